@@ -1,0 +1,54 @@
+//! Byte buffers in the staging area, which the pager lends to a store while a request is under way.
+//!
+//! Contract: a `FrameBuf` is made once for a stretch of private, mapped memory which nobody else reads or writes until the
+//! `FrameBuf` has come back. The pager's frame table keeps that promise: a frame is lent to one request at a time.
+#![allow(unsafe_code)]
+
+use std::slice;
+
+/// A stretch of staging memory on loan: readable and writable by its holder alone.
+#[derive(Debug)]
+pub struct FrameBuf {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the holder alone (see the contract above), so it may go to another thread with it.
+unsafe impl Send for FrameBuf {}
+
+impl FrameBuf {
+    /// Lends out `len` bytes from `start`.
+    ///
+    /// # Safety
+    /// The bytes are mapped, readable and writable, and nobody else uses them while the `FrameBuf` exists.
+    pub unsafe fn new(start: *mut u8, len: usize) -> Self {
+        FrameBuf { start, len }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> usize {
+        self.start as usize
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the contract of `new`; shared with the borrow of `self`.
+        unsafe { slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// The bytes, to fill.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the contract of `new`; exclusive with the borrow of `self`.
+        unsafe { slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}

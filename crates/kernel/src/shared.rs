@@ -1,0 +1,58 @@
+//! Words of memory that several processes share through a file.
+//!
+//! Contract: the mapping lives as long as the `SharedWords`, and only atomic operations reach it.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+/// A mapped array of 64-bit words.
+pub struct SharedWords {
+    start: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: the words are atomics; sharing them between threads is what they are for.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Maps the first `count` words of `file`, which must be that long.
+    pub fn map(file: &File, count: usize) -> io::Result<SharedWords> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { mmap(ptr::null_mut(), count * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file.as_fd(), 0)? };
+        SharedWords::wrap(start.cast(), count)
+    }
+
+    /// Maps `count` words, all zero, that no other process sees (they are shared with children of a fork).
+    pub fn private(count: usize) -> io::Result<SharedWords> {
+        // SAFETY: as in `map`.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), count * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)? };
+        SharedWords::wrap(start.cast(), count)
+    }
+
+    fn wrap(start: *mut AtomicU64, count: usize) -> io::Result<SharedWords> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedWords { start, count })
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped for as long as `self` lives; any bit pattern is an `AtomicU64`.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: nobody can hold a reference into the mapping any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * 8) };
+    }
+}

@@ -1,0 +1,270 @@
+//! The control page: a small shared file through which `hiroma ctl` sets the limit of a running pager and everybody else
+//! reads its statistics. The pager only stores to it; the fault path never waits for a reader.
+//!
+//! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s,
+//! from [`HISTOGRAM_WORD`] the fault latency histogram.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hiroma_kernel::shared::SharedWords;
+use hiroma_units::Nanos;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
+const VERSION: u64 = 1;
+const WORDS: usize = 512;
+const COUNTER_WORD: usize = 4;
+const HISTOGRAM_WORD: usize = 64;
+/// Four buckets for each power of two of nanoseconds.
+const BUCKETS: usize = 160;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident $name:literal),* $(,)?) => {
+        /// One statistic of a pager. Bytes are gauges, the rest counts since the start.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $variant),* }
+
+        impl Counter {
+            /// All of them, in the order of the page.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant),*];
+
+            /// Name in JSON and in metrics.
+            pub fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// The limit in force.
+    LimitBytes "limit_bytes",
+    /// Managed memory that is local: mapped, staged and in buffers.
+    LocalBytes "local_bytes",
+    /// The most that `LocalBytes` has been.
+    LocalBytesMax "local_bytes_max",
+    /// Of `LocalBytes`: mapped into the program.
+    ResidentBytes "resident_bytes",
+    /// Of `LocalBytes`: staged for eviction, still there if touched.
+    StagedBytes "staged_bytes",
+    /// Of `LocalBytes`: empty frames and frames being filled.
+    BufferBytes "buffer_bytes",
+    /// Bytes of the program that are in a store.
+    FarBytes "far_bytes",
+    /// Most bytes that were in a store.
+    FarBytesMax "far_bytes_max",
+    /// What they take up there.
+    StoredBytes "stored_bytes",
+    /// What the stores may hold.
+    StoreCapacityBytes "store_capacity_bytes",
+    /// Managed address space in use by the program.
+    MappedBytes "mapped_bytes",
+    /// Tables of the pager and its stores.
+    MetadataBytes "metadata_bytes",
+    /// Faults that reached the pager.
+    Faults "faults",
+    /// Of `Faults`: memory that was never touched before.
+    FaultsFresh "faults_fresh",
+    /// Of `Faults`: staged blocks, rescued.
+    FaultsStaged "faults_staged",
+    /// Of `Faults`: blocks that a prefetch had brought or was bringing.
+    FaultsPrefetched "faults_prefetched",
+    /// Of `Faults`: blocks that had to be fetched.
+    FaultsFetched "faults_fetched",
+    /// Blocks fetched ahead of need.
+    Prefetches "prefetches",
+    /// Of `Prefetches`: dropped without having been used.
+    PrefetchesWasted "prefetches_wasted",
+    /// Bytes read from stores.
+    FetchedBytes "fetched_bytes",
+    /// Bytes written to stores.
+    WrittenBytes "written_bytes",
+    /// Bytes evicted without being written, because the far copy was still right.
+    CleanBytes "clean_bytes",
+    /// Bytes evicted without being stored, because they were one repeated word.
+    PatternBytes "pattern_bytes",
+    /// Faults that had to wait for room.
+    StallsForRoom "stalls_for_room",
+    /// Bytes that could not be evicted when tried (pinned, locked, not writable).
+    UnevictableBytes "unevictable_bytes",
+    /// Extents that changed between huge and small mode.
+    ModeChanges "mode_changes",
+}
+
+/// The control page of one process, as its pager or as somebody else sees it.
+pub struct ControlPage {
+    words: SharedWords,
+}
+
+/// Counters and latencies at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    counters: Vec<u64>,
+    histogram: Vec<u64>,
+}
+
+impl ControlPage {
+    /// Where the page of process `pid` is.
+    pub fn path(dir: &Path, pid: u32) -> PathBuf {
+        dir.join(format!("{pid}.hiroma"))
+    }
+
+    /// Makes the page of this process, readable and writable by its user alone.
+    pub fn create(dir: &Path) -> io::Result<ControlPage> {
+        let path = ControlPage::path(dir, std::process::id());
+        let _ = std::fs::remove_file(&path);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.set_len((WORDS * 8) as u64)?;
+        let page = ControlPage { words: SharedWords::map(&file, WORDS)? };
+        page.word(1).store(VERSION, Ordering::Relaxed);
+        page.word(2).store(u64::from(std::process::id()), Ordering::Relaxed);
+        page.word(0).store(MAGIC, Ordering::Release);
+        Ok(page)
+    }
+
+    /// A page that nobody else sees.
+    pub fn private() -> io::Result<ControlPage> {
+        Ok(ControlPage { words: SharedWords::private(WORDS)? })
+    }
+
+    /// Opens the page of process `pid`.
+    pub fn open(dir: &Path, pid: u32) -> io::Result<ControlPage> {
+        let file: File = OpenOptions::new().read(true).write(true).open(ControlPage::path(dir, pid))?;
+        if file.metadata()?.len() != (WORDS * 8) as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a control page"));
+        }
+        let page = ControlPage { words: SharedWords::map(&file, WORDS)? };
+        if page.word(0).load(Ordering::Acquire) != MAGIC || page.word(1).load(Ordering::Relaxed) != VERSION {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the control page is of another version of hiroma"));
+        }
+        Ok(page)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.words.words()[index]
+    }
+
+    fn counter(&self, counter: Counter) -> &AtomicU64 {
+        self.word(COUNTER_WORD + counter as usize)
+    }
+
+    /// Asks the pager for another limit.
+    pub fn request_limit(&self, bytes: u64) {
+        self.word(3).store(bytes, Ordering::Release);
+    }
+
+    /// The limit that was asked for last, if any.
+    pub fn requested_limit(&self) -> Option<u64> {
+        Some(self.word(3).load(Ordering::Acquire)).filter(|&bytes| bytes != 0)
+    }
+
+    /// Adds to a count.
+    pub fn add(&self, counter: Counter, amount: u64) {
+        self.counter(counter).fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, counter: Counter, value: u64) {
+        self.counter(counter).store(value, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge, and another one if it is a new maximum.
+    pub fn set_max(&self, counter: Counter, max: Counter, value: u64) {
+        self.counter(counter).store(value, Ordering::Relaxed);
+        self.counter(max).fetch_max(value, Ordering::Relaxed);
+    }
+
+    /// One counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.counter(counter).load(Ordering::Relaxed)
+    }
+
+    /// Records how long one fault took, from being read by the pager to waking the program.
+    pub fn record_latency(&self, latency: Nanos) {
+        self.word(HISTOGRAM_WORD + bucket(latency.0)).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Everything, now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counters: Counter::ALL.iter().map(|&counter| self.get(counter)).collect(),
+            histogram: (0..BUCKETS).map(|bucket| self.word(HISTOGRAM_WORD + bucket).load(Ordering::Relaxed)).collect(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// One counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// The fault latency that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
+    pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
+        self.quantile_since(None, quantile)
+    }
+
+    /// The same over the faults since `earlier`.
+    pub fn quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
+        let count = |bucket: usize| self.histogram[bucket] - earlier.map_or(0, |snapshot| snapshot.histogram[bucket]);
+        let total: u64 = (0..BUCKETS).map(count).sum();
+        if total == 0 {
+            return None;
+        }
+        let wanted = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
+        let mut seen = 0;
+        (0..BUCKETS).find_map(|bucket| {
+            seen += count(bucket);
+            (seen >= wanted).then(|| Nanos(bucket_end(bucket)))
+        })
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    let nanos = nanos.max(4);
+    let power = 63 - nanos.leading_zeros() as usize;
+    ((power - 2) * 4 + ((nanos >> (power - 2)) & 3) as usize).min(BUCKETS - 1)
+}
+
+fn bucket_end(bucket: usize) -> u64 {
+    let power = bucket / 4 + 2;
+    (5 + (bucket % 4) as u64) << (power - 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_lies_in_its_bucket() {
+        for nanos in [4, 5, 7, 8, 9, 1000, 77_000, 1_000_000_000, 40_000_000_000] {
+            let bucket = bucket(nanos);
+            assert!(bucket_end(bucket) > nanos && (bucket == 0 || bucket_end(bucket - 1) <= nanos), "{nanos}");
+        }
+    }
+
+    #[test]
+    fn quantiles_come_from_what_was_recorded() {
+        let page = ControlPage::private().unwrap();
+        assert_eq!(page.snapshot().latency_quantile(0.5), None);
+        (1..=100).for_each(|us| page.record_latency(Nanos::from_micros(us)));
+        let snapshot = page.snapshot();
+        let median = snapshot.latency_quantile(0.5).unwrap().0;
+        assert!((50_000..60_000).contains(&median), "{median}");
+        let p99 = snapshot.latency_quantile(0.99).unwrap().0;
+        assert!((99_000..120_000).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn a_limit_that_somebody_asks_for_reaches_the_pager() {
+        let dir = tempfile::tempdir().unwrap();
+        let pager = ControlPage::create(dir.path()).unwrap();
+        assert_eq!(pager.requested_limit(), None);
+        ControlPage::open(dir.path(), std::process::id()).unwrap().request_limit(77);
+        assert_eq!(pager.requested_limit(), Some(77));
+    }
+}

@@ -1,0 +1,14 @@
+//! Ids, sizes and times that every other crate speaks in. Newtypes and their text forms, nothing else.
+
+mod ids;
+mod size;
+
+pub use ids::{BlockId, ExtentNo, Loc, Nanos};
+pub use size::{Bytes, ParseSizeError, SizeSpec};
+
+/// Bytes in one base page of the machines that are supported (x86-64 and aarch64 with 4 KiB pages).
+pub const PAGE: usize = 4096;
+/// Bytes in one extent: the unit of huge mode, and the size of a PMD-mapped huge page.
+pub const EXTENT: usize = 2 << 20;
+/// Pages in one extent.
+pub const PAGES_PER_EXTENT: usize = EXTENT / PAGE;
