@@ -7,6 +7,8 @@
 //! Requests go through a [`Channel`], one per thread, with many under way at a time. A channel never blocks in `read`, `write`
 //! or `poll`; a store that answers at once (compressed memory) completes inside the call.
 
+pub mod space;
+
 use std::os::fd::RawFd;
 use std::time::Duration;
 
