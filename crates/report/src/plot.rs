@@ -1,0 +1,299 @@
+//! Plots as SVG: lines or bars, linear or logarithmic, with units at the axes, a legend, and the spread of every point.
+//!
+//! Drawn by hand rather than with a plotting crate: the page's style sheet colours axes and text (light and dark), points
+//! carry tooltips, and there is nothing to lay out that a few dozen lines cannot.
+
+use std::fmt::Write as _;
+
+use crate::html::escape;
+use crate::scale::{Scale, figures, tick_label};
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 400.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 40.0;
+const BOTTOM: f64 = 60.0;
+const LEGEND_ROW: f64 = 20.0;
+/// Okabe and Ito's colours, which people with any colour vision can tell apart.
+const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+
+/// How the points of a plot are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    #[default]
+    Lines,
+    Bars,
+}
+
+/// One axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    /// What it shows.
+    pub label: String,
+    /// Its unit; empty for names and ratios.
+    pub unit: String,
+    /// Whether equal ratios are equally far apart.
+    pub log: bool,
+    /// Names of the places 0, 1, 2, …; empty if the axis is one of numbers.
+    pub categories: Vec<String>,
+}
+
+/// One point, and how far repetitions lay apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub x: f64,
+    pub y: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// Points that belong together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    pub name: String,
+    pub points: Vec<Point>,
+    /// A reference rather than a measurement of this report: drawn dashed.
+    pub reference: bool,
+}
+
+/// A plot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plot {
+    pub title: String,
+    pub kind: Kind,
+    pub x: Axis,
+    pub y: Axis,
+    pub series: Vec<Series>,
+}
+
+impl Axis {
+    /// An axis of numbers.
+    pub fn linear(label: impl Into<String>, unit: impl Into<String>) -> Axis {
+        Axis { label: label.into(), unit: unit.into(), ..Axis::default() }
+    }
+
+    /// An axis of numbers whose ratios matter.
+    pub fn log(label: impl Into<String>, unit: impl Into<String>) -> Axis {
+        Axis { log: true, ..Axis::linear(label, unit) }
+    }
+
+    /// An axis of names.
+    pub fn names<T: Into<String>>(label: impl Into<String>, names: impl IntoIterator<Item = T>) -> Axis {
+        Axis { categories: names.into_iter().map(Into::into).collect(), ..Axis::linear(label, "") }
+    }
+
+    fn title(&self) -> String {
+        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
+    }
+
+    fn scale(&self, values: impl Iterator<Item = f64>) -> Scale {
+        if self.log { Scale::log(values) } else { Scale::linear(values) }
+    }
+}
+
+impl Point {
+    /// A point without a spread.
+    pub fn at(x: f64, y: f64) -> Point {
+        Point { x, y, min: y, max: y }
+    }
+
+    /// A point of repeated measurements.
+    pub fn of(x: f64, spread: crate::Spread) -> Point {
+        Point { x, y: spread.median, min: spread.min, max: spread.max }
+    }
+}
+
+impl Series {
+    /// Points with a name.
+    pub fn new(name: impl Into<String>, points: Vec<Point>) -> Series {
+        Series { name: name.into(), points, reference: false }
+    }
+
+    /// A level line at `y` over places 0 to `places` - 1.
+    pub fn level(name: impl Into<String>, y: f64, places: usize) -> Series {
+        let points = vec![Point::at(-0.5, y), Point::at(places as f64 - 0.5, y)];
+        Series { name: name.into(), points, reference: true }
+    }
+}
+
+/// Where things go on the canvas.
+struct Canvas<'a> {
+    plot: &'a Plot,
+    y: Scale,
+    x: Option<Scale>,
+    height: f64,
+    legend: Vec<(f64, f64)>,
+}
+
+impl Plot {
+    /// The plot as an SVG element.
+    pub fn to_svg(&self) -> String {
+        let canvas = Canvas::of(self);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{h}\" viewBox=\"0 0 {WIDTH} {h}\" role=\"img\" aria-label=\"{}\">\n",
+            escape(&self.title),
+            h = canvas.height
+        );
+        let _ = writeln!(svg, "<text class=\"t\" x=\"{LEFT}\" y=\"22\">{}</text>", escape(&self.title));
+        canvas.draw_axes(&mut svg);
+        for (index, series) in self.series.iter().enumerate() {
+            match self.kind {
+                Kind::Bars if !series.reference => canvas.draw_bars(&mut svg, index, series),
+                _ => canvas.draw_line(&mut svg, index, series),
+            }
+        }
+        canvas.draw_legend(&mut svg);
+        svg + "</svg>"
+    }
+
+    fn points(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|series| &series.points)
+    }
+
+    /// How many series are bars, so that they can share the room at a place.
+    fn bars(&self) -> usize {
+        self.series.iter().filter(|series| !series.reference).count().max(1)
+    }
+}
+
+impl Canvas<'_> {
+    fn of(plot: &Plot) -> Canvas<'_> {
+        let y = plot.y.scale(plot.points().flat_map(|point| [point.y, point.min, point.max]));
+        let x = plot.x.categories.is_empty().then(|| plot.x.scale(plot.points().map(|point| point.x)));
+        let mut legend = Vec::new();
+        let (mut at, mut row) = (LEFT, 0.0);
+        for series in &plot.series {
+            let width = 34.0 + 7.0 * series.name.chars().count() as f64;
+            if at + width > WIDTH - RIGHT && at > LEFT {
+                (at, row) = (LEFT, row + 1.0);
+            }
+            legend.push((at, HEIGHT + row * LEGEND_ROW));
+            at += width;
+        }
+        Canvas { plot, y, x, height: HEIGHT + (row + 1.0) * LEGEND_ROW, legend }
+    }
+
+    fn px(&self, x: f64) -> f64 {
+        let room = WIDTH - LEFT - RIGHT;
+        let share = match &self.x {
+            Some(scale) => scale.position(x),
+            None => (x + 0.5) / self.plot.x.categories.len() as f64,
+        };
+        LEFT + share * room
+    }
+
+    fn py(&self, y: f64) -> f64 {
+        HEIGHT - BOTTOM - self.y.position(y) * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn draw_axes(&self, svg: &mut String) {
+        let foot = HEIGHT - BOTTOM;
+        for &tick in &self.y.ticks {
+            let y = self.py(tick);
+            let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>", WIDTH - RIGHT);
+            let _ = writeln!(svg, "<text text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", LEFT - 6.0, y + 4.0, tick_label(tick));
+        }
+        let places: Vec<(f64, String)> = match &self.x {
+            Some(scale) => scale.ticks.iter().map(|&tick| (tick, tick_label(tick))).collect(),
+            None => self.plot.x.categories.iter().enumerate().map(|(place, name)| (place as f64, name.clone())).collect(),
+        };
+        for (x, label) in places {
+            let x = self.px(x);
+            let _ = writeln!(svg, "<line class=\"a\" x1=\"{x:.1}\" y1=\"{foot}\" x2=\"{x:.1}\" y2=\"{}\"/>", foot + 5.0);
+            let _ = writeln!(svg, "<text text-anchor=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>", foot + 19.0, escape(&label));
+        }
+        let _ = writeln!(svg, "<path class=\"a\" fill=\"none\" d=\"M{LEFT} {TOP}V{foot}H{}\"/>", WIDTH - RIGHT);
+        let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
+        let _ = writeln!(
+            svg,
+            "<text class=\"s\" text-anchor=\"middle\" x=\"{middle}\" y=\"{}\">{}</text>",
+            foot + 40.0,
+            escape(&self.plot.x.title())
+        );
+        let middle = TOP + (foot - TOP) / 2.0;
+        let _ = writeln!(
+            svg,
+            "<text class=\"s\" text-anchor=\"middle\" transform=\"translate(16 {middle}) rotate(-90)\">{}</text>",
+            escape(&self.plot.y.title())
+        );
+    }
+
+    fn draw_spread(&self, svg: &mut String, x: f64, point: &Point, colour: &str) {
+        if point.max > point.min {
+            let (top, foot) = (self.py(point.max), self.py(point.min));
+            let (left, right) = (x - 4.0, x + 4.0);
+            let _ = writeln!(
+                svg,
+                "<path stroke=\"{colour}\" fill=\"none\" d=\"M{left:.1} {top:.1}H{right:.1}M{x:.1} {top:.1}V{foot:.1}M{left:.1} {foot:.1}H{right:.1}\"/>"
+            );
+        }
+    }
+
+    fn draw_line(&self, svg: &mut String, index: usize, series: &Series) {
+        let colour = COLOURS[index % COLOURS.len()];
+        let dash = if series.reference { " stroke-dasharray=\"6 4\"" } else { "" };
+        let shown: Vec<&Point> = series.points.iter().filter(|point| point.y.is_finite()).collect();
+        let path: Vec<String> = shown.iter().map(|point| format!("{:.1},{:.1}", self.px(point.x), self.py(point.y))).collect();
+        let _ = writeln!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>", path.join(" "));
+        if series.reference {
+            return;
+        }
+        for point in shown {
+            let x = self.px(point.x);
+            self.draw_spread(svg, x, point, colour);
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\">{}</circle>",
+                self.py(point.y),
+                self.tooltip(series, point)
+            );
+        }
+    }
+
+    fn draw_bars(&self, svg: &mut String, index: usize, series: &Series) {
+        let colour = COLOURS[index % COLOURS.len()];
+        let room = (WIDTH - LEFT - RIGHT) / self.plot.x.categories.len().max(1) as f64 * 0.8;
+        let width = room / self.plot.bars() as f64;
+        let turn = self.plot.series[..index].iter().filter(|series| !series.reference).count();
+        for point in series.points.iter().filter(|point| point.y.is_finite()) {
+            let left = self.px(point.x) - room / 2.0 + turn as f64 * width;
+            let (top, foot) = (self.py(point.y), self.py(self.y.base()));
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\">{}</rect>",
+                left + 1.0,
+                (width - 2.0).max(1.0),
+                (foot - top).max(0.0),
+                self.tooltip(series, point)
+            );
+            self.draw_spread(svg, left + width / 2.0, point, "currentColor");
+        }
+    }
+
+    fn tooltip(&self, series: &Series, point: &Point) -> String {
+        let place = match &self.x {
+            None => self.plot.x.categories.get(point.x.max(0.0) as usize).cloned().unwrap_or_default(),
+            Some(_) => format!("{} {}", figures(point.x), self.plot.x.unit),
+        };
+        let spread = if point.max > point.min { format!(" ({}–{})", figures(point.min), figures(point.max)) } else { String::new() };
+        format!(
+            "<title>{}</title>",
+            escape(&format!("{}, {}: {}{spread} {}", series.name, place.trim(), figures(point.y), self.plot.y.unit))
+        )
+    }
+
+    fn draw_legend(&self, svg: &mut String) {
+        for (index, (series, &(x, y))) in self.plot.series.iter().zip(&self.legend).enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let dash = if series.reference { " stroke-dasharray=\"6 4\"" } else { "" };
+            let thick = if self.plot.kind == Kind::Bars && !series.reference { 10 } else { 2 };
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"{thick}\"{dash}/>",
+                x + 22.0
+            );
+            let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 28.0, y + 4.0, escape(&series.name));
+        }
+    }
+}
