@@ -1,0 +1,169 @@
+#!/bin/busybox sh
+# The tests inside the machine. Prints `VM ok|FAIL|skip NAME` for each, and `VM done PASSED FAILED SKIPPED` last.
+# /etc/smoke.conf says which paths this kernel must give (the best one first) and which of our binaries are here.
+. /etc/smoke.conf
+BEST=${PATHS%% *}
+PORT=7070
+passed=0
+failed=0
+skipped=0
+only=$(sed -n 's/.*\bsmoke=\([^ ]*\).*/\1/p' /proc/cmdline)
+
+# check NAME COMMAND...: one test; what it prints is shown only if it fails.
+check() {
+	local name=$1 began now
+	shift
+	[ "$only" = all ] || [ "$only" = "$name" ] || return 0
+	read -r began _ </proc/uptime
+	if timeout 300 "$@" >/tmp/output 2>&1; then
+		read -r now _ </proc/uptime
+		passed=$((passed + 1))
+		echo "VM ok $name ($((${now%.*} - ${began%.*})) s)"
+	else
+		local code=$?
+		failed=$((failed + 1))
+		echo "VM FAIL $name (exit code $code)"
+		tail -n 40 /tmp/output
+	fi
+}
+
+skip() {
+	skipped=$((skipped + 1))
+	echo "VM skip $1: $2"
+}
+
+# The test programs are functions of this file, run in a shell of their own so that `timeout` can end them.
+self() {
+	sh /smoke.sh "$@"
+}
+
+number() {
+	sed -n "s/.*\"$1\": *\([0-9][0-9]*\).*/\1/p" "$2" | sort -n | tail -n 1
+}
+
+# far LOCAL_MIB OPTIONS... -- PROGRAM...: runs it, and wants that memory really went far and that the limit held.
+far() {
+	local limit=$1
+	shift
+	rm -f /tmp/stats
+	hiroma run --local "${limit}M" --stats /tmp/stats "$@" || return $?
+	local most fetched
+	most=$(number local_bytes_max /tmp/stats)
+	fetched=$(number fetched_bytes /tmp/stats)
+	if [ -z "$most" ] || [ "$most" -gt $(((limit + 16) << 20)) ]; then
+		echo "local_bytes_max is '$most', the limit $((limit << 20))"
+		return 1
+	fi
+	if [ -z "$fetched" ] || [ "$fetched" -eq 0 ]; then
+		echo "nothing was fetched: the program did not run far"
+		return 1
+	fi
+}
+
+chooses() {
+	hiroma run --local 16M --stats /tmp/stats -- /test/pattern 32 10 || return $?
+	grep -q "\"path\": *\"$1\"" /tmp/stats && return 0
+	echo "wanted the $1 path; the statistics say:"
+	cat /tmp/stats
+	return 1
+}
+
+refuses_full() {
+	hiroma run --local 16M --path full -- /test/pattern 32 10
+	local code=$?
+	[ $code -ne 0 ] && [ $code -ne 1 ] && return 0
+	echo "the full path was not refused on a kernel that lacks UFFDIO_MOVE"
+	return 1
+}
+
+# A server for one test.
+served() {
+	hiroma serve --listen 127.0.0.1:$PORT --memory 512M &
+	local server=$! tries=0 code
+	until nc -z 127.0.0.1 $PORT 2>/dev/null; do
+		tries=$((tries + 1))
+		if [ $tries -gt 100 ]; then
+			echo "the server does not listen"
+			kill $server
+			return 1
+		fi
+		usleep 100000
+	done
+	"$@"
+	code=$?
+	kill $server
+	wait $server
+	return $code
+}
+
+sorts() {
+	awk 'BEGIN { srand(7); for (i = 0; i < 150000; i++) printf "%d\n", rand() * 4000000000 }' >/tmp/lines
+	LC_ALL=C /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/native || return 1
+	export LC_ALL=C
+	far 4 "$@" -- /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/far || return $?
+	cmp /tmp/native /tmp/far
+}
+
+# As on a machine where nobody has opened userfaultfd: an ordinary user must get a reason, not a crash.
+unprivileged() {
+	chmod 1777 /tmp
+	su nobody -s /bin/sh -c '/hiroma/hiroma run --local 16M -- /test/pattern 32 10' >/tmp/refusal 2>&1
+	local code=$?
+	cat /tmp/refusal
+	[ $code -eq 0 ] && [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 1 ] && return 0
+	[ $code -ne 0 ] && [ $code -lt 128 ] && grep -q userfaultfd /tmp/refusal
+}
+
+allowed() {
+	echo 1 >/proc/sys/vm/unprivileged_userfaultfd
+	su nobody -s /bin/sh -c '/hiroma/hiroma run --local 16M -- /test/pattern 64 10'
+	local code=$?
+	echo 0 >/proc/sys/vm/unprivileged_userfaultfd
+	return $code
+}
+
+everything() {
+	check probe probe
+	grep '^probe:' /tmp/output
+	check native-pattern /test/pattern 256
+	check native-discards /test/discards 64
+	check native-forks /test/forks 64 2
+	check native-syscalls /test/syscalls 40
+	case " $HAVE " in
+	*" hiroma "*" libhiroma_preload.so "*) ;;
+	*)
+		skip hiroma "the release binaries are not built"
+		return
+		;;
+	esac
+	check doctor hiroma doctor
+	grep . /tmp/output | sed 's/^/doctor: /'
+	check "best-path" self chooses "$BEST"
+	[ "$BEST" = full ] || check "refuses-full" self refuses_full
+	for path in $PATHS; do
+		check "$path-compressed" self far 64 --path "$path" --store compressed:512M -- /test/pattern 256
+		check "$path-file" self far 64 --path "$path" --store "file:$SCRATCH" -- /test/pattern 256
+		check "$path-file-tmpfs" self far 16 --path "$path" --store file:/tmp -- /test/pattern 64
+		check "$path-tcp" self served self far 64 --path "$path" --store tcp://127.0.0.1:$PORT -- /test/pattern 256
+		check "$path-block-4k" self far 8 --path "$path" --block 4K -- /test/pattern 32 500
+		check "$path-block-2m" self far 32 --path "$path" --block 2M -- /test/pattern 96 200
+		check "$path-sort" self sorts --path "$path"
+		check "$path-discards" self far 24 --path "$path" -- /test/discards 64
+		check "$path-forks" self far 24 --path "$path" -- /test/forks 64 2
+		check "$path-forks-file" self far 24 --path "$path" --store "file:$SCRATCH" -- /test/forks 64 2
+		check "$path-syscalls" self far 16 --path "$path" -- /test/syscalls 40
+	done
+	check unprivileged self unprivileged
+	check unprivileged-allowed self allowed
+	case " $HAVE " in
+	*" checker "*) for path in $PATHS; do check "$path-checker" checker --path "$path" --seconds 30; done ;;
+	*) skip checker "target/release/examples/checker is not built" ;;
+	esac
+}
+
+if [ $# -gt 0 ]; then
+	"$@"
+else
+	everything
+	echo "VM done $passed $failed $skipped"
+fi
