@@ -2,5 +2,11 @@
 //!
 //! Every module that holds `unsafe` states its contract at its head.
 
+pub mod cpu;
 pub mod frame;
+pub mod lock;
 pub mod shared;
+pub mod slabmem;
+pub mod table;
+pub mod uffd;
+pub mod vm;

@@ -1,0 +1,192 @@
+//! A lock that survives fork: the parent holds it across the fork, parent and child both let it go afterwards.
+//!
+//! Contract: the value is reached through a [`Guard`] only, and at most one exists, except that `hold` keeps the lock without a guard
+//! until `let_go`. Waiters spin for a short while and then sleep on a futex. It never allocates.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::thread::futex::{self, Flags, Timespec};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+const SPINS: u32 = 100;
+
+/// A value behind a futex lock.
+pub struct Lock<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands the value to one thread at a time.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Lock<T> {
+        Lock { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Guard<'_, T> {
+        self.acquire();
+        Guard { lock: self }
+    }
+
+    fn acquire(&self) {
+        for _ in 0..SPINS {
+            if self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
+            let _ = futex::wait(&self.state, Flags::PRIVATE, CONTENDED, None);
+        }
+    }
+
+    fn release(&self) {
+        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+            let _ = futex::wake(&self.state, Flags::PRIVATE, 1);
+        }
+    }
+
+    /// Keeps the lock when `guard` is gone, until [`Lock::let_go`]: across a fork.
+    pub fn hold(guard: Guard<'_, T>) {
+        std::mem::forget(guard);
+    }
+
+    /// Ends what [`Lock::hold`] began; in the forked child too, where nobody else can be waiting.
+    ///
+    /// # Safety
+    /// The caller (or, in a child, the thread that forked) has called `hold` on this lock and not yet `let_go`.
+    pub unsafe fn let_go(&self) {
+        self.release();
+    }
+
+    /// The guard of a lock that is held by [`Lock::hold`].
+    ///
+    /// # Safety
+    /// As for `let_go`, which must not be called as well.
+    pub unsafe fn resume(&self) -> Guard<'_, T> {
+        Guard { lock: self }
+    }
+}
+
+/// The right to use the value.
+pub struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held by this guard.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held by this guard, which is borrowed exclusively.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.release();
+    }
+}
+
+/// A bell that one thread waits for and others ring: rings are not lost, several count as one.
+#[derive(Default)]
+pub struct Bell {
+    rings: AtomicU32,
+    waiting: AtomicU32,
+}
+
+impl Bell {
+    /// Wakes the waiter, now or when it next waits. Cheap when nobody waits.
+    pub fn ring(&self) {
+        self.rings.store(1, Ordering::Release);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            let _ = futex::wake(&self.rings, Flags::PRIVATE, i32::MAX as u32);
+        }
+    }
+
+    /// Whether it rang since the last wait.
+    pub fn rang(&self) -> bool {
+        self.rings.swap(0, Ordering::Acquire) != 0
+    }
+
+    /// Waits for a ring, at most `timeout`.
+    pub fn wait(&self, timeout: Duration) {
+        if self.rang() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let _ = futex::wait(&self.rings, Flags::PRIVATE, 0, Some(&timeout));
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.rang();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn many_threads_never_hold_it_together() {
+        let lock = Arc::new(Lock::new((0u64, 0u64)));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let lock = lock.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let mut pair = lock.lock();
+                        assert_eq!(pair.0, pair.1);
+                        pair.0 += 1;
+                        std::hint::spin_loop();
+                        pair.1 += 1;
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(lock.lock().0, 80_000);
+    }
+
+    #[test]
+    fn a_held_lock_stays_held_until_it_is_let_go() {
+        let lock = Arc::new(Lock::new(0));
+        Lock::hold(lock.lock());
+        let other = lock.clone();
+        let thread = std::thread::spawn(move || *other.lock() += 1);
+        std::thread::sleep(Duration::from_millis(20));
+        // SAFETY: held by `hold` above.
+        let mut guard = unsafe { lock.resume() };
+        assert_eq!(*guard, 0);
+        *guard = 5;
+        drop(guard);
+        thread.join().unwrap();
+        assert_eq!(*lock.lock(), 6);
+    }
+
+    #[test]
+    fn a_ring_before_the_wait_is_not_lost() {
+        let bell = Bell::default();
+        bell.ring();
+        bell.wait(Duration::from_secs(3600));
+        assert!(!bell.rang());
+    }
+}

@@ -1,0 +1,160 @@
+//! Address space: reservations, protections, advice, and bytes of memory that the program also uses.
+//!
+//! Contract: `Reservation` owns its range of addresses for as long as it lives. The byte functions (`read`, `zero`, `copy`) work on
+//! ranges inside a reservation or inside a mapping of the caller, which are mapped with the rights needed; they use volatile or
+//! bulk operations on raw memory and never make references to it, because the program may change it at the same time.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+/// A range of address space that is ours.
+#[derive(Debug)]
+pub struct Reservation {
+    base: usize,
+    len: usize,
+}
+
+/// What a reservation allows at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    None,
+    ReadWrite,
+}
+
+impl Reservation {
+    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody (`MAP_NORESERVE`).
+    pub fn new(len: usize, align: usize, access: Access) -> io::Result<Reservation> {
+        let prot = match access {
+            Access::None => ProtFlags::empty(),
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), padded, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? } as usize;
+        let base = start.next_multiple_of(align);
+        for (from, to) in [(start, base), (base + len, start + padded)] {
+            if from < to {
+                // SAFETY: the edges of the mapping that was just made; nobody knows them yet.
+                unsafe { munmap(from as *mut _, to - from)? };
+            }
+        }
+        Ok(Reservation { base, len })
+    }
+
+    /// First address.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes; it never does.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `addr` lies inside.
+    pub fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.base) < self.len
+    }
+
+    /// Changes the protection of a part (`mprotect`; bits as in `PROT_*`).
+    pub fn protect(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
+        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        let flags = MprotectFlags::from_bits_retain(prot as u32);
+        // SAFETY: inside our own reservation; who uses the memory there asked for this protection.
+        unsafe { mprotect(addr as *mut _, len, flags).map_err(Into::into) }
+    }
+
+    /// Maps the part anew, empty and without access, whatever was there.
+    pub fn reclaim(&self, addr: usize, len: usize) -> io::Result<()> {
+        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces memory inside our own reservation, which its user has given back.
+        unsafe { mmap_anonymous(addr as *mut _, len, ProtFlags::empty(), flags)? };
+        Ok(())
+    }
+
+    /// Gives advice on a part.
+    pub fn advise(&self, addr: usize, len: usize, advice: Advise) -> io::Result<()> {
+        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        let advice = match advice {
+            Advise::Huge => Advice::LinuxHugepage,
+            Advise::NoHuge => Advice::LinuxNoHugepage,
+            Advise::DontFork => Advice::LinuxDontFork,
+            Advise::DoFork => Advice::LinuxDoFork,
+            Advise::DontDump => Advice::LinuxDontDump,
+            Advise::Drop => Advice::LinuxDontNeed,
+            Advise::Unshare => Advice::LinuxPopulateWrite,
+        };
+        // SAFETY: inside our own reservation. `Drop` discards content that the caller has no more use for.
+        match unsafe { madvise(addr as *mut _, len, advice) } {
+            Ok(()) => Ok(()),
+            // Somebody mapped something else into the middle; the rest was done.
+            Err(Errno::NOMEM) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: ours, and with `self` goes the last that could use it.
+        let _ = unsafe { munmap(self.base as *mut _, self.len) };
+    }
+}
+
+/// Advice on memory (`madvise(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advise {
+    /// `MADV_HUGEPAGE`
+    Huge,
+    /// `MADV_NOHUGEPAGE`
+    NoHuge,
+    /// `MADV_DONTFORK`
+    DontFork,
+    /// `MADV_DOFORK`
+    DoFork,
+    /// `MADV_DONTDUMP`
+    DontDump,
+    /// `MADV_DONTNEED`
+    Drop,
+    /// `MADV_POPULATE_WRITE`: makes pages that are shared since a fork private again.
+    Unshare,
+}
+
+/// Zeros bytes of mapped memory.
+pub fn zero(addr: usize, len: usize) {
+    // SAFETY: the module's contract: mapped and writable.
+    unsafe { ptr::write_bytes(addr as *mut u8, 0, len) }
+}
+
+/// Fills mapped memory with one 64-bit word, over and over; `len` is a multiple of 8.
+pub fn fill(addr: usize, len: usize, word: u64) {
+    let words = addr as *mut u64;
+    for index in 0..len / 8 {
+        // SAFETY: the module's contract: mapped and writable; page aligned.
+        unsafe { words.add(index).write(word) };
+    }
+}
+
+/// Copies between stretches of mapped memory that do not overlap.
+pub fn copy(dst: usize, src: usize, len: usize) {
+    // SAFETY: the module's contract: mapped, readable, writable; the caller's ranges do not overlap.
+    unsafe { ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, len) }
+}
+
+/// Makes sure that every page of the range is there and private, by writing what it holds (atomically, so that nobody's write is lost).
+pub fn touch(addr: usize, len: usize) {
+    for page in (addr..addr + len).step_by(4096) {
+        // SAFETY: the module's contract; page aligned, so aligned for the atomic.
+        unsafe { (*(page as *const std::sync::atomic::AtomicU64)).fetch_or(0, std::sync::atomic::Ordering::Relaxed) };
+    }
+}
