@@ -1,0 +1,247 @@
+//! Does an extent move whole (huge mode) or sector by sector (small mode)? Rent or buy, extent by extent, while running.
+//!
+//! A whole extent costs as much as some dozens of single sectors. Whoever streams through it should buy at once; whoever reads a
+//! word here and there should rent sectors for ever; for the rest nobody knows. So a far extent comes back rented, and its small
+//! faults are counted in a bucket that leaks one fault whenever as many other faults have passed as local memory has extents. The
+//! bucket fills only while the extents that are faulting at the time would all fit into local memory: then the rest of the extent
+//! is bought, and it comes back whole the next time. If it was bought and is far again before local memory has turned over once,
+//! that was a mistake; it is rented again, and the next purchase is dearer.
+
+/// How an extent moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// As one block of 2 MiB.
+    Huge,
+    /// In sectors.
+    Small,
+}
+
+/// What is remembered of one extent. All zeros: nothing yet.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ExtentHistory {
+    /// Fault clock at the last small fault, coarse.
+    fault_tick: u16,
+    /// Inflow clock when it last left in huge mode, coarse.
+    evict_tick: u16,
+    /// Small faults in the bucket, in `LEVEL` parts.
+    level: u16,
+    /// `BOUGHT`, `EVICTED`, and the number of bad purchases.
+    flags: u8,
+    reserved: u8,
+}
+
+/// The extent was bought (or proved useful as a whole): its next far fault is served whole.
+const BOUGHT: u8 = 1;
+/// `evict_tick` means something.
+const EVICTED: u8 = 2;
+const STRIKES_SHIFT: u32 = 2;
+const MOST_STRIKES: u8 = 3;
+/// Parts of a fault in which the bucket is counted.
+const LEVEL: u64 = 64;
+/// Coarse ticks of both clocks in one turnover of local memory; 16 bits hold a thousand turnovers.
+const TICKS: u64 = 64;
+
+/// What is remembered of one region (one mapping of the program). All zeros: nothing yet.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct RegionHistory {
+    /// Share of sectors with content at first eviction, of 65,536; moving average.
+    filled: u16,
+    /// Extents that went into it, saturating.
+    samples: u16,
+    /// Fresh extents since the last probe.
+    since_probe: u16,
+    reserved: u16,
+}
+
+/// First evictions before a region is judged.
+const MIN_SAMPLES: u16 = 4;
+/// One of so many fresh extents is huge in a region that is held to be sparse, to see whether it still is.
+const PROBE_EVERY: u16 = 32;
+/// A region is sparse when less than this (of 65,536) has content at the first eviction.
+const SPARSE_BELOW: u16 = 1 << 14;
+/// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
+const AVERAGE_SHIFT: u32 = 2;
+
+/// Decides the mode of extents. See the module's head.
+#[derive(Clone, Debug)]
+pub struct Granularity {
+    sectors_per_extent: u64,
+    buy_after_faults: u64,
+    local_extents: u64,
+    /// Faults so far.
+    faults: u64,
+    /// Sectors that came into local memory so far.
+    inflow: u64,
+}
+
+impl Granularity {
+    /// `sectors_per_extent` sectors make an extent; after `buy_after_faults` small faults in a burst the rest is bought (about the
+    /// cost of fetching 2 MiB over that of a sector; 48 is usual); `local_extents` fit into local memory.
+    pub fn new(sectors_per_extent: u16, buy_after_faults: u16, local_extents: u32) -> Self {
+        let mut granularity = Granularity {
+            sectors_per_extent: u64::from(sectors_per_extent.max(1)),
+            buy_after_faults: u64::from(buy_after_faults.max(1)),
+            local_extents: 1,
+            faults: 0,
+            inflow: 0,
+        };
+        granularity.set_local_extents(local_extents);
+        granularity
+    }
+
+    /// The local limit changed.
+    pub fn set_local_extents(&mut self, n: u32) {
+        self.local_extents = u64::from(n.max(1));
+    }
+
+    /// Sectors came into local memory without a fault of their own (prefetch).
+    pub fn on_inflow(&mut self, sectors: u32) {
+        self.inflow += u64::from(sectors);
+    }
+
+    /// A fault on a far extent, nothing of which is resident or staged: how shall it come back?
+    pub fn on_far_fault(&mut self, state: &mut ExtentHistory, is_stream: bool) -> Mode {
+        let thrashing = state.flags & EVICTED != 0 && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
+        let bought = state.flags & BOUGHT != 0;
+        self.faults += 1;
+        if is_stream {
+            state.level = 0;
+            self.inflow += self.sectors_per_extent;
+            return Mode::Huge;
+        }
+        if bought && !thrashing {
+            state.set_strikes(state.strikes().saturating_sub(1));
+            self.inflow += self.sectors_per_extent;
+            return Mode::Huge;
+        }
+        if bought {
+            state.set_strikes(state.strikes() + 1);
+        }
+        state.flags &= !(BOUGHT | EVICTED);
+        self.inflow += 1;
+        self.rent(state);
+        Mode::Small
+    }
+
+    /// A fault on a missing sector of an extent in small mode. True: fetch the rest of the extent now, it is huge from here on.
+    pub fn on_small_fault(&mut self, state: &mut ExtentHistory) -> bool {
+        self.faults += 1;
+        self.inflow += 1;
+        self.rent(state);
+        let buy = u64::from(state.level) >= self.price(state);
+        if buy {
+            state.level = 0;
+            state.flags |= BOUGHT;
+            self.inflow += self.sectors_per_extent;
+        }
+        buy
+    }
+
+    /// First touch in an extent that was never used.
+    pub fn on_fresh_fault(&mut self, state: &mut ExtentHistory, region: &mut RegionHistory, is_stream: bool) -> Mode {
+        *state = ExtentHistory::default();
+        self.faults += 1;
+        let sparse = region.samples >= MIN_SAMPLES && region.filled < SPARSE_BELOW;
+        if sparse && !is_stream {
+            region.since_probe += 1;
+            if region.since_probe < PROBE_EVERY {
+                self.inflow += 1;
+                self.rent(state);
+                return Mode::Small;
+            }
+            region.since_probe = 0;
+        }
+        self.inflow += self.sectors_per_extent;
+        Mode::Huge
+    }
+
+    /// The extent left local memory in huge mode. `nonzero_sectors` are not a repeated word (known and used only at the first
+    /// eviction after being fresh); it was rescued from staging `rescues` times during this residence.
+    pub fn on_huge_evicted(
+        &mut self,
+        state: &mut ExtentHistory,
+        region: &mut RegionHistory,
+        was_fresh: bool,
+        nonzero_sectors: u16,
+        rescues: u8,
+    ) {
+        state.flags |= EVICTED;
+        state.evict_tick = self.inflow_tick();
+        if state.flags & BOUGHT != 0 && rescues == 0 {
+            // Bought, and not touched once in all the time that it waited for its write-back: too dear by itself.
+            state.set_strikes(state.strikes() + 1);
+        }
+        if was_fresh {
+            let filled = (u64::from(nonzero_sectors) << 16) / self.sectors_per_extent;
+            region.sample(filled.min(u64::from(u16::MAX)) as u16);
+        }
+    }
+
+    /// Puts one fault into the bucket, after it has leaked.
+    fn rent(&self, state: &mut ExtentHistory) {
+        let tick = self.fault_tick();
+        let gap_faults = u64::from(tick.wrapping_sub(state.fault_tick)) * self.faults_per_tick();
+        let leak = gap_faults * LEVEL / self.local_extents;
+        state.level = (u64::from(state.level).saturating_sub(leak) + LEVEL).min(u64::from(u16::MAX)) as u16;
+        state.fault_tick = tick;
+    }
+
+    fn price(&self, state: &ExtentHistory) -> u64 {
+        ((self.buy_after_faults * LEVEL) << state.strikes()).min(u64::from(u16::MAX))
+    }
+
+    fn faults_per_tick(&self) -> u64 {
+        (self.local_extents / TICKS).max(1)
+    }
+
+    fn fault_tick(&self) -> u16 {
+        (self.faults / self.faults_per_tick()) as u16
+    }
+
+    fn sectors_per_tick(&self) -> u64 {
+        (self.local_extents * self.sectors_per_extent / TICKS).max(1)
+    }
+
+    fn inflow_tick(&self) -> u16 {
+        (self.inflow / self.sectors_per_tick()) as u16
+    }
+
+    /// Sectors that came in since the extent left.
+    fn inflow_since(&self, state: &ExtentHistory) -> u64 {
+        u64::from(self.inflow_tick().wrapping_sub(state.evict_tick)) * self.sectors_per_tick()
+    }
+}
+
+impl ExtentHistory {
+    /// Purchases that proved bad.
+    fn strikes(self) -> u8 {
+        self.flags >> STRIKES_SHIFT
+    }
+
+    fn set_strikes(&mut self, strikes: u8) {
+        self.flags = self.flags & (BOUGHT | EVICTED) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
+    }
+}
+
+impl RegionHistory {
+    fn sample(&mut self, filled: u16) {
+        if self.samples == 0 {
+            self.filled = filled;
+        } else {
+            let (old, new) = (i32::from(self.filled), i32::from(filled));
+            self.filled = (old + ((new - old) >> AVERAGE_SHIFT)) as u16;
+        }
+        self.samples = self.samples.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histories_are_small_and_start_at_zero() {
+        assert!(size_of::<ExtentHistory>() <= 8 && size_of::<RegionHistory>() <= 8);
+    }
+}

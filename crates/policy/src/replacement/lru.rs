@@ -1,0 +1,278 @@
+//! Least recently used, as far as a pager can see.
+//!
+//! Use shows only in the staging area: a block that is touched there was used, one that is not was not. So this is LRU by second
+//! chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted in bytes because blocks differ 512 to 1 in size:
+//!
+//! - `stream`: blocks of sequential streams. Left behind first, once the stream is a little way past them.
+//! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
+//!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
+//! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
+//!   without being staged, once or twice: staging them would most likely only cost a fault.
+//! - `cold`: blocks that somebody said will not be needed; they go before all others.
+
+use hiroma_units::BlockId;
+use rustc_hash::FxHashSet;
+
+use super::queue::{Queue, share};
+use super::{Hint, Origin, Replacement};
+
+/// Share of the bytes (of 256) that recent blocks may keep against frequent ones.
+const RECENT_SHARE: u8 = 64;
+/// Share of the bytes (of 256) by which a stream is ahead of the blocks that it leaves behind.
+const STREAM_SHARE: u8 = 16;
+/// Most blocks that one call passes over because they have laps left; bounds the time of a call.
+const LAPS_PER_CALL: u32 = 8;
+
+/// Second-chance LRU in segments; see the module's head.
+pub struct Lru {
+    cold: Queue,
+    stream: Queue,
+    recent: Queue,
+    frequent: Queue,
+    heat: Heat,
+    recent_share: u8,
+}
+
+impl Default for Lru {
+    fn default() -> Self {
+        Lru::with_recent_share(RECENT_SHARE)
+    }
+}
+
+impl Lru {
+    /// A policy without blocks, with the usual share (a quarter) for recent ones.
+    pub fn new() -> Self {
+        Lru::default()
+    }
+
+    /// A policy in which recent blocks may keep `recent_share`/256 of the bytes.
+    pub fn with_recent_share(recent_share: u8) -> Self {
+        let (cold, stream, recent, frequent) = <(Queue, Queue, Queue, Queue)>::default();
+        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share }
+    }
+
+    fn pages(&self) -> u64 {
+        self.stream.pages() + self.recent.pages() + self.frequent.pages()
+    }
+
+    /// The next block in the order of leaving, laps not considered.
+    fn pop(&mut self) -> Option<BlockId> {
+        let pages = self.pages();
+        if self.stream.pages() > share(pages, STREAM_SHARE) {
+            return self.stream.pop();
+        }
+        if self.recent.pages() > share(pages, self.recent_share) {
+            return self.recent.pop();
+        }
+        self.frequent.pop().or_else(|| self.recent.pop()).or_else(|| self.stream.pop())
+    }
+}
+
+impl Replacement for Lru {
+    fn admitted(&mut self, block: BlockId, origin: Origin) {
+        if origin == Origin::Rescued {
+            self.heat.rescued(block);
+            self.frequent.push(block);
+            return;
+        }
+        self.heat.forget(block);
+        if origin == Origin::Stream { self.stream.push(block) } else { self.recent.push(block) }
+    }
+
+    fn hinted(&mut self, block: BlockId, hint: Hint) {
+        match hint {
+            Hint::Hot => self.heat.grant_lap(block),
+            Hint::Cold => {
+                self.heat.forget(block);
+                self.cold.push(block);
+            }
+        }
+    }
+
+    fn next_victim(&mut self) -> Option<BlockId> {
+        if let Some(block) = self.cold.pop() {
+            return Some(block);
+        }
+        for _ in 0..LAPS_PER_CALL {
+            let block = self.pop()?;
+            if !self.heat.take_lap(block) {
+                return Some(block);
+            }
+            self.frequent.push(block);
+        }
+        self.pop()
+    }
+
+    fn put_back(&mut self, block: BlockId) {
+        if self.heat.was_rescued(block) { self.frequent.push(block) } else { self.recent.push(block) }
+    }
+
+    fn len(&self) -> usize {
+        self.cold.len() + self.stream.len() + self.recent.len() + self.frequent.len()
+    }
+
+    fn compact(&mut self, resident: &mut dyn FnMut(BlockId) -> bool) {
+        let mut seen = FxHashSet::default();
+        for queue in [&mut self.cold, &mut self.frequent, &mut self.recent, &mut self.stream] {
+            queue.retain(&mut seen, resident);
+        }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        let queues = [&self.cold, &self.stream, &self.recent, &self.frequent];
+        size_of::<Self>() + queues.iter().map(|queue| queue.metadata_bytes()).sum::<usize>() + self.heat.slots.len() * size_of::<u16>()
+    }
+}
+
+/// How often blocks were rescued, and how many laps they have left: two bits each.
+///
+/// A table of fixed size without chains: a block that falls on another's slot replaces it, and the other is treated as never
+/// rescued, which costs it a second chance and no more. A block keeps its slot while it is staged, where it has no entry in a queue.
+struct Heat {
+    slots: Box<[u16]>,
+}
+
+const HEAT_BITS: u32 = 15;
+const MOST_RESCUES: u16 = 3;
+
+impl Heat {
+    fn new() -> Self {
+        Heat { slots: vec![0; 1 << HEAT_BITS].into_boxed_slice() }
+    }
+
+    /// The slot of `block`, and the tag that says whether it is the block's.
+    fn place(block: BlockId) -> (usize, u16) {
+        let key = block.page() << 4 | u64::from(block.order());
+        let hash = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((hash >> (64 - HEAT_BITS)) as usize, (hash >> (48 - HEAT_BITS)) as u16 & 0xfff0)
+    }
+
+    /// Rescues and laps of `block`.
+    fn get(&self, block: BlockId) -> (u16, u16) {
+        let (slot, tag) = Heat::place(block);
+        let value = self.slots[slot];
+        if value & 0xfff0 == tag { (value >> 2 & 3, value & 3) } else { (0, 0) }
+    }
+
+    fn set(&mut self, block: BlockId, rescues: u16, laps: u16) {
+        let (slot, tag) = Heat::place(block);
+        self.slots[slot] = tag | rescues << 2 | laps;
+    }
+
+    fn was_rescued(&self, block: BlockId) -> bool {
+        self.get(block).0 > 0
+    }
+
+    fn rescued(&mut self, block: BlockId) {
+        let rescues = (self.get(block).0 + 1).min(MOST_RESCUES);
+        self.set(block, rescues, rescues - 1);
+    }
+
+    fn grant_lap(&mut self, block: BlockId) {
+        let (rescues, laps) = self.get(block);
+        self.set(block, rescues, laps.max(1));
+    }
+
+    fn take_lap(&mut self, block: BlockId) -> bool {
+        let (rescues, laps) = self.get(block);
+        if laps > 0 {
+            self.set(block, rescues, laps - 1);
+        }
+        laps > 0
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        if self.get(block) != (0, 0) {
+            self.set(block, 0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(page: u64) -> BlockId {
+        BlockId::new(page, 0)
+    }
+
+    fn drain(lru: &mut Lru) -> Vec<u64> {
+        std::iter::from_fn(|| lru.next_victim()).map(BlockId::page).collect()
+    }
+
+    #[test]
+    fn blocks_that_came_back_from_staging_outlive_those_that_did_not() {
+        let mut lru = Lru::new();
+        lru.admitted(block(0), Origin::Rescued);
+        (1..8).for_each(|page| lru.admitted(block(page), Origin::Demand));
+        assert_eq!(drain(&mut lru).last(), Some(&0));
+        (10..14).for_each(|page| lru.admitted(block(page), Origin::Rescued));
+        (20..24).for_each(|page| lru.admitted(block(page), Origin::Fresh));
+        let first: Vec<u64> = (0..4).filter_map(|_| lru.next_victim()).map(BlockId::page).collect();
+        assert_eq!(first, [20, 21, 22, 10], "recent blocks keep their share against frequent ones");
+    }
+
+    #[test]
+    fn streams_are_dropped_behind_but_not_at_once() {
+        let mut lru = Lru::new();
+        (0..32).for_each(|page| lru.admitted(block(page), Origin::Demand));
+        (100..102).for_each(|page| lru.admitted(block(page), Origin::Stream));
+        assert_eq!(lru.next_victim(), Some(block(0)), "the stream is not past its distance yet");
+        (102..106).for_each(|page| lru.admitted(block(page), Origin::Stream));
+        assert_eq!(lru.next_victim(), Some(block(100)));
+    }
+
+    #[test]
+    fn a_block_that_was_rescued_twice_goes_round_without_being_staged() {
+        let mut lru = Lru::with_recent_share(0);
+        for _ in 0..2 {
+            lru.admitted(block(1), Origin::Rescued);
+            assert_eq!(lru.pop(), Some(block(1)));
+        }
+        lru.frequent.push(block(1));
+        (2..5).for_each(|page| lru.admitted(block(page), Origin::Rescued));
+        assert_eq!(drain(&mut lru), [2, 3, 4, 1]);
+    }
+
+    #[test]
+    fn a_block_that_was_far_starts_over() {
+        let mut lru = Lru::new();
+        (0..4).for_each(|_| lru.heat.rescued(block(1)));
+        lru.admitted(block(1), Origin::Demand);
+        assert!(!lru.heat.take_lap(block(1)) && !lru.heat.was_rescued(block(1)));
+    }
+
+    #[test]
+    fn hints_move_a_block_to_either_end() {
+        let mut lru = Lru::new();
+        (0..4).for_each(|page| lru.admitted(block(page), Origin::Fresh));
+        lru.hinted(block(0), Hint::Hot);
+        lru.hinted(block(3), Hint::Cold);
+        assert_eq!(drain(&mut lru), [3, 1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn laps_never_keep_a_call_from_naming_a_victim() {
+        let mut lru = Lru::new();
+        for page in 0..1000 {
+            (0..3).for_each(|_| lru.heat.rescued(block(page)));
+            lru.frequent.push(block(page));
+        }
+        assert!(lru.next_victim().is_some());
+    }
+
+    #[test]
+    fn compacting_drops_stale_and_repeated_entries() {
+        let mut lru = Lru::new();
+        for _ in 0..100 {
+            (0..4).for_each(|page| lru.admitted(block(page), Origin::Fresh));
+            lru.admitted(block(9), Origin::Stream);
+        }
+        assert_eq!(lru.len(), 500);
+        lru.compact(&mut |block| block.page() != 2);
+        assert_eq!(lru.len(), 4);
+        let mut left = drain(&mut lru);
+        left.sort_unstable();
+        assert_eq!(left, [0, 1, 3, 9]);
+    }
+}

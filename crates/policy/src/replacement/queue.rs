@@ -1,0 +1,128 @@
+//! A queue of blocks: eight bytes an entry, in chunks of 4 KiB, so that it never moves its content to grow and gives memory back.
+
+use std::collections::VecDeque;
+
+use hiroma_units::{BlockId, PAGE};
+use rustc_hash::FxHashSet;
+
+const CHUNK: usize = 512;
+/// Emptied chunks that are kept: a queue that turns over in steady state does not allocate.
+const SPARES: usize = 2;
+const ORDER_BITS: u32 = 4;
+
+/// First in, first out; knows how many bytes its blocks have.
+#[derive(Default)]
+pub(super) struct Queue {
+    chunks: VecDeque<Box<[u64; CHUNK]>>,
+    spares: Vec<Box<[u64; CHUNK]>>,
+    head: usize,
+    len: usize,
+    pages: u64,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Pages of all blocks in the queue.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    pub(super) fn push(&mut self, block: BlockId) {
+        let at = self.head + self.len;
+        if at == self.chunks.len() * CHUNK {
+            let chunk = self.spares.pop().unwrap_or_else(|| Box::new([0; CHUNK]));
+            self.chunks.push_back(chunk);
+        }
+        self.chunks[at / CHUNK][at % CHUNK] = pack(block);
+        self.len += 1;
+        self.pages += block.pages() as u64;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<BlockId> {
+        if self.len == 0 {
+            return None;
+        }
+        let block = unpack(self.chunks[0][self.head]);
+        self.head += 1;
+        self.len -= 1;
+        self.pages -= block.pages() as u64;
+        if self.head == CHUNK {
+            self.head = 0;
+            if let Some(chunk) = self.chunks.pop_front() {
+                if self.spares.len() < SPARES {
+                    self.spares.push(chunk);
+                }
+            }
+        }
+        Some(block)
+    }
+
+    /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order stays.
+    pub(super) fn retain(&mut self, seen: &mut FxHashSet<BlockId>, keep: &mut dyn FnMut(BlockId) -> bool) {
+        let newest_first = (self.head..self.head + self.len).rev().map(|at| unpack(self.chunks[at / CHUNK][at % CHUNK]));
+        let kept: Vec<BlockId> = newest_first.filter(|&block| !seen.contains(&block) && keep(block) && seen.insert(block)).collect();
+        *self = Queue::default();
+        for &block in kept.iter().rev() {
+            self.push(block);
+        }
+    }
+
+    pub(super) fn metadata_bytes(&self) -> usize {
+        (self.chunks.len() + self.spares.len()) * CHUNK * size_of::<u64>()
+            + (self.chunks.capacity() + self.spares.capacity()) * size_of::<usize>()
+    }
+}
+
+/// The share `numerator / 256` of `pages`.
+pub(super) fn share(pages: u64, numerator: u8) -> u64 {
+    pages * u64::from(numerator) / 256
+}
+
+fn pack(block: BlockId) -> u64 {
+    debug_assert!(block.page() < 1 << (64 - ORDER_BITS) && block.bytes() >= PAGE);
+    block.page() << ORDER_BITS | u64::from(block.order())
+}
+
+fn unpack(entry: u64) -> BlockId {
+    BlockId::new(entry >> ORDER_BITS, (entry & ((1 << ORDER_BITS) - 1)) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_out_as_they_went_in() {
+        let mut queue = Queue::default();
+        let blocks: Vec<BlockId> = (0..2000).map(|i| BlockId::new(i * 512, (i % 10) as u8)).collect();
+        blocks.iter().for_each(|&block| queue.push(block));
+        assert_eq!(queue.pages(), blocks.iter().map(|block| block.pages() as u64).sum::<u64>());
+        let out: Vec<BlockId> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(out, blocks);
+        assert_eq!((queue.len(), queue.pages()), (0, 0));
+    }
+
+    #[test]
+    fn a_queue_that_turns_over_does_not_grow() {
+        let mut queue = Queue::default();
+        (0..1000).for_each(|page| queue.push(BlockId::new(page, 0)));
+        let before = queue.metadata_bytes();
+        for page in 1000..1_000_000 {
+            queue.push(BlockId::new(page, 0));
+            assert_eq!(queue.pop(), Some(BlockId::new(page - 1000, 0)));
+        }
+        assert!(queue.metadata_bytes() <= before + 3 * 4096 + 64, "{} after {before}", queue.metadata_bytes());
+    }
+
+    #[test]
+    fn retaining_keeps_the_newest_entry_of_each_wanted_block_in_order() {
+        let mut queue = Queue::default();
+        [1, 2, 3, 1, 4, 2].iter().for_each(|&page| queue.push(BlockId::new(page, 0)));
+        queue.retain(&mut FxHashSet::default(), &mut |block| block.page() != 4);
+        let out: Vec<u64> = std::iter::from_fn(|| queue.pop()).map(BlockId::page).collect();
+        assert_eq!(out, [3, 1, 2]);
+    }
+}
