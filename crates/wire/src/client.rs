@@ -1,0 +1,117 @@
+//! The client's end of one connection.
+
+use crate::auth::Side;
+use crate::{Frame, Inbound, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError};
+
+/// What a client is to do about what has arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientEvent {
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Both sides have proved themselves: requests may be sent.
+    Ready,
+    /// An answer.
+    Frame(Frame),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    AwaitChallenge,
+    AwaitWelcome,
+    Ready,
+}
+
+/// The client's end of one connection: bytes in, events out.
+pub struct ClientSession {
+    inbound: Inbound,
+    key: Option<Key>,
+    nonce: Nonce,
+    server_nonce: Nonce,
+    version: u16,
+    state: State,
+}
+
+impl ClientSession {
+    /// A connection that has just been made. `nonce` is fresh and random. Returns the bytes to send first.
+    pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
+        let mut hello = Vec::new();
+        Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(*VERSIONS.start(), 0, &mut hello);
+        let session =
+            ClientSession { inbound: Inbound::new(), key, nonce, server_nonce: [0; 32], version: *VERSIONS.start(), state: State::AwaitChallenge };
+        (session, hello)
+    }
+
+    /// The protocol version agreed on.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Whether requests may be sent.
+    pub fn is_ready(&self) -> bool {
+        self.state == State::Ready
+    }
+
+    /// The frame that is arriving, for a transport that receives payloads itself.
+    pub fn inbound(&mut self) -> &mut Inbound {
+        &mut self.inbound
+    }
+
+    /// Bytes until the current header or control body is complete.
+    pub fn missing(&self) -> usize {
+        self.inbound.missing()
+    }
+
+    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a payload is not taken.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ClientEvent>), WireError> {
+        let state = self.state;
+        let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
+        let Some(frame) = frame else { return Ok((used, None)) };
+        if state == State::Ready {
+            return Ok((used, Some(ClientEvent::Frame(frame))));
+        }
+        let event = match frame.message {
+            Message::Challenge { version, key_needed, nonce } => self.answer(version, key_needed, nonce)?,
+            Message::Welcome { proof } => {
+                if let Some(key) = &self.key {
+                    if !key.verify(Side::Server, self.version, &self.nonce, &self.server_nonce, &proof) {
+                        return Err(KeyError::ServerWrong.into());
+                    }
+                }
+                self.state = State::Ready;
+                ClientEvent::Ready
+            }
+            Message::Error { code, text } => return Err(WireError::Told { code, text }),
+            other => return Err(WireError::Unexpected { kind: other.kind(), expected: "a handshake" }),
+        };
+        Ok((used, Some(event)))
+    }
+
+    fn answer(&mut self, version: u16, key_needed: bool, server_nonce: Nonce) -> Result<ClientEvent, WireError> {
+        if !VERSIONS.contains(&version) {
+            return Err(WireError::Version { found: version, expected: *VERSIONS.end() });
+        }
+        (self.version, self.server_nonce) = (version, server_nonce);
+        let proof = match (&self.key, key_needed) {
+            (Some(key), true) => key.prove(Side::Client, version, &self.nonce, &server_nonce),
+            (None, false) => [0; 32],
+            (None, true) => return Err(KeyError::Needed.into()),
+            (Some(_), false) => return Err(KeyError::NotAskedFor.into()),
+        };
+        let mut bytes = Vec::new();
+        Message::Proof { proof }.encode(version, 0, &mut bytes);
+        self.state = State::AwaitWelcome;
+        Ok(ClientEvent::Send(bytes))
+    }
+}
+
+fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
+    let (fits, expected) = match state {
+        State::AwaitChallenge => (matches!(kind, Kind::Challenge | Kind::Error), "a challenge"),
+        State::AwaitWelcome => (matches!(kind, Kind::Welcome | Kind::Error), "a welcome"),
+        State::Ready => (
+            matches!(kind, Kind::Opened | Kind::Granted | Kind::ReadReply | Kind::Ack | Kind::UsageReply | Kind::Error),
+            "an answer to a request",
+        ),
+    };
+    if fits { Ok(()) } else { Err(WireError::Unexpected { kind, expected }) }
+}

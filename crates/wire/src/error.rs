@@ -1,0 +1,103 @@
+//! What can be wrong with what a peer sends.
+
+use crate::auth::KeyError;
+
+/// A peer broke the protocol, or the two cannot work together. The connection is of no use any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Not our protocol at all.
+    #[error("the peer does not speak the hiroma protocol (first word {0:#010x}): is the address right?")]
+    Magic(u32),
+    /// A header of a version that was not agreed on.
+    #[error("the peer speaks version {found} of the protocol, this program {expected}: use the same release of hiroma on both sides")]
+    Version { found: u16, expected: u16 },
+    /// No version in common.
+    #[error("no common version: the client speaks {client_min} to {client_max}, the server {server_min} to {server_max}; use the same release of hiroma on both sides")]
+    NoCommonVersion { client_min: u16, client_max: u16, server_min: u16, server_max: u16 },
+    /// The header's own checksum does not fit it.
+    #[error("a frame header arrived damaged (checksum {found:#010x}, expected {expected:#010x}): check the network, or end whatever else writes to this connection")]
+    Checksum { found: u32, expected: u32 },
+    /// A kind of frame that does not exist.
+    #[error("unknown kind of frame {0}: use the same release of hiroma on both sides")]
+    Kind(u16),
+    /// A kind that the other side may not send now.
+    #[error("a frame of kind {kind:?} came when {expected} was due")]
+    Unexpected { kind: crate::Kind, expected: &'static str },
+    /// A length that no frame of this kind can have.
+    #[error("a frame of kind {kind:?} claims {len} bytes: that cannot be")]
+    Length { kind: crate::Kind, len: u32 },
+    /// A body that makes no sense.
+    #[error("a frame of kind {kind:?} has a body that makes no sense")]
+    Body { kind: crate::Kind },
+    /// The key is missing on one side, or differs.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The peer ended the connection and said why.
+    #[error("{text}")]
+    Told { code: ErrorCode, text: String },
+}
+
+/// Why a request failed, as it goes over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// No memory left for another chunk.
+    Full,
+    /// Nothing is stored at that address, or a request crosses the end of a chunk.
+    BadAddress,
+    /// The session does not exist (any more): its content is gone.
+    NoSession,
+    /// Wrong key, or none.
+    Key,
+    /// No version in common.
+    Version,
+    /// A frame that makes no sense.
+    Malformed,
+    /// More connections or attached sessions than the server takes.
+    TooMany,
+    /// Something this release does not know.
+    Other(u16),
+}
+
+impl From<u16> for ErrorCode {
+    fn from(number: u16) -> Self {
+        match number {
+            1 => ErrorCode::Full,
+            2 => ErrorCode::BadAddress,
+            3 => ErrorCode::NoSession,
+            4 => ErrorCode::Key,
+            5 => ErrorCode::Version,
+            6 => ErrorCode::Malformed,
+            7 => ErrorCode::TooMany,
+            other => ErrorCode::Other(other),
+        }
+    }
+}
+
+impl From<ErrorCode> for u16 {
+    fn from(code: ErrorCode) -> u16 {
+        match code {
+            ErrorCode::Full => 1,
+            ErrorCode::BadAddress => 2,
+            ErrorCode::NoSession => 3,
+            ErrorCode::Key => 4,
+            ErrorCode::Version => 5,
+            ErrorCode::Malformed => 6,
+            ErrorCode::TooMany => 7,
+            ErrorCode::Other(other) => other,
+        }
+    }
+}
+
+impl WireError {
+    /// The code under which a peer is told of this error.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            WireError::Version { .. } | WireError::NoCommonVersion { .. } => ErrorCode::Version,
+            WireError::Key(_) => ErrorCode::Key,
+            WireError::Told { code, .. } => *code,
+            _ => ErrorCode::Malformed,
+        }
+    }
+}

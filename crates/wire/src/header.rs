@@ -1,0 +1,225 @@
+//! The fixed header in front of every frame.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::message::{MAX_BODY, body_bytes};
+use crate::{CHUNK, WireError};
+
+/// Length of a header.
+pub const HEADER_BYTES: usize = 32;
+/// Most bytes of payload in one frame.
+pub const MAX_PAYLOAD: usize = CHUNK;
+const MAGIC: u32 = u32::from_le_bytes(*b"HIRO");
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHeader {
+    magic: U32,
+    version: U16,
+    kind: U16,
+    id: U64,
+    addr: U64,
+    len: U32,
+    check: U32,
+}
+
+/// What one frame is. `len` is the length of what follows, except in `Read` and `Free`, where nothing follows and it is the
+/// number of bytes that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Protocol version.
+    pub version: u16,
+    /// What the frame is.
+    pub kind: Kind,
+    /// Number of the request; replies repeat it.
+    pub id: u64,
+    /// Address in the memory space of the session.
+    pub addr: u64,
+    /// See above.
+    pub len: u32,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
+        /// What a frame is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Kind { $($(#[$doc])* $name = $number),* }
+
+        impl Kind {
+            /// Every kind there is.
+            pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
+
+            fn from_number(number: u16) -> Result<Kind, WireError> {
+                match number {
+                    $($number => Ok(Kind::$name),)*
+                    other => Err(WireError::Kind(other)),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// First frame of a client.
+    Hello = 1,
+    /// The server's answer to it.
+    Challenge = 2,
+    /// The client proves that it has the key.
+    Proof = 3,
+    /// The server proves the same.
+    Welcome = 4,
+    /// Binds the connection to a session.
+    Open = 5,
+    /// The session is open.
+    Opened = 6,
+    /// Makes another session's memory readable.
+    Attach = 7,
+    /// Announces a child that will attach this session: it must outlive us until then.
+    Fork = 8,
+    /// Asks for room for so many more chunks.
+    Reserve = 9,
+    /// Room for so many has been set aside.
+    Granted = 10,
+    /// Stores the payload at an address.
+    Write = 11,
+    /// Asks for the bytes at an address.
+    Read = 12,
+    /// The bytes asked for.
+    ReadReply = 13,
+    /// A request without an answer of its own has been carried out.
+    Ack = 14,
+    /// Gives chunks back.
+    Free = 15,
+    /// Asks how full session and server are.
+    Usage = 16,
+    /// That.
+    UsageReply = 17,
+    /// A request failed, or the connection ends.
+    Error = 18,
+    /// Asks for an `Ack`.
+    Ping = 19,
+    /// The client is done with the session.
+    Bye = 20,
+}
+
+impl Header {
+    /// The header as bytes.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut raw = RawHeader {
+            magic: U32::new(MAGIC),
+            version: U16::new(self.version),
+            kind: U16::new(self.kind as u16),
+            id: U64::new(self.id),
+            addr: U64::new(self.addr),
+            len: U32::new(self.len),
+            check: U32::ZERO,
+        };
+        raw.check = U32::new(checksum(raw.as_bytes()));
+        zerocopy::transmute!(raw)
+    }
+
+    /// Reads a header and checks everything that can be checked without knowing the state of the session.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, WireError> {
+        let raw: &RawHeader = zerocopy::transmute_ref!(bytes);
+        if raw.magic.get() != MAGIC {
+            return Err(WireError::Magic(raw.magic.get()));
+        }
+        let expected = checksum(bytes);
+        if raw.check.get() != expected {
+            return Err(WireError::Checksum { found: raw.check.get(), expected });
+        }
+        if !crate::VERSIONS.contains(&raw.version.get()) {
+            return Err(WireError::Version { found: raw.version.get(), expected: *crate::VERSIONS.end() });
+        }
+        let kind = Kind::from_number(raw.kind.get())?;
+        let header = Header { version: raw.version.get(), kind, id: raw.id.get(), addr: raw.addr.get(), len: raw.len.get() };
+        header.check_length()?;
+        Ok(header)
+    }
+
+    fn check_length(&self) -> Result<(), WireError> {
+        let len = self.len as usize;
+        let fits = match self.kind {
+            Kind::Read | Kind::Write | Kind::ReadReply => (1..=MAX_PAYLOAD).contains(&len),
+            Kind::Free => len >= CHUNK && len % CHUNK == 0,
+            Kind::Error => (2..=MAX_BODY).contains(&len),
+            kind => len == body_bytes(kind),
+        };
+        if fits { Ok(()) } else { Err(WireError::Length { kind: self.kind, len: self.len }) }
+    }
+
+    /// Bytes of control body that follow.
+    pub fn body_bytes(&self) -> usize {
+        match self.kind {
+            Kind::Read | Kind::Free | Kind::Write | Kind::ReadReply => 0,
+            _ => self.len as usize,
+        }
+    }
+
+    /// Bytes of payload that follow.
+    pub fn payload_bytes(&self) -> usize {
+        if matches!(self.kind, Kind::Write | Kind::ReadReply) { self.len as usize } else { 0 }
+    }
+}
+
+fn checksum(header: &[u8]) -> u32 {
+    xxhash_rust::xxh3::xxh3_64(&header[..HEADER_BYTES - 4]) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_header() -> Header {
+        Header { version: 1, kind: Kind::Read, id: 7, addr: 1 << 40, len: 8192 }
+    }
+
+    #[test]
+    fn a_header_reads_back_as_it_was_written() {
+        let header = read_header();
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_header_is_noticed() {
+        let bytes = read_header().encode();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let error = Header::decode(&damaged).unwrap_err();
+            assert!(matches!(error, WireError::Magic(_) | WireError::Checksum { .. }), "bit {bit}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn absurd_lengths_are_refused() {
+        for (kind, len) in [
+            (Kind::Read, 0),
+            (Kind::Read, u32::MAX),
+            (Kind::Write, 0),
+            (Kind::Write, CHUNK as u32 + 1),
+            (Kind::ReadReply, u32::MAX),
+            (Kind::Hello, 0),
+            (Kind::Hello, 1 << 20),
+            (Kind::Error, u32::MAX),
+            (Kind::Free, 4096),
+            (Kind::Bye, 1),
+        ] {
+            let bytes = Header { kind, len, ..read_header() }.encode();
+            assert_eq!(Header::decode(&bytes), Err(WireError::Length { kind, len }));
+        }
+    }
+
+    #[test]
+    fn another_version_and_unknown_kinds_are_named() {
+        let bytes = Header { version: 9, ..read_header() }.encode();
+        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 1 }));
+        let mut bytes = read_header().encode();
+        bytes[6] = 99;
+        let check = checksum(&bytes).to_le_bytes();
+        bytes[28..].copy_from_slice(&check);
+        assert_eq!(Header::decode(&bytes), Err(WireError::Kind(99)));
+    }
+}

@@ -1,0 +1,291 @@
+//! Frames as values: what each kind carries besides a payload.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{ErrorCode, Header, Kind, Nonce, Proof, WireError};
+
+/// Most bytes of a control body.
+pub const MAX_BODY: usize = 256;
+
+/// What a session is known by. Whoever has it may read and write the session's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionToken(pub [u8; 16]);
+
+impl SessionToken {
+    /// Asks for a new session.
+    pub const NEW: SessionToken = SessionToken([0; 16]);
+}
+
+impl std::fmt::Debug for SessionToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == SessionToken::NEW { "SessionToken(new)" } else { "SessionToken(secret)" })
+    }
+}
+
+/// What a connection is mostly used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Frees, reservations, questions.
+    Control,
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+}
+
+/// How full a session and its server are, in chunks and requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SessionUsage {
+    /// Chunks that hold something of this session.
+    pub used_chunks: u64,
+    /// Chunks set aside for it and not used yet.
+    pub reserved_chunks: u64,
+    /// Chunks that nobody uses or has set aside.
+    pub free_chunks: u64,
+    /// Chunks of the server.
+    pub total_chunks: u64,
+    /// Requests served to this session.
+    pub reads: u64,
+    /// Requests served to this session.
+    pub writes: u64,
+    /// Bytes sent to it.
+    pub read_bytes: u64,
+    /// Bytes received from it.
+    pub written_bytes: u64,
+}
+
+/// One frame, without its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Number of the request.
+    pub id: u64,
+    /// What it says.
+    pub message: Message,
+}
+
+/// What a frame says. The payload of `Write` and `ReadReply` follows the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Message {
+    Hello { min: u16, max: u16, nonce: Nonce },
+    Challenge { version: u16, key_needed: bool, nonce: Nonce },
+    Proof { proof: Proof },
+    Welcome { proof: Proof },
+    Open { token: SessionToken, lane: u32, purpose: Purpose },
+    Opened { token: SessionToken, usage: SessionUsage },
+    Attach { token: SessionToken, space: u16 },
+    Fork,
+    Reserve { chunks: u32 },
+    Granted { chunks: u32, usage: SessionUsage },
+    Write { addr: u64, len: u32 },
+    Read { addr: u64, len: u32 },
+    ReadReply { addr: u64, len: u32 },
+    Ack,
+    Free { addr: u64, len: u32 },
+    Usage,
+    UsageReply { usage: SessionUsage },
+    Error { code: ErrorCode, text: String },
+    Ping,
+    Bye,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct NonceBody {
+    low: U16,
+    high: U16,
+    nonce: [u8; 32],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ProofBody {
+    proof: [u8; 32],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TokenBody {
+    token: [u8; 16],
+    lane: U32,
+    purpose: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct UsageBody {
+    token: [u8; 16],
+    numbers: [U64; 8],
+    chunks: U32,
+    zero: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CountBody {
+    chunks: U32,
+}
+
+/// Length of the control body of a kind whose bodies are all of one length.
+pub(crate) fn body_bytes(kind: Kind) -> usize {
+    match kind {
+        Kind::Hello | Kind::Challenge => size_of::<NonceBody>(),
+        Kind::Proof | Kind::Welcome => size_of::<ProofBody>(),
+        Kind::Open | Kind::Attach => size_of::<TokenBody>(),
+        Kind::Opened | Kind::Granted | Kind::UsageReply => size_of::<UsageBody>(),
+        Kind::Reserve => size_of::<CountBody>(),
+        _ => 0,
+    }
+}
+
+impl UsageBody {
+    fn new(token: SessionToken, chunks: u32, usage: &SessionUsage) -> UsageBody {
+        let SessionUsage { used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes } = *usage;
+        let numbers = [used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes];
+        UsageBody { token: token.0, numbers: numbers.map(U64::new), chunks: U32::new(chunks), zero: U32::ZERO }
+    }
+
+    fn usage(&self) -> SessionUsage {
+        let [used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes] =
+            self.numbers.map(U64::get);
+        SessionUsage { used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes }
+    }
+}
+
+impl Message {
+    /// The kind of the frame.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Message::Hello { .. } => Kind::Hello,
+            Message::Challenge { .. } => Kind::Challenge,
+            Message::Proof { .. } => Kind::Proof,
+            Message::Welcome { .. } => Kind::Welcome,
+            Message::Open { .. } => Kind::Open,
+            Message::Opened { .. } => Kind::Opened,
+            Message::Attach { .. } => Kind::Attach,
+            Message::Fork => Kind::Fork,
+            Message::Reserve { .. } => Kind::Reserve,
+            Message::Granted { .. } => Kind::Granted,
+            Message::Write { .. } => Kind::Write,
+            Message::Read { .. } => Kind::Read,
+            Message::ReadReply { .. } => Kind::ReadReply,
+            Message::Ack => Kind::Ack,
+            Message::Free { .. } => Kind::Free,
+            Message::Usage => Kind::Usage,
+            Message::UsageReply { .. } => Kind::UsageReply,
+            Message::Error { .. } => Kind::Error,
+            Message::Ping => Kind::Ping,
+            Message::Bye => Kind::Bye,
+        }
+    }
+
+    /// Appends header and control body to `out`; a payload is the transport's business.
+    pub fn encode(&self, version: u16, id: u64, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + crate::HEADER_BYTES, 0);
+        let (mut addr, mut payload) = (0, None);
+        match self {
+            Message::Hello { min, max, nonce } => {
+                out.extend_from_slice(NonceBody { low: U16::new(*min), high: U16::new(*max), nonce: *nonce }.as_bytes());
+            }
+            Message::Challenge { version, key_needed, nonce } => {
+                let body = NonceBody { low: U16::new(*version), high: U16::new(u16::from(*key_needed)), nonce: *nonce };
+                out.extend_from_slice(body.as_bytes());
+            }
+            Message::Proof { proof } | Message::Welcome { proof } => out.extend_from_slice(proof),
+            Message::Open { token, lane, purpose } => {
+                let purpose = U32::new(match purpose {
+                    Purpose::Control => 0,
+                    Purpose::Read => 1,
+                    Purpose::Write => 2,
+                });
+                out.extend_from_slice(TokenBody { token: token.0, lane: U32::new(*lane), purpose }.as_bytes());
+            }
+            Message::Attach { token, space } => {
+                let body = TokenBody { token: token.0, lane: U32::new(u32::from(*space)), purpose: U32::ZERO };
+                out.extend_from_slice(body.as_bytes());
+            }
+            Message::Opened { token, usage } => out.extend_from_slice(UsageBody::new(*token, 0, usage).as_bytes()),
+            Message::Granted { chunks, usage } => out.extend_from_slice(UsageBody::new(SessionToken::NEW, *chunks, usage).as_bytes()),
+            Message::UsageReply { usage } => out.extend_from_slice(UsageBody::new(SessionToken::NEW, 0, usage).as_bytes()),
+            Message::Reserve { chunks } => out.extend_from_slice(&chunks.to_le_bytes()),
+            Message::Error { code, text } => {
+                out.extend_from_slice(&u16::from(*code).to_le_bytes());
+                let end = (0..=text.len().min(MAX_BODY - 2)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+                out.extend_from_slice(&text.as_bytes()[..end]);
+            }
+            Message::Write { addr: at, len } | Message::Read { addr: at, len } | Message::ReadReply { addr: at, len } => {
+                (addr, payload) = (*at, Some(*len));
+            }
+            Message::Free { addr: at, len } => (addr, payload) = (*at, Some(*len)),
+            Message::Fork | Message::Ack | Message::Usage | Message::Ping | Message::Bye => {}
+        }
+        let len = payload.unwrap_or((out.len() - start - crate::HEADER_BYTES) as u32);
+        let header = Header { version, kind: self.kind(), id, addr, len };
+        out[start..start + crate::HEADER_BYTES].copy_from_slice(&header.encode());
+    }
+
+    /// Puts a frame together from a checked header and its control body.
+    pub fn decode(header: &Header, body: &[u8]) -> Result<Frame, WireError> {
+        let kind = header.kind;
+        let wrong = || WireError::Body { kind };
+        let (addr, len) = (header.addr, header.len);
+        let message = match kind {
+            Kind::Hello => {
+                let body = NonceBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                Message::Hello { min: body.low.get(), max: body.high.get(), nonce: body.nonce }
+            }
+            Kind::Challenge => {
+                let body = NonceBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                Message::Challenge { version: body.low.get(), key_needed: body.high.get() != 0, nonce: body.nonce }
+            }
+            Kind::Proof => Message::Proof { proof: body.try_into().map_err(|_| wrong())? },
+            Kind::Welcome => Message::Welcome { proof: body.try_into().map_err(|_| wrong())? },
+            Kind::Open => {
+                let body = TokenBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                let purpose = match body.purpose.get() {
+                    0 => Purpose::Control,
+                    1 => Purpose::Read,
+                    2 => Purpose::Write,
+                    _ => return Err(wrong()),
+                };
+                Message::Open { token: SessionToken(body.token), lane: body.lane.get(), purpose }
+            }
+            Kind::Attach => {
+                let body = TokenBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                let space = u16::try_from(body.lane.get()).map_err(|_| wrong())?;
+                Message::Attach { token: SessionToken(body.token), space }
+            }
+            Kind::Opened | Kind::Granted | Kind::UsageReply => {
+                let body = UsageBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                let usage = body.usage();
+                match kind {
+                    Kind::Opened => Message::Opened { token: SessionToken(body.token), usage },
+                    Kind::Granted => Message::Granted { chunks: body.chunks.get(), usage },
+                    _ => Message::UsageReply { usage },
+                }
+            }
+            Kind::Reserve => Message::Reserve { chunks: CountBody::ref_from_bytes(body).map_err(|_| wrong())?.chunks.get() },
+            Kind::Error => {
+                let (code, text) = body.split_first_chunk::<2>().ok_or_else(wrong)?;
+                Message::Error { code: u16::from_le_bytes(*code).into(), text: printable(text) }
+            }
+            Kind::Write => Message::Write { addr, len },
+            Kind::Read => Message::Read { addr, len },
+            Kind::ReadReply => Message::ReadReply { addr, len },
+            Kind::Free => Message::Free { addr, len },
+            Kind::Fork => Message::Fork,
+            Kind::Ack => Message::Ack,
+            Kind::Usage => Message::Usage,
+            Kind::Ping => Message::Ping,
+            Kind::Bye => Message::Bye,
+        };
+        Ok(Frame { id: header.id, message })
+    }
+}
+
+/// The text of a peer, safe to print on a terminal.
+fn printable(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
