@@ -1,0 +1,66 @@
+//! What can go wrong, as errno and as a message.
+
+use hiroma_pager::PagerError;
+use hiroma_pager::config::ConfigError;
+
+/// Why a call failed. The message says what to do; the errno is what C programs test.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CapiError {
+    /// An argument makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// An options structure of a later version, with fields in use that this one does not know.
+    #[error("the options use fields that this version of libhiroma does not know: install the library that hiroma.h came with")]
+    TooNew,
+    /// An option's text is wrong.
+    #[error("option {option}: {source}")]
+    Option { option: &'static str, source: ConfigError },
+    /// The process's pager runs already, with another value for this option.
+    #[error(
+        "this process's far memory was started with {option} = {running}, not {wanted}: leave the option unset, or set it before the first region"
+    )]
+    Conflict { option: &'static str, running: String, wanted: String },
+    /// The region has no stretch that is free and long enough.
+    #[error(
+        "no room for {bytes} bytes in the region of {region} bytes: free something, or create a larger region (regions cost nothing until used)"
+    )]
+    NoRoom { bytes: usize, region: usize },
+    /// An address that was never handed out, or was freed before.
+    #[error("{addr:#x} was not allocated by hiroma, or was freed already")]
+    NotAllocated { addr: usize },
+    /// A region that was destroyed, or never was one.
+    #[error("this is not a region: it was destroyed already, or the pointer is wrong")]
+    NoRegion,
+    /// The pager refused.
+    #[error(transparent)]
+    Pager(#[from] PagerError),
+}
+
+impl CapiError {
+    /// The errno for this error.
+    pub fn errno(&self) -> i32 {
+        match self {
+            CapiError::Invalid(_) | CapiError::Option { .. } | CapiError::NotAllocated { .. } | CapiError::NoRegion => libc::EINVAL,
+            CapiError::TooNew => libc::E2BIG,
+            CapiError::Conflict { .. } => libc::EBUSY,
+            CapiError::NoRoom { .. } => libc::ENOMEM,
+            CapiError::Pager(error) => error.errno(),
+        }
+    }
+}
+
+/// What an errno means when a hiroma function sets it.
+pub fn explain(errno: i32) -> &'static std::ffi::CStr {
+    match errno {
+        0 => c"no error",
+        libc::ENOMEM => c"no room: the region, the arena or the machine is full",
+        libc::EINVAL => c"an argument or option makes no sense, or the memory was not allocated by hiroma",
+        libc::E2BIG => c"the options use fields that this version of libhiroma does not know",
+        libc::EBUSY => c"far memory already runs in this process with other options",
+        libc::EPERM | libc::EACCES => c"no right to use userfaultfd: `hiroma doctor` prints the command that grants it",
+        libc::ENOSYS => c"the kernel lacks what is needed: `hiroma doctor` says what",
+        libc::EIO => c"a store cannot be used: see hiroma_last_error()",
+        _ => c"system error: see hiroma_last_error()",
+    }
+}

@@ -1,0 +1,208 @@
+//! The library as C and C++ programs meet it: the header, the exported symbols, and programs that are compiled, linked and run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use hiroma::export::{OPTIONS_FIELDS, STATS_COUNTERS, STATS_FIELDS, hiroma_options, hiroma_stats};
+use hiroma_pager::control::Counter;
+use tempfile::TempDir;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn header() -> String {
+    fs::read_to_string(root().join("include/hiroma.h")).unwrap()
+}
+
+/// The shared library that was built along with this test.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let dirs = exe.ancestors().skip(1).take(2);
+    dirs.map(|dir| dir.join("libhiroma.so")).find(|path| path.exists()).expect("libhiroma.so beside the tests")
+}
+
+/// A directory with the library under the names that the linker and the loader look for.
+fn lib_dir() -> &'static Path {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let dir = TempDir::new().unwrap();
+        for name in ["libhiroma.so", "libhiroma.so.0"] {
+            symlink(library(), dir.path().join(name)).unwrap();
+        }
+        dir
+    });
+    dir.path()
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    output
+}
+
+fn compile(compiler: &[&str], source: &Path, target: &Path) {
+    let mut command = Command::new(compiler[0]);
+    command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-pthread"]);
+    command.arg("-I").arg(root().join("include")).arg(source).arg("-o").arg(target);
+    command.arg("-L").arg(lib_dir()).arg("-lhiroma").arg(format!("-Wl,-rpath,{}", lib_dir().display()));
+    succeed(&mut command);
+}
+
+fn clean(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear();
+    command
+}
+
+const C99: &[&str] = &["cc", "-std=c99", "-D_POSIX_C_SOURCE=200809L"];
+
+#[test]
+fn a_c_program_can_use_every_function_and_is_told_what_it_did_wrong() {
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("surface");
+    compile(C99, &root().join("crates/capi/tests/c/surface.c"), &program);
+    for path in ["full", "fallback"] {
+        let output = succeed(clean(&program).env("HIROMA_PATH", path));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "surface: all right\n");
+    }
+}
+
+#[test]
+fn the_example_sorts_an_array_far_larger_than_its_local_memory() {
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("teramalloc");
+    compile(C99, &root().join("examples/c/teramalloc.c"), &program);
+    let store = format!("compressed:8M,file:{}:1G", dir.path().display());
+    let output = succeed(clean(&program).arg("64").env("HIROMA_LOCAL", "24M").env("HIROMA_STORE", store));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let figure = |name: &str| -> u64 {
+        let rest = &text[text.find(name).unwrap_or_else(|| panic!("no `{name}` in {text}")) + name.len()..];
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    assert_eq!(figure("sorted"), 64 * 1024 * 1024 / 8);
+    assert_eq!(figure("local limit"), 24);
+    assert!(figure("most local") <= 24 + 16, "{text}");
+    assert!(figure("most far") >= 64, "{text}");
+}
+
+#[test]
+fn freeing_what_was_never_allocated_ends_the_program_with_a_message() {
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("bad_free");
+    compile(C99, &root().join("crates/capi/tests/c/bad_free.c"), &program);
+    let output = clean(&program).env("HIROMA_STORE", "compressed").output().unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("hiroma: terafree: 0x") && text.contains("was not allocated by hiroma"), "{text}");
+}
+
+#[test]
+fn nonsense_in_the_environment_is_reported_by_the_first_call() {
+    let dir = TempDir::new().unwrap();
+    let program = dir.path().join("teramalloc");
+    compile(C99, &root().join("examples/c/teramalloc.c"), &program);
+    for (name, value, part) in
+        [("HIROMA_LOCAL", "-1", "greater than zero"), ("HIROMA_LOCAL", "1Q", "is not a size"), ("HIROMA_STORE", "tape", "is not a store")]
+    {
+        let output = clean(&program).arg("1").env(name, value).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains(part), "{name}={value}: {} {text}", output.status);
+    }
+}
+
+#[test]
+fn the_header_alone_compiles_as_c_and_as_cpp_without_a_warning() {
+    let dir = TempDir::new().unwrap();
+    let source = dir.path().join("only.c");
+    fs::write(
+        &source,
+        "#include <hiroma.h>\n#include <hiroma.h>\nint main(void) { hiroma_stats s; return hiroma_stats_read(&s, sizeof s) == 0; }\n",
+    )
+    .unwrap();
+    for compiler in [&["cc", "-std=c99"][..], &["cc", "-std=c11"], &["g++", "-std=c++11", "-x", "c++"], &["g++", "-std=c++20", "-x", "c++"]]
+    {
+        let mut command = Command::new(compiler[0]);
+        command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
+        succeed(command.arg(root().join("include")).arg(&source));
+    }
+}
+
+#[test]
+fn the_structures_of_the_header_are_laid_out_as_the_library_expects() {
+    let mut text = String::from("#include <hiroma.h>\n");
+    for (name, fields, size) in
+        [("hiroma_options", OPTIONS_FIELDS, size_of::<hiroma_options>()), ("hiroma_stats", STATS_FIELDS, size_of::<hiroma_stats>())]
+    {
+        text += &format!("typedef char {name}_size[sizeof({name}) == {size} ? 1 : -1];\n");
+        for (field, offset) in fields {
+            text += &format!("typedef char {name}_{field}[offsetof({name}, {field}) == {offset} ? 1 : -1];\n");
+        }
+        let body = header();
+        let body = &body[body.find(&format!("typedef struct {name} {{")).unwrap()..];
+        let declared = body[..body.find('}').unwrap()].lines().skip(1).filter(|line| line.contains(';')).count();
+        assert_eq!(declared, fields.len(), "fields of {name} in the header");
+    }
+    let dir = TempDir::new().unwrap();
+    let source = dir.path().join("layout.c");
+    fs::write(&source, text).unwrap();
+    succeed(Command::new("cc").args(["-std=c99", "-fsyntax-only", "-I"]).arg(root().join("include")).arg(source));
+}
+
+#[test]
+fn every_counter_of_the_pager_has_its_field() {
+    assert_eq!(STATS_COUNTERS, Counter::ALL);
+    let names: Vec<&str> = STATS_FIELDS.iter().map(|(name, _)| *name).skip(1).take(Counter::ALL.len()).collect();
+    assert_eq!(names, Counter::ALL.iter().map(|counter| counter.name()).collect::<Vec<_>>());
+}
+
+/// Names of functions declared in C text.
+fn functions(text: &str) -> BTreeSet<String> {
+    let mut code = String::new();
+    for part in text.split("/*") {
+        code.push_str(part.split_once("*/").map_or(part, |(_, code)| code));
+    }
+    let words = code.match_indices('(').map(|(at, _)| code[..at].rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap());
+    words.filter(|word| word.starts_with("hiroma_") || word.starts_with("tera")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_header_declares_exactly_what_the_library_exports_and_the_manual_names_all_of_it() {
+    let declared = functions(&header());
+    let output = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(library()));
+    let symbols = String::from_utf8(output.stdout).unwrap();
+    let exported: BTreeSet<String> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+    assert_eq!(declared, exported);
+    let manual = fs::read_to_string(root().join("docs/man/hiroma.3")).unwrap();
+    for name in &declared {
+        assert!(manual.contains(&format!("{name}(")), "{name} in the synopsis of hiroma(3)");
+    }
+    for name in ["LOCAL", "STORE", "BLOCK", "REPLACEMENT", "ALLOCATION", "PREFETCH", "STORE_TIMEOUT_MS", "KEY_FILE", "CONTROL_DIR", "PATH"]
+    {
+        assert!(manual.contains(&format!("HIROMA_{name}")), "HIROMA_{name} in hiroma(3)");
+    }
+}
+
+#[test]
+fn pkg_config_gives_flags_that_compile_the_example() {
+    let prefix = TempDir::new().unwrap();
+    let template = fs::read_to_string(root().join("crates/capi/hiroma.pc.in")).unwrap();
+    let text = template
+        .replace("@PREFIX@", &prefix.path().display().to_string())
+        .replace("@LIBDIR@", &lib_dir().display().to_string())
+        .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    assert!(!text.contains('@'), "{text}");
+    fs::write(prefix.path().join("hiroma.pc"), text).unwrap();
+    symlink(root().join("include").canonicalize().unwrap(), prefix.path().join("include")).unwrap();
+    let output = succeed(Command::new("pkg-config").env("PKG_CONFIG_PATH", prefix.path()).args(["--cflags", "--libs", "hiroma"]));
+    let flags = String::from_utf8(output.stdout).unwrap();
+    let source = root().join("examples/c/teramalloc.c");
+    succeed(Command::new("cc").arg(source).args(flags.split_whitespace()).arg("-o").arg(prefix.path().join("example")));
+    let output = succeed(Command::new("pkg-config").env("PKG_CONFIG_PATH", prefix.path()).args(["--modversion", "hiroma"]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), env!("CARGO_PKG_VERSION"));
+}
