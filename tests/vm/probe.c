@@ -189,6 +189,11 @@ int main(void)
 
     int dev = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
     printf("probe: dev_userfaultfd %s\n", dev >= 0 ? "yes" : strerror(errno));
+    char path[] = "/tmp/probe-XXXXXX";
+    int file = mkostemp(path, O_CLOEXEC);
+    int direct = file < 0 ? -1 : open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    printf("probe: direct_io_in_tmp %s\n", direct >= 0 ? "yes" : strerror(errno));
+    unlink(path);
     long ring = syscall(SYS_io_uring_setup, 0, NULL);
     printf("probe: io_uring %s\n", ring < 0 && errno != ENOSYS && errno != EPERM ? "yes" : strerror(errno));
     print_file("unprivileged_userfaultfd", "/proc/sys/vm/unprivileged_userfaultfd");

@@ -1,0 +1,187 @@
+"""Limits that change, servers that stop, die, come back empty or are full: the right result, or a clear end with code 75."""
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import time
+
+from harness import MIB, SLACK_BYTES, STORE_FAILED, Failure, check_limit, compile_job, counter, want, wait_for, Skip
+
+
+class Sweep:
+    """A program that verifies its memory again and again, under `hiroma run`, in the background."""
+
+    def __init__(self, bench, mib, local_mib, options=(), rounds=0):
+        if bench.native_only:
+            raise Skip("has no native half")
+        self.bench = bench
+        self.stop_file, self.stats = bench.file("stop"), bench.file("stats.json")
+        self.out, self.err = bench.file("sweep.out"), bench.file("sweep.err")
+        program = [compile_job(bench, "sweep.c", "-O2"), mib, rounds, *([] if rounds else [self.stop_file])]
+        command = bench.run_command(local_mib * MIB, program, self.stats, options)
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.process = bench.start(command, stdout=out, stderr=err)
+
+    def output(self):
+        return self.out.read_text(errors="replace")
+
+    def errors(self):
+        return self.err.read_text(errors="replace")
+
+    def alive(self):
+        code = self.process.poll()
+        want(code is None, f"the program ended with code {code}: {self.output()[-300:]} {self.errors()[-800:]}")
+
+    def filled(self):
+        """Waits until all of its memory has content, most of it far."""
+        def full():
+            if "filled" not in self.output():
+                self.alive()
+            return "filled" in self.output()
+
+        wait_for(full, 120, "the program has filled its memory")
+        return self
+
+    def ends(self, seconds):
+        wait_for(lambda: self.process.poll() is not None, seconds, "the program ends")
+        want("WRONG" not in self.output(), f"wrong content: {self.output()[-300:]}")
+        return self.process.returncode
+
+    def ends_right(self, seconds=120):
+        self.stop_file.touch()
+        code = self.ends(seconds)
+        want(code == 0 and "sweep: right" in self.output(), f"exit code {code}: {self.output()[-300:]} {self.errors()[-800:]}")
+        return json.loads(self.stats.read_text())
+
+    def ends_with_store_failure(self, seconds, *words):
+        code = self.ends(seconds)
+        want(code == STORE_FAILED, f"exit code {code}, not {STORE_FAILED}: {self.errors()[-800:]}")
+        want("sweep: right" not in self.output(), "the program claims to have finished")
+        said = [line for line in self.errors().splitlines() if line.startswith("hiroma:")]
+        want(any(all(word in line for word in words) for line in said), f"no message with {words}: {self.errors()[-800:]}")
+
+    def counters(self):
+        """What `hiroma ctl` says of the running program."""
+        told = subprocess.run([self.bench.hiroma, "ctl", str(self.process.pid), "--json"], capture_output=True, timeout=60)
+        want(told.returncode == 0, f"hiroma ctl failed: {told.stderr.decode(errors='replace')}")
+        processes = json.loads(told.stdout)
+        want(len(processes) == 1, f"hiroma ctl shows {len(processes)} processes instead of one")
+        return processes[0]
+
+    def set_limit(self, mib):
+        told = subprocess.run([self.bench.hiroma, "ctl", str(self.process.pid), "--local", f"{mib}M"], capture_output=True, timeout=60)
+        want(told.returncode == 0, f"hiroma ctl --local failed: {told.stderr.decode(errors='replace')}")
+
+
+def limit_changes(bench):
+    sweep = Sweep(bench, 256, 128).filled()
+    wait_for(lambda: sweep.counters()["local_bytes"] > 96 * MIB, 60, "the program uses what it may")
+    sweep.set_limit(32)
+
+    def small():
+        sweep.alive()
+        return sweep.counters()["local_bytes"] <= 32 * MIB + SLACK_BYTES
+
+    began = time.monotonic()
+    wait_for(small, 60, "local memory goes below the new limit")
+    took = time.monotonic() - began
+    for _ in range(20):
+        want(small(), "local memory passed the new limit again")
+        time.sleep(0.05)
+    sweep.set_limit(192)
+    wait_for(lambda: sweep.counters()["local_bytes"] > 160 * MIB, 60, "the program uses the larger limit")
+    stats = sweep.ends_right()
+    check_limit(stats, 192 * MIB)
+    return f"below the new limit after {took:.1f} s"
+
+
+def limit_is_hard(bench):
+    """As the kernel counts it, while it runs: no more anonymous memory than the limit, the buffers, and what is not managed."""
+    sweep = Sweep(bench, 256, 64)
+    most = 0
+
+    def sample():
+        nonlocal most
+        code = sweep.process.poll()
+        if code is None:
+            with contextlib.suppress(OSError, Failure, ValueError, StopIteration):
+                pid = sweep.counters()["pid"]
+                with open(f"/proc/{pid}/status") as status:
+                    most = max(most, next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon")))
+        return "filled" in sweep.output() or code is not None
+
+    wait_for(sample, 120, "the program has filled its memory")
+    for _ in range(40):
+        sample()
+        time.sleep(0.05)
+    stats = sweep.ends_right()
+    check_limit(stats, 64 * MIB)
+    # Compressed memory is the default store's first part and counts to the process: as much as the limit at most.
+    bound = 2 * 64 * MIB + 2 * SLACK_BYTES
+    want(most > 0, "the program's memory was never seen")
+    want(most <= bound, f"{most / MIB:.0f} MiB of anonymous memory, the bound is {bound / MIB:.0f} MiB")
+    return f"at most {max(counter(stats, 'local_bytes_max')) / MIB:.1f} MiB local, {most / MIB:.0f} MiB anonymous in all"
+
+
+def server_killed(bench):
+    server, store = bench.serve()
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--store-timeout", "3s"]).filled()
+    server.kill()
+    server.wait()
+    began = time.monotonic()
+    sweep.ends_with_store_failure(60, store)
+    return f"ended {time.monotonic() - began:.1f} s after the server, with 3 s of patience"
+
+
+def server_replaced(bench):
+    """A server that comes back has lost its blocks: they must be missed, not read as zeros."""
+    server, store = bench.serve()
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--store-timeout", "20s"]).filled()
+    server.kill()
+    server.wait()
+    bench.serve(port=int(store.rsplit(":", 1)[1]))
+    sweep.ends_with_store_failure(90, store)
+
+
+def server_stopped(bench):
+    server, store = bench.serve()
+    sweep = Sweep(bench, 192, 48, ["--store", store]).filled()
+    for _ in range(2):
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(2)
+        sweep.alive()
+        os.kill(server.pid, signal.SIGCONT)
+        fetched = sweep.counters()["fetched_bytes"]
+        wait_for(lambda: sweep.counters()["fetched_bytes"] > fetched + 64 * MIB, 60, "the program goes on when the server does")
+    sweep.ends_right()
+
+
+def store_full(bench, kind):
+    store, word = {"server": (lambda: bench.serve(memory="64M")[1], "full"),
+                   "compressed": (lambda: "compressed:32M", "full"),
+                   "file": (lambda: f"file:{bench.dir}:64M", "full")}[kind]
+    sweep = Sweep(bench, 256, 48, ["--store", store()], rounds=3)
+    sweep.ends_with_store_failure(120, word)
+
+
+def chain_overflows(bench):
+    """Three stores, each too small alone."""
+    _, server = bench.serve(memory="96M")
+    sweep = Sweep(bench, 256, 48, ["--store", f"compressed:32M,{server},file:{bench.dir}"], rounds=4)
+    stats = sweep.ends_right()
+    check_limit(stats, 48 * MIB)
+    return f"{stats['far_bytes_max'] / MIB:.0f} MiB far"
+
+
+TESTS = {
+    "ctl-limit": limit_changes,
+    "limit-hard": limit_is_hard,
+    "server-killed": server_killed,
+    "server-replaced": server_replaced,
+    "server-stopped": server_stopped,
+    **{f"full-{kind}": functools.partial(store_full, kind=kind) for kind in ["server", "compressed", "file"]},
+    "chain": chain_overflows,
+}

@@ -1,0 +1,224 @@
+"""What the end-to-end tests share: running programs natively and under `hiroma run`, servers, clean-up, the count."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+JOBS = HERE / "jobs"
+MIB = 1 << 20
+# What the limit may be passed by: buffers of the pager that are in use.
+SLACK_BYTES = 16 * MIB
+# Exit code of a program whose store failed for good.
+STORE_FAILED = 75
+
+
+class Failure(AssertionError):
+    """A test's verdict, in words."""
+
+
+class Skip(Exception):
+    """Something is missing here; the message says what to install."""
+
+
+def want(condition, message):
+    if not condition:
+        raise Failure(message)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a program ended."""
+
+    code: int
+    output: bytes
+    errors: str
+    seconds: float
+    rss_bytes: int
+    stats: dict = dataclasses.field(default_factory=dict)
+
+
+def counter(stats, name):
+    """A statistic of each process of a run."""
+    return [process[name] for process in stats["processes"]]
+
+
+def need(program, package):
+    path = shutil.which(program)
+    if path is None:
+        raise Skip(f"{program} is missing: sudo apt-get install {package}")
+    return path
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(condition, seconds, what):
+    """Polls; the bound is there to end a broken run, not to measure."""
+    until = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        want(time.monotonic() < until, f"{what}: not after {seconds} s")
+        time.sleep(0.05)
+
+
+def session(leader):
+    """The processes of a session that are alive."""
+    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, of = entry.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == leader and state != "Z":
+                yield int(entry.parent.name)
+
+
+class Bench:
+    """One test's processes and files; all of them are gone when it ends."""
+
+    def __init__(self, hiroma, work, native_only):
+        self.hiroma, self.native_only = hiroma, native_only
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="hiroma-e2e-", dir=work))
+        self.running = []
+        self.counter = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.running:
+            # Each was started as the leader of a session of its own, so this finds what it left behind, and nothing else.
+            for pid in session(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if process.returncode is None:
+                process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def file(self, name):
+        return self.dir / name
+
+    def fresh(self, name):
+        self.counter += 1
+        return self.dir / f"{self.counter}-{name}"
+
+    def start(self, command, **kwargs):
+        """A process in the background, ended with the test at the latest."""
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, start_new_session=True,
+                                   cwd=self.dir, **kwargs)
+        self.running.append(process)
+        return process
+
+    def native(self, command, seconds=300, env=None):
+        """Runs to the end; output goes through files, so that a pipe never holds a program up."""
+        out, err = self.fresh("out"), self.fresh("err")
+        began = time.monotonic()
+        with open(out, "wb") as stdout, open(err, "wb") as stderr:
+            process = self.start(command, stdout=stdout, stderr=stderr, env={**os.environ, "LC_ALL": "C", **(env or {})})
+            usage = self.wait(process, seconds, command)
+        outcome = Outcome(process.returncode, out.read_bytes(), err.read_text(errors="replace"), time.monotonic() - began,
+                          usage.ru_maxrss * 1024)
+        out.unlink()
+        err.unlink()
+        return outcome
+
+    def wait(self, process, seconds, command):
+        until = time.monotonic() + seconds
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+                return usage
+            want(time.monotonic() < until, f"{' '.join(map(str, command))[:200]}: not finished after {seconds} s")
+            time.sleep(0.01)
+
+    def expected(self, command, **kwargs):
+        """A native run that must work: what the far run is measured by."""
+        outcome = self.native(command, **kwargs)
+        want(outcome.code == 0, f"natively: exit code {outcome.code}: {outcome.errors[-600:]}")
+        return outcome
+
+    def run_command(self, local_bytes, command, stats, options=()):
+        return [self.hiroma, "run", "--local", str(int(local_bytes)), "--stats", stats, *options, "--", *command]
+
+    def far(self, local_bytes, command, options=(), code=0, env=None, seconds=300, must_fetch=True):
+        """Runs under `hiroma run`; wants the exit code, a limit that held, and memory that really went far and came back."""
+        stats_file = self.fresh("stats.json")
+        outcome = self.native(self.run_command(local_bytes, command, stats_file, options), seconds=seconds, env=env)
+        want(outcome.code == code, f"exit code {outcome.code}, not {code}: {outcome.errors[-1000:]}")
+        if code == 0:
+            outcome.stats = json.loads(stats_file.read_text())
+            check_limit(outcome.stats, local_bytes)
+            if must_fetch:
+                want(sum(counter(outcome.stats, "fetched_bytes")) > 0, "nothing was fetched: the program did not run far")
+        return outcome
+
+    def serve(self, memory="2G", port=None):
+        """A memory server on loopback; (process, store option)."""
+        if self.native_only:
+            raise Skip("has no native half")
+        port = port or free_port()
+        log = open(self.fresh("serve.log"), "wb")
+        process = self.start([self.hiroma, "serve", "--listen", f"127.0.0.1:{port}", "--memory", memory], stdout=log, stderr=log)
+        log.close()
+        wait_for(lambda: process.poll() is not None or answers(port), 20, "the memory server listens")
+        want(process.poll() is None, f"the memory server ended with code {process.poll()}: {pathlib.Path(log.name).read_text()[-500:]}")
+        return process, f"tcp://127.0.0.1:{port}"
+
+
+def answers(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def check_limit(stats, local_bytes):
+    """The limit is for each process, and hard."""
+    most = counter(stats, "local_bytes_max")
+    want(most, "no process had managed memory")
+    want(max(most) <= local_bytes + SLACK_BYTES, f"{max(most) / MIB:.1f} MiB were local, the limit is {local_bytes / MIB:.1f} MiB")
+
+
+def compile_job(bench, name, *flags):
+    source = JOBS / name
+    compiler = need("g++", "g++") if source.suffix == ".cc" else need(os.environ.get("CC", "cc"), "gcc")
+    program = bench.file(source.stem)
+    done = bench.native([compiler, *flags, "-pthread", "-o", program, source])
+    want(done.code == 0, f"{name} does not compile: {done.errors[-1000:]}")
+    return program
+
+
+class Suite:
+    """Runs tests one after the other and counts."""
+
+    def __init__(self, hiroma, work, native_only):
+        self.hiroma, self.work, self.native_only = hiroma, work, native_only
+        self.passed = self.failed = self.skipped = 0
+
+    def run(self, name, test):
+        began = time.monotonic()
+        verdict, text = "ok", ""
+        try:
+            with Bench(self.hiroma, self.work, self.native_only) as bench:
+                text = test(bench) or ""
+            self.passed += 1
+        except Skip as reason:
+            verdict, text = "skip", str(reason)
+            self.skipped += 1
+        except (Failure, OSError, ValueError) as error:
+            verdict, text = "FAIL", str(error) if isinstance(error, Failure) else traceback.format_exc()
+            self.failed += 1
+        print(f"{verdict:4} {name:24} {time.monotonic() - began:5.1f} s  {text}", flush=True)

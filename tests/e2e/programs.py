@@ -1,0 +1,124 @@
+"""Real programs with a quarter of the memory that they use natively, and their results compared."""
+
+import functools
+import os
+import random
+
+from harness import JOBS, MIB, Skip, compile_job, need, want
+
+# Debian's own interpreter: the one that its NumPy belongs to.
+PYTHON = "/usr/bin/python3"
+SHARE = 0.25
+
+
+def quarter(outcome):
+    return int(outcome.rss_bytes * SHARE)
+
+
+def summary(native, far):
+    """Both times and what moved, for the line that is printed."""
+    return f"native {native.seconds:.1f} s, far {far.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB natively, {far.stats['far_bytes_max'] / MIB:.0f} MiB far"
+
+
+def compared(bench, command, options=(), env=None, needs_output=True):
+    """Natively, then far: the same output."""
+    native = bench.expected(command, env=env)
+    want(native.output or not needs_output, "the native run printed nothing to compare")
+    if bench.native_only:
+        return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
+    far = bench.far(quarter(native), command, options=options, env=env)
+    want(far.output == native.output, f"other output than natively: {first_difference(native.output, far.output)}")
+    return summary(native, far)
+
+
+def first_difference(native, far):
+    for number, (left, right) in enumerate(zip(native.splitlines(), far.splitlines()), 1):
+        if left != right:
+            return f"line {number} is {right[:80]!r}, natively {left[:80]!r}"
+    return f"{len(far)} bytes, natively {len(native)}"
+
+
+def same_file(left, right):
+    with open(left, "rb") as one, open(right, "rb") as two:
+        while True:
+            first, second = one.read(MIB), two.read(MIB)
+            if first != second:
+                return False
+            if not first:
+                return True
+
+
+# GNU sort -----------------------------------------------------------------------------------------------------------
+
+def sort(bench, store):
+    program = need("sort", "coreutils")
+    numbers = random.Random(20240607)
+    lines = bench.file("lines")
+    with open(lines, "w") as out:
+        for _ in range(20):
+            out.write("".join(f"{number}\n" for number in numbers.choices(range(1 << 33), k=100_000)))
+    command = lambda result: [program, "--parallel=1", "-S", "1G", lines, "-o", bench.file(result)]
+    native = bench.expected(command("native"))
+    if bench.native_only:
+        return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
+    options = []
+    if store == "tcp":
+        options = ["--store", bench.serve()[1]]
+    elif store == "file":
+        options = ["--store", f"file:{bench.dir}"]
+    elif store == "compressed":
+        options = ["--store", "compressed:1G"]
+    far = bench.far(quarter(native), command("far"), options=options)
+    want(same_file(bench.file("native"), bench.file("far")), "the outputs differ")
+    return summary(native, far)
+
+
+# Others -------------------------------------------------------------------------------------------------------------
+
+def numpy(bench):
+    probe = bench.native([PYTHON, "-c", "import numpy"]) if os.path.exists(PYTHON) else None
+    if probe is None or probe.code != 0:
+        raise Skip("NumPy is missing: sudo apt-get install python3-numpy")
+    # One thread: then even sums of floats have one order.
+    return compared(bench, [PYTHON, JOBS / "arrays.py", "320"], env={"OPENBLAS_NUM_THREADS": "1"})
+
+
+def sqlite(bench):
+    return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "500000"])
+
+
+def maps(bench):
+    return compared(bench, [compile_job(bench, "maps.cc", "-O1"), "300"])
+
+
+def xz(bench):
+    program = need("xz", "xz-utils")
+    text, packed = bench.file("text"), bench.file("packed.xz")
+    source = random.Random(5)
+    words = [bytes(source.choices(b"abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 9))) for _ in range(4000)]
+    with open(text, "wb") as out:
+        for block in range(14):
+            out.write(b" ".join(source.choices(words, k=130_000)))
+            out.write(source.randbytes(256 << 10))
+    compress = [program, "-T2", "-3", "--block-size=4MiB", "-k", "-c", text]
+    native = bench.expected(compress)
+    if bench.native_only:
+        return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
+    far = bench.far(quarter(native), compress)
+    want(far.output == native.output, "compressed differently")
+    packed.write_bytes(far.output)
+    restore = [program, "-T2", "-d", "-k", "-c", packed]
+    unpacked = bench.expected(restore)
+    want(unpacked.output == text.read_bytes(), "what was compressed far does not unpack natively to the text")
+    back = bench.far(quarter(unpacked), restore, must_fetch=False)
+    want(back.output == unpacked.output, "unpacked differently")
+    return summary(native, far)
+
+
+TESTS = {
+    **{f"sort-{store}": functools.partial(sort, store=store) for store in ["default", "compressed", "file", "tcp"]},
+    "numpy": numpy,
+    "sqlite": sqlite,
+    "xz": xz,
+    "maps": maps,
+}
