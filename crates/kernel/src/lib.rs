@@ -4,9 +4,14 @@
 
 pub mod cpu;
 pub mod frame;
+pub mod hugepool;
 pub mod lock;
 pub mod shared;
 pub mod slabmem;
+pub mod sockets;
 pub mod table;
 pub mod uffd;
+pub mod uring;
+pub mod wait;
 pub mod vm;
+pub mod workload;

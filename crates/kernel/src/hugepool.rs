@@ -1,0 +1,155 @@
+//! A large stretch of memory on huge pages that only ever meets sockets: bytes come in by `recvmsg` and go out by `sendmsg`.
+//!
+//! Contract: nothing in this process reads or writes the pool's bytes; only the kernel does, in system calls made here, with ranges
+//! that are checked against the pool. So there are no Rust references into it, and two calls on the same range at the same time
+//! can at worst mix up bytes, which is for the callers to avoid where it matters.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+
+use hiroma_units::EXTENT;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// The memory.
+pub struct HugePool {
+    mapping: NonNull<u8>,
+    mapping_len: usize,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the pool hands out no references into its memory, see the contract.
+unsafe impl Send for HugePool {}
+// SAFETY: as above.
+unsafe impl Sync for HugePool {}
+
+/// A stretch of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolRange {
+    /// Offset of the first byte.
+    pub at: usize,
+    /// How many bytes.
+    pub len: usize,
+}
+
+impl HugePool {
+    /// Reserves address space for `len` bytes (a multiple of 2 MiB); memory is taken when it is first filled.
+    pub fn new(len: usize) -> io::Result<HugePool> {
+        assert!(len > 0 && len % EXTENT == 0, "a pool consists of whole extents");
+        let mapping_len = len.checked_add(EXTENT).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let mapping = unsafe {
+            mmap_anonymous(ptr::null_mut(), mapping_len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        };
+        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let skip = mapping.as_ptr().align_offset(EXTENT);
+        // SAFETY: `skip` is less than an extent, and the mapping is an extent longer than the pool.
+        let start = unsafe { mapping.add(skip) };
+        let pool = HugePool { mapping, mapping_len, start, len };
+        // A kernel without huge pages serves small ones: slower, and just as right.
+        // SAFETY: the range is ours; the advice does not change content.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        // SAFETY: as above. A child that some library forks off must not double the memory.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork) };
+        Ok(pool)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn pointer(&self, range: PoolRange) -> *mut libc::c_void {
+        assert!(range.at <= self.len && range.len <= self.len - range.at, "outside the pool");
+        // SAFETY: just checked.
+        unsafe { self.start.add(range.at) }.as_ptr().cast()
+    }
+
+    /// Receives into `range` and, when that is full, into `tail`. Returns how many bytes came, 0 at the end of the stream.
+    pub fn receive(&self, socket: BorrowedFd<'_>, range: PoolRange, tail: &mut [u8], wait: bool) -> io::Result<usize> {
+        let mut parts = [
+            libc::iovec { iov_base: self.pointer(range), iov_len: range.len },
+            libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
+        ];
+        // SAFETY: an all-zero `msghdr` is a valid one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+        // SAFETY: both parts are mapped and writable for the time of the call; see the contract for the first.
+        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends `head` and then `range`, waiting for room. Returns how many bytes were taken.
+    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: PoolRange) -> io::Result<usize> {
+        let mut parts = [
+            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: self.pointer(range), iov_len: range.len },
+        ];
+        // SAFETY: an all-zero `msghdr` is a valid one.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len();
+        // SAFETY: both parts are mapped and readable for the time of the call, and `sendmsg` does not write to them.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Gives the memory of `range` back; it reads as zeros from now on.
+    pub fn discard(&self, range: PoolRange) -> io::Result<()> {
+        // SAFETY: the range is ours, and nobody has references into it.
+        unsafe { madvise(self.pointer(range), range.len, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+}
+
+impl Drop for HugePool {
+    fn drop(&mut self) {
+        // SAFETY: nobody can use the pool any more.
+        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_in_goes_out_and_is_zero_after_a_discard() {
+        let pool = HugePool::new(2 * EXTENT).unwrap();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"hall and tail").unwrap();
+        let range = PoolRange { at: EXTENT + 5, len: 8 };
+        let mut tail = [0; 16];
+        assert_eq!(pool.receive(theirs.as_fd(), range, &mut tail, true).unwrap(), 13);
+        assert_eq!(&tail[..5], b" tail");
+        assert_eq!(pool.receive(theirs.as_fd(), range, &mut tail, false).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let mut echo = [0; 10];
+        assert_eq!(pool.send(theirs.as_fd(), b"> ", range).unwrap(), 10);
+        ours.read_exact(&mut echo).unwrap();
+        assert_eq!(&echo, b"> hall and");
+        pool.discard(PoolRange { at: EXTENT, len: EXTENT }).unwrap();
+        pool.send(theirs.as_fd(), b"", range).unwrap();
+        ours.read_exact(&mut echo[..8]).unwrap();
+        assert_eq!(&echo[..8], &[0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the pool")]
+    fn a_range_outside_the_pool_is_a_bug() {
+        let pool = HugePool::new(EXTENT).unwrap();
+        let _ = pool.discard(PoolRange { at: usize::MAX - 1, len: 4096 });
+    }
+}

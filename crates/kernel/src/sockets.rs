@@ -1,0 +1,46 @@
+//! Settings of TCP sockets that carry memory.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::net::sockopt;
+
+/// Seconds without a sign of life after which the kernel asks whether the peer is still there.
+const KEEPALIVE_IDLE_S: u64 = 5;
+const KEEPALIVE_INTERVAL_S: u64 = 2;
+const KEEPALIVE_PROBES: u32 = 5;
+/// How long sent bytes may stay unacknowledged before the kernel gives the connection up.
+const UNACKNOWLEDGED_MS_MAX: u32 = 15_000;
+
+/// Makes a TCP socket ready to carry memory: no waiting to fill packets, and a peer that vanishes without a word is noticed within
+/// about 15 seconds. Buffer sizes are left to the kernel, which lets them grow further than an ordinary process may ask for.
+pub fn tune(socket: &impl AsFd) -> io::Result<()> {
+    let socket = socket.as_fd();
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, std::time::Duration::from_secs(KEEPALIVE_IDLE_S))?;
+    sockopt::set_tcp_keepintvl(socket, std::time::Duration::from_secs(KEEPALIVE_INTERVAL_S))?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS_MAX)?;
+    Ok(())
+}
+
+/// 32 bytes from the kernel's cryptographic generator.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0u8; N];
+    let mut filled = 0;
+    while filled < N {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel gives no random bytes: {error}"),
+        }
+    }
+    bytes
+}
+
+/// Bytes of memory of this machine.
+pub fn machine_memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.totalram) * u64::from(info.mem_unit.max(1))
+}
