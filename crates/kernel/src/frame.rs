@@ -4,6 +4,8 @@
 //! `FrameBuf` has come back. The pager's frame table keeps that promise: a frame is lent to one request at a time.
 #![allow(unsafe_code)]
 
+use std::alloc::{Layout, alloc_zeroed};
+use std::ptr::NonNull;
 use std::slice;
 
 /// A stretch of staging memory on loan: readable and writable by its holder alone.
@@ -23,6 +25,13 @@ impl FrameBuf {
     /// The bytes are mapped, readable and writable, and nobody else uses them while the `FrameBuf` exists.
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         FrameBuf { start, len }
+    }
+
+    /// A page-aligned buffer of its own, zeros, that is never given back: for tests and measurements.
+    pub fn leak(len: usize) -> Self {
+        let layout = Layout::from_size_align(len.max(1), 4096).expect("a sane length");
+        // SAFETY: the layout is not empty; memory of our own that is never freed meets the contract of `new`.
+        unsafe { FrameBuf::new(NonNull::new(alloc_zeroed(layout)).expect("memory for a buffer").as_ptr(), len) }
     }
 
     /// Length in bytes.

@@ -3,6 +3,7 @@
 //! Every module that holds `unsafe` states its contract at its head.
 
 pub mod cpu;
+pub mod exit;
 pub mod frame;
 pub mod hugepool;
 pub mod lock;
@@ -12,6 +13,6 @@ pub mod sockets;
 pub mod table;
 pub mod uffd;
 pub mod uring;
-pub mod wait;
 pub mod vm;
+pub mod wait;
 pub mod workload;

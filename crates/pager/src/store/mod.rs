@@ -7,6 +7,10 @@
 //! Requests go through a [`Channel`], one per thread, with many under way at a time. A channel never blocks in `read`, `write`
 //! or `poll`; a store that answers at once (compressed memory) completes inside the call.
 
+pub mod compressed;
+#[cfg(test)]
+mod model;
+pub mod slab;
 pub mod space;
 
 use std::os::fd::RawFd;

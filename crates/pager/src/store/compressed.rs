@@ -1,0 +1,327 @@
+//! The store `compressed`: sectors in this machine's memory, packed with LZ4.
+//!
+//! Sectors of up to 16 KiB are one object; larger ones are pieces of 16 KiB and an object that lists them. An object as large
+//! as its piece holds it as it is; a smaller one holds its packed length in two bytes, and then the packed bytes.
+//!
+//! Packing and unpacking happen in the calling thread, outside every lock, so that threads that fetch never wait for one that
+//! evicts. The memory is private: after a fork parent and child each have all of it, and nothing needs to be done.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hiroma_kernel::frame::FrameBuf;
+use hiroma_units::{Bytes, Loc};
+use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
+
+use super::slab::{OBJECT_BYTES_MAX, Slabs, SlabsFull};
+use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
+
+const NAME: &str = "compressed";
+/// Bytes in front of what is packed: its length.
+const HEADER: usize = 2;
+
+/// Compressed memory. See the module's text.
+pub struct CompressedStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    slabs: Slabs,
+    sector_bytes: usize,
+    /// What is packed at a time.
+    piece_bytes: usize,
+    sectors: AtomicU64,
+}
+
+impl CompressedStore {
+    /// A store of at most `capacity_bytes` of memory for sectors of `sector_bytes`.
+    pub fn new(sector_bytes: usize, capacity_bytes: u64) -> Result<CompressedStore, StoreError> {
+        let slabs = Slabs::new(capacity_bytes).map_err(|error| StoreError::Io {
+            store: NAME.to_owned(),
+            doing: "reserving address space",
+            source_text: error.to_string(),
+        })?;
+        if slabs.capacity_bytes() == 0 {
+            let reason = format!("{} is too little: give it at least 256K, as in compressed:1G", Bytes(capacity_bytes));
+            return Err(StoreError::Config { store: NAME.to_owned(), reason });
+        }
+        let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
+        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, sectors: AtomicU64::new(0) }) })
+    }
+}
+
+impl Store for CompressedStore {
+    fn name(&self) -> String {
+        NAME.to_owned()
+    }
+
+    fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
+        let scratch_bytes = HEADER + get_maximum_output_size(self.shared.piece_bytes);
+        let shared = Arc::clone(&self.shared);
+        Ok(Box::new(CompressedChannel { shared, scratch: vec![0; scratch_bytes], ready: Vec::new() }))
+    }
+
+    fn free(&self, locs: &[Loc]) {
+        let shared = &self.shared;
+        shared.sectors.fetch_sub(locs.len() as u64, Ordering::Relaxed);
+        if shared.pieces() == 1 {
+            shared.slabs.free(locs.iter().copied());
+        } else {
+            locs.iter().for_each(|&loc| shared.free_pieces(loc));
+        }
+    }
+
+    fn usage(&self) -> StoreUsage {
+        let Shared { slabs, sector_bytes, sectors, .. } = &*self.shared;
+        StoreUsage {
+            far_bytes: sectors.load(Ordering::Relaxed) * *sector_bytes as u64,
+            stored_bytes: slabs.used_bytes(),
+            capacity_bytes: slabs.capacity_bytes(),
+            metadata_bytes: slabs.metadata_bytes(),
+            local_bytes: slabs.used_bytes(),
+        }
+    }
+
+    fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
+        Ok(Box::new(CopiedByTheKernel))
+    }
+}
+
+/// Private memory needs no help to be in both processes.
+struct CopiedByTheKernel;
+
+impl ForkGuard for CopiedByTheKernel {
+    fn adopt(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn pieces(&self) -> usize {
+        self.sector_bytes / self.piece_bytes
+    }
+
+    /// Stores one sector.
+    fn put(&self, sector: &[u8], scratch: &mut [u8]) -> Result<Loc, SlabsFull> {
+        if self.pieces() == 1 {
+            return self.put_piece(sector, scratch);
+        }
+        let mut list = Vec::with_capacity(self.pieces() * 4);
+        for piece in sector.chunks_exact(self.piece_bytes) {
+            match self.put_piece(piece, scratch) {
+                Ok(loc) => list.extend(loc.0.to_le_bytes()),
+                Err(full) => {
+                    self.slabs.free(list_entries(&list));
+                    return Err(full);
+                }
+            }
+        }
+        match self.slabs.allocate(list.len(), OBJECT_BYTES_MAX) {
+            Ok(loc) => {
+                self.slabs.write(loc, &list);
+                Ok(loc)
+            }
+            Err(full) => {
+                self.slabs.free(list_entries(&list));
+                Err(full)
+            }
+        }
+    }
+
+    fn put_piece(&self, piece: &[u8], scratch: &mut [u8]) -> Result<Loc, SlabsFull> {
+        let packed = compress_into(piece, &mut scratch[HEADER..]).expect("there is room for the worst case");
+        // Objects of less than a piece tell packed content; if that were no smaller, the piece stays as it is.
+        if HEADER + packed <= self.slabs.object_bytes_below(self.piece_bytes) {
+            scratch[..HEADER].copy_from_slice(&(packed as u16).to_le_bytes());
+            let loc = self.slabs.allocate(HEADER + packed, self.piece_bytes - 1)?;
+            self.slabs.write(loc, &scratch[..HEADER + packed]);
+            Ok(loc)
+        } else {
+            let loc = self.slabs.allocate(self.piece_bytes, self.piece_bytes)?;
+            self.slabs.write(loc, piece);
+            Ok(loc)
+        }
+    }
+
+    /// Fetches one sector.
+    fn get(&self, loc: Loc, sector: &mut [u8], scratch: &mut [u8]) -> Result<(), StoreError> {
+        if self.pieces() == 1 {
+            return self.get_piece(loc, sector, scratch);
+        }
+        let list = self.list(loc);
+        sector.chunks_exact_mut(self.piece_bytes).zip(list_entries(&list)).try_for_each(|(piece, loc)| self.get_piece(loc, piece, scratch))
+    }
+
+    fn get_piece(&self, loc: Loc, piece: &mut [u8], scratch: &mut [u8]) -> Result<(), StoreError> {
+        let object_bytes = self.slabs.object_bytes(loc);
+        if object_bytes == self.piece_bytes {
+            self.slabs.read(loc, piece);
+            return Ok(());
+        }
+        let mut header = [0; HEADER];
+        self.slabs.read(loc, &mut header);
+        let packed = usize::from(u16::from_le_bytes(header));
+        let unpacked = if HEADER + packed <= object_bytes {
+            self.slabs.read(loc, &mut scratch[..HEADER + packed]);
+            decompress_into(&scratch[HEADER..HEADER + packed], piece).unwrap_or(0)
+        } else {
+            0
+        };
+        if unpacked == self.piece_bytes {
+            return Ok(());
+        }
+        let source_text = format!("the content at {} is damaged; is this machine's memory sound?", loc.0);
+        Err(StoreError::Io { store: NAME.to_owned(), doing: "unpacking a sector", source_text })
+    }
+
+    fn list(&self, loc: Loc) -> Vec<u8> {
+        let mut list = vec![0; self.pieces() * 4];
+        self.slabs.read(loc, &mut list);
+        list
+    }
+
+    fn free_pieces(&self, loc: Loc) {
+        self.slabs.free(list_entries(&self.list(loc)).chain([loc]));
+    }
+
+    fn full(&self) -> StoreError {
+        let (used, capacity) = (Bytes(self.slabs.used_bytes()), Bytes(self.slabs.capacity_bytes()));
+        StoreError::Full { store: NAME.to_owned(), used, capacity }
+    }
+}
+
+fn list_entries(list: &[u8]) -> impl Iterator<Item = Loc> + '_ {
+    list.chunks_exact(4).map(|entry| Loc(u32::from_le_bytes(entry.try_into().unwrap())))
+}
+
+struct CompressedChannel {
+    shared: Arc<Shared>,
+    /// One packed piece.
+    scratch: Vec<u8>,
+    /// Done, but not asked for yet.
+    ready: Vec<Completion>,
+}
+
+impl Channel for CompressedChannel {
+    fn read(&mut self, token: Token, locs: &[Loc], mut buf: FrameBuf) {
+        assert_eq!(buf.len(), locs.len() * self.shared.sector_bytes, "the buffer is as long as the sectors");
+        let sectors = buf.bytes_mut().chunks_exact_mut(self.shared.sector_bytes);
+        let result = sectors.zip(locs).try_for_each(|(sector, &loc)| self.shared.get(loc, sector, &mut self.scratch));
+        self.ready.push(Completion { token, buf, result });
+    }
+
+    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+        let shared = &self.shared;
+        assert_eq!(buf.len(), locs.len() * shared.sector_bytes, "the buffer is as long as the sectors");
+        if shared.slabs.is_exhausted() {
+            return Err((buf, shared.full()));
+        }
+        for (index, sector) in buf.bytes().chunks_exact(shared.sector_bytes).enumerate() {
+            match shared.put(sector, &mut self.scratch) {
+                Ok(loc) => locs[index] = loc,
+                Err(SlabsFull) => {
+                    let error = shared.full();
+                    for &loc in &locs[..index] {
+                        if shared.pieces() == 1 { shared.slabs.free([loc]) } else { shared.free_pieces(loc) }
+                    }
+                    return Err((buf, error));
+                }
+            }
+        }
+        shared.sectors.fetch_add(locs.len() as u64, Ordering::Relaxed);
+        self.ready.push(Completion { token, buf, result: Ok(()) });
+        Ok(())
+    }
+
+    fn poll(&mut self, out: &mut Vec<Completion>) {
+        out.append(&mut self.ready);
+    }
+
+    fn wait_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ready.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::store::model::{check, check_concurrently, content, ops, read_now, write_now};
+
+    fn write_until_full(store: &CompressedStore, sector_bytes: usize, seed: u64) -> usize {
+        let mut channel = store.open(Purpose::Write).unwrap();
+        (0..).take_while(|&index| write_now(&mut *channel, &content(seed + 4 * index, sector_bytes), 1).is_some()).count()
+    }
+
+    #[test]
+    fn content_that_packs_takes_less_and_content_that_does_not_takes_hardly_more() {
+        for sector_bytes in [4 << 10, 8 << 10, 16 << 10, 64 << 10, 2 << 20] {
+            let raw_count = (32 << 20) / sector_bytes;
+            let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
+            let random = write_until_full(&store, sector_bytes, 3);
+            assert!(random * 100 >= raw_count * 93, "{random} of {raw_count} random sectors of {sector_bytes} fit");
+            let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
+            let packed = write_until_full(&store, sector_bytes, 1);
+            assert!(packed * 10 > raw_count * 15, "{packed} sectors of {sector_bytes} where {raw_count} fit unpacked");
+        }
+    }
+
+    #[test]
+    fn tables_take_less_than_a_thousandth() {
+        let store = CompressedStore::new(8192, 64 << 20).unwrap();
+        write_until_full(&store, 8192, 1);
+        let usage = store.usage();
+        assert!(usage.metadata_bytes * 1000 < usage.far_bytes, "{usage:?}");
+    }
+
+    #[test]
+    fn a_full_store_takes_again_after_frees() {
+        let store = CompressedStore::new(4096, 1 << 20).unwrap();
+        let mut channel = store.open(Purpose::Write).unwrap();
+        let locs: Vec<Loc> = std::iter::from_fn(|| write_now(&mut *channel, &content(3, 4096), 1)).flatten().collect();
+        assert_eq!(locs.len(), 256);
+        let before = store.usage();
+        assert!(write_now(&mut *channel, &content(3, 64 << 10), 16).is_none());
+        assert_eq!(store.usage(), before, "a refused write leaves nothing behind");
+        store.free(&locs[100..140]);
+        assert!(write_now(&mut *channel, &content(3, 64 << 10), 16).is_some());
+        assert_eq!(read_now(&mut *channel, &locs[..1], 4096).unwrap(), content(3, 4096));
+    }
+
+    #[test]
+    fn damaged_content_is_an_error() {
+        let store = CompressedStore::new(8192, 1 << 20).unwrap();
+        let mut channel = store.open(Purpose::Write).unwrap();
+        let locs = write_now(&mut *channel, &content(1, 8192), 1).unwrap();
+        store.shared.slabs.write(locs[0], &[0xff; 64]);
+        let error = read_now(&mut *channel, &locs, 8192).unwrap_err();
+        assert!(error.to_string().contains("damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_capacity_of_less_than_a_slab_is_refused_with_advice() {
+        let error = CompressedStore::new(8192, 100).err().unwrap();
+        assert!(error.to_string().contains("at least 256K"), "{error}");
+    }
+
+    #[test]
+    fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
+        for sector_bytes in [4096, 8192, 32768] {
+            check_concurrently(&CompressedStore::new(sector_bytes, 8 << 20).unwrap(), sector_bytes, 4, 400);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn it_holds_what_a_naive_map_holds(ops in ops(20, 120), shift in 12u32..18, capacity in 1u64..16) {
+            check(&CompressedStore::new(1 << shift, capacity << 18).unwrap(), 1 << shift, &ops);
+        }
+    }
+}
