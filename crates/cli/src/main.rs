@@ -1,1 +1,88 @@
-fn main() {}
+//! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
+
+mod ctl;
+mod demo;
+mod doctor;
+mod man;
+mod memory;
+mod processes;
+mod rights;
+mod run;
+mod rundir;
+mod serve;
+mod show;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Far memory for unmodified Linux programs.
+#[derive(Parser)]
+#[command(name = "hiroma", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hiroma doctor                                          what this machine allows
+  hiroma run --local 1G -- sort -S 4G big.txt    far data in compressed memory, then in a file
+  hiroma serve --memory 8G                               lend memory to others
+  hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
+  hiroma ctl PID --local 2G                              change the limit of a running program";
+
+#[derive(Subcommand)]
+enum Command {
+    Run(Box<run::Args>),
+    Serve(serve::Args),
+    Ctl(ctl::Args),
+    Doctor(doctor::Args),
+    /// Sort a large text natively and with 30 % of the memory it needs, and compare
+    #[command(hide = true)]
+    Demo(demo::Args),
+    /// Write the man pages
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+/// A failure with an exit code of its own. The message says what happened, to what, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+/// Exit code for everything that is refused before it begins.
+const REFUSED: u8 = 2;
+
+/// A refusal: nothing has happened yet.
+fn refuse(message: impl Into<String>) -> anyhow::Error {
+    Failure { code: REFUSED, message: message.into() }.into()
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::main(*args),
+        Command::Serve(args) => serve::main(args),
+        Command::Ctl(args) => ctl::main(args),
+        Command::Doctor(args) => doctor::main(args),
+        Command::Demo(args) => demo::main(args),
+        Command::Man(args) => man::main(args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("hiroma: {error:#}");
+        ExitCode::from(error.downcast_ref::<Failure>().map_or(1, |failure| failure.code))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -203,6 +203,13 @@ impl Snapshot {
         self.counters[counter as usize]
     }
 
+    /// Adds what another process counted. Gauges add up too, and so do their maxima (which makes those an upper bound).
+    pub fn absorb(&mut self, other: &Snapshot) {
+        let add = |mine: &mut Vec<u64>, theirs: &[u64]| mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        add(&mut self.counters, &other.counters);
+        add(&mut self.histogram, &other.histogram);
+    }
+
     /// The fault latency that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
     pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
         self.quantile_since(None, quantile)
@@ -210,7 +217,7 @@ impl Snapshot {
 
     /// The same over the faults since `earlier`.
     pub fn quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
-        let count = |bucket: usize| self.histogram[bucket] - earlier.map_or(0, |snapshot| snapshot.histogram[bucket]);
+        let count = |bucket: usize| self.histogram[bucket].saturating_sub(earlier.map_or(0, |snapshot| snapshot.histogram[bucket]));
         let total: u64 = (0..BUCKETS).map(count).sum();
         if total == 0 {
             return None;
@@ -257,6 +264,19 @@ mod tests {
         assert!((50_000..60_000).contains(&median), "{median}");
         let p99 = snapshot.latency_quantile(0.99).unwrap().0;
         assert!((99_000..120_000).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn two_processes_add_up() {
+        let (one, other) = (ControlPage::private().unwrap(), ControlPage::private().unwrap());
+        one.add(Counter::Faults, 3);
+        other.add(Counter::Faults, 4);
+        one.record_latency(Nanos(1000));
+        other.record_latency(Nanos(1_000_000));
+        let mut total = one.snapshot();
+        total.absorb(&other.snapshot());
+        assert_eq!(total.get(Counter::Faults), 7);
+        assert!(total.latency_quantile(0.5).unwrap().0 < 2000 && total.latency_quantile(1.0).unwrap().0 >= 1_000_000);
     }
 
     #[test]

@@ -1,0 +1,60 @@
+# Everything in one command each: `make demo`, `make test`. `make help` lists them.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Rust that rustup or somebody else has put into the home directory is found too.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+CARGO ?= cargo
+RELEASE := target/release
+
+.DEFAULT_GOAL := build
+.PHONY: help build demo test test-e2e test-vm bench lint deps deps-build man install uninstall clean
+
+help: ## list these
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+build: deps-build ## build the command and the libraries (target/release)
+	$(CARGO) build --release --workspace
+
+demo: build ## sort a large text natively and with 30 % of the memory it needs, and compare
+	@$(RELEASE)/hiroma demo
+
+test: deps ## everything that is tested, quick things first
+	@scripts/test.sh all
+
+test-e2e: build ## real programs with a quarter of their memory
+	tests/e2e/run
+
+test-vm: build ## kernels of distributions in QEMU
+	tests/vm/run
+
+bench: build ## the experiments, on this machine
+	$(RELEASE)/hiroma bench far
+
+lint: deps-build ## format, clippy, licences of dependencies
+	@scripts/test.sh lint
+
+deps: ## install what building and testing need and this machine lacks (Debian, Ubuntu)
+	@scripts/deps.sh build test
+
+deps-build: ## install only what building needs
+	@scripts/deps.sh build
+
+man: build ## write docs/man anew
+	$(RELEASE)/hiroma man docs/man
+
+install: build ## install below PREFIX (/usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/hiroma $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
+	install -m 755 $(RELEASE)/hiroma $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(RELEASE)/libhiroma_preload.so $(DESTDIR)$(PREFIX)/lib/hiroma/
+	scripts/install-capi.sh "$(RELEASE)" "$(DESTDIR)" "$(PREFIX)"
+	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+
+uninstall: ## remove what install installed
+	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3
+	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h
+	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
+
+clean: ## remove what was built
+	rm -rf target build

@@ -1,0 +1,88 @@
+//! What `/proc` says about other processes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use hiroma_pager::config::{CONFIG_ENV, Config};
+
+/// Whether process `pid` exists and is not merely waiting to be reaped.
+pub fn is_alive(pid: u32) -> bool {
+    status(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
+}
+
+/// The user that process `pid` belongs to.
+pub fn owner(pid: u32) -> io::Result<u32> {
+    Ok(fs::metadata(format!("/proc/{pid}"))?.uid())
+}
+
+/// Parent and state of process `pid`.
+fn status(pid: u32) -> Option<(u32, char)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses can hold anything, parentheses included.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
+/// `root` and every process that descends from it.
+pub fn tree(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            if let Some((parent, _)) = status(pid) {
+                children.entry(parent).or_default().push(pid);
+            }
+        }
+    }
+    let mut found = vec![root];
+    let mut next = 0;
+    while next < found.len() {
+        found.extend(children.remove(&found[next]).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+/// The directory of the control page of process `pid`, if it is under hiroma. Fails if we may not look.
+pub fn control_dir(pid: u32) -> io::Result<Option<PathBuf>> {
+    // The mapping is the surest sign: programs write over their environment to show a title, and forked children have none.
+    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    let name = format!("{pid}.hiroma");
+    let mapped = String::from_utf8_lossy(&maps).lines().find_map(|line| {
+        let path = Path::new(&line[line.find('/')?..]);
+        (path.file_name()?.to_str()? == name).then(|| path.parent().map(Path::to_owned))?
+    });
+    if mapped.is_some() {
+        return Ok(mapped);
+    }
+    let environ = fs::read(format!("/proc/{pid}/environ"))?;
+    let prefix = format!("{CONFIG_ENV}=");
+    let config = environ.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
+    let dir = config.and_then(|json| serde_json::from_slice::<Config>(json).ok()).and_then(|config| config.control_dir);
+    Ok(dir.filter(|dir| dir.join(&name).exists()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_tree_of_a_process_holds_its_children() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let tree = tree(std::process::id());
+        assert!(tree.contains(&child.id()) && is_alive(child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn this_test_is_not_under_hiroma() {
+        assert_eq!(control_dir(std::process::id()).unwrap(), None);
+        assert_eq!(control_dir(u32::MAX / 2).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

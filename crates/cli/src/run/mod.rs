@@ -1,0 +1,107 @@
+//! `hiroma run`: checks, starts the program with far memory, stands in for it, and says how it went.
+
+mod checks;
+mod options;
+mod preload;
+mod program;
+mod progress;
+mod signals;
+mod stats;
+mod watch;
+
+pub use options::{Args, local_limit};
+pub use preload::find as find_preload;
+pub use stats::process_json;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use hiroma_pager::config::CONFIG_ENV;
+use rustix::process::Pid;
+
+use crate::rundir::RunDir;
+use crate::{Failure, refuse};
+use progress::Progress;
+use signals::Signals;
+use stats::Report;
+use watch::Watch;
+
+/// Runs the program.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let program = program::find(&args.command[0])
+        .and_then(|path| program::check(&path).map(|()| path))
+        .map_err(|error| anyhow::Error::from(Failure { code: error.code(), message: error.to_string() }))?;
+    let mut config = args.config()?;
+    let path = checks::machine(&config)?;
+    if args.verbose {
+        eprintln!("hiroma: {}", checks::describe(path, &config));
+    }
+    checks::stores(&config)?;
+    let library = preload::find()?;
+    // The statistics are wanted at the end; that they cannot be written is better known now.
+    if let Some(path) = &args.stats {
+        fs::File::create(path).map_err(|error| refuse(format!("--stats {}: cannot write there: {error}", path.display())))?;
+    }
+
+    let dir = RunDir::create()?;
+    config.control_dir = Some(dir.path().to_owned());
+    let mut signals = Signals::take_over().context("cannot take over the signals")?;
+    let mut command = Command::new(&program);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
+    command.env(CONFIG_ENV, serde_json::to_string(&config).context("cannot write the configuration as JSON")?);
+
+    let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
+    let start = Instant::now();
+    let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
+    let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
+    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    let elapsed = start.elapsed();
+    if let Some(progress) = progress {
+        progress.stop();
+    }
+
+    let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+    watch.update();
+    let report = Report { watch: &watch, config: &config, command: &args.command, path, ending, elapsed, main_pid: child.id() };
+    if !args.quiet {
+        eprintln!("{}", report.summary());
+    }
+    if let Some(path) = &args.stats {
+        write_stats(path, &report);
+    }
+    drop(dir);
+    Ok(ending.imitate())
+}
+
+fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    Failure { code, message: format!("cannot start `{}`: {error}", program.display()) }.into()
+}
+
+/// The program's exit code matters more than ours: a failure here is only reported.
+fn write_stats(path: &Path, report: &Report) {
+    let written = serde_json::to_vec_pretty(&report.json()).map_err(io::Error::from).and_then(|json| fs::write(path, json));
+    if let Err(error) = written {
+        eprintln!("hiroma: --stats {}: cannot write the statistics: {error}", path.display());
+    }
+}
+
+/// A value for `LD_PRELOAD`-like lists: `first`, then what was there.
+fn prepend(first: &Path, variable: &str) -> OsString {
+    let mut list = first.as_os_str().to_owned();
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
+}

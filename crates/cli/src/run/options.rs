@@ -1,0 +1,226 @@
+//! The options of `hiroma run`, and what they become.
+
+use std::ffi::OsString;
+use std::num::ParseIntError;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use hiroma_pager::config::{Allocation, BlockSize, Config, ConfigError, PathChoice, ReplacementKind, StoreSpec, parse_stores};
+use hiroma_units::{Bytes, EXTENT, SizeSpec};
+use rustix::process::{Resource, getrlimit};
+
+use super::progress;
+use crate::memory::Limits;
+use crate::refuse;
+
+/// The least that a program can work with: the pager keeps a few extents in the air at any time.
+pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
+
+/// Run a program with far memory.
+///
+/// What the program uses beyond the local limit goes to the stores, and comes back when it is touched. Programs that it starts
+/// have far memory too, each with the same limit.
+///
+/// The program's exit code and the signal that ends it become those of `hiroma run`. Code 2 means that it was not started
+/// because something cannot work, 126 and 127 that it cannot be executed or found, 75 that a store failed for good.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Most managed memory that may be in this machine's memory, per process: a size (512M, 1G) or a share of the machine's
+    /// memory or the cgroup's limit, whichever is smaller (25%)
+    #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
+    local: SizeSpec,
+    /// Where far memory is, in the order of filling: compressed[:SIZE], file:DIR[:SIZE], tcp://HOST:PORT[,HOST:PORT...]
+    #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
+    store: StoreList,
+    /// How much moves at a time: auto (decided while running, for each 2 MiB), or a power of two from 4K to 4M
+    #[arg(long, value_name = "SIZE", default_value = "auto", allow_hyphen_values = true)]
+    block: BlockSize,
+    /// What leaves local memory first
+    #[arg(long, value_enum, default_value = "lru")]
+    replacement: Replacement,
+    /// How the servers of one tcp:// store are filled: one after the other, or in turn
+    #[arg(long, value_enum, default_value = "simple")]
+    allocation: Filling,
+    /// Do not fetch ahead of need
+    #[arg(long)]
+    no_prefetch: bool,
+    /// How long a store that does not answer is waited for (500ms, 30s, 5m)
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    store_timeout: Timeout,
+    /// Shared key, for servers that ask for one
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Kernel interface: full needs Linux 6.8, fallback 5.7
+    #[arg(long, value_enum, default_value = "auto")]
+    path: KernelPath,
+    /// Show a live line on the terminal; `always` also where standard error is no terminal
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub progress: Option<progress::When>,
+    /// Write all statistics to FILE at the end (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// No summary at the end
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Say what will be used and what could be better
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hiroma run --local 1G -- sort -S 4G big.txt -o sorted.txt
+  hiroma run --local 25% --store compressed,file:/var/tmp -- python3 job.py
+  hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server --port 6390
+  hiroma run --local 512M --progress --stats run.json -- ./solver input";
+
+#[derive(Clone, Debug)]
+struct StoreList(Vec<StoreSpec>);
+
+impl FromStr for StoreList {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        parse_stores(text).map(StoreList)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Timeout(Duration);
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a time: write a whole number and ms, s, m or h, as in 30s")]
+struct TimeoutError(String);
+
+impl FromStr for Timeout {
+    type Err = TimeoutError;
+
+    fn from_str(text: &str) -> Result<Self, TimeoutError> {
+        let malformed = || TimeoutError(text.to_owned());
+        let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+        let number: u64 = number.parse().map_err(|_: ParseIntError| malformed())?;
+        let unit_ms = match unit {
+            "ms" => 1,
+            "" | "s" => 1000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(malformed()),
+        };
+        number.checked_mul(unit_ms).map(|ms| Timeout(Duration::from_millis(ms))).ok_or_else(malformed)
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Replacement {
+    Lru,
+    Fifo,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Filling {
+    Simple,
+    RoundRobin,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum KernelPath {
+    Auto,
+    Full,
+    Fallback,
+}
+
+/// A local limit in bytes, or why it is too small.
+pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
+    let whole = Limits::read()?.whole();
+    let limit = spec.of(whole);
+    if limit < LOCAL_MIN {
+        return Err(refuse(format!("--local {limit} is too little to work with: give at least {LOCAL_MIN}")));
+    }
+    if limit > whole {
+        eprintln!("hiroma: note: --local {limit} is more than the {whole} of memory there is here");
+    }
+    Ok(limit)
+}
+
+impl Args {
+    /// What the pager in the program shall be told.
+    pub fn config(&self) -> Result<Config> {
+        Ok(Config {
+            local_limit_bytes: local_limit(self.local)?.0,
+            stores: self.store.0.iter().map(absolute_store).collect::<Result<_>>()?,
+            allocation: match self.allocation {
+                Filling::Simple => Allocation::Simple,
+                Filling::RoundRobin => Allocation::RoundRobin,
+            },
+            block: self.block,
+            replacement: match self.replacement {
+                Replacement::Lru => ReplacementKind::Lru,
+                Replacement::Fifo => ReplacementKind::Fifo,
+            },
+            prefetch: !self.no_prefetch,
+            store_timeout: self.store_timeout.0,
+            key_file: self.key_file.as_deref().map(absolute).transpose()?,
+            path: match self.path {
+                KernelPath::Auto => PathChoice::Auto,
+                KernelPath::Full => PathChoice::Full,
+                KernelPath::Fallback => PathChoice::Fallback,
+            },
+            arena_bytes: arena_bytes()?,
+            ..Config::default()
+        })
+    }
+}
+
+/// The program, and those that it starts, may be elsewhere when they read the configuration.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| refuse(format!("{}: {error}", path.display())))
+}
+
+fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
+    Ok(match store {
+        StoreSpec::File { dir, capacity } => StoreSpec::File { dir: absolute(dir)?, capacity: *capacity },
+        other => other.clone(),
+    })
+}
+
+/// The usual reservation, or half of what `ulimit -v` leaves.
+fn arena_bytes() -> Result<u64> {
+    let usual = Config::default().arena_bytes;
+    let Some(allowed) = getrlimit(Resource::As).current else { return Ok(usual) };
+    let half = allowed / 2 / EXTENT as u64 * EXTENT as u64;
+    if half < 1 << 30 {
+        return Err(refuse(format!(
+            "the address space is limited to {} (ulimit -v), too little for managed memory: ulimit -v unlimited",
+            Bytes(allowed)
+        )));
+    }
+    Ok(usual.min(half))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, ms) in [("30s", 30_000), ("30", 30_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(text.parse::<Timeout>().unwrap().0, Duration::from_millis(ms), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "9999999999999999999h"] {
+            assert!(text.parse::<Timeout>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn relative_paths_do_not_depend_on_where_the_program_is_later() {
+        let store = absolute_store(&StoreSpec::File { dir: "data".into(), capacity: None }).unwrap();
+        assert!(matches!(store, StoreSpec::File { dir, .. } if dir.is_absolute() && dir.ends_with("data")));
+    }
+}

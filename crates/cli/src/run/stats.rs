@@ -1,0 +1,95 @@
+//! What is said at the end of a run: one line, and JSON for `--stats`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use hiroma_pager::config::{Config, PathChoice};
+use hiroma_pager::control::{Counter, Snapshot};
+use hiroma_units::{Bytes, Nanos};
+use nix::sys::resource::{UsageWho, getrusage};
+use serde_json::{Map, Value, json};
+
+use super::signals::Ending;
+use super::watch::Watch;
+use crate::show;
+
+/// Everything that is known about a run that has ended.
+pub struct Report<'a> {
+    pub watch: &'a Watch,
+    pub config: &'a Config,
+    pub command: &'a [OsString],
+    pub path: PathChoice,
+    pub ending: Ending,
+    pub elapsed: Duration,
+    pub main_pid: u32,
+}
+
+impl Report<'_> {
+    /// The line for people.
+    pub fn summary(&self) -> String {
+        let elapsed = show::elapsed(self.elapsed);
+        let Some(total) = self.watch.total() else {
+            return format!("hiroma: {elapsed}, no managed memory was used");
+        };
+        let latency = |quantile| total.latency_quantile(quantile).map_or("-".to_owned(), show::latency);
+        let processes = match self.watch.seen().len() {
+            1 => String::new(),
+            count => format!(" in {count} processes"),
+        };
+        format!(
+            "hiroma: {elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}",
+            Bytes(self.watch.local_bytes_max()),
+            Bytes(self.watch.largest(Counter::LimitBytes)),
+            Bytes(self.watch.far_bytes_max()),
+            show::count(total.get(Counter::Faults)),
+            latency(0.5),
+            latency(0.99),
+            Bytes(total.get(Counter::FetchedBytes)),
+            Bytes(total.get(Counter::WrittenBytes)),
+        )
+    }
+
+    /// Everything, for programs.
+    pub fn json(&self) -> Value {
+        let (exit_code, signal) = match self.ending {
+            Ending::Exited(code) => (Some(code), None),
+            Ending::Killed(signal) => (None, Some(signal)),
+        };
+        let processes: Vec<Value> = self.watch.seen().iter().map(|(pid, seen)| process_json(*pid, &seen.snapshot)).collect();
+        let command: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        // Linux counts in KiB.
+        let peak_rss = getrusage(UsageWho::RUSAGE_CHILDREN).ok().and_then(|usage| u64::try_from(usage.max_rss()).ok()).map(|kib| kib << 10);
+        json!({
+            "hiroma": env!("CARGO_PKG_VERSION"),
+            "command": command,
+            "config": self.config,
+            "path": self.path,
+            "exit_code": exit_code,
+            "signal": signal,
+            "elapsed_s": self.elapsed.as_secs_f64(),
+            "peak_rss_bytes": peak_rss,
+            "main_pid": self.main_pid,
+            "local_bytes_max": self.watch.local_bytes_max(),
+            "far_bytes_max": self.watch.far_bytes_max(),
+            "total": self.watch.total().map(|total| counts_json(&total)),
+            "processes": processes,
+        })
+    }
+}
+
+/// The counters and latencies of one process.
+pub fn process_json(pid: u32, snapshot: &Snapshot) -> Value {
+    let mut object = counts_json(snapshot);
+    object.insert("pid".to_owned(), pid.into());
+    Value::Object(object)
+}
+
+fn counts_json(snapshot: &Snapshot) -> Map<String, Value> {
+    let mut object: Map<String, Value> =
+        Counter::ALL.iter().map(|&counter| (counter.name().to_owned(), snapshot.get(counter).into())).collect();
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+        let nanos = snapshot.latency_quantile(quantile).map(|Nanos(nanos)| nanos);
+        object.insert(format!("fault_latency_ns_{name}"), nanos.into());
+    }
+    object
+}

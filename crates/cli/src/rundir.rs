@@ -1,0 +1,125 @@
+//! The private directory of one `hiroma run`, in which its processes keep their control pages.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::processes;
+
+/// A directory that only its user can enter; removed at the end, unless a process of the run lives on.
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the directory of this process, and clears away what earlier runs that were killed left behind.
+    pub fn create() -> Result<RunDir> {
+        let parent = parents(rustix::process::geteuid().as_raw()).into_iter().next().expect("there is always /tmp");
+        private_dir(&parent)?;
+        clear_stale(&parent);
+        let path = parent.join(format!("run-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        private_dir(&path)?;
+        Ok(RunDir { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if !in_use(&self.path) {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Where user `uid` may have run directories; the first is the one that new ones go to.
+pub fn parents(uid: u32) -> Vec<PathBuf> {
+    let own = uid == rustix::process::geteuid().as_raw();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| own && dir.is_absolute() && dir.is_dir());
+    let fallback = PathBuf::from(format!("/tmp/hiroma-{uid}"));
+    runtime.map(|dir| dir.join("hiroma")).into_iter().chain([fallback]).collect()
+}
+
+/// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.
+fn private_dir(path: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other.with_context(|| format!("cannot make the directory {} for control pages", path.display())),
+    }
+    let found = fs::symlink_metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
+        bail!(
+            "{0} is there already but is not a private directory of yours: remove it (rm -r {0}), or set XDG_RUNTIME_DIR",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// The process ids that have a control page in `dir`.
+pub fn page_pids(dir: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".hiroma")?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn in_use(dir: &Path) -> bool {
+    page_pids(dir).into_iter().any(processes::is_alive)
+}
+
+fn clear_stale(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix("run-")?.parse().ok());
+        if pid.is_some_and(|pid: u32| !processes::is_alive(pid)) && !in_use(&entry.path()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = dir.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(private_dir(&open).unwrap_err().to_string().contains("not a private directory"));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(private_dir(&link).is_err());
+        let fresh = dir.path().join("fresh");
+        private_dir(&fresh).unwrap();
+        private_dir(&fresh).unwrap();
+    }
+
+    #[test]
+    fn only_runs_without_a_living_process_are_cleared_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let dead = u32::MAX / 2;
+        let make = |name: &str, page: u32| {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            fs::write(dir.path().join(name).join(format!("{page}.hiroma")), "").unwrap();
+        };
+        make(&format!("run-{dead}"), dead);
+        make(&format!("run-{}", dead - 1), std::process::id());
+        make(&format!("run-{}", std::process::id()), dead);
+        clear_stale(dir.path());
+        assert!(!dir.path().join(format!("run-{dead}")).exists());
+        assert!(dir.path().join(format!("run-{}", dead - 1)).exists());
+        assert!(dir.path().join(format!("run-{}", std::process::id())).exists());
+    }
+}

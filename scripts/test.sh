@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# test.sh all|lint: runs what is tested, quick things first, and ends with one line that sums up:
+# `N passed, N failed, N skipped`. A stage that fails does not keep the others from running.
+# HIROMA_TEST_VM=0 leaves the virtual machines out.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$HOME/.cargo/bin:$PATH"
+cargo=${CARGO:-cargo}
+
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+begin() {
+	printf '\n== %s\n' "$1"
+	stage=$1 started=$SECONDS
+}
+
+done_in() { printf -- '-- %s: %s s\n' "$stage" $((SECONDS - started)); }
+
+# A check that is one test in itself.
+single() { # NAME COMMAND...
+	begin "$1"
+	shift
+	if "$@"; then
+		passed=$((passed + 1))
+	else
+		failed=$((failed + 1))
+		echo "FAILED: $stage"
+	fi
+	done_in
+}
+
+skip() {
+	begin "$1"
+	echo "skipped: $2"
+	skipped=$((skipped + 1))
+}
+
+# Adds up lines on standard input of the form `N passed, N failed, N skipped` or cargo's `N passed; N failed; N ignored`.
+add_up() {
+	sed -nE 's/^(test result:.* )?([0-9]+) passed[;,] ([0-9]+) failed[;,] ([0-9]+) (skipped|ignored).*/\2 \3 \4/p'
+}
+
+# A suite that counts for itself.
+suite() { # NAME COMMAND...
+	begin "$1"
+	shift
+	"$@" 2>&1 | tee "$log"
+	local code=${PIPESTATUS[0]} before=$failed any=0 p f s
+	while read -r p f s; do
+		any=1 passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+	done < <(add_up <"$log")
+	if [ "$code" != 0 ] && [ "$failed" = "$before" ]; then
+		echo "FAILED: $stage ended with code $code"
+		failed=$((failed + 1))
+	elif [ "$any" = 0 ]; then
+		# It had nothing to count: it said why.
+		skipped=$((skipped + 1))
+	fi
+	done_in
+}
+
+lint() {
+	single "format" "$cargo" fmt --all --check
+	single "clippy" "$cargo" clippy -q --workspace --all-targets -- -D warnings
+	if "$cargo" deny --version >/dev/null 2>&1; then
+		single "licences and advisories of dependencies" "$cargo" deny --log-level error check
+	else
+		skip "licences and advisories of dependencies" "cargo-deny is not installed (cargo install --locked cargo-deny)"
+	fi
+	if command -v shellcheck >/dev/null 2>&1; then
+		single "shell scripts" shellcheck scripts/*.sh .ci/run
+	fi
+}
+
+everything() {
+	lint
+	single "release build" "$cargo" build -q --release --workspace
+	suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	if [ -x target/release/hiroma ]; then
+		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
+	else
+		skip "end to end" "there is no release build"
+	fi
+	if [ "${HIROMA_TEST_VM:-1}" = 0 ]; then
+		skip "kernels in virtual machines" "HIROMA_TEST_VM=0"
+	elif [ -x target/release/hiroma ]; then
+		suite "kernels in virtual machines" tests/vm/run
+	fi
+}
+
+case ${1:-all} in
+all) everything ;;
+lint) lint ;;
+*)
+	echo "usage: $0 all|lint" >&2
+	exit 2
+	;;
+esac
+
+printf '\n%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ]
