@@ -1,0 +1,138 @@
+//! The watcher: changes the limit while the others work, sees that it is kept, and notices when nothing moves any more.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use hiroma_pager::control::Counter;
+
+use crate::Checker;
+use crate::words::{LINE_WORDS, PAGE_LINES, Random, word};
+use crate::work::OPS;
+
+/// What the pager may have above its limit.
+const SLACK: u64 = 16 << 20;
+/// A thread that finishes nothing for so long hangs. (Sixteen threads share few cores, and children run beside them.)
+const PATIENCE: Duration = Duration::from_secs(90);
+
+pub fn run(checker: &Checker) {
+    let mut random = Random::new(checker.options.seed, 1 << 32);
+    let normal = checker.options.config.local_limit_bytes;
+    let mut limit = Limit { now: normal, before: normal, lowered: Instant::now(), highest: normal };
+    let mut seen = vec![(0, Instant::now()); checker.options.threads];
+    let mut round = 0u64;
+    while !checker.stop.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(2));
+        round += 1;
+        limit.check(checker);
+        if round == 150 {
+            canary(checker, &mut random);
+        }
+        if round % 64 == 0 {
+            let arena = arena_rss(checker);
+            if arena > limit.allowed() {
+                checker.fail(
+                    "watcher",
+                    &format!("{arena} bytes of the arena are resident by smaps, limit {} (before: {})", limit.now, limit.before),
+                );
+            }
+        }
+        if random.once_in(100) && !checker.options.without.iter().any(|name| name == "limit") {
+            let bytes = normal / 2 + (random.next() % (normal * 3 / 2));
+            limit.set(checker, bytes >> 12 << 12);
+        }
+        for (thread, seen) in seen.iter_mut().enumerate() {
+            let progress = &checker.progress[thread];
+            let done = progress.done.load(Relaxed);
+            let op = progress.op.load(Relaxed);
+            if done != seen.0 || op == usize::MAX {
+                *seen = (done, Instant::now());
+            } else if seen.1.elapsed() > PATIENCE {
+                let addr = progress.addr.load(Relaxed);
+                checker.fail("watcher", &format!("thread {thread} hangs in {} at {addr:#x}", OPS[op].0));
+            }
+        }
+    }
+    limit.check(checker);
+    let most = checker.pager.snapshot().get(Counter::LocalBytesMax);
+    if most > limit.highest + SLACK {
+        checker.fail("watcher", &format!("local bytes have been {most}, the highest limit was {}", limit.highest));
+    }
+}
+
+struct Limit {
+    now: u64,
+    /// The limit before, until the new one has been reached.
+    before: u64,
+    lowered: Instant,
+    highest: u64,
+}
+
+impl Limit {
+    fn allowed(&self) -> u64 {
+        self.now.max(self.before) + SLACK
+    }
+
+    fn check(&mut self, checker: &Checker) {
+        let local = checker.pager.snapshot().get(Counter::LocalBytes);
+        if local > self.allowed() {
+            checker.fail("watcher", &format!("local bytes are {local}, limit {} (before: {})", self.now, self.before));
+        }
+        if local <= self.now + SLACK {
+            self.before = self.now;
+        } else if self.lowered.elapsed() > PATIENCE {
+            checker.fail("watcher", &format!("local bytes are {local} and never reached the limit of {}", self.now));
+        }
+    }
+
+    fn set(&mut self, checker: &Checker, bytes: u64) {
+        self.before = self.allowed() - SLACK;
+        self.now = bytes;
+        self.highest = self.highest.max(bytes);
+        self.lowered = Instant::now();
+        if let Err(error) = checker.pager.set_limit(bytes) {
+            checker.fail("watcher", &format!("set_limit to {bytes}: {error}"));
+        }
+    }
+}
+
+/// Damages some pages as `--canary` says. A checker that does not find that finds nothing.
+fn canary(checker: &Checker, random: &mut Random) {
+    let Some(kind) = checker.options.canary.as_deref() else { return };
+    let _all_stand_still = checker.gate.write().unwrap();
+    let mut left = 100;
+    while left > 0 {
+        let page = checker.page(checker.line_pages + random.below(checker.pages - checker.line_pages));
+        let line = random.below(PAGE_LINES);
+        let (at, version) = (line * LINE_WORDS, page.version(line));
+        if version <= 4 || version & 3 == 3 {
+            continue;
+        }
+        let place = page.index + at as u64;
+        page.spoil(
+            at,
+            if kind == "zero" {
+                0
+            } else {
+                word(place + if kind == "misplaced" { 512 } else { 0 }, version - if kind == "stale" { 4 } else { 0 })
+            },
+        );
+        left -= 1;
+    }
+}
+
+/// What the kernel says is resident of the arena.
+fn arena_rss(checker: &Checker) -> u64 {
+    let (base, len) = checker.pager.arena();
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let (mut inside, mut total) = (false, 0);
+    for line in text.lines() {
+        if let Some((start, _)) =
+            line.split_once('-').filter(|(start, _)| !start.is_empty() && start.bytes().all(|b| b.is_ascii_hexdigit()))
+        {
+            inside = usize::from_str_radix(start, 16).is_ok_and(|start| start >= base && start - base < len);
+        } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| inside) {
+            total += kib.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) << 10;
+        }
+    }
+    total
+}
