@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -166,23 +167,21 @@ class Bench:
                 want(sum(counter(outcome.stats, "fetched_bytes")) > 0, "nothing was fetched: the program did not run far")
         return outcome
 
-    def serve(self, memory="2G", port=None):
+    def serve(self, memory="2G", port=0):
         """A memory server on loopback; (process, store option)."""
         if self.native_only:
             raise Skip("has no native half")
-        port = port or free_port()
-        log = open(self.fresh("serve.log"), "wb")
-        process = self.start([self.hiroma, "serve", "--listen", f"127.0.0.1:{port}", "--memory", memory], stdout=log, stderr=log)
-        log.close()
-        wait_for(lambda: process.poll() is not None or answers(port), 20, "the memory server listens")
-        want(process.poll() is None, f"the memory server ended with code {process.poll()}: {pathlib.Path(log.name).read_text()[-500:]}")
-        return process, f"tcp://127.0.0.1:{port}"
+        log = self.fresh("serve.log")
+        with open(log, "wb") as out:
+            process = self.start([self.hiroma, "serve", "--listen", f"127.0.0.1:{port}", "--memory", memory], stdout=out, stderr=out)
 
+        def ready():
+            text = log.read_text(errors="replace")
+            want(process.poll() is None, f"the memory server ended with code {process.poll()}: {text[-500:]}")
+            return re.search(r"ready on 127\.0\.0\.1:(\d+)", text)
 
-def answers(port):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
+        found = wait_for(ready, 20, "the memory server is ready")
+        return process, f"tcp://127.0.0.1:{found.group(1)}"
 
 
 def check_limit(stats, local_bytes):

@@ -9,10 +9,12 @@ from harness import JOBS, MIB, Skip, compile_job, need, want
 # Debian's own interpreter: the one that its NumPy belongs to.
 PYTHON = "/usr/bin/python3"
 SHARE = 0.25
+# The least that `hiroma run` takes.
+LOCAL_MIN_BYTES = 16 * MIB
 
 
 def quarter(outcome):
-    return int(outcome.rss_bytes * SHARE)
+    return max(int(outcome.rss_bytes * SHARE), LOCAL_MIN_BYTES)
 
 
 def summary(native, far):
@@ -50,13 +52,19 @@ def same_file(left, right):
 
 # GNU sort -----------------------------------------------------------------------------------------------------------
 
-def sort(bench, store):
-    program = need("sort", "coreutils")
+def numbers_file(bench, count, below):
+    """Random numbers, one per line; the same in every run."""
     numbers = random.Random(20240607)
     lines = bench.file("lines")
     with open(lines, "w") as out:
-        for _ in range(20):
-            out.write("".join(f"{number}\n" for number in numbers.choices(range(1 << 33), k=100_000)))
+        for _ in range(count // 100_000):
+            out.write("".join(f"{number}\n" for number in numbers.choices(range(below), k=100_000)))
+    return lines
+
+
+def sort(bench, store):
+    program = need("sort", "coreutils")
+    lines = numbers_file(bench, 2_000_000, 1 << 33)
     command = lambda result: [program, "--parallel=1", "-S", "1G", lines, "-o", bench.file(result)]
     native = bench.expected(command("native"))
     if bench.native_only:
@@ -91,16 +99,42 @@ def maps(bench):
     return compared(bench, [compile_job(bench, "maps.cc", "-O1"), "300"])
 
 
+def pool(bench):
+    return compared(bench, [need(PYTHON, "python3"), JOBS / "pool.py", "96"])
+
+
+def pipeline(bench):
+    """Several programs at once, started by a shell; each has a limit of its own."""
+    lines = numbers_file(bench, 600_000, 1 << 18)
+    counts = bench.file("counts")
+    script = f"sort -S 64M {lines} | uniq -c | sort -S 64M -k1,1nr -k2,2 > {counts}; head -n 50 {counts}; sha256sum < {counts}"
+    return compared(bench, [need("sh", "dash"), "-c", script])
+
+
+def compiler(bench):
+    """GCC brings an allocator of its own; the object file must be the same, byte for byte."""
+    source, target = JOBS / "maps.cc", bench.file("maps.o")
+    command = [need("g++", "g++"), "-O2", "-c", "-o", target, source]
+    native = bench.expected(command)
+    expected = target.read_bytes()
+    target.unlink()
+    if bench.native_only:
+        return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
+    far = bench.far(quarter(native), command)
+    want(target.read_bytes() == expected, "another object file than natively")
+    return summary(native, far)
+
+
 def xz(bench):
     program = need("xz", "xz-utils")
     text, packed = bench.file("text"), bench.file("packed.xz")
     source = random.Random(5)
     words = [bytes(source.choices(b"abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 9))) for _ in range(4000)]
     with open(text, "wb") as out:
-        for block in range(14):
+        for block in range(10):
             out.write(b" ".join(source.choices(words, k=130_000)))
             out.write(source.randbytes(256 << 10))
-    compress = [program, "-T2", "-3", "--block-size=4MiB", "-k", "-c", text]
+    compress = [program, "-T2", "--lzma2=preset=1,dict=8MiB", "--block-size=4MiB", "-k", "-c", text]
     native = bench.expected(compress)
     if bench.native_only:
         return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
@@ -121,4 +155,7 @@ TESTS = {
     "sqlite": sqlite,
     "xz": xz,
     "maps": maps,
+    "compiler": compiler,
+    "pipeline": pipeline,
+    "forked-workers": pool,
 }

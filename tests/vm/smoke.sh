@@ -61,11 +61,14 @@ far() {
 }
 
 chooses() {
-	hiroma run --local 16M --stats /tmp/stats -- /test/pattern 32 10 || return $?
-	grep -q "\"path\": *\"$1\"" /tmp/stats && return 0
-	echo "wanted the $1 path; the statistics say:"
-	cat /tmp/stats
-	return 1
+	hiroma run --verbose --local 16M -- /test/pattern 48 10 2>/tmp/said
+	local code=$?
+	cat /tmp/said
+	[ $code -eq 0 ] || return $code
+	case $1 in
+	fallback) grep -q "fallback path" /tmp/said ;;
+	full) ! grep -q "fallback path" /tmp/said ;;
+	esac
 }
 
 refuses_full() {
@@ -97,10 +100,10 @@ served() {
 }
 
 sorts() {
-	awk 'BEGIN { srand(7); for (i = 0; i < 150000; i++) printf "%d\n", rand() * 4000000000 }' >/tmp/lines
+	awk 'BEGIN { srand(7); for (i = 0; i < 600000; i++) printf "%d\n", rand() * 4000000000 }' >/tmp/lines
 	LC_ALL=C /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/native || return 1
 	export LC_ALL=C
-	far 4 "$@" -- /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/far || return $?
+	far 16 "$@" -- /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/far || return $?
 	cmp /tmp/native /tmp/far
 }
 
@@ -145,7 +148,7 @@ everything() {
 		check "$path-file" self far 64 --path "$path" --store "file:$SCRATCH" -- /test/pattern 256
 		check "$path-file-tmpfs" self far 16 --path "$path" --store file:/tmp -- /test/pattern 64
 		check "$path-tcp" self served self far 64 --path "$path" --store tcp://127.0.0.1:$PORT -- /test/pattern 256
-		check "$path-block-4k" self far 8 --path "$path" --block 4K -- /test/pattern 32 500
+		check "$path-block-4k" self far 16 --path "$path" --block 4K -- /test/pattern 48 500
 		check "$path-block-2m" self far 32 --path "$path" --block 2M -- /test/pattern 96 200
 		check "$path-sort" self sorts --path "$path"
 		check "$path-discards" self far 24 --path "$path" -- /test/discards 64
