@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use hiroma_server::{ServeOptions, ServerHandle, serve};
+
 /// One at a time: each run has sixteen threads.
 static ONE: Mutex<()> = Mutex::new(());
 
@@ -76,6 +78,28 @@ fn a_file() {
 fn compressed_memory_that_overflows_into_a_file() {
     let dir = tempfile::tempdir().unwrap();
     finds_nothing(&format!("compressed:16M,file:{}:2G", dir.path().display()), "full", "auto");
+}
+
+/// A memory server inside this test, and the store that leads to it.
+fn server() -> (ServerHandle, String) {
+    let options = ServeOptions { listen: "127.0.0.1:0".to_owned(), memory_bytes: 2 << 30, ..ServeOptions::default() };
+    let server = serve(options).unwrap();
+    let store = format!("tcp://{}", server.local_addr());
+    (server, store)
+}
+
+#[test]
+fn a_server() {
+    let (server, store) = server();
+    finds_nothing(&store, "full", "auto");
+    server.stop();
+}
+
+#[test]
+fn a_server_in_small_blocks() {
+    let (server, store) = server();
+    finds_nothing(&store, "full", "4K");
+    server.stop();
 }
 
 #[test]
