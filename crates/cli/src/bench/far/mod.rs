@@ -1,0 +1,246 @@
+//! `hiroma bench far`: paper T's experiments.
+
+mod latency;
+mod params;
+mod plan;
+mod random;
+mod reserve;
+mod results;
+mod runner;
+mod seq;
+mod servers;
+mod sort;
+mod sort_blocks;
+mod stride;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use hiroma_report::Report;
+
+use self::params::Params;
+use self::plan::Run;
+use self::results::Results;
+use self::runner::Runner;
+use super::children::{Failed, Interrupt};
+use super::progress::Progress;
+use super::{machine, peers, undo};
+
+/// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram swap and a swap file.
+///
+/// Swap peers need root and a memory control group; they are left out otherwise. Swap devices, files and control groups that
+/// are made for it are removed afterwards, also after Ctrl-C. It keeps the machine busy: 15 minutes, or 3 with --quick.
+#[derive(clap::Args)]
+pub struct FarArgs {
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write everything, with plots, as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Smaller sizes and fewer variants
+    #[arg(long)]
+    quick: bool,
+    /// Only these experiments: seq, latency, random, stride, sort, sort-blocks, long-lines, servers, reserve
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Sort the paper's 56 million lines instead of 14 million (takes an hour)
+    #[arg(long)]
+    full_sort: bool,
+    /// Repetitions of every run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
+    repetitions: u8,
+}
+
+struct Experiment {
+    name: &'static str,
+    plan: fn(&Params) -> Vec<Run>,
+    report: fn(&Params, &Results, &mut Report),
+}
+
+const EXPERIMENTS: [Experiment; 9] = [
+    Experiment { name: "seq", plan: seq::plan, report: seq::report },
+    Experiment { name: "latency", plan: latency::plan, report: latency::report },
+    Experiment { name: "random", plan: random::plan, report: random::report },
+    Experiment { name: "stride", plan: stride::plan, report: stride::report },
+    Experiment { name: "sort", plan: sort::plan, report: sort::report },
+    Experiment { name: "sort-blocks", plan: sort_blocks::plan, report: sort_blocks::report },
+    Experiment { name: "long-lines", plan: sort_blocks::plan_long, report: sort_blocks::report_long },
+    Experiment { name: "servers", plan: servers::plan, report: servers::report },
+    Experiment { name: "reserve", plan: reserve::plan, report: reserve::report },
+];
+
+/// Does it.
+pub fn run(args: &FarArgs) -> Result<ExitCode> {
+    let chosen = choose(&args.only)?;
+    for path in [&args.json, &args.html].into_iter().flatten() {
+        // Better known now than in a quarter of an hour.
+        std::fs::write(path, "").with_context(|| format!("writing {}: choose another place", path.display()))?;
+    }
+    let leftovers = undo::undo_leftovers();
+    if leftovers > 0 {
+        eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
+    }
+    undo::undo_on_panic();
+    let mut params = Params::new(args.quick, args.full_sort);
+    params.repetitions = usize::from(args.repetitions);
+    let interrupt = Interrupt::listen()?;
+    let outcome = measure(&params, &chosen, &interrupt);
+    undo::undo_all();
+    let mut report = match outcome {
+        Ok(report) => report,
+        Err(Failed::Interrupted) => {
+            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
+            return Ok(ExitCode::from(130));
+        }
+        Err(failed) => return Err(failed.into()),
+    };
+    report.command = std::env::args().collect::<Vec<_>>().join(" ");
+    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.to_json()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, report.to_html()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn choose(only: &[String]) -> Result<Vec<&'static Experiment>> {
+    let names = EXPERIMENTS.map(|experiment| experiment.name);
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
+    }
+    Ok(EXPERIMENTS.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name)).collect())
+}
+
+/// Runs everything and writes the report's sections as they come.
+fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Result<Report, Failed> {
+    let mut results = Results::new(peers::obstacle());
+    if let Some(reason) = &results.no_peers {
+        eprintln!("hiroma: {reason}");
+    }
+    let mut report = Report {
+        title: "Far memory on this machine".into(),
+        machine: machine::look(),
+        made_at: now(),
+        preamble: vec![
+            "Program, pager, servers and peers run on one machine, in one call, in turns. Figures are medians with the smallest and the largest of the repetitions; ratios are of medians. \
+             Memory was touched once before, because the first touch of what a hypervisor has not backed yet is dear."
+                .into(),
+            params.describe(),
+        ],
+        ..Report::default()
+    };
+    let possible = |run: &Run| !run.is_peer() || results.no_peers.is_none();
+    let plans: Vec<Vec<Run>> = chosen.iter().map(|experiment| (experiment.plan)(params).into_iter().filter(possible).collect()).collect();
+    let total: f64 = plans.iter().flatten().map(|run| run.seconds * params.repetitions as f64).sum();
+    let mut progress = Progress::new(total);
+    let mut runner = Runner::new(params, interrupt)?;
+    progress.starts("touching memory once");
+    runner.warm()?;
+    // A machine much slower than expected gets fewer repetitions rather than a run without end.
+    let patience = Duration::from_secs_f64(60.0 + 2.0 * total);
+    let start = Instant::now();
+    for (experiment, plan) in chosen.iter().zip(&plans) {
+        for repetition in 0..params.repetitions {
+            if repetition > 0 && start.elapsed() > patience {
+                progress.say(&format!("hiroma: late; {} repetitions of {} have to do", repetition, experiment.name));
+                break;
+            }
+            for run in plan {
+                if !results.has_failed(&run.key) {
+                    progress.starts(&format!("{}, {} of {}", run.key, repetition + 1, params.repetitions));
+                    match runner.execute(run, &results) {
+                        Err(Failed::Interrupted) => return Err(Failed::Interrupted),
+                        outcome => results.add(&run.key, outcome),
+                    }
+                }
+                progress.done(run.seconds);
+            }
+        }
+        let before = report.sections.len();
+        (experiment.report)(params, &results, &mut report);
+        for section in &report.sections[before..] {
+            progress.say(&format!("\n{}", section.to_text()));
+        }
+    }
+    reserve::report_metadata(params, &results, &mut report);
+    for (key, failed) in results.surprises() {
+        progress.say(&format!("hiroma: {key}: {failed}"));
+        report.preamble.push(format!("{key} failed: {failed}"));
+    }
+    report.preamble.extend(results.no_peers.clone());
+    report.preamble.extend(runner.descriptions());
+    Ok(report)
+}
+
+/// The time, in UTC, as text.
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, minute) = ((seconds / 86_400) as i64, seconds % 86_400 / 60);
+    // Civil date from days since 1970, after Howard Hinnant.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn an_experiment_that_does_not_exist_is_refused_with_those_that_do() {
+        assert_eq!(choose(&["seq".into(), "sort".into()]).unwrap().len(), 2);
+        assert_eq!(choose(&[]).unwrap().len(), EXPERIMENTS.len());
+        assert!(choose(&["sorts".into()]).err().unwrap().to_string().contains("sort-blocks"));
+    }
+
+    #[test]
+    fn every_key_is_planned_once_and_limits_refer_to_runs_before() {
+        for quick in [false, true] {
+            let params = Params::new(quick, false);
+            let mut keys = BTreeSet::new();
+            for run in EXPERIMENTS.iter().flat_map(|experiment| (experiment.plan)(&params)) {
+                for needed in run.needs() {
+                    assert!(keys.contains(needed), "{} needs {needed}", run.key);
+                }
+                assert!(keys.insert(run.key.clone()), "{} twice", run.key);
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_takes_the_time_that_the_help_says() {
+        for (quick, minutes) in [(false, 15.0), (true, 3.0)] {
+            let params = Params::new(quick, false);
+            let seconds: f64 = EXPERIMENTS.iter().flat_map(|experiment| (experiment.plan)(&params)).map(|run| run.seconds).sum();
+            let total = seconds * params.repetitions as f64 / 60.0;
+            assert!(total < minutes, "quick: {quick}: {total:.1} minutes");
+        }
+    }
+
+    #[test]
+    fn a_report_without_any_result_still_says_why_for_every_goal() {
+        let params = Params::new(true, false);
+        let mut report = Report::default();
+        for experiment in &EXPERIMENTS {
+            (experiment.report)(&params, &Results::default(), &mut report);
+        }
+        assert!(report.measures.iter().any(|measure| measure.must.is_some()));
+        for measure in report.measures.iter().filter(|measure| measure.must.is_some()) {
+            assert!(measure.value.is_none() && measure.met.is_none() && !measure.note.is_empty(), "{measure:?}");
+        }
+        assert!(!report.to_html().contains("NaN"));
+    }
+}

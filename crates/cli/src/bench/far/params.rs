@@ -1,0 +1,62 @@
+//! How large the experiments are.
+
+use super::plan::size_name;
+
+/// Sizes in bytes, unless they say otherwise.
+#[derive(Clone, Debug)]
+pub struct Params {
+    pub quick: bool,
+    pub repetitions: usize,
+    /// Memory that streams read, with a quarter of it local.
+    pub region: usize,
+    /// The same for peers, whose speed does not depend on it.
+    pub peer_region: usize,
+    /// Lines of the text of numbers.
+    pub lines: u64,
+    /// Times native that a sort may take before it is given up.
+    pub patience: f64,
+    pub reserved: usize,
+    pub touched: usize,
+    pub reserve_local: u64,
+}
+
+impl Params {
+    /// For the whole run, a short one, or one with the paper's text.
+    pub fn new(quick: bool, full_sort: bool) -> Params {
+        let lines = match (full_sort, quick) {
+            (true, _) => 56_000_000,
+            (false, false) => 14_000_000,
+            (false, true) => 3_000_000,
+        };
+        let full = Params {
+            quick,
+            repetitions: 3,
+            region: 1 << 30,
+            peer_region: 512 << 20,
+            lines,
+            patience: if full_sort { 10.0 } else { 6.0 },
+            reserved: 1 << 40,
+            touched: 4 << 30,
+            reserve_local: 512 << 20,
+        };
+        if quick { Params { region: 256 << 20, peer_region: 128 << 20, touched: 1 << 30, reserve_local: 128 << 20, ..full } } else { full }
+    }
+
+    /// Region for streams of blocks of `block` bytes: at most 16,384 of them, which with small blocks is enough.
+    pub fn region_for(&self, block: usize) -> usize {
+        self.region.min(block.saturating_mul(16_384)).max(32 << 20)
+    }
+
+    /// A line for people.
+    pub fn describe(&self) -> String {
+        format!(
+            "Streams read {} ({} with swap peers) with a quarter of it local; {} repetitions; sorts of {:.1} million lines; {} reserved and {} of it touched.",
+            size_name(self.region),
+            size_name(self.peer_region),
+            self.repetitions,
+            self.lines as f64 / 1e6,
+            size_name(self.reserved),
+            size_name(self.touched),
+        )
+    }
+}
