@@ -8,10 +8,13 @@
 //! or `poll`; a store that answers at once (compressed memory) completes inside the call.
 
 pub mod compressed;
+pub mod file;
+mod file_io;
 #[cfg(test)]
 mod model;
 pub mod slab;
 pub mod space;
+pub mod tcp;
 
 use std::os::fd::RawFd;
 use std::time::Duration;

@@ -67,7 +67,7 @@ impl Slabs {
         let slabs_max = (capacity_bytes / SLAB_BYTES as u64).min(SLABS_MAX as u64) as usize;
         let mut classes: Vec<usize> = (1..=STEP_CLASSES_MAX / STEP_BYTES).map(|step| step * STEP_BYTES).collect();
         let wide = (SLAB_BYTES / OBJECT_BYTES_MAX..SLAB_BYTES / STEP_CLASSES_MAX).rev();
-        classes.extend(wide.map(|count| SLAB_BYTES / count & !63));
+        classes.extend(wide.map(|count| (SLAB_BYTES / count) & !63));
         let books =
             Books { slabs: Vec::new(), partial: vec![NONE; classes.len()], spare: Vec::new(), spare_is_warm: false, freed_since_full: 0 };
         Ok(Slabs {

@@ -66,9 +66,12 @@ struct Chunk {
     frozen: u16,
     /// It was there before this process was forked off.
     sealed: bool,
+    /// It is empty, but its owner is not done with giving it back.
+    withheld: bool,
 }
 
 /// The allocator. See the module's text.
+#[derive(Clone)]
 pub struct Space {
     sector_bytes: usize,
     per_chunk: usize,
@@ -149,8 +152,8 @@ impl Space {
         Ok(())
     }
 
-    /// Gives sectors back. Chunks that are empty thereby are appended to `released`; they may be handed out again from then on,
-    /// so the caller must be done with giving them back before it allocates.
+    /// Gives sectors back. Chunks that are empty thereby are appended to `released`; they may be handed out again from then on.
+    /// A caller that gives their memory back outside its lock uses [`Space::withhold`] before it lets the lock go.
     pub fn free(&mut self, locs: &[Loc], released: &mut Vec<ChunkNo>) {
         for loc in locs {
             let (index, bit) = (loc.0 as usize / self.per_chunk, loc.0 as usize % self.per_chunk);
@@ -167,6 +170,23 @@ impl Space {
             }
             self.settle(index, released);
         }
+    }
+
+    /// Keeps an empty chunk from being handed out until [`Space::reopen`]. False if it is not empty.
+    pub fn withhold(&mut self, chunk: ChunkNo) -> bool {
+        let index = chunk.0 as usize;
+        if !self.chunks.get(index).is_some_and(|chunk| chunk.live == 0 && chunk.frozen == 0) {
+            return false;
+        }
+        self.chunks[index].withheld = true;
+        self.classify(index);
+        true
+    }
+
+    /// Ends what [`Space::withhold`] began.
+    pub fn reopen(&mut self, chunk: ChunkNo) {
+        self.chunks[chunk.0 as usize].withheld = false;
+        self.classify(chunk.0 as usize);
     }
 
     /// Keeps every chunk that holds something as it is, until [`Space::thaw`].
@@ -210,7 +230,7 @@ impl Space {
         for index in 0..self.chunks.len() {
             let chunk = &mut self.chunks[index];
             let was_kept = chunk.frozen > 0;
-            (chunk.frozen, chunk.held) = (0, 0);
+            (chunk.frozen, chunk.held, chunk.withheld) = (0, 0, false);
             if chunk.live > 0 {
                 chunk.sealed = true;
                 sealed_chunks += 1;
@@ -333,8 +353,8 @@ impl Space {
 
     fn classify(&mut self, index: usize) {
         let len = self.chunk_len(index);
-        let Chunk { live, frozen, sealed, .. } = self.chunks[index];
-        let open = frozen == 0 && !sealed;
+        let Chunk { live, frozen, sealed, withheld, .. } = self.chunks[index];
+        let open = frozen == 0 && !sealed && !withheld;
         let is_empty = open && live == 0 && len == self.per_chunk;
         self.empty.set(index, is_empty);
         self.partial.set(index, open && !is_empty && usize::from(live) < len);
@@ -426,6 +446,18 @@ mod tests {
         assert_eq!(take(&mut space, 2).unwrap(), first);
         space.free(&second[..1], &mut released);
         assert_eq!(released.len(), 1);
+    }
+
+    #[test]
+    fn a_withheld_chunk_is_not_handed_out() {
+        let mut space = Space::new(1 << 20, 4 << 20);
+        let locs = take(&mut space, 4).unwrap();
+        assert!(!space.withhold(ChunkNo(1)));
+        space.free(&locs, &mut Vec::new());
+        assert!(space.withhold(ChunkNo(0)));
+        assert_eq!((take(&mut space, 2).unwrap()[0], take(&mut space, 1)), (Loc(2), None));
+        space.reopen(ChunkNo(0));
+        assert_eq!(take(&mut space, 2).unwrap()[0], Loc(0));
     }
 
     #[test]
