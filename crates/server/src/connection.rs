@@ -229,7 +229,11 @@ impl Connection<'_> {
             Ok((chunk, at)) => self.receive_into(&chunk, at, len)?,
             Err(code) => {
                 self.skip(len)?;
-                let reason = if code == ErrorCode::Full { "the server's memory is full" } else { "a write must stay inside a chunk of its own session" };
+                let reason = if code == ErrorCode::Full {
+                    "the server's memory is full"
+                } else {
+                    "a write must stay inside a chunk of its own session"
+                };
                 self.fail(code, reason);
                 return Ok(());
             }

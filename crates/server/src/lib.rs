@@ -51,7 +51,8 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let chunks = options.check_memory()?;
     let listener = options.listen(key.is_some())?;
     let local_addr = listener.local_addr().map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
-    let registry = Registry::new(chunks, options.grace).map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
+    let registry =
+        Registry::new(chunks, options.grace).map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
     let server = Arc::new(Server { registry, key, log: options.log, stopping: AtomicBool::new(false) });
     (server.log)(&format!("lending {} on {local_addr}", Bytes((chunks * CHUNK) as u64)));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {

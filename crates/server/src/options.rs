@@ -48,7 +48,9 @@ pub enum ServerError {
     #[error("`{listen}` is not an address to listen on: write HOST:PORT, as in 127.0.0.1:7070 ({source})")]
     Address { listen: String, source: io::Error },
     /// Listening beyond this machine without a key.
-    #[error("{listen} can be reached from other machines, and whoever reaches it could read and write the memory: make a key (head -c 32 /dev/urandom | base64 > hiroma.key), give it to server and clients by --key-file, or listen on 127.0.0.1")]
+    #[error(
+        "{listen} can be reached from other machines, and whoever reaches it could read and write the memory: make a key (head -c 32 /dev/urandom | base64 > hiroma.key), give it to server and clients by --key-file, or listen on 127.0.0.1"
+    )]
     KeyNeeded { listen: String },
     /// The key file cannot be read.
     #[error("cannot read the key file {path}: {source}; make one with `head -c 32 /dev/urandom | base64 > {path}`", path = path.display())]

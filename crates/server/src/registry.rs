@@ -5,15 +5,15 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hiroma_kernel::sockets;
 use hiroma_units::Bytes;
 use hiroma_wire::{CHUNK, ErrorCode, SessionToken, SessionUsage};
 
-use crate::{Log, Server};
 use crate::pool::Pool;
 use crate::session::{Memory, Session, lock};
+use crate::{Log, Server};
 
 /// How often sessions without a client are looked at.
 const TEND_INTERVAL: Duration = Duration::from_millis(200);
@@ -76,13 +76,7 @@ pub struct Guest {
 
 impl Registry {
     pub fn new(chunks: usize, grace: Duration) -> io::Result<Registry> {
-        Ok(Registry {
-            pool: Pool::new(chunks)?,
-            grace,
-            listed: Mutex::default(),
-            stopping: AtomicBool::new(false),
-            bell: Condvar::new(),
-        })
+        Ok(Registry { pool: Pool::new(chunks)?, grace, listed: Mutex::default(), stopping: AtomicBool::new(false), bell: Condvar::new() })
     }
 
     pub fn pool(&self) -> &Arc<Pool> {

@@ -36,8 +36,14 @@ impl ClientSession {
     pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
         let mut hello = Vec::new();
         Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(*VERSIONS.start(), 0, &mut hello);
-        let session =
-            ClientSession { inbound: Inbound::new(), key, nonce, server_nonce: [0; 32], version: *VERSIONS.start(), state: State::AwaitChallenge };
+        let session = ClientSession {
+            inbound: Inbound::new(),
+            key,
+            nonce,
+            server_nonce: [0; 32],
+            version: *VERSIONS.start(),
+            state: State::AwaitChallenge,
+        };
         (session, hello)
     }
 

@@ -13,10 +13,14 @@ pub enum WireError {
     #[error("the peer speaks version {found} of the protocol, this program {expected}: use the same release of hiroma on both sides")]
     Version { found: u16, expected: u16 },
     /// No version in common.
-    #[error("no common version: the client speaks {client_min} to {client_max}, the server {server_min} to {server_max}; use the same release of hiroma on both sides")]
+    #[error(
+        "no common version: the client speaks {client_min} to {client_max}, the server {server_min} to {server_max}; use the same release of hiroma on both sides"
+    )]
     NoCommonVersion { client_min: u16, client_max: u16, server_min: u16, server_max: u16 },
     /// The header's own checksum does not fit it.
-    #[error("a frame header arrived damaged (checksum {found:#010x}, expected {expected:#010x}): check the network, or end whatever else writes to this connection")]
+    #[error(
+        "a frame header arrived damaged (checksum {found:#010x}, expected {expected:#010x}): check the network, or end whatever else writes to this connection"
+    )]
     Checksum { found: u32, expected: u32 },
     /// A kind of frame that does not exist.
     #[error("unknown kind of frame {0}: use the same release of hiroma on both sides")]

@@ -25,7 +25,7 @@ pub use client::{ClientEvent, ClientSession};
 pub use error::{ErrorCode, WireError};
 pub use header::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD};
 pub use inbound::Inbound;
-pub use message::{Frame, Message, MAX_BODY, Purpose, SessionToken, SessionUsage};
+pub use message::{Frame, MAX_BODY, Message, Purpose, SessionToken, SessionUsage};
 pub use server::{ServerEvent, ServerSession};
 
 /// The protocol versions that this build speaks.

@@ -1,0 +1,630 @@
+//! One connection to one server: never blocks, sends straight from the pager's frames and receives straight into them, and comes
+//! back when it breaks.
+//!
+//! Requests are answered in the order in which they were sent, so one queue is enough: its front part waits for an answer, its
+//! back part has not been sent yet. When the connection breaks, all of it is sent again on the next one. That is safe, because
+//! writes are idempotent and the server ends the older connection of a lane before it takes requests from the newer one.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hiroma_kernel::sockets;
+use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, SessionToken, WireError};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::Shared;
+use super::channel::Requests;
+use crate::store::StoreError;
+
+/// First and longest pause between attempts to connect.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long one attempt to connect may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// Most frames in one call to send.
+const BATCH: usize = 16;
+
+/// What is asked of a server.
+pub enum Ask {
+    /// A stretch of a request's buffer is read or written.
+    Transfer { request: usize, at: usize, write: bool },
+    /// Anything else; the answer is kept if `keep_answer`.
+    Control { message: Message, keep_answer: bool },
+}
+
+/// One frame that is to be sent or waits for its answer.
+struct Part {
+    id: u64,
+    addr: u64,
+    len: usize,
+    ask: Ask,
+}
+
+enum State {
+    Down {
+        since: Instant,
+        retry_at: Instant,
+        pause: Duration,
+    },
+    Connecting {
+        stream: TcpStream,
+        since: Instant,
+        attempt: Instant,
+        pause: Duration,
+    },
+    /// Connected; proving, or opening the session.
+    Greeting {
+        stream: TcpStream,
+        wire: Box<ClientSession>,
+        since: Instant,
+        attempt: Instant,
+        pause: Duration,
+    },
+    Up {
+        stream: TcpStream,
+        wire: Box<ClientSession>,
+    },
+    Dead(StoreError),
+}
+
+/// See the module's text.
+pub struct Link {
+    shared: Arc<Shared>,
+    server: usize,
+    lane: u32,
+    purpose: Purpose,
+    token: SessionToken,
+    state: State,
+    parts: VecDeque<Part>,
+    /// How many of `parts` have been sent.
+    sent: usize,
+    /// How much of the next one has been sent.
+    sent_bytes: usize,
+    next_id: u64,
+    /// Bytes of control frames of the greeting that have not been sent.
+    greeting: Vec<u8>,
+    /// Bytes that were received with something else.
+    stash: Vec<u8>,
+    /// How much of the payload that is arriving has arrived.
+    received: usize,
+    /// The socket took less than there was to send.
+    blocked: bool,
+    last_progress: Instant,
+    /// When the first of `parts` was queued.
+    busy_since: Instant,
+    /// Why the last attempt to connect failed.
+    failure: Option<String>,
+    heads: Vec<u8>,
+    /// Answers to control frames.
+    pub answers: VecDeque<Message>,
+    /// The socket has changed: whoever watches it must look anew.
+    pub changed: bool,
+    announced: bool,
+}
+
+/// Why a connection cannot go on.
+pub enum Trouble {
+    /// It broke: connect again.
+    Broken(String),
+    /// Connecting again cannot help.
+    Fatal(StoreError),
+}
+
+impl Trouble {
+    /// For trouble after which connecting again makes no sense.
+    fn into_fatal(self, shared: &Shared, server: usize) -> Trouble {
+        match self {
+            Trouble::Broken(reason) => Trouble::Fatal(shared.broken_protocol(server, &reason)),
+            fatal @ Trouble::Fatal(_) => fatal,
+        }
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Broken(error.to_string())
+    }
+}
+
+impl Link {
+    pub fn new(shared: &Arc<Shared>, server: usize, purpose: Purpose, token: SessionToken) -> Link {
+        let now = Instant::now();
+        Link {
+            lane: shared.next_lane(),
+            shared: Arc::clone(shared),
+            server,
+            purpose,
+            token,
+            state: State::Down { since: now, retry_at: now, pause: PAUSE_MIN },
+            parts: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            next_id: 1,
+            greeting: Vec::new(),
+            stash: Vec::new(),
+            received: 0,
+            blocked: false,
+            last_progress: now,
+            busy_since: now,
+            failure: None,
+            heads: Vec::new(),
+            answers: VecDeque::new(),
+            changed: false,
+            announced: false,
+        }
+    }
+
+    pub fn server(&self) -> usize {
+        self.server
+    }
+
+    /// The session that it belongs to; [`SessionToken::NEW`] until the server has named it.
+    pub fn token(&self) -> SessionToken {
+        self.token
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    pub fn is_broken(&self) -> bool {
+        !matches!(self.state, State::Up { .. } | State::Dead(_))
+    }
+
+    /// Why it will never work again, if so.
+    pub fn death(&self) -> Option<&StoreError> {
+        if let State::Dead(error) = &self.state { Some(error) } else { None }
+    }
+
+    /// Why the last attempt to connect failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Whether frames wait to be sent or answered.
+    pub fn is_busy(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// The socket, if there is one, and whether it must become writable before things can go on.
+    pub fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        match &self.state {
+            State::Connecting { stream, .. } => Some((stream.as_fd(), true)),
+            State::Greeting { stream, .. } => Some((stream.as_fd(), !self.greeting.is_empty())),
+            State::Up { stream, .. } => Some((stream.as_fd(), self.blocked)),
+            State::Down { .. } | State::Dead(_) => None,
+        }
+    }
+
+    /// Queues a frame.
+    pub fn push(&mut self, addr: u64, len: usize, ask: Ask) {
+        if self.parts.is_empty() {
+            self.last_progress = Instant::now();
+            self.busy_since = self.last_progress;
+        }
+        self.parts.push_back(Part { id: self.next_id, addr, len, ask });
+        self.next_id += 1;
+    }
+
+    /// Queues a control frame.
+    pub fn push_control(&mut self, message: Message, keep_answer: bool) {
+        let (addr, len) = if let Message::Free { addr, len } = message { (addr, len as usize) } else { (0, 0) };
+        self.push(addr, len, Ask::Control { message, keep_answer });
+    }
+
+    /// Moves everything on as far as it goes without waiting. Finished transfers go to `requests`.
+    pub fn pump(&mut self, requests: &mut Requests, look_at_idle: bool) {
+        if matches!(self.state, State::Dead(_)) {
+            self.fail_all(requests);
+            return;
+        }
+        let result = self.pump_state(requests, look_at_idle);
+        match result {
+            Ok(()) => {}
+            Err(Trouble::Fatal(error)) => self.die(error, requests),
+            Err(Trouble::Broken(reason)) => self.break_off(&reason, requests),
+        }
+    }
+
+    fn pump_state(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {
+        if matches!(self.state, State::Up { .. }) {
+            return self.pump_up(requests, look_at_idle);
+        }
+        let now = Instant::now();
+        if let State::Down { retry_at, .. } = self.state {
+            if now < retry_at {
+                return Ok(());
+            }
+            self.connect(now)?;
+        }
+        if let State::Connecting { .. } | State::Greeting { .. } = &self.state {
+            self.greet(now)?;
+        }
+        if matches!(self.state, State::Up { .. }) { self.pump_up(requests, look_at_idle) } else { Ok(()) }
+    }
+
+    /// Starts to connect.
+    fn connect(&mut self, now: Instant) -> Result<(), Trouble> {
+        let State::Down { since, pause, .. } = self.state else { return Ok(()) };
+        let addrs = &self.shared.servers[self.server].addrs;
+        // Several addresses of one name are tried in turn.
+        let turn = (now.duration_since(since).as_millis() / 100) as usize;
+        let addr = addrs[turn % addrs.len()];
+        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        let connected: rustix::io::Result<()> = match addr {
+            SocketAddr::V4(addr) => rustix::net::connect(&socket, &addr),
+            SocketAddr::V6(addr) => rustix::net::connect(&socket, &addr),
+        };
+        match connected {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let stream = TcpStream::from(socket);
+        sockets::tune(&stream)?;
+        self.changed = true;
+        self.state = State::Connecting { stream, since, attempt: now, pause };
+        Ok(())
+    }
+
+    /// Waits for the connection, proves who we are, and opens the session.
+    fn greet(&mut self, now: Instant) -> Result<(), Trouble> {
+        let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state else { return Ok(()) };
+        let attempt = *attempt;
+        if let State::Connecting { stream, since, pause, .. } = &mut self.state {
+            if let Some(error) = stream.take_error()? {
+                return Err(error.into());
+            }
+            if stream.peer_addr().is_ok() {
+                let (wire, hello) = ClientSession::start(self.shared.key.clone(), sockets::random());
+                (self.greeting, self.stash, self.received) = (hello, Vec::new(), 0);
+                let (stream, since, pause) = (stream.try_clone()?, *since, *pause);
+                self.state = State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
+                self.changed = true;
+            }
+        }
+        while let State::Greeting { stream, wire, .. } = &mut self.state {
+            while !self.greeting.is_empty() {
+                match (&*stream).write(&self.greeting) {
+                    Ok(sent) => drop(self.greeting.drain(..sent)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // The server may have said why before it closed.
+                    Err(_) => break,
+                }
+            }
+            let mut bytes = [0; HEADER_BYTES + 256];
+            let missing = wire.missing();
+            let received = match (&*stream).read(&mut bytes[..missing]) {
+                Ok(0) => return Err(Trouble::Broken("the server closed the connection while being greeted".to_owned())),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let (_, event) = wire.receive(&bytes[..received]).map_err(|error| self.shared.refusal(self.server, &error))?;
+            match event {
+                None => {}
+                Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
+                Some(ClientEvent::Ready) => {
+                    let open = Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
+                    open.encode(wire.version(), 0, &mut self.greeting);
+                }
+                Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
+            }
+        }
+        if !matches!(self.state, State::Up { .. }) && now.duration_since(attempt) > ATTEMPT_MAX {
+            return Err(Trouble::Broken("the server accepts connections but does not answer".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self, frame: Frame) -> Result<(), Trouble> {
+        match frame.message {
+            Message::Opened { token, usage } => {
+                self.token = token;
+                self.shared.books().servers[self.server].told(usage);
+            }
+            Message::Error { code, text } => {
+                let error = WireError::Told { code, text };
+                return Err(self.shared.refusal(self.server, &error));
+            }
+            other => {
+                let error = WireError::Unexpected { kind: other.kind(), expected: "a session" };
+                return Err(self.shared.refusal(self.server, &error));
+            }
+        }
+        let State::Greeting { stream, wire, .. } =
+            std::mem::replace(&mut self.state, State::Dead(self.shared.broken_protocol(self.server, "")))
+        else {
+            unreachable!("only a link that is greeting gets here")
+        };
+        (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
+        self.stash.clear();
+        self.state = State::Up { stream, wire };
+        self.last_progress = Instant::now();
+        if std::mem::take(&mut self.announced) {
+            (self.shared.log)(&format!("{} is back; going on", self.shared.servers[self.server].text));
+        }
+        Ok(())
+    }
+
+    fn pump_up(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {
+        self.send(requests)?;
+        if self.sent > 0 || look_at_idle || !self.stash.is_empty() {
+            self.receive(requests)?;
+        }
+        if look_at_idle && self.is_busy() {
+            let waited = self.last_progress.elapsed();
+            if waited > self.shared.timeout {
+                let store = self.shared.servers[self.server].text.clone();
+                return Err(Trouble::Fatal(StoreError::Unreachable { store, waited }));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, requests: &Requests) -> Result<(), Trouble> {
+        let State::Up { stream, wire } = &mut self.state else { return Ok(()) };
+        self.blocked = false;
+        while self.sent < self.parts.len() {
+            let batch = self.parts.range(self.sent..).take(BATCH);
+            let mut heads_end = [0; BATCH];
+            self.heads.clear();
+            for (part, end) in batch.clone().zip(&mut heads_end) {
+                part.encode(wire.version(), &mut self.heads);
+                *end = self.heads.len();
+            }
+            let head_of = |index: usize| index.checked_sub(1).map_or(0, |before| heads_end[before])..heads_end[index];
+            let mut slices: [IoSlice<'_>; 2 * BATCH] = [IoSlice::new(&[]); 2 * BATCH];
+            let mut skip = self.sent_bytes;
+            for (index, part) in batch.clone().enumerate() {
+                for (slice, bytes) in slices[2 * index..].iter_mut().zip([&self.heads[head_of(index)], part.payload(requests)]) {
+                    let skipped = skip.min(bytes.len());
+                    skip -= skipped;
+                    *slice = IoSlice::new(&bytes[skipped..]);
+                }
+            }
+            let mut taken = match (&*stream).write_vectored(&slices[..2 * batch.len()]) {
+                Ok(0) => return Err(Trouble::Broken("the connection takes no more bytes".to_owned())),
+                Ok(taken) => taken,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for (index, part) in batch.enumerate() {
+                let left = head_of(index).len() + part.payload(requests).len() - self.sent_bytes;
+                if taken < left {
+                    self.sent_bytes += taken;
+                    break;
+                }
+                taken -= left;
+                self.sent_bytes = 0;
+                self.sent += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives until the socket is empty or something is finished.
+    fn receive(&mut self, requests: &mut Requests) -> Result<(), Trouble> {
+        let finished_before = requests.finished();
+        loop {
+            self.take_stash(requests)?;
+            if requests.finished() > finished_before {
+                return Ok(());
+            }
+            let front = self.front_read();
+            let State::Up { stream, wire } = &mut self.state else { return Ok(()) };
+            let missing = wire.missing();
+            let mut head = [0; HEADER_BYTES + 256];
+            let mut tail = [0; HEADER_BYTES];
+            // The front of the queue says where the next payload will belong, before its header has come.
+            let target = match front {
+                Some((request, at, len)) => requests.target(request, at + self.received, len - self.received),
+                None => &mut [],
+            };
+            let target_len = target.len();
+            let mut slices = [IoSliceMut::new(&mut head[..missing]), IoSliceMut::new(target), IoSliceMut::new(&mut tail)];
+            let received = match (&*stream).read_vectored(&mut slices) {
+                Ok(0) => return Err(Trouble::Broken("the server closed the connection".to_owned())),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            self.last_progress = Instant::now();
+            let of_head = received.min(missing);
+            let of_target = (received - of_head).min(target_len);
+            let of_tail = received - of_head - of_target;
+            self.settle(&head[..of_head], of_target, &tail[..of_tail], requests)?;
+        }
+    }
+
+    /// What was received: the end of a frame's head, then bytes that already lie where the front read expects its payload, then
+    /// more.
+    fn settle(&mut self, head: &[u8], in_place: usize, tail: &[u8], requests: &mut Requests) -> Result<(), Trouble> {
+        let place = self.front_read().map(|(request, at, _)| (request, at + self.received));
+        self.feed(head, requests)?;
+        let State::Up { wire, .. } = &mut self.state else { return Ok(()) };
+        if in_place > 0 && wire.inbound().payload_left() > 0 {
+            wire.inbound().payload_received(in_place);
+            self.received += in_place;
+            self.finish_read(requests);
+        } else if in_place > 0 {
+            // Not the payload that was expected but an error, whose text now lies in the frame.
+            let (request, at) = place.expect("bytes were received into the buffer of the front read");
+            self.stash.extend_from_slice(requests.target(request, at, in_place));
+        }
+        self.stash.extend_from_slice(tail);
+        Ok(())
+    }
+
+    /// The request, place and length of the read that is due to be answered, if it is one.
+    fn front_read(&self) -> Option<(usize, usize, usize)> {
+        match self.parts.front() {
+            Some(&Part { ask: Ask::Transfer { request, at, write: false }, len, .. }) if self.sent > 0 => Some((request, at, len)),
+            _ => None,
+        }
+    }
+
+    fn take_stash(&mut self, requests: &mut Requests) -> Result<(), Trouble> {
+        if self.stash.is_empty() {
+            return Ok(());
+        }
+        let stash = std::mem::take(&mut self.stash);
+        self.feed(&stash, requests)
+    }
+
+    /// Takes bytes in that do not lie where they belong yet.
+    fn feed(&mut self, bytes: &[u8], requests: &mut Requests) -> Result<(), Trouble> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let State::Up { wire, .. } = &mut self.state else { return Ok(()) };
+            let due = wire.inbound().payload_left().min(bytes.len() - used);
+            if due > 0 {
+                wire.inbound().payload_received(due);
+                let (request, at, _) = self.front_read().expect("a payload is announced only to the read that asked for it");
+                requests.target(request, at + self.received, due).copy_from_slice(&bytes[used..used + due]);
+                self.received += due;
+                used += due;
+                self.finish_read(requests);
+                continue;
+            }
+            let (taken, event) = wire.receive(&bytes[used..]).map_err(|error| self.shared.refusal(self.server, &error))?;
+            used += taken;
+            match event {
+                Some(ClientEvent::Frame(frame)) => self.answer(frame, requests)?,
+                Some(_) => return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "a greeting came twice"))),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_read(&mut self, requests: &mut Requests) {
+        let State::Up { wire, .. } = &mut self.state else { return };
+        if wire.inbound().payload_left() == 0 {
+            self.received = 0;
+            let part = self.pop();
+            if let Ask::Transfer { request, .. } = part.ask {
+                requests.part_done(request, Ok(()));
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Part {
+        self.sent -= 1;
+        self.parts.pop_front().expect("a part that was sent is in the queue")
+    }
+
+    /// One frame has come; if it is a `ReadReply`, its payload is still to come.
+    fn answer(&mut self, frame: Frame, requests: &mut Requests) -> Result<(), Trouble> {
+        let Frame { id, message } = frame;
+        if let (0, Message::Error { code, text }) = (id, &message) {
+            let error = WireError::Told { code: *code, text: text.clone() };
+            return Err(self.shared.refusal(self.server, &error).into_fatal(&self.shared, self.server));
+        }
+        let front = self.parts.front().filter(|part| self.sent > 0 && part.id == id);
+        let Some(front) = front else {
+            return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "an answer came to no request")));
+        };
+        match (&front.ask, message) {
+            (Ask::Transfer { write: false, .. }, Message::ReadReply { addr, len }) if addr == front.addr && len as usize == front.len => {
+                self.received = 0;
+            }
+            (Ask::Transfer { request, write: true, .. }, Message::Ack) => {
+                requests.part_done(*request, Ok(()));
+                self.pop();
+            }
+            (Ask::Transfer { request, write, .. }, Message::Error { code, text }) => {
+                let error = self.shared.request_failed(self.server, *write, code, &text);
+                requests.part_done(*request, Err(error));
+                self.pop();
+            }
+            (Ask::Control { .. }, message) => {
+                let Ask::Control { message: question, keep_answer } = self.pop().ask else { unreachable!("just looked at") };
+                self.shared.note_answer(self.server, &question, &message);
+                if keep_answer {
+                    self.answers.push_back(message);
+                }
+            }
+            _ => return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "an answer does not fit its request"))),
+        }
+        Ok(())
+    }
+
+    /// The connection broke: connect again, unless that has been tried for long enough.
+    fn break_off(&mut self, reason: &str, requests: &mut Requests) {
+        let now = Instant::now();
+        let text = &self.shared.servers[self.server].text;
+        let (since, pause) = match self.state {
+            State::Down { since, pause, .. } | State::Connecting { since, pause, .. } | State::Greeting { since, pause, .. } => {
+                (since, pause)
+            }
+            State::Up { .. } => {
+                self.announced = true;
+                let patience = self.shared.timeout;
+                (self.shared.log)(&format!("lost the connection to {text} ({reason}); trying again for up to {patience:?}"));
+                (now, Duration::ZERO)
+            }
+            State::Dead(_) => return,
+        };
+        self.failure = Some(reason.to_owned());
+        // A link that nobody waits for may stay down for as long as it likes.
+        let waited = now.duration_since(since.max(self.busy_since));
+        if self.is_busy() && waited > self.shared.timeout {
+            let store = format!("{text} ({reason})");
+            return self.die(StoreError::Unreachable { store, waited: Duration::from_secs(waited.as_secs()) }, requests);
+        }
+        self.state = State::Down { since, retry_at: now + pause, pause: (2 * pause).clamp(PAUSE_MIN, PAUSE_MAX) };
+        (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
+        self.stash.clear();
+        self.greeting.clear();
+        self.changed = true;
+    }
+
+    fn die(&mut self, error: StoreError, requests: &mut Requests) {
+        self.state = State::Dead(error);
+        self.changed = true;
+        self.fail_all(requests);
+    }
+
+    fn fail_all(&mut self, requests: &mut Requests) {
+        let State::Dead(error) = &self.state else { return };
+        for part in self.parts.drain(..) {
+            match part.ask {
+                Ask::Transfer { request, .. } => requests.part_done(request, Err(error.clone())),
+                Ask::Control { message: question, .. } => self.shared.note_no_answer(self.server, &question),
+            }
+        }
+        self.sent = 0;
+    }
+}
+
+impl Part {
+    fn encode(&self, version: u16, out: &mut Vec<u8>) {
+        match &self.ask {
+            Ask::Transfer { write, .. } => {
+                let kind = if *write { Kind::Write } else { Kind::Read };
+                out.extend_from_slice(&Header { version, kind, id: self.id, addr: self.addr, len: self.len as u32 }.encode());
+            }
+            Ask::Control { message, .. } => message.encode(version, self.id, out),
+        }
+    }
+
+    fn payload<'a>(&self, requests: &'a Requests) -> &'a [u8] {
+        match self.ask {
+            Ask::Transfer { request, at, write: true } => requests.source(request, at, self.len),
+            _ => &[],
+        }
+    }
+}
