@@ -60,4 +60,18 @@ impl FrameBuf {
         // SAFETY: the contract of `new`; exclusive with the borrow of `self`.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
+
+    /// Cuts the buffer in two: the first `mid` bytes, and the rest.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        assert!(mid <= self.len, "{mid} lies behind the end of {} bytes", self.len);
+        // SAFETY: the parts do not overlap, and whoever has both has the whole.
+        unsafe { (FrameBuf::new(self.start, mid), FrameBuf::new(self.start.add(mid), self.len - mid)) }
+    }
+
+    /// Puts together what `split_at` cut: `rest` begins where this buffer ends.
+    pub fn join(self, rest: Self) -> Self {
+        assert_eq!(self.addr() + self.len, rest.addr(), "the parts are neighbours");
+        // SAFETY: both parts are the holder's alone, and they are one stretch of memory.
+        unsafe { FrameBuf::new(self.start, self.len + rest.len) }
+    }
 }

@@ -1,12 +1,12 @@
 //! A lock that survives fork: the parent holds it across the fork, parent and child both let it go afterwards.
 //!
 //! Contract: the value is reached through a [`Guard`] only, and at most one exists, except that `hold` keeps the lock without a guard
-//! until `let_go`. Waiters spin for a short while and then sleep on a futex. It never allocates.
+//! until `resume_held`. Waiters spin for a short while and then sleep on a futex. It never allocates.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags, Timespec};
@@ -19,6 +19,7 @@ const SPINS: u32 = 100;
 /// A value behind a futex lock.
 pub struct Lock<T> {
     state: AtomicU32,
+    held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -28,7 +29,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
@@ -55,24 +56,15 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Keeps the lock when `guard` is gone, until [`Lock::let_go`]: across a fork.
+    /// Keeps the lock when `guard` is gone, until [`Lock::resume_held`]: across a fork.
     pub fn hold(guard: Guard<'_, T>) {
+        guard.lock.held.store(true, Ordering::Release);
         std::mem::forget(guard);
     }
 
-    /// Ends what [`Lock::hold`] began; in the forked child too, where nobody else can be waiting.
-    ///
-    /// # Safety
-    /// The caller (or, in a child, the thread that forked) has called `hold` on this lock and not yet `let_go`.
-    pub unsafe fn let_go(&self) {
-        self.release();
-    }
-
-    /// The guard of a lock that is held by [`Lock::hold`].
-    ///
-    /// # Safety
-    /// As for `let_go`, which must not be called as well.
-    pub unsafe fn resume(&self) -> Guard<'_, T> {
+    /// The guard of a lock that is held by [`Lock::hold`]; in a forked child too, where nobody else can be waiting.
+    pub fn resume_held(&self) -> Guard<'_, T> {
+        assert!(self.held.swap(false, Ordering::AcqRel), "resume_held without hold");
         Guard { lock: self }
     }
 }
@@ -173,8 +165,7 @@ mod tests {
         let other = lock.clone();
         let thread = std::thread::spawn(move || *other.lock() += 1);
         std::thread::sleep(Duration::from_millis(20));
-        // SAFETY: held by `hold` above.
-        let mut guard = unsafe { lock.resume() };
+        let mut guard = lock.resume_held();
         assert_eq!(*guard, 0);
         *guard = 5;
         drop(guard);

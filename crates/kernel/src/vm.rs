@@ -158,3 +158,9 @@ pub fn touch(addr: usize, len: usize) {
         unsafe { (*(page as *const std::sync::atomic::AtomicU64)).fetch_or(0, std::sync::atomic::Ordering::Relaxed) };
     }
 }
+
+/// Lends staging memory to a request: mapped, and used by nobody else until the buffer is gone (the module's contract).
+pub fn lend(addr: usize, len: usize) -> crate::frame::FrameBuf {
+    // SAFETY: the module's contract, which the pager's frame table keeps: a frame belongs to one request at a time.
+    unsafe { crate::frame::FrameBuf::new(addr as *mut u8, len) }
+}

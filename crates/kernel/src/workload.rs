@@ -34,7 +34,9 @@ impl Region {
 
     /// Takes `len` bytes at `addr` that somebody else has mapped, after a look at `/proc/self/maps` whether it is so.
     pub fn adopt(addr: usize, len: usize) -> io::Result<Region> {
-        let refused = |reason: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {addr:#x} cannot be measured with: {reason}"));
+        let refused = |reason: &str| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {addr:#x} cannot be measured with: {reason}"))
+        };
         if addr % PAGE != 0 || len % PAGE != 0 || len == 0 {
             return Err(refused("they are not whole pages"));
         }

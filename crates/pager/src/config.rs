@@ -248,7 +248,18 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "memory", "file:", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999", "compressed:0", "compressed:-1", "compressed:1Q"] {
+        for text in [
+            "",
+            "memory",
+            "file:",
+            "tcp://",
+            "tcp://host",
+            "tcp://host:0",
+            "tcp://host:99999",
+            "compressed:0",
+            "compressed:-1",
+            "compressed:1Q",
+        ] {
             assert!(parse_stores(text).is_err(), "{text}");
         }
         for text in ["3K", "8M", "2K", "x"] {

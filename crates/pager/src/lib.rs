@@ -1,5 +1,29 @@
 //! Far memory in the process: regions whose pages live partly in local memory and partly in a store.
+//!
+//! Enter at [`Pager`]. What happens on a fault is in `fault`, how memory becomes free in `evict`, what is known in `core`; pages
+//! change their place in `mover` only.
 
+mod addresses;
 pub mod config;
+mod content;
 pub mod control;
+mod core;
+mod discard;
+mod error;
+mod evict;
+mod extent;
+pub mod fatal;
+mod fault;
+mod fetch;
+mod fork;
+mod frames;
+pub mod hooks;
+mod live;
+mod mover;
+mod pager;
 pub mod store;
+
+pub use config::Config;
+pub use control::{Counter, Snapshot};
+pub use error::PagerError;
+pub use pager::{Advice, Pager};

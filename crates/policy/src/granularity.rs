@@ -18,7 +18,7 @@ pub enum Mode {
 
 /// What is remembered of one extent. All zeros: nothing yet.
 #[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, zerocopy::FromZeros)]
 pub struct ExtentHistory {
     /// Fault clock at the last small fault, coarse.
     fault_tick: u16,
@@ -29,6 +29,18 @@ pub struct ExtentHistory {
     /// `BOUGHT`, `EVICTED`, and the number of bad purchases.
     flags: u8,
     reserved: u8,
+}
+
+impl ExtentHistory {
+    /// The program said that the extent will be used from end to end: it comes back whole.
+    pub fn hint_dense(&mut self) {
+        self.flags = BOUGHT;
+    }
+
+    /// The program said that the extent will be used here and there: it comes back in sectors, and buying it is dear.
+    pub fn hint_sparse(&mut self) {
+        self.flags = MOST_STRIKES << STRIKES_SHIFT;
+    }
 }
 
 /// The extent was bought (or proved useful as a whole): its next far fault is served whole.

@@ -17,10 +17,11 @@ use hiroma_units::PAGES_PER_EXTENT;
 /// A block worth fetching now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefetchRequest {
-    /// First page of the block, counted from the start of the arena. It may lie outside of anything mapped: the caller looks.
+    /// The page at which the stream enters the block, counted from the start of the arena: the block's first page, except where a
+    /// downward stream of small blocks asks for a whole extent. It may lie outside of anything mapped: the caller looks.
     pub page: u64,
-    /// Pages of the block, as in the fault that led here. Where the page lies in an extent that is far as a whole, the caller may
-    /// fetch all of that instead.
+    /// Pages of the block, as in the fault that led here; but where a dense stream of small blocks enters the next extent, it asks
+    /// for all of that (512). The caller fetches the extent if it is far as a whole and modes are free, else the sector at `page`.
     pub unit: u16,
     /// The block must be fetched but not mapped: the fault on it is wanted.
     pub leave_unmapped: bool,
@@ -86,6 +87,8 @@ pub struct Prefetcher {
     tick: u32,
     /// Sinks when blocks leave unused, rises when they are used; below zero, new streams must prove themselves first.
     trust: i16,
+    /// Most pages that may be ahead of all streams together.
+    ahead_max_pages: u64,
 }
 
 impl Prefetcher {
@@ -99,7 +102,14 @@ impl Prefetcher {
             recent_next: 0,
             tick: 0,
             trust: 0,
+            ahead_max_pages: u64::MAX,
         }
+    }
+
+    /// Bounds what may be ahead of all streams together; an eighth of local memory is usual. What is fetched ahead of one stream
+    /// would otherwise push out what was fetched ahead of another.
+    pub fn set_ahead_max_pages(&mut self, pages: u64) {
+        self.ahead_max_pages = pages;
     }
 
     /// A fault on page `page` of the arena, in an extent whose blocks have `unit` pages (a power of two up to 512). Appends blocks
@@ -126,7 +136,10 @@ impl Prefetcher {
                 index
             }
         };
-        self.streams[index].request(budget, out);
+        let others = self.streams.iter().enumerate().filter(|&(other, stream)| other != index && stream.is_alive(tick));
+        let ahead: u64 = others.map(|(_, stream)| stream.ahead_pages()).sum::<u64>() + self.streams[index].ahead_pages();
+        let room = self.ahead_max_pages.saturating_sub(ahead) / u64::from(unit);
+        self.streams[index].request(budget.min(room as usize), out);
     }
 
     /// Whether `page` continues a stream that is dense enough to be worth whole extents. Asked before `on_fault`.
@@ -277,6 +290,12 @@ impl Stream {
         if self.step < 0 { -distance } else { distance }
     }
 
+    /// Pages that were requested and not reached yet.
+    fn ahead_pages(&self) -> u64 {
+        let places = self.head.abs_diff(self.edge) / self.step.unsigned_abs().max(1);
+        places * u64::from(self.unit)
+    }
+
     /// Whether a fault on `page` is one that this stream would make.
     fn explains(&self, page: u64, unit: u16) -> bool {
         let place = page & !(u64::from(unit) - 1);
@@ -346,7 +365,13 @@ impl Stream {
         let (mut edge, mut last) = (self.edge, self.edge & mask);
         while out.len() - first < blocks {
             let Some(next) = edge.checked_add_signed(self.step) else { break };
+            let enters_extent = self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
             edge = next;
+            if enters_extent {
+                // Left unmapped: the fault on it tells how the extent came, and the stream goes on in that size.
+                out.push(PrefetchRequest { page: next & mask, unit: HUGE, leave_unmapped: true });
+                break;
+            }
             // Small steps may fall into the same block twice.
             if next & mask != last {
                 last = next & mask;

@@ -38,7 +38,7 @@ pub fn fork(worker: &mut Worker) {
 
 fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     let pager = &worker.checker.pager;
-    pager.before_fork();
+    pager.before_fork(&[]);
     match page::fork() {
         0 => {
             pager.after_fork_in_child();

@@ -415,6 +415,11 @@ impl<'a> Worker<'a> {
             own.maps.extend([head, map].into_iter().filter(|part| part.pages() > 0));
             map = middle;
         }
+        if self.random.once_in(3) {
+            // What comes to lie there next must be usable all the same.
+            let prot = if self.random.once_in(2) { libc::PROT_NONE } else { libc::PROT_READ };
+            self.did("protect before unmap", map.addr, self.checker.pager.protect(map.addr, map.bytes(), prot));
+        }
         self.did("unmap", map.addr, self.checker.pager.unmap(map.addr, map.bytes()));
     }
 

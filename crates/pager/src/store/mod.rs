@@ -7,14 +7,19 @@
 //! Requests go through a [`Channel`], one per thread, with many under way at a time. A channel never blocks in `read`, `write`
 //! or `poll`; a store that answers at once (compressed memory) completes inside the call.
 
+pub mod chain;
 pub mod compressed;
+pub mod faulty;
 pub mod file;
 mod file_io;
 #[cfg(test)]
 mod model;
+mod open;
 pub mod slab;
 pub mod space;
 pub mod tcp;
+
+pub use open::open;
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -87,7 +92,8 @@ pub trait Store: Send + Sync {
     /// How full it is.
     fn usage(&self) -> StoreUsage;
 
-    /// Called in the parent, with no request under way, before the process forks: from now on sectors that exist must keep
+    /// Called in the parent, with no request under way and no other call running until the fork is over, before the process
+    /// forks: from now on sectors that exist must keep
     /// their content (neither overwritten nor reused) until every `ForkGuard` of this fork is dropped.
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError>;
 }
@@ -121,7 +127,8 @@ pub trait Channel: Send {
     /// Moves things on without blocking and appends what has finished to `out`.
     fn poll(&mut self, out: &mut Vec<Completion>);
 
-    /// Descriptors to wait on (for reading) while requests are under way; empty where `poll` alone suffices.
+    /// Descriptors to wait on (for reading) while requests are under way; empty where `poll` alone suffices. Poll first: what
+    /// was done at once rings no bell.
     fn wait_fds(&self) -> Vec<RawFd>;
 
     /// Requests under way.

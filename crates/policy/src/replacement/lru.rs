@@ -3,14 +3,15 @@
 //! Use shows only in the staging area: a block that is touched there was used, one that is not was not. So this is LRU by second
 //! chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted in bytes because blocks differ 512 to 1 in size:
 //!
-//! - `stream`: blocks of sequential streams. Left behind first, once the stream is a little way past them.
+//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the stream is a little way past them.
 //! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
 //!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
 //! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
-//!   without being staged, once or twice: staging them would most likely only cost a fault.
+//!   without being staged, once or twice: staging them would most likely only cost a fault. Half as many bytes leave from here
+//!   as from `recent`, however many that are: what was in use once and is not any more must not stay for ever.
 //! - `cold`: blocks that somebody said will not be needed; they go before all others.
 
-use hiroma_units::BlockId;
+use hiroma_units::{BlockId, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
 
 use super::queue::{Queue, share};
@@ -20,6 +21,10 @@ use super::{Hint, Origin, Replacement};
 const RECENT_SHARE: u8 = 64;
 /// Share of the bytes (of 256) by which a stream is ahead of the blocks that it leaves behind.
 const STREAM_SHARE: u8 = 16;
+/// So many pages leave from the recent blocks for each one from the frequent blocks.
+const RECENT_PER_FREQUENT: i64 = 2;
+/// How far the two may get from that before it is made up for: an extent's worth.
+const OWED_PAGES_MAX: i64 = RECENT_PER_FREQUENT * PAGES_PER_EXTENT as i64;
 /// Most blocks that one call passes over because they have laps left; bounds the time of a call.
 const LAPS_PER_CALL: u32 = 8;
 
@@ -31,6 +36,8 @@ pub struct Lru {
     frequent: Queue,
     heat: Heat,
     recent_share: u8,
+    /// Pages that left from `recent`, less `RECENT_PER_FREQUENT` times those that left from `frequent`.
+    owed_pages: i64,
 }
 
 impl Default for Lru {
@@ -48,7 +55,7 @@ impl Lru {
     /// A policy in which recent blocks may keep `recent_share`/256 of the bytes.
     pub fn with_recent_share(recent_share: u8) -> Self {
         let (cold, stream, recent, frequent) = <(Queue, Queue, Queue, Queue)>::default();
-        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share }
+        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share, owed_pages: 0 }
     }
 
     fn pages(&self) -> u64 {
@@ -61,10 +68,17 @@ impl Lru {
         if self.stream.pages() > share(pages, STREAM_SHARE) {
             return self.stream.pop();
         }
-        if self.recent.pages() > share(pages, self.recent_share) {
-            return self.recent.pop();
+        if self.recent.pages() > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
+            let block = self.recent.pop()?;
+            self.owed_pages += block.pages() as i64;
+            return Some(block);
         }
-        self.frequent.pop().or_else(|| self.recent.pop()).or_else(|| self.stream.pop())
+        if let Some(block) = self.frequent.pop() {
+            self.owed_pages = (self.owed_pages - RECENT_PER_FREQUENT * block.pages() as i64).max(-OWED_PAGES_MAX);
+            return Some(block);
+        }
+        self.owed_pages = 0;
+        self.recent.pop().or_else(|| self.stream.pop())
     }
 }
 
@@ -76,7 +90,10 @@ impl Replacement for Lru {
             return;
         }
         self.heat.forget(block);
-        if origin == Origin::Stream { self.stream.push(block) } else { self.recent.push(block) }
+        match origin {
+            Origin::Stream | Origin::Prefetch => self.stream.push(block),
+            _ => self.recent.push(block),
+        }
     }
 
     fn hinted(&mut self, block: BlockId, hint: Hint) {

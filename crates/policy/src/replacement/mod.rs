@@ -20,9 +20,9 @@ pub enum Origin {
     Fresh,
     /// Fetched because the program waited for it.
     Demand,
-    /// Fetched ahead of need.
+    /// Fetched ahead of need, for whatever reason.
     Prefetch,
-    /// Fetched, on demand or ahead, as part of a sequential stream: likely to be used once and then left behind.
+    /// The program waited for it, or it is fresh, as part of a stream: likely to be used once and then left behind.
     Stream,
     /// Touched while it was staged.
     Rescued,

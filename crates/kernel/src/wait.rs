@@ -1,0 +1,32 @@
+//! Waiting for descriptors.
+//!
+//! Contract: the numbers are of descriptors that are open during the call; a closed one only makes the call return early.
+#![allow(unsafe_code)]
+
+use std::os::fd::{BorrowedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Most descriptors that one call waits for.
+const MOST: usize = 32;
+
+/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Never allocates.
+pub fn readable(fds: &[RawFd], ms: i64) {
+    let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    let count = fds.len().min(MOST);
+    if count == 0 {
+        std::thread::yield_now();
+        return;
+    }
+    // SAFETY: see the module's contract.
+    let borrow = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
+    let first = borrow(fds[0]);
+    let mut set: [PollFd<'_>; MOST] = std::array::from_fn(|at| {
+        if at < count {
+            PollFd::from_borrowed_fd(borrow(fds[at]), PollFlags::IN)
+        } else {
+            PollFd::from_borrowed_fd(first, PollFlags::empty())
+        }
+    });
+    let _ = poll(&mut set[..count], Some(&timeout));
+}

@@ -1,0 +1,289 @@
+//! Which parts of the arena are in use, and how: sets of address intervals, and the choice of free ones. Pure.
+
+use std::collections::BTreeMap;
+
+use hiroma_units::EXTENT;
+
+/// A set of addresses, as disjoint intervals `start -> end`.
+#[derive(Debug, Default, Clone)]
+pub struct IntervalSet {
+    map: BTreeMap<usize, usize>,
+}
+
+impl IntervalSet {
+    /// Whether it has no addresses.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Adds `start..end`.
+    pub fn insert(&mut self, start: usize, end: usize) {
+        let (mut start, mut end) = (start, end);
+        if start >= end {
+            return;
+        }
+        if let Some((&before, &before_end)) = self.map.range(..=start).next_back() {
+            if before_end >= start {
+                start = before;
+                end = end.max(before_end);
+            }
+        }
+        while let Some((&after, &after_end)) = self.map.range(start..=end).next() {
+            self.map.remove(&after);
+            end = end.max(after_end);
+        }
+        self.map.insert(start, end);
+    }
+
+    /// Takes `start..end` out.
+    pub fn remove(&mut self, start: usize, end: usize) {
+        for (from, to) in self.overlaps(start, end) {
+            let (&whole_start, &whole_end) = self.map.range(..=from).next_back().expect("an overlap lies in an interval");
+            self.map.remove(&whole_start);
+            if whole_start < from {
+                self.map.insert(whole_start, from);
+            }
+            if to < whole_end {
+                self.map.insert(to, whole_end);
+            }
+        }
+    }
+
+    /// The parts of `start..end` that are in the set, in order.
+    pub fn overlaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let first = self.map.range(..=start).next_back().map_or(start, |(&from, _)| from);
+        self.map
+            .range(first..end.max(first))
+            .filter(|&(&from, &to)| from < end && to > start)
+            .map(|(&from, &to)| (from.max(start), to.min(end)))
+            .collect()
+    }
+
+    /// Whether any of `start..end` is in the set.
+    pub fn touches(&self, start: usize, end: usize) -> bool {
+        self.map.range(..end).next_back().is_some_and(|(_, &to)| to > start)
+    }
+
+    /// Whether all of `start..end` is in the set.
+    pub fn covers(&self, start: usize, end: usize) -> bool {
+        self.map.range(..=start).next_back().is_some_and(|(_, &to)| to >= end)
+    }
+
+    /// The first interval with room for `len` bytes aligned to `align`: where to put them.
+    fn first_fit(&self, len: usize, align: usize) -> Option<usize> {
+        self.map.iter().find_map(|(&start, &end)| {
+            let at = start.next_multiple_of(align);
+            (at < end && end - at >= len).then_some(at)
+        })
+    }
+
+    /// Total length.
+    pub fn bytes(&self) -> usize {
+        self.map.iter().map(|(start, end)| end - start).sum()
+    }
+}
+
+/// Where an allocation came from; decides how it is given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// First address.
+    pub addr: usize,
+    /// Extents that were not in use before and must be made accessible: start and length.
+    pub opened: Option<(usize, usize)>,
+}
+
+/// The arena's addresses.
+#[derive(Debug)]
+pub struct Addresses {
+    base: usize,
+    len: usize,
+    /// Whole extents that nothing uses.
+    free: IntervalSet,
+    /// Free parts of the extents that small mappings share.
+    pool_free: IntervalSet,
+    /// All extents of that kind.
+    pool: IntervalSet,
+    /// What the program has mapped.
+    pub mapped: IntervalSet,
+    /// Parts with another protection than reading and writing.
+    pub special: IntervalSet,
+    /// Parts that somebody else mapped over, or that were unmapped behind our back.
+    pub foreign: IntervalSet,
+    /// Parts that must stay local.
+    pub pinned: IntervalSet,
+}
+
+/// Mappings below this size share extents.
+const SHARED_BELOW: usize = 1 << 20;
+/// Extents are opened for small mappings so many bytes at a time.
+const POOL_STEP: usize = 16 * EXTENT;
+
+impl Addresses {
+    /// All of `base..base + len` free; both multiples of an extent.
+    pub fn new(base: usize, len: usize) -> Addresses {
+        let mut free = IntervalSet::default();
+        free.insert(base, base + len);
+        let empty = IntervalSet::default;
+        Addresses {
+            base,
+            len,
+            free,
+            pool_free: empty(),
+            pool: empty(),
+            mapped: empty(),
+            special: empty(),
+            foreign: empty(),
+            pinned: empty(),
+        }
+    }
+
+    /// Finds room for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in extents of its own.
+    pub fn place(&mut self, len: usize, align: usize, alone: bool) -> Option<Placed> {
+        if len < SHARED_BELOW && align <= EXTENT && !alone {
+            return self.place_shared(len, align);
+        }
+        let whole = len.checked_next_multiple_of(EXTENT)?;
+        let addr = self.free.first_fit(whole, align.max(EXTENT))?;
+        self.free.remove(addr, addr + whole);
+        self.mapped.insert(addr, addr + len);
+        Some(Placed { addr, opened: Some((addr, whole)) })
+    }
+
+    fn place_shared(&mut self, len: usize, align: usize) -> Option<Placed> {
+        let mut opened = None;
+        let addr = match self.pool_free.first_fit(len, align) {
+            Some(addr) => addr,
+            None => {
+                let start = self.free.first_fit(POOL_STEP, EXTENT)?;
+                self.free.remove(start, start + POOL_STEP);
+                self.pool.insert(start, start + POOL_STEP);
+                self.pool_free.insert(start, start + POOL_STEP);
+                opened = Some((start, POOL_STEP));
+                self.pool_free.first_fit(len, align)?
+            }
+        };
+        self.pool_free.remove(addr, addr + len);
+        self.mapped.insert(addr, addr + len);
+        Some(Placed { addr, opened })
+    }
+
+    /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place. What was opened.
+    pub fn extend(&mut self, end: usize, more: usize) -> Option<Option<(usize, usize)>> {
+        let new_end = end.checked_add(more)?;
+        let (whole, new_whole) = (end.next_multiple_of(EXTENT), new_end.checked_next_multiple_of(EXTENT)?);
+        if self.pool.touches(end - 1, end) || self.mapped.touches(end, new_end.min(whole)) || new_end > self.base + self.len {
+            return None;
+        }
+        let opened = (new_whole > whole).then_some((whole, new_whole - whole));
+        if opened.is_some() {
+            if !self.free.covers(whole, new_whole) {
+                return None;
+            }
+            self.free.remove(whole, new_whole);
+        }
+        self.mapped.insert(end, new_end);
+        Some(opened)
+    }
+
+    /// Forgets `start..end`. Returns the parts that were mapped, and the whole extents that nothing uses any more.
+    pub fn unmap(&mut self, start: usize, end: usize) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+        let gone = self.mapped.overlaps(start, end);
+        self.mapped.remove(start, end);
+        let mut closed = IntervalSet::default();
+        for &(from, to) in &gone {
+            self.pinned.remove(from, to);
+            for (pool_from, pool_to) in self.pool.overlaps(from, to) {
+                self.special.remove(pool_from, pool_to);
+                self.pool_free.insert(pool_from, pool_to);
+            }
+            let mut extent = from / EXTENT * EXTENT;
+            while extent < to {
+                if !self.pool.touches(extent, extent + EXTENT) && !self.mapped.touches(extent, extent + EXTENT) {
+                    closed.insert(extent, extent + EXTENT);
+                }
+                extent += EXTENT;
+            }
+        }
+        let closed = closed.overlaps(self.base, self.base + self.len);
+        for &(from, to) in &closed {
+            self.special.remove(from, to);
+            self.free.insert(from, to);
+        }
+        (gone, closed)
+    }
+
+    /// Whether `start..end` is mapped, and plain: ours, readable and writable.
+    pub fn is_plain(&self, start: usize, end: usize) -> bool {
+        self.mapped.covers(start, end) && !self.special.touches(start, end) && !self.foreign.touches(start, end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_interval_set_is_what_a_bitmap_says(steps in prop::collection::vec((any::<bool>(), 0usize..64, 0usize..64), 1..60), probe in (0usize..64, 0usize..64)) {
+            let mut set = IntervalSet::default();
+            let mut bits = [false; 64];
+            for (insert, a, b) in steps {
+                let (start, end) = (a.min(b), a.max(b));
+                if insert { set.insert(start, end) } else { set.remove(start, end) }
+                bits[start..end].fill(insert);
+            }
+            let (start, end) = (probe.0.min(probe.1), probe.0.max(probe.1));
+            let mut seen = [false; 64];
+            for (from, to) in set.overlaps(start, end) {
+                prop_assert!(from < to && from >= start && to <= end);
+                seen[from..to].fill(true);
+            }
+            prop_assert_eq!(&seen[start..end], &bits[start..end]);
+            prop_assert_eq!(set.bytes(), bits.iter().filter(|&&bit| bit).count());
+            if start < end {
+                prop_assert_eq!(set.touches(start, end), bits[start..end].contains(&true));
+                prop_assert_eq!(set.covers(start, end), !bits[start..end].contains(&false));
+            }
+        }
+    }
+
+    const BASE: usize = 100 * EXTENT;
+
+    #[test]
+    fn big_mappings_have_extents_of_their_own_and_give_them_back() {
+        let mut addresses = Addresses::new(BASE, 100 * EXTENT);
+        let a = addresses.place(5 << 20, 4096, false).unwrap();
+        assert_eq!(a, Placed { addr: BASE, opened: Some((BASE, 3 * EXTENT)) });
+        let b = addresses.place(EXTENT, 4096, false).unwrap();
+        assert_eq!(b.addr, BASE + 3 * EXTENT);
+        let (gone, closed) = addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT + 4096);
+        assert_eq!((gone, closed), (vec![(BASE + EXTENT, BASE + 2 * EXTENT + 4096)], vec![(BASE + EXTENT, BASE + 2 * EXTENT)]));
+        let (_, closed) = addresses.unmap(BASE, BASE + 5 * EXTENT);
+        assert_eq!(closed, vec![(BASE, BASE + EXTENT), (BASE + 2 * EXTENT, BASE + 4 * EXTENT)]);
+        assert_eq!(addresses.place(100 * EXTENT, 4096, false).unwrap().addr, BASE);
+        assert_eq!(addresses.place(EXTENT, 4096, false), None);
+    }
+
+    #[test]
+    fn small_mappings_share_extents() {
+        let mut addresses = Addresses::new(BASE, 100 * EXTENT);
+        let a = addresses.place(256 << 10, 4096, false).unwrap();
+        let b = addresses.place(256 << 10, 4096, false).unwrap();
+        assert_eq!((a.opened, b.addr, b.opened), (Some((BASE, POOL_STEP)), BASE + (256 << 10), None));
+        let (gone, closed) = addresses.unmap(a.addr, a.addr + (256 << 10));
+        assert_eq!((gone.len(), closed.len()), (1, 0));
+        assert_eq!(addresses.place(128 << 10, 4096, false).unwrap().addr, a.addr);
+    }
+
+    #[test]
+    fn a_mapping_grows_in_place_where_the_next_extents_are_free() {
+        let mut addresses = Addresses::new(BASE, 10 * EXTENT);
+        let a = addresses.place(3 << 20, 4096, false).unwrap();
+        assert_eq!(addresses.extend(a.addr + (3 << 20), 1 << 20), Some(None));
+        assert_eq!(addresses.extend(a.addr + (4 << 20), EXTENT), Some(Some((BASE + 2 * EXTENT, EXTENT))));
+        let b = addresses.place(EXTENT, 4096, false).unwrap();
+        assert_eq!(b.addr, BASE + 3 * EXTENT);
+        assert_eq!(addresses.extend(a.addr + 3 * EXTENT, EXTENT), None);
+    }
+}

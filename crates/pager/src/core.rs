@@ -1,0 +1,494 @@
+//! The state of the pager: what is where, and how much of it is local. Everything here happens under one lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hiroma_kernel::table::LazyTable;
+use hiroma_kernel::uffd::Message;
+use hiroma_kernel::vm::Reservation;
+use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement};
+use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
+use rustc_hash::FxHashMap;
+
+use crate::addresses::Addresses;
+use crate::config::{BlockSize, Config, ReplacementKind};
+use crate::control::Counter;
+use crate::error::PagerError;
+use crate::extent::{self, Copy, Extent, Mode, flag};
+use crate::frames::{Frame, Frames};
+use crate::live::{Live, Path};
+use crate::store::Store;
+
+/// What the content of a frame is doing there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Being read from the store.
+    Fetching,
+    /// Moved out of the program, or fetched ahead and not yet mapped.
+    Staged,
+    /// Being compared and written by the evictor.
+    Writing,
+}
+
+/// A block that is in a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub frame: Frame,
+    pub phase: Phase,
+    /// Tells this stay in the frame from others of the same block.
+    pub stamp: u32,
+    /// The far copy is known to be the same.
+    pub clean: bool,
+    /// Fetched ahead of need and not touched since.
+    pub prefetched: bool,
+    /// Somebody waits for it, or it is to be mapped as soon as it has come.
+    pub map_when_ready: bool,
+    /// It was touched (or mapped again) while it was being written: the frame goes when the write ends.
+    pub left: bool,
+    /// It was discarded: whatever comes of the request is of no interest.
+    pub doomed: bool,
+    /// Part of a stream.
+    pub stream: bool,
+}
+
+/// Why a fault thread or a fetcher could not go on at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Local memory is full; the evictor has been told.
+    Room,
+    /// Something else must end first.
+    Busy,
+}
+
+/// What the prefetch thread is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ahead {
+    pub block: BlockId,
+    pub map: bool,
+    pub stream: bool,
+}
+
+/// The smallest local limit that makes sense: a few extents in flight must fit.
+pub const LIMIT_MIN: u64 = 16 << 20;
+
+/// State of one pager.
+pub struct Core {
+    pub live: Arc<Live>,
+    pub arena: Arc<Reservation>,
+    pub store: Arc<dyn Store>,
+    pub extents: LazyTable<Extent>,
+    pub addresses: Addresses,
+    pub regions: std::collections::BTreeMap<usize, RegionHistory>,
+    pub frames: Frames,
+    pub blocks: FxHashMap<BlockId, Block>,
+    /// Staged, oldest first, to be compared and written.
+    pub probation: VecDeque<(BlockId, u32)>,
+    /// Staged and known to be the same as the far copy.
+    pub clean: VecDeque<(BlockId, u32)>,
+    /// Staged blocks that are in `clean`, in bytes.
+    pub clean_bytes: usize,
+    pub staged_bytes: usize,
+    pub resident_bytes: usize,
+    pub limit: usize,
+    pub replacement: Box<dyn Replacement>,
+    pub prefetcher: Prefetcher,
+    pub granularity: Granularity,
+    pub fetch_queue: VecDeque<Ahead>,
+    /// Extents whose page tables are to be given back.
+    pub reclaim_queue: Vec<u32>,
+    /// Parts of sectors that were discarded while the sector was away: zeroed when it comes back. Byte ranges in the sector.
+    pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
+    /// Removals that we raise ourselves, so that their events mean nothing.
+    pub own_removals: Vec<(usize, usize)>,
+    /// The page of the last fault on something that is mapped, and how many there were in a row.
+    pub stuck: (usize, u32),
+    /// Messages that were read by somebody other than the fault thread.
+    pub pending: Vec<Message>,
+    /// Requests under way with the store.
+    pub in_flight: usize,
+    /// A fork is being made.
+    pub forking: Option<crate::fork::Forking>,
+    /// Everything is to become far.
+    pub evict_everything: bool,
+    /// Children since the evictor last looked.
+    pub new_forks: Vec<crate::fork::Child>,
+    /// No new request may start: the process is about to fork.
+    pub quiesce: bool,
+    pub forked: bool,
+    pub sector_order: u8,
+    pub fixed: Option<u32>,
+    pub prefetch: bool,
+    pub seed: u64,
+    pub stamp: u32,
+    /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
+    pub fresh_demand: u32,
+    details: usize,
+    far_sectors: usize,
+    resident_blocks: usize,
+}
+
+impl Core {
+    /// An empty state for the arena.
+    pub fn new(config: &Config, live: Arc<Live>, arena: Arc<Reservation>, store: Arc<dyn Store>, seed: u64) -> Result<Core, PagerError> {
+        let sector_order = sector_order(config.block);
+        let sectors = PAGES_PER_EXTENT >> sector_order;
+        let limit = config.local_limit_bytes as usize;
+        let table = PagerError::io("reserving tables");
+        let extents = LazyTable::new(arena.len() / EXTENT).map_err(table)?;
+        let frames = Frames::new(sector_order, live.path == Path::Full).map_err(PagerError::io("reserving the staging area"))?;
+        if let Some(staging) = &live.staging {
+            frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
+        }
+        let replacement: Box<dyn Replacement> = match config.replacement {
+            ReplacementKind::Lru => Box::new(Lru::new()),
+            ReplacementKind::Fifo => Box::new(Fifo::new()),
+        };
+        let fixed = match config.block {
+            BlockSize::Auto => None,
+            BlockSize::Fixed(bytes) => Some(bytes),
+        };
+        live.page.set(Counter::LimitBytes, limit as u64);
+        Ok(Core {
+            addresses: Addresses::new(arena.base(), arena.len()),
+            regions: std::collections::BTreeMap::new(),
+            extents,
+            frames,
+            blocks: FxHashMap::with_capacity_and_hasher(4096, Default::default()),
+            probation: VecDeque::with_capacity(4096),
+            clean: VecDeque::with_capacity(4096),
+            clean_bytes: 0,
+            staged_bytes: 0,
+            resident_bytes: 0,
+            limit,
+            replacement,
+            prefetcher: Prefetcher::new(16),
+            granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
+            fetch_queue: VecDeque::with_capacity(256),
+            reclaim_queue: Vec::new(),
+            overlay: FxHashMap::default(),
+            own_removals: Vec::new(),
+            pending: Vec::with_capacity(64),
+            stuck: (0, 0),
+            in_flight: 0,
+            forking: None,
+            evict_everything: false,
+            new_forks: Vec::new(),
+            quiesce: false,
+            forked: false,
+            sector_order,
+            fixed,
+            prefetch: config.prefetch,
+            seed,
+            stamp: 0,
+            fresh_demand: 0,
+            details: 0,
+            far_sectors: 0,
+            resident_blocks: 0,
+            live,
+            arena,
+            store,
+        })
+    }
+
+    /// Sectors in an extent.
+    pub fn sectors(&self) -> usize {
+        PAGES_PER_EXTENT >> self.sector_order
+    }
+
+    /// Bytes in a sector.
+    pub fn sector_bytes(&self) -> usize {
+        PAGE << self.sector_order
+    }
+
+    /// Address of a block in the program.
+    pub fn addr(&self, block: BlockId) -> usize {
+        self.arena.base() + block.offset()
+    }
+
+    /// The sector of its extent with which a block begins, and how many it has.
+    pub fn sector_range(&self, block: BlockId) -> (usize, usize) {
+        (block.page_in_extent() >> self.sector_order, (block.pages() >> self.sector_order).max(1))
+    }
+
+    /// The block that moves when `page` of the arena does, in `mode`.
+    pub fn block_of(&self, page: u64, mode: Mode) -> BlockId {
+        if mode == Mode::Huge {
+            BlockId::extent(ExtentNo((page / PAGES_PER_EXTENT as u64) as u32))
+        } else {
+            BlockId::new(page >> self.sector_order << self.sector_order, self.sector_order)
+        }
+    }
+
+    pub fn extent(&self, block: BlockId) -> &Extent {
+        &self.extents[block.extent_no().0 as usize]
+    }
+
+    pub fn extent_mut(&mut self, block: BlockId) -> &mut Extent {
+        &mut self.extents[block.extent_no().0 as usize]
+    }
+
+    /// Managed memory that is local.
+    pub fn local(&self) -> usize {
+        self.resident_bytes + self.frames.bytes()
+    }
+
+    /// Bytes that can be had without waiting for anything.
+    pub fn reserve(&self) -> isize {
+        self.limit as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize
+    }
+
+    /// How many bytes should be to be had at any time.
+    pub fn reserve_target(&self) -> usize {
+        (self.limit / 16).clamp(2 * EXTENT, 64 << 20)
+    }
+
+    /// How much of the local memory is staged, so that what is in use shows itself.
+    pub fn stage_target(&self) -> usize {
+        if self.replacement.gives_second_chances() { self.limit / 8 } else { self.reserve_target() }
+    }
+
+    /// Publishes what changes with every move.
+    pub fn publish(&self) {
+        let page = &self.live.page;
+        page.set_max(Counter::LocalBytes, Counter::LocalBytesMax, self.local() as u64);
+        page.set(Counter::ResidentBytes, self.resident_bytes as u64);
+        page.set(Counter::StagedBytes, self.staged_bytes as u64);
+        page.set(Counter::BufferBytes, (self.frames.bytes() - self.staged_bytes.min(self.frames.bytes())) as u64);
+        page.set_max(Counter::FarBytes, Counter::FarBytesMax, (self.far_sectors * self.sector_bytes()) as u64);
+    }
+
+    /// Publishes what takes longer to find out.
+    pub fn publish_slow(&self) {
+        let usage = self.store.usage();
+        let page = &self.live.page;
+        page.set(Counter::StoredBytes, usage.stored_bytes);
+        page.set(Counter::StoreCapacityBytes, usage.capacity_bytes);
+        page.set(Counter::MappedBytes, self.addresses.mapped.bytes() as u64);
+        let tables = self.details * extent::detail_bytes(self.sectors())
+            + self.frames.metadata_bytes()
+            + self.replacement.metadata_bytes()
+            + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
+            + (self.probation.capacity() + self.clean.capacity()) * 16
+            + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
+        page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
+    }
+
+    /// Counts something.
+    pub fn count(&self, counter: Counter, amount: usize) {
+        self.live.page.add(counter, amount as u64);
+    }
+
+    /// Whether a block is mapped into the program.
+    pub fn is_resident(&self, block: BlockId) -> bool {
+        let extent = self.extent(block);
+        match extent.mode {
+            Mode::Away => false,
+            Mode::Huge => block.is_huge() && extent.has(flag::RESIDENT),
+            Mode::Small => block.order() == self.sector_order && extent.is_resident(self.sector_range(block).0),
+        }
+    }
+
+    /// Says whether a block is mapped into the program, and keeps the accounts.
+    pub fn set_resident(&mut self, block: BlockId, on: bool) {
+        debug_assert_ne!(self.is_resident(block), on, "{block:?}");
+        let (sector, _) = self.sector_range(block);
+        let (sectors, huge) = (self.sectors(), self.extent(block).mode == Mode::Huge);
+        let extent = self.extent_mut(block);
+        let had_detail = extent.has_detail();
+        if huge {
+            extent.set(flag::RESIDENT, on);
+        } else {
+            extent.set_resident(sector, sectors, on);
+            extent.set(flag::PAGE_TABLE, true);
+        }
+        self.details += usize::from(!had_detail && self.extent(block).has_detail());
+        if on {
+            self.resident_bytes += block.bytes();
+            self.resident_blocks += 1;
+        } else {
+            self.resident_bytes -= block.bytes();
+            self.resident_blocks -= 1;
+        }
+    }
+
+    /// A block became resident; tells the policy.
+    pub fn admit(&mut self, block: BlockId, origin: Origin) {
+        self.set_resident(block, true);
+        self.replacement.admitted(block, origin);
+        if self.replacement.len() > 4 * self.resident_blocks + 4096 {
+            let mut replacement = std::mem::replace(&mut self.replacement, Box::new(Fifo::new()));
+            replacement.compact(&mut |block| self.is_resident(block));
+            self.replacement = replacement;
+        }
+    }
+
+    /// Sets the far copy of a sector; frees the one before.
+    pub fn set_copy(&mut self, block: BlockId, sector: usize, copy: Copy, freed: &mut Vec<Loc>) {
+        let sectors = self.sectors();
+        let extent = self.extent_mut(block);
+        let had_detail = extent.has_detail();
+        let before = extent.set_copy(sector, sectors, copy);
+        self.details += usize::from(!had_detail && self.extent(block).has_detail());
+        self.far_sectors += usize::from(matches!(copy, Copy::Stored { .. }));
+        if let Some(loc) = before {
+            self.far_sectors -= 1;
+            freed.push(loc);
+        }
+    }
+
+    /// Puts a block that came to be in a frame on the books.
+    pub fn enter(&mut self, block: BlockId, frame: Frame, phase: Phase) -> u32 {
+        self.stamp = self.stamp.wrapping_add(1);
+        let entry = Block {
+            frame,
+            phase,
+            stamp: self.stamp,
+            clean: false,
+            prefetched: false,
+            map_when_ready: false,
+            left: false,
+            doomed: false,
+            stream: false,
+        };
+        let before = self.blocks.insert(block, entry);
+        debug_assert!(before.is_none(), "{block:?} is in two frames");
+        self.extent_mut(block).in_frames += 1;
+        if phase == Phase::Staged {
+            self.staged_bytes += block.bytes();
+        }
+        self.stamp
+    }
+
+    /// Strikes a block off the books of frames. The frame is the caller's.
+    pub fn leave(&mut self, block: BlockId) -> Block {
+        let entry = self.blocks.remove(&block).expect("only blocks in frames leave");
+        self.extent_mut(block).in_frames -= 1;
+        if entry.phase == Phase::Staged {
+            self.staged_bytes -= block.bytes();
+            if entry.clean {
+                self.clean_bytes -= block.bytes();
+            }
+        }
+        entry
+    }
+
+    /// Marks a staged block as the same as its far copy.
+    pub fn mark_clean(&mut self, block: BlockId) {
+        let entry = self.blocks.get_mut(&block).expect("only blocks in frames are clean");
+        debug_assert!(entry.phase == Phase::Staged && !entry.clean);
+        entry.clean = true;
+        let stamp = entry.stamp;
+        self.clean_bytes += block.bytes();
+        self.clean.push_back((block, stamp));
+    }
+
+    /// Drops the oldest clean staged block; its frame is spare then. False if there is none.
+    pub fn drop_clean(&mut self) -> bool {
+        while let Some((block, stamp)) = self.clean.pop_front() {
+            let Some(entry) = self.blocks.get(&block) else { continue };
+            if entry.stamp != stamp || entry.phase != Phase::Staged || !entry.clean {
+                continue;
+            }
+            let entry = self.leave(block);
+            if entry.prefetched {
+                self.prefetcher.wasted(block.page());
+                self.count(Counter::PrefetchesWasted, 1);
+            }
+            self.frames.put_full(entry.frame);
+            self.count(Counter::CleanBytes, block.bytes());
+            self.gone_away(block);
+            return true;
+        }
+        false
+    }
+
+    /// A piece of an extent is local no more: if it was the last, the extent is free to change its mode.
+    pub fn gone_away(&mut self, block: BlockId) {
+        let number = block.extent_no();
+        if !self.extents[number.0 as usize].is_away() {
+            return;
+        }
+        let fresh = self.extents[number.0 as usize].has(flag::BORN_FRESH);
+        if block.is_huge() && self.fixed.is_none() {
+            let nonzero =
+                (0..self.sectors()).filter(|&sector| matches!(self.extents[number.0 as usize].copy(sector), Copy::Stored { .. })).count();
+            let region = self.region_of(self.addr(block));
+            let extent = &mut self.extents[number.0 as usize];
+            let region = self.regions.entry(region).or_default();
+            self.granularity.on_huge_evicted(&mut extent.history, region, fresh, nonzero as u16, extent.rescues);
+        }
+        self.settle(number.0 as usize);
+    }
+
+    /// If nothing of an extent is local, it is free to change its mode.
+    pub fn settle(&mut self, extent: usize) {
+        let extent = &mut self.extents[extent];
+        if !extent.is_away() {
+            return;
+        }
+        extent.mode = Mode::Away;
+        extent.rescues = 0;
+        extent.set(flag::BORN_FRESH, false);
+        if extent.shrink() {
+            self.details -= 1;
+        }
+    }
+
+    /// The mapping an address belongs to, by its first address.
+    pub fn region_of(&self, addr: usize) -> usize {
+        self.regions.range(..=addr).next_back().map_or(self.arena.base(), |(&start, _)| start)
+    }
+
+    /// A frame with memory for a block of `order`, if that can be had at once. The flag: it is all zero.
+    pub fn take_frame(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
+        let bytes = PAGE << order;
+        loop {
+            if let Some(taken) = self.frames.take_full(order, zero_wanted) {
+                return Some(taken);
+            }
+            if self.room_for(bytes, order) {
+                let frame = self.frames.take_empty(order)?;
+                self.frames.gained(frame);
+                return Some((frame, true));
+            }
+            if !self.drop_clean() {
+                return None;
+            }
+        }
+    }
+
+    /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for them.
+    pub fn room_for(&mut self, bytes: usize, order: u8) -> bool {
+        let over = (self.local() + bytes).saturating_sub(self.limit);
+        over == 0 || self.frames.drop_spare(over, Some(order)) >= over
+    }
+
+    /// Makes room for `bytes` that will be mapped without a frame.
+    pub fn make_room(&mut self, bytes: usize) -> bool {
+        loop {
+            let over = (self.local() + bytes).saturating_sub(self.limit);
+            if over == 0 || self.frames.drop_spare(over, None) >= over {
+                return true;
+            }
+            if !self.drop_clean() {
+                return false;
+            }
+        }
+    }
+
+    /// Tells the evictor if there is less to be had than there should be.
+    pub fn mind_reserve(&self) {
+        if self.reserve() < self.reserve_target() as isize {
+            self.live.evict_bell.ring();
+        }
+    }
+}
+
+/// Size of sectors for a choice of block size, as a power of two of pages.
+pub fn sector_order(block: BlockSize) -> u8 {
+    match block {
+        BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => (bytes as usize / PAGE).trailing_zeros() as u8,
+        // 8 KiB: small enough for random access, large enough for tables of 0.15 % of the far bytes.
+        _ => 1,
+    }
+}

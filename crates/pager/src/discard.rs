@@ -1,0 +1,231 @@
+//! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that went past us.
+
+use hiroma_kernel::vm::{self, Advise};
+use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
+
+use crate::core::{Core, Phase};
+use crate::extent::{Copy, Mode, flag};
+use crate::fatal;
+use crate::live::Path;
+use crate::mover::TakeOut;
+
+/// Who takes the pages out of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// We do.
+    Us,
+    /// The kernel does, now or in a moment.
+    Kernel,
+}
+
+impl Core {
+    /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the parts that the caller must overwrite with
+    /// zeros, without the lock: pieces of extents that stay mapped as one.
+    pub fn forget(&mut self, start: usize, end: usize, by: By) -> Vec<(usize, usize)> {
+        let mut to_zero = Vec::new();
+        let mut freed = Vec::new();
+        let base = self.arena.base();
+        let mut at = start;
+        while at < end {
+            let extent = (at - base) / EXTENT;
+            let extent_start = base + extent * EXTENT;
+            let upto = end.min(extent_start + EXTENT);
+            if at == extent_start && upto == extent_start + EXTENT {
+                self.forget_extent(extent, by, &mut to_zero, &mut freed);
+            } else {
+                self.forget_part(extent, at - extent_start, upto - extent_start, by, &mut to_zero, &mut freed);
+            }
+            at = upto;
+        }
+        if !freed.is_empty() {
+            self.store.free(&freed);
+        }
+        self.publish();
+        to_zero
+    }
+
+    fn forget_extent(&mut self, extent: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
+        let whole = BlockId::extent(ExtentNo(extent as u32));
+        if self.extents[extent].has(flag::RESIDENT) {
+            match by {
+                By::Kernel => self.set_resident(whole, false),
+                By::Us => self.evacuate(whole, to_zero),
+            }
+        }
+        self.forget_frames(extent, 0, self.sectors());
+        for sector in 0..self.sectors() {
+            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
+                let piece = self.sector_block(extent, sector);
+                match by {
+                    By::Kernel => self.set_resident(piece, false),
+                    By::Us => self.evacuate(piece, to_zero),
+                }
+            }
+            self.set_copy(whole, sector, Copy::None, freed);
+        }
+        if !self.overlay.is_empty() {
+            self.overlay.retain(|block, _| block.extent_no() != whole.extent_no());
+        }
+        if by == By::Kernel {
+            self.extents[extent].set(flag::HOLES, true);
+        }
+        self.settle(extent);
+    }
+
+    fn forget_part(&mut self, extent: usize, from: usize, to: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
+        let base = self.arena.base() + extent * EXTENT;
+        if by == By::Kernel {
+            self.extents[extent].set(flag::HOLES, true);
+        }
+        if self.extents[extent].has(flag::RESIDENT) {
+            if by == By::Us {
+                to_zero.push((base + from, base + to));
+            }
+            return;
+        }
+        let sector_bytes = self.sector_bytes();
+        let whole = BlockId::extent(ExtentNo(extent as u32));
+        let huge_framed = self.blocks.contains_key(&whole);
+        for sector in from / sector_bytes..to.div_ceil(sector_bytes) {
+            let start = sector * sector_bytes;
+            let part = (from.max(start) - start, to.min(start + sector_bytes) - start);
+            let all = part == (0, sector_bytes);
+            let piece = self.sector_block(extent, sector);
+            let resident = self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector);
+            if resident && by == By::Us && !all {
+                to_zero.push((base + start + part.0, base + start + part.1));
+            } else if resident && all {
+                match by {
+                    By::Kernel => self.set_resident(piece, false),
+                    By::Us => self.evacuate(piece, to_zero),
+                }
+            }
+            if huge_framed || !all && !resident {
+                self.overlay.entry(piece).or_default().push(part);
+            } else if all {
+                if self.blocks.contains_key(&piece) {
+                    self.forget_frame(piece);
+                }
+                self.overlay.remove(&piece);
+                if !self.is_resident(piece) {
+                    self.set_copy(whole, sector, Copy::None, freed);
+                }
+            }
+        }
+        self.settle(extent);
+    }
+
+    fn sector_block(&self, extent: usize, sector: usize) -> BlockId {
+        BlockId::new((extent * EXTENT / PAGE) as u64 + ((sector as u64) << self.sector_order), self.sector_order)
+    }
+
+    /// Takes a block's pages out of the program and lets their memory be used for something else.
+    fn evacuate(&mut self, block: BlockId, to_zero: &mut Vec<(usize, usize)>) {
+        let addr = self.addr(block);
+        if self.live.path == Path::Fallback {
+            if self.arena.advise(addr, block.bytes(), Advise::Drop).is_ok() {
+                self.set_resident(block, false);
+            } else {
+                to_zero.push((addr, addr + block.bytes()));
+            }
+            return;
+        }
+        let Some(frame) = self.frames.take_empty(block.order()) else {
+            to_zero.push((addr, addr + block.bytes()));
+            return;
+        };
+        match self.take_out(block, frame) {
+            TakeOut::Done => {
+                self.set_resident(block, false);
+                self.frames.put_full(frame);
+            }
+            TakeOut::Gone => {
+                self.set_resident(block, false);
+                self.frames.put_empty(frame);
+            }
+            TakeOut::Unmovable | TakeOut::Mixed => {
+                self.frames.put_empty(frame);
+                to_zero.push((addr, addr + block.bytes()));
+            }
+        }
+    }
+
+    fn forget_frames(&mut self, extent: usize, from: usize, to: usize) {
+        if self.extents[extent].in_frames == 0 {
+            return;
+        }
+        let whole = BlockId::extent(ExtentNo(extent as u32));
+        if self.blocks.contains_key(&whole) {
+            self.forget_frame(whole);
+        }
+        for sector in from..to {
+            let piece = self.sector_block(extent, sector);
+            if piece != whole && self.blocks.contains_key(&piece) {
+                self.forget_frame(piece);
+            }
+        }
+    }
+
+    fn forget_frame(&mut self, block: BlockId) {
+        let entry = self.blocks.get_mut(&block).expect("the caller has looked");
+        match entry.phase {
+            // Faults on it wait until the request has ended, and find nothing then.
+            Phase::Fetching | Phase::Writing => entry.doomed = true,
+            Phase::Staged => {
+                let entry = self.leave(block);
+                self.frames.put_full(entry.frame);
+            }
+        }
+    }
+
+    /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
+    pub fn on_removed(&mut self, start: usize, end: usize) {
+        if let Some(own) = self.own_removals.iter().position(|&(from, to)| from <= start && end <= to) {
+            self.own_removals.swap_remove(own);
+            return;
+        }
+        let _ = self.forget(start, end, By::Kernel);
+    }
+
+    /// The program unmapped memory with a system call of its own, or mapped something else over it.
+    pub fn on_unmapped(&mut self, start: usize, end: usize) {
+        for (from, to) in self.addresses.mapped.overlaps(start, end) {
+            let _ = self.forget(from, to, By::Kernel);
+            self.addresses.foreign.insert(from, to);
+            self.mark_mixed(from, to);
+        }
+    }
+
+    /// The program moved memory with a system call of its own: its far part cannot follow.
+    pub fn on_remapped(&mut self, from: usize, len: usize) {
+        fatal::die(&format!(
+            "the program moved managed memory ({from:#x}, {len} bytes) by a raw mremap system call, past the C library; that cannot \
+             be followed, so it was ended rather than given wrong data. Exclude this program, or build it to call mremap() of the C library"
+        ));
+    }
+
+    /// Extents of which only a part is `start..end` have several mappings from now on.
+    pub fn mark_mixed(&mut self, start: usize, end: usize) {
+        let base = self.arena.base();
+        for edge in [start, end] {
+            if edge % EXTENT != 0 {
+                self.extents[(edge - base) / EXTENT].set(flag::MIXED, true);
+            }
+        }
+    }
+
+    /// Zeros the parts of a frame that were discarded while its block was elsewhere.
+    pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) {
+        if self.overlay.is_empty() {
+            return;
+        }
+        let (first, count) = self.sector_range(block);
+        let extent = block.extent_no().0 as usize;
+        for sector in first..first + count {
+            let piece = self.sector_block(extent, sector);
+            for (from, to) in self.overlay.remove(&piece).unwrap_or_default() {
+                vm::zero(frame_addr + (sector - first) * self.sector_bytes() + from, to - from);
+            }
+        }
+    }
+}

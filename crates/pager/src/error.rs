@@ -1,0 +1,44 @@
+//! What can go wrong when the pager is asked for something.
+
+use std::io;
+
+use hiroma_kernel::uffd::UffdError;
+use hiroma_units::Bytes;
+
+use crate::store::StoreError;
+
+/// Why the pager did not do what it was asked. The message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagerError {
+    #[error(transparent)]
+    Uffd(#[from] UffdError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("no {wanted} of managed address space left (arena of {arena}): give it more with arena_bytes, or allocate less")]
+    NoAddresses { wanted: Bytes, arena: Bytes },
+    #[error("the range {addr:#x}+{len:#x} is not managed memory, or not page aligned")]
+    BadRange { addr: usize, len: usize },
+    #[error("a limit of {0} is too small: 16MiB is the least")]
+    LimitTooSmall(Bytes),
+    #[error("{doing}: {source}")]
+    Io { doing: &'static str, source: io::Error },
+}
+
+impl PagerError {
+    /// The errno that says it best.
+    pub fn errno(&self) -> i32 {
+        match self {
+            PagerError::Uffd(UffdError::NotPermitted(_)) => libc::EPERM,
+            PagerError::Uffd(_) => libc::ENOSYS,
+            PagerError::Store(_) => libc::EIO,
+            PagerError::NoAddresses { .. } => libc::ENOMEM,
+            PagerError::BadRange { .. } | PagerError::LimitTooSmall(_) => libc::EINVAL,
+            PagerError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> PagerError {
+        move |source| PagerError::Io { doing, source }
+    }
+}

@@ -1,0 +1,429 @@
+//! The evictor: keeps memory to be had ahead of need. It stages victims, compares staged blocks with their far copies, writes what
+//! differs, and gives frames free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::vm::{self, Advise};
+use hiroma_policy::Origin;
+use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
+
+use crate::content;
+use crate::control::Counter;
+use crate::core::{Core, LIMIT_MIN, Phase};
+use crate::extent::{Copy, Mode, flag};
+use crate::fetch::{lost, wait_for};
+use crate::live::{Live, Path};
+use crate::mover::TakeOut;
+use crate::store::{Channel, Completion, Token};
+
+/// The evictor thread.
+pub struct Evicting {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    channel: Box<dyn Channel>,
+    jobs: Vec<Job>,
+    idle: Vec<usize>,
+    completions: Vec<Completion>,
+    freed: Vec<Loc>,
+    chosen: Vec<usize>,
+    forks: Vec<crate::fork::Child>,
+    rounds: u32,
+}
+
+/// One block on its way out. Its buffers are used again for later blocks.
+#[derive(Default)]
+struct Job {
+    block: Option<BlockId>,
+    stamp: u32,
+    addr: usize,
+    /// The far copies as the books have them; then as they shall be.
+    copies: Vec<Copy>,
+    /// Which of these are new.
+    changed: Vec<bool>,
+    pending: usize,
+    written: usize,
+    pattern: usize,
+}
+
+/// Blocks taken from the books at a time: the lock is never held long.
+const BATCH: usize = 16;
+/// Victims looked at for one that can be staged.
+const TRIES: usize = 64;
+/// Bytes of write-backs under way.
+const UNDER_WAY_MAX: usize = 8 * EXTENT;
+
+impl Evicting {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Evicting {
+        Evicting {
+            core,
+            live,
+            channel,
+            jobs: Vec::new(),
+            idle: Vec::new(),
+            completions: Vec::with_capacity(64),
+            freed: Vec::with_capacity(1024),
+            chosen: Vec::with_capacity(BATCH),
+            forks: Vec::new(),
+            rounds: 0,
+        }
+    }
+
+    pub fn run(mut self) {
+        while !self.live.stopping() {
+            let mut moved = self.poll();
+            moved |= self.choose();
+            let mut chosen = std::mem::take(&mut self.chosen);
+            for index in chosen.drain(..) {
+                self.jobs[index].compare(&self.core);
+                self.write(index);
+            }
+            self.chosen = chosen;
+            moved |= self.reclaim_page_tables();
+            if !moved {
+                self.rest();
+            }
+        }
+    }
+
+    fn rest(&mut self) {
+        if self.channel.in_flight() > 0 {
+            wait_for(&self.channel.wait_fds(), 1);
+            return;
+        }
+        self.live.evict_bell.wait(Duration::from_millis(50));
+        self.tend();
+    }
+
+    /// What is due now and then: limits that were asked for, statistics, children that have gone.
+    fn tend(&mut self) {
+        self.rounds = self.rounds.wrapping_add(1);
+        let mut core = self.core.lock();
+        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LIMIT_MIN) {
+            core.set_limit(limit as usize);
+        }
+        self.forks.append(&mut core.new_forks);
+        core.publish_slow();
+        drop(core);
+        self.forks.retain(|child| !child.is_gone());
+    }
+
+    /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
+    fn choose(&mut self) -> bool {
+        let mut guard = self.core.lock();
+        let core = &mut *guard;
+        if core.quiesce {
+            return false;
+        }
+        let mut moved = core.stage_victims();
+        let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.limit) };
+        if over > 0 {
+            moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
+            core.publish();
+        }
+        while self.chosen.len() < BATCH
+            && self.under_way_bytes(core) < UNDER_WAY_MAX
+            && (core.reserve() < (2 * core.reserve_target()) as isize || core.evict_everything)
+        {
+            let Some((block, stamp)) = core.probation.pop_front() else { break };
+            let Some(entry) = core.blocks.get_mut(&block) else { continue };
+            if entry.stamp != stamp || entry.phase != Phase::Staged || entry.clean {
+                continue;
+            }
+            entry.phase = Phase::Writing;
+            let frame = entry.frame;
+            core.staged_bytes -= block.bytes();
+            core.in_flight += 1;
+            let index = self.idle.pop().unwrap_or_else(|| {
+                self.jobs.push(Job::default());
+                self.jobs.len() - 1
+            });
+            self.jobs[index].prepare(core, block, stamp, core.frames.addr(frame));
+            self.chosen.push(index);
+            moved = true;
+        }
+        if !moved {
+            moved = core.zero_frame_ahead();
+        }
+        moved
+    }
+
+    fn under_way_bytes(&self, core: &Core) -> usize {
+        (self.jobs.len() - self.idle.len()) * if core.fixed.is_none() { EXTENT / 8 } else { core.sector_bytes() }
+    }
+
+    /// Starts the writes of what differs.
+    fn write(&mut self, index: usize) {
+        let job = &mut self.jobs[index];
+        let block = job.block.expect("a job in use has a block");
+        let sectors = job.copies.len();
+        let sector_bytes = block.bytes() / sectors;
+        let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
+        let differing = (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
+        // Where much differs, all is written, so that the block lies in one piece and comes back in one.
+        let all = differing * 4 > sectors;
+        let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
+        job.pending = 1;
+        let mut at = 0;
+        let mut locs = [Loc(0); 512];
+        while at < sectors {
+            if !due(job, at) {
+                at += 1;
+                continue;
+            }
+            let end = (at..sectors).find(|&end| !due(job, end)).unwrap_or(sectors);
+            let buf = vm::lend(job.addr + at * sector_bytes, (end - at) * sector_bytes);
+            let locs = &mut locs[..end - at];
+            match self.channel.write(Token(index as u64), buf, locs) {
+                Ok(()) => job.pending += 1,
+                Err((_, error)) => lost(&error),
+            }
+            job.written += (end - at) * sector_bytes;
+            for (offset, &new) in locs.iter().enumerate() {
+                if let Copy::Stored { loc, .. } = &mut job.copies[at + offset] {
+                    *loc = new;
+                }
+                job.changed[at + offset] = true;
+            }
+            at = end;
+        }
+        self.ended(index);
+    }
+
+    fn poll(&mut self) -> bool {
+        if self.channel.in_flight() == 0 {
+            return false;
+        }
+        self.channel.poll(&mut self.completions);
+        let mut completions = std::mem::take(&mut self.completions);
+        let any = !completions.is_empty();
+        for Completion { token, result, .. } in completions.drain(..) {
+            if let Err(error) = result {
+                lost(&error);
+            }
+            self.ended(token.0 as usize);
+        }
+        self.completions = completions;
+        any
+    }
+
+    /// One part of a job has ended; with the last, the block is clean.
+    fn ended(&mut self, index: usize) {
+        self.jobs[index].pending -= 1;
+        if self.jobs[index].pending > 0 {
+            return;
+        }
+        // Completions of a channel that answers at once are still to be collected; they belong to jobs that have ended by then.
+        let mut core = self.core.lock();
+        self.jobs[index].commit(&mut core, &mut self.freed);
+        if !self.freed.is_empty() {
+            core.store.free(&self.freed);
+            self.freed.clear();
+        }
+        core.in_flight -= 1;
+        core.publish();
+        core.live.wake_fault_thread_if_waiting();
+        drop(core);
+        self.idle.push(index);
+    }
+
+    /// Gives back page tables of extents that are to be huge again, and lets their faults go on.
+    fn reclaim_page_tables(&mut self) -> bool {
+        let mut guard = self.core.lock();
+        let core = &mut *guard;
+        let Some(extent) = core.reclaim_queue.pop() else { return false };
+        let addr = core.arena.base() + extent as usize * EXTENT;
+        let arena = core.arena.clone();
+        core.own_removals.push((addr, addr + EXTENT));
+        drop(guard);
+        // Without the lock: the kernel waits until the fault thread has read the event.
+        let _ = arena.advise(addr, EXTENT, Advise::Drop);
+        let mut core = self.core.lock();
+        let extent = &mut core.extents[extent as usize];
+        extent.set(flag::PAGE_TABLE, false);
+        extent.set(flag::RECLAIMING, false);
+        drop(core);
+        self.live.wake_fault_thread();
+        true
+    }
+}
+
+impl Job {
+    fn prepare(&mut self, core: &Core, block: BlockId, stamp: u32, addr: usize) {
+        let (first, count) = core.sector_range(block);
+        let extent = core.extent(block);
+        (self.block, self.stamp, self.addr) = (Some(block), stamp, addr);
+        (self.pending, self.written, self.pattern) = (0, 0, 0);
+        self.copies.clear();
+        self.copies.extend((first..first + count).map(|sector| extent.copy(sector)));
+        self.changed.clear();
+        self.changed.resize(count, false);
+    }
+
+    /// Finds out what differs from the far copies. The content cannot change meanwhile: it is out of the program.
+    fn compare(&mut self, core: &Lock<Core>) {
+        let seed = core.lock().seed;
+        let block = self.block.expect("a job in use has a block");
+        let buf = vm::lend(self.addr, block.bytes());
+        let sector_bytes = block.bytes() / self.copies.len();
+        for (at, bytes) in buf.bytes().chunks_exact(sector_bytes).enumerate() {
+            let now = match content::repeated_word(bytes) {
+                Some(0) if self.copies[at] == Copy::None => Copy::None,
+                Some(word) => Copy::Pattern(word),
+                None => {
+                    let sum = content::checksum(seed, bytes);
+                    match self.copies[at] {
+                        Copy::Stored { loc, sum: before } if before == sum => Copy::Stored { loc, sum },
+                        _ => Copy::Stored { loc: Loc(0), sum },
+                    }
+                }
+            };
+            self.changed[at] = match (now, self.copies[at]) {
+                (Copy::Stored { sum, .. }, Copy::Stored { sum: before, .. }) => sum != before,
+                (now, before) => now != before,
+            };
+            if matches!(now, Copy::Pattern(_) | Copy::None) {
+                self.pattern += sector_bytes;
+            }
+            self.copies[at] = now;
+        }
+    }
+
+    /// Writes down where the far copies are, and what becomes of the block.
+    fn commit(&mut self, core: &mut Core, freed: &mut Vec<Loc>) {
+        let block = self.block.take().expect("a job in use has a block");
+        let entry = core.blocks[&block];
+        debug_assert_eq!((entry.stamp, entry.phase), (self.stamp, Phase::Writing));
+        let (first, _) = core.sector_range(block);
+        for (at, &copy) in self.copies.iter().enumerate().filter(|&(at, _)| self.changed[at]) {
+            if entry.doomed {
+                freed.extend(match copy {
+                    Copy::Stored { loc, .. } => Some(loc),
+                    _ => None,
+                });
+            } else {
+                core.set_copy(block, first + at, copy, freed);
+            }
+        }
+        core.count(Counter::WrittenBytes, self.written);
+        core.count(Counter::PatternBytes, self.pattern);
+        if entry.doomed || entry.left {
+            let entry = core.leave(block);
+            core.frames.put_full(entry.frame);
+            core.settle(block.extent_no().0 as usize);
+            core.live.wake_fault_thread();
+            return;
+        }
+        let entry = core.blocks.get_mut(&block).expect("on the books");
+        entry.phase = Phase::Staged;
+        core.staged_bytes += block.bytes();
+        core.mark_clean(block);
+        if core.local() > core.limit {
+            core.drop_clean();
+            core.frames.drop_spare(core.local().saturating_sub(core.limit), None);
+        }
+    }
+}
+
+impl Core {
+    /// Changes the local limit.
+    pub fn set_limit(&mut self, bytes: usize) {
+        if bytes != self.limit {
+            self.limit = bytes;
+            self.granularity.set_local_extents((bytes / EXTENT) as u32);
+            self.live.page.set(Counter::LimitBytes, bytes as u64);
+            self.live.evict_bell.ring();
+        }
+    }
+
+    /// Moves victims out of the program until enough is staged, or until there is enough to be had.
+    fn stage_victims(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..TRIES {
+            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+            let scarce = to_come < (2 * self.reserve_target()) as isize;
+            let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
+            if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) {
+                break;
+            }
+            let Some(block) = self.replacement.next_victim() else { break };
+            if self.is_resident(block) {
+                moved |= self.stage(block);
+            }
+        }
+        if moved {
+            self.publish();
+        }
+        moved
+    }
+
+    /// Moves one block out of the program.
+    pub fn stage(&mut self, block: BlockId) -> bool {
+        let addr = self.addr(block);
+        if self.blocks.contains_key(&block) || self.addresses.pinned.touches(addr, addr + block.bytes()) {
+            self.replacement.put_back(block);
+            return false;
+        }
+        let Some(frame) = self.frames.take_empty(block.order()) else {
+            self.replacement.put_back(block);
+            return false;
+        };
+        match self.take_out(block, frame) {
+            TakeOut::Done => {
+                self.set_resident(block, false);
+                let stamp = self.enter(block, frame, Phase::Staged);
+                self.probation.push_back((block, stamp));
+                return true;
+            }
+            TakeOut::Unmovable => {
+                self.count(Counter::UnevictableBytes, block.bytes());
+                self.replacement.put_back(block);
+            }
+            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block),
+            TakeOut::Mixed => {
+                self.count(Counter::UnevictableBytes, block.bytes());
+                self.replacement.put_back(block);
+            }
+            TakeOut::Gone => {
+                self.set_resident(block, false);
+                self.settle(block.extent_no().0 as usize);
+            }
+        }
+        self.frames.put_empty(frame);
+        false
+    }
+
+    /// An extent that can no longer move as one goes on in small mode.
+    pub fn break_up(&mut self, block: BlockId) {
+        let number = block.extent_no().0 as usize;
+        let start = block.page();
+        self.set_resident(block, false);
+        let extent = &mut self.extents[number];
+        extent.mode = Mode::Small;
+        extent.set(flag::MIXED, true);
+        self.count(Counter::ModeChanges, 1);
+        for sector in 0..self.sectors() {
+            let piece = BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
+            self.admit(piece, Origin::Demand);
+        }
+    }
+
+    /// While there is time: a zeroed frame for the next first touch.
+    fn zero_frame_ahead(&mut self) -> bool {
+        if self.fresh_demand == 0 || self.live.path != Path::Full || self.frames.zeroed_extents() >= 4 {
+            self.fresh_demand = 0;
+            return false;
+        }
+        if self.limit < self.local() + 4 * EXTENT + self.reserve_target() {
+            return false;
+        }
+        self.fresh_demand -= 1;
+        let Some(frame) = self.frames.take_empty(9) else { return false };
+        self.frames.gained(frame);
+        vm::zero(self.frames.addr(frame), PAGE);
+        self.frames.put_zeroed(frame);
+        self.publish();
+        true
+    }
+}

@@ -1,0 +1,445 @@
+//! The fault thread: reads what userfaultfd has to say and puts memory in place.
+//!
+//! On this path nothing touches managed memory, and no lock is taken that a thread of the program could hold while it faults: the
+//! pager's own lock is taken by the program's threads only in calls that touch no managed memory meanwhile.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hiroma_kernel::cpu;
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::uffd::Message;
+use hiroma_kernel::vm;
+use hiroma_policy::{Origin, PrefetchRequest};
+use hiroma_units::{BlockId, EXTENT, Nanos, PAGE};
+
+use crate::control::Counter;
+use crate::core::{Core, Phase, Wait};
+use crate::extent::{Copy, Mode, flag};
+use crate::fatal;
+use crate::fetch::{Fetcher, wait_for};
+use crate::live::{Live, Path};
+use crate::mover::PutIn;
+use crate::store::Channel;
+
+/// A fault that has not been answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    addr: usize,
+    since: Nanos,
+    /// It has been counted and shown to the policies.
+    known: bool,
+}
+
+/// What is to be done about a fault.
+enum Answer {
+    /// The thread has been woken, or will be when what is under way has come.
+    Done,
+    /// The block must be fetched.
+    Fetch { block: BlockId, stream: bool },
+    /// Try again when something has changed.
+    Wait,
+}
+
+/// The fault thread.
+pub struct Faulting {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    fetcher: Fetcher,
+    messages: Vec<Message>,
+    waiting: Vec<Fault>,
+    requests: Vec<PrefetchRequest>,
+    follow: Follow,
+    /// Time at which fetches under way were asked for, to know their latency.
+    fetching: Vec<(BlockId, Nanos)>,
+}
+
+/// Keeps the fault thread on the processor of the thread that faults: waking another one costs many times more than switching here,
+/// where the faulting thread has just gone to sleep.
+struct Follow {
+    cpu: Option<usize>,
+    faults: u32,
+    buf: [u8; 512],
+}
+
+/// How many faults pass between two looks at where the faulting thread runs.
+const FOLLOW_EVERY: u32 = 128;
+/// So many faults in a row on one page that is mapped cannot be late messages of threads that faulted together.
+const STUCK_AFTER: u32 = 10_000;
+/// Faults that wait are looked at again at least so often.
+const RETRY_MS: i64 = 20;
+
+impl Faulting {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Faulting {
+        Faulting {
+            core,
+            live,
+            fetcher: Fetcher::new(channel),
+            messages: Vec::with_capacity(64),
+            waiting: Vec::with_capacity(64),
+            requests: Vec::with_capacity(64),
+            follow: Follow { cpu: None, faults: 0, buf: [0; 512] },
+            fetching: Vec::with_capacity(64),
+        }
+    }
+
+    pub fn run(mut self) {
+        while !self.live.stopping() {
+            let mut moved = self.read_messages();
+            moved |= self.fetcher.poll(&self.core);
+            self.note_latencies();
+            if moved && !self.waiting.is_empty() {
+                self.retry();
+            }
+            if moved && self.fetcher.is_busy() {
+                continue;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Sleeps until there is something to do; while a thread of the program waits for the store, only for a moment at a time.
+    fn sleep(&mut self) {
+        self.live.faults_waiting.store(!self.waiting.is_empty(), Ordering::SeqCst);
+        if self.fetcher.is_busy() {
+            // The store answers in microseconds; going to sleep and being woken would cost more.
+            std::thread::yield_now();
+            return;
+        }
+        let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
+        wait_for(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
+        let mut count = [0; 8];
+        if rustix::io::read(&self.live.fault_wake, &mut count).is_ok() || !self.waiting.is_empty() {
+            self.retry();
+        }
+    }
+
+    fn read_messages(&mut self) -> bool {
+        self.messages.clear();
+        if self.live.uffd.read(&mut self.messages).is_err() {
+            fatal::die("reading from userfaultfd failed; please report this");
+        }
+        let mut messages = std::mem::take(&mut self.messages);
+        let any = !messages.is_empty();
+        for message in messages.drain(..) {
+            self.on_message(message);
+        }
+        self.messages = messages;
+        any
+    }
+
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Fault { addr, thread, .. } => {
+                self.follow.on_fault(thread);
+                let fault = Fault { addr, since: Nanos(cpu::now_ns()), known: false };
+                self.answer(fault);
+            }
+            Message::Remove { start, end } => self.core.lock().on_removed(start, end),
+            Message::Unmap { start, end } => self.core.lock().on_unmapped(start, end),
+            Message::Remap { from, len, .. } => self.core.lock().on_remapped(from, len),
+            // Fork events are not asked for: a forked child starts a pager of its own.
+            Message::Fork { .. } => {}
+        }
+    }
+
+    fn answer(&mut self, mut fault: Fault) {
+        let mut core = self.core.lock();
+        let answer = core.on_fault(&mut fault, &mut self.requests);
+        let outcome = match answer {
+            Answer::Done => {
+                self.live.page.record_latency(Nanos(cpu::now_ns()).since(fault.since));
+                None
+            }
+            Answer::Wait => {
+                self.waiting.push(fault);
+                None
+            }
+            Answer::Fetch { block, stream } => match self.fetcher.begin(&mut core, block, true, stream) {
+                Ok(job) => Some((job, block)),
+                Err(wait) => {
+                    core.settle(block.extent_no().0 as usize);
+                    if wait == Wait::Room {
+                        core.count(Counter::StallsForRoom, 1);
+                    }
+                    self.waiting.push(fault);
+                    None
+                }
+            },
+        };
+        if !self.requests.is_empty() {
+            core.prefetch(&self.requests);
+            self.requests.clear();
+        }
+        core.publish();
+        core.mind_reserve();
+        drop(core);
+        if let Some((job, block)) = outcome {
+            self.fetching.push((block, fault.since));
+            self.fetcher.submit(job);
+            self.fetcher.poll(&self.core);
+            self.note_latencies();
+        }
+    }
+
+    fn note_latencies(&mut self) {
+        if self.fetching.is_empty() || self.fetcher.under_way() == self.fetching.len() {
+            return;
+        }
+        let core = self.core.lock();
+        let now = Nanos(cpu::now_ns());
+        self.fetching.retain(|(block, since)| {
+            let under_way = core.blocks.get(block).is_some_and(|entry| entry.phase == Phase::Fetching);
+            if !under_way {
+                self.live.page.record_latency(now.since(*since));
+            }
+            under_way
+        });
+    }
+
+    fn retry(&mut self) {
+        let pending = std::mem::take(&mut self.core.lock().pending);
+        for message in pending {
+            self.on_message(message);
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for fault in waiting {
+            self.answer(fault);
+        }
+    }
+}
+
+impl Follow {
+    fn on_fault(&mut self, thread: u32) {
+        self.faults = self.faults.wrapping_add(1);
+        if self.faults % FOLLOW_EVERY != 1 {
+            return;
+        }
+        if let Some(cpu) = cpu::last_cpu_of(thread, &mut self.buf)
+            && self.cpu != Some(cpu)
+            && cpu::stay_on(cpu)
+        {
+            self.cpu = Some(cpu);
+        }
+    }
+}
+
+impl Core {
+    fn on_fault(&mut self, fault: &mut Fault, requests: &mut Vec<PrefetchRequest>) -> Answer {
+        let offset = fault.addr - self.arena.base();
+        let (page, extent) = ((offset / PAGE) as u64, offset / EXTENT);
+        if self.extents[extent].has(flag::RECLAIMING) {
+            return Answer::Wait;
+        }
+        if !fault.known {
+            self.count(Counter::Faults, 1);
+        }
+        let mode = match self.extents[extent].mode {
+            Mode::Away => match self.choose_mode(extent, page) {
+                Some(mode) => mode,
+                None => return Answer::Wait,
+            },
+            mode => mode,
+        };
+        let block = self.block_of(page, mode);
+        if self.is_resident(block) {
+            return self.on_resident(block, fault.addr);
+        }
+        let known = std::mem::replace(&mut fault.known, true);
+        if let Some(entry) = self.blocks.get(&block).copied() {
+            return self.on_framed(block, entry.phase, known, requests);
+        }
+        let (first, count) = self.sector_range(block);
+        let far = (first..first + count).any(|sector| !matches!(self.extents[extent].copy(sector), Copy::None | Copy::Pattern(0)));
+        let stream = self.prefetcher.is_stream(page);
+        if !known {
+            self.consult(block, page, requests);
+            self.count(if far { Counter::FaultsFetched } else { Counter::FaultsFresh }, 1);
+            if far && mode == Mode::Small && self.fixed.is_none() && self.granularity.on_small_fault(&mut self.extents[extent].history) {
+                self.buy_rest(block, requests);
+            }
+        }
+        if far { Answer::Fetch { block, stream } } else { self.map_zeros(block, stream) }
+    }
+
+    /// Asks the prefetch policy about a fault.
+    fn consult(&mut self, block: BlockId, page: u64, requests: &mut Vec<PrefetchRequest>) {
+        if !self.prefetch {
+            return;
+        }
+        let room = self.reserve().max(0) as usize / 2;
+        let budget = (room / block.bytes()).min(64);
+        self.prefetcher.on_fault(page, block.pages() as u16, budget, requests);
+    }
+
+    /// The whole extent is worth having: asks for the sectors that are missing.
+    fn buy_rest(&mut self, block: BlockId, requests: &mut Vec<PrefetchRequest>) {
+        let start = block.page() - block.page_in_extent() as u64;
+        self.count(Counter::ModeChanges, 1);
+        for sector in 0..self.sectors() {
+            if matches!(self.extent(block).copy(sector), Copy::Stored { .. }) {
+                let page = start + ((sector as u64) << self.sector_order);
+                requests.push(PrefetchRequest { page, unit: 1 << self.sector_order, leave_unmapped: false });
+            }
+        }
+    }
+
+    /// How an extent that is away comes back. None: not before its page table has been given back.
+    fn choose_mode(&mut self, extent: usize, page: u64) -> Option<Mode> {
+        let stream = self.prefetcher.is_stream(page);
+        let fresh = self.extents[extent].far_sectors() == 0;
+        let region = self.region_of(self.arena.base() + extent * EXTENT);
+        let history = &mut self.extents[extent].history;
+        let wanted = match (self.fixed, fresh) {
+            (Some(_), _) => Mode::Huge,
+            (None, true) => self.granularity.on_fresh_fault(history, self.regions.entry(region).or_default(), stream).into(),
+            (None, false) => self.granularity.on_far_fault(history, stream).into(),
+        };
+        let mode = self.possible_mode(extent, wanted);
+        if mode == Mode::Huge && self.needs_reclaim(extent) {
+            self.extents[extent].set(flag::RECLAIMING, true);
+            self.reclaim_queue.push(extent as u32);
+            self.live.evict_bell.ring();
+            return None;
+        }
+        if mode == Mode::Huge && fresh {
+            self.extents[extent].set(flag::BORN_FRESH, true);
+        }
+        self.extents[extent].mode = mode;
+        Some(mode)
+    }
+
+    /// A fault on memory that the books say is there: another thread's fault brought it meanwhile, or the program discarded it
+    /// behind our back.
+    fn on_resident(&mut self, block: BlockId, addr: usize) -> Answer {
+        let page = addr / PAGE * PAGE;
+        if self.extent(block).has(flag::HOLES) {
+            let _ = self.put_zeros(page, PAGE);
+        } else {
+            self.stuck = if self.stuck.0 == page { (page, self.stuck.1 + 1) } else { (page, 0) };
+            if self.stuck.1 > STUCK_AFTER {
+                fatal::die(&format!(
+                    "the page at {page:#x} should be there and is not: the program (or a library) changed its memory behind the back of hiroma. It was ended rather than given wrong data"
+                ));
+            }
+            self.live.uffd.wake(page, PAGE);
+        }
+        Answer::Done
+    }
+
+    /// A fault on a block that is in a frame.
+    fn on_framed(&mut self, block: BlockId, phase: Phase, known: bool, requests: &mut Vec<PrefetchRequest>) -> Answer {
+        let entry = self.blocks.get_mut(&block).expect("looked up just now");
+        if entry.doomed || entry.left {
+            return Answer::Wait;
+        }
+        let prefetched = entry.prefetched;
+        match phase {
+            Phase::Fetching => {
+                entry.map_when_ready = true;
+                if !known && prefetched {
+                    self.used_prefetch(block, requests);
+                }
+                Answer::Done
+            }
+            Phase::Staged => {
+                let origin = if prefetched { Origin::Stream } else { Origin::Rescued };
+                if !known {
+                    if prefetched {
+                        self.used_prefetch(block, requests);
+                    } else {
+                        self.count(Counter::FaultsStaged, 1);
+                    }
+                }
+                let extent = self.extent_mut(block);
+                extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
+                self.map_in(block, origin);
+                Answer::Done
+            }
+            Phase::Writing => self.rescue_copy(block),
+        }
+    }
+
+    fn used_prefetch(&mut self, block: BlockId, requests: &mut Vec<PrefetchRequest>) {
+        if let Some(entry) = self.blocks.get_mut(&block) {
+            entry.prefetched = false;
+            entry.stream = true;
+        }
+        self.count(Counter::FaultsPrefetched, 1);
+        self.prefetcher.used(block.page());
+        self.consult(block, block.page(), requests);
+    }
+
+    /// A touch of a block that the evictor is reading just now: the program gets a copy, the evictor keeps the frame to the end.
+    fn rescue_copy(&mut self, block: BlockId) -> Answer {
+        // A copy may pass the limit by one block: waiting for the write would be waiting for the store.
+        let (frame, _) = match self.take_frame(block.order(), false) {
+            Some(taken) => taken,
+            None => match self.frames.take_empty(block.order()) {
+                Some(frame) => {
+                    self.frames.gained(frame);
+                    (frame, true)
+                }
+                None => return Answer::Wait,
+            },
+        };
+        let entry = self.blocks.get_mut(&block).expect("looked up just now");
+        let from = entry.frame;
+        let addr = self.frames.addr(frame);
+        vm::copy(addr, self.frames.addr(from), block.bytes());
+        self.apply_overlay(block, addr);
+        if self.put_in(block, frame) == PutIn::Done {
+            self.blocks.get_mut(&block).expect("still there").left = true;
+            self.admit(block, Origin::Rescued);
+            let extent = self.extent_mut(block);
+            extent.rescues = extent.rescues.saturating_add(1);
+        }
+        self.count(Counter::FaultsStaged, 1);
+        Answer::Done
+    }
+
+    /// First touch: zeros.
+    fn map_zeros(&mut self, block: BlockId, stream: bool) -> Answer {
+        let addr = self.addr(block);
+        let origin = if stream { Origin::Stream } else { Origin::Fresh };
+        if block.is_huge() && self.live.path == Path::Full {
+            let Some((frame, zero)) = self.take_frame(block.order(), true) else {
+                return self.no_room(block);
+            };
+            if !zero {
+                vm::zero(self.frames.addr(frame), block.bytes());
+            }
+            self.fresh_demand += 1;
+            match self.put_in(block, frame) {
+                PutIn::Done => self.admit(block, origin),
+                PutIn::Gone => self.settle(block.extent_no().0 as usize),
+            }
+            return Answer::Done;
+        }
+        if !self.make_room(block.bytes()) {
+            return self.no_room(block);
+        }
+        match self.put_zeros(addr, block.bytes()) {
+            PutIn::Done => self.admit(block, origin),
+            PutIn::Gone => self.settle(block.extent_no().0 as usize),
+        }
+        Answer::Done
+    }
+
+    fn no_room(&mut self, block: BlockId) -> Answer {
+        self.settle(block.extent_no().0 as usize);
+        self.count(Counter::StallsForRoom, 1);
+        self.live.evict_bell.ring();
+        Answer::Wait
+    }
+}
+
+impl From<hiroma_policy::Mode> for Mode {
+    fn from(mode: hiroma_policy::Mode) -> Mode {
+        match mode {
+            hiroma_policy::Mode::Huge => Mode::Huge,
+            hiroma_policy::Mode::Small => Mode::Small,
+        }
+    }
+}

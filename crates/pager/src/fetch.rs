@@ -1,0 +1,388 @@
+//! Brings blocks from the store into frames, and from there into the program. Used by the fault thread for what is needed now, and
+//! by the prefetch thread for what will be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::vm;
+use hiroma_policy::Origin;
+use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
+
+use crate::content;
+use crate::control::Counter;
+use crate::core::{Ahead, Core, Phase, Wait};
+use crate::extent::{Copy, Mode, flag};
+use crate::fatal;
+use crate::live::{Live, Path};
+use crate::mover::PutIn;
+use crate::store::{Channel, Completion, StoreError, Token};
+
+/// Reads under way on one channel, and what is needed to end them.
+pub struct Fetcher {
+    channel: Box<dyn Channel>,
+    jobs: Vec<Job>,
+    idle: Vec<usize>,
+    completions: Vec<Completion>,
+    done: Vec<usize>,
+}
+
+/// One block on its way in. Its buffers are used again for later blocks.
+#[derive(Default)]
+struct Job {
+    block: Option<BlockId>,
+    addr: usize,
+    stamp: u32,
+    sector_bytes: usize,
+    seed: u64,
+    /// Runs of sectors that are read as one: first sector in the block, and first and last entry of `locs`.
+    runs: Vec<(usize, usize, usize)>,
+    locs: Vec<Loc>,
+    /// Checksums of the sectors that are read: sector in the block, sum.
+    sums: Vec<(usize, u64)>,
+    /// Sectors that are one word.
+    words: Vec<(usize, u64)>,
+    pending: usize,
+}
+
+impl Fetcher {
+    pub fn new(channel: Box<dyn Channel>) -> Fetcher {
+        Fetcher { channel, jobs: Vec::new(), idle: Vec::new(), completions: Vec::with_capacity(64), done: Vec::with_capacity(64) }
+    }
+
+    /// Whether anything is under way.
+    pub fn is_busy(&self) -> bool {
+        self.idle.len() < self.jobs.len()
+    }
+
+    /// Blocks under way.
+    pub fn under_way(&self) -> usize {
+        self.jobs.len() - self.idle.len()
+    }
+
+    /// Descriptors that become readable when something has come.
+    pub fn wait_fds(&self) -> Vec<i32> {
+        self.channel.wait_fds()
+    }
+
+    /// Puts the fetch of a far block on the books; `submit` starts it, without the lock. `map`: it goes into the program when it has come.
+    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool) -> Result<usize, Wait> {
+        if core.quiesce {
+            return Err(Wait::Busy);
+        }
+        let Some((frame, zero)) = core.take_frame(block.order(), false) else {
+            core.live.evict_bell.ring();
+            return Err(Wait::Room);
+        };
+        let stamp = core.enter(block, frame, Phase::Fetching);
+        let entry = core.blocks.get_mut(&block).expect("just entered");
+        (entry.map_when_ready, entry.stream) = (map, stream);
+        core.in_flight += 1;
+        let index = self.idle.pop().unwrap_or_else(|| {
+            self.jobs.push(Job::default());
+            self.jobs.len() - 1
+        });
+        self.jobs[index].prepare(core, block, core.frames.addr(frame), stamp, zero);
+        Ok(index)
+    }
+
+    /// Starts the reads of a job.
+    pub fn submit(&mut self, index: usize) {
+        let job = &mut self.jobs[index];
+        for &(sector, word) in &job.words {
+            vm::fill(job.addr + sector * job.sector_bytes, job.sector_bytes, word);
+        }
+        job.pending = job.runs.len();
+        for (run, &(sector, from, to)) in job.runs.iter().enumerate() {
+            let buf = vm::lend(job.addr + sector * job.sector_bytes, (to - from) * job.sector_bytes);
+            self.channel.read(Token((index as u64) << 16 | run as u64), &job.locs[from..to], buf);
+        }
+        if job.pending == 0 {
+            self.done.push(index);
+        }
+    }
+
+    /// Moves reads on and ends those that have come. True if anything did.
+    pub fn poll(&mut self, core: &Lock<Core>) -> bool {
+        if self.channel.in_flight() > 0 {
+            self.channel.poll(&mut self.completions);
+        }
+        for Completion { token, result, .. } in self.completions.drain(..) {
+            if let Err(error) = result {
+                lost(&error);
+            }
+            let job = &mut self.jobs[(token.0 >> 16) as usize];
+            job.pending -= 1;
+            if job.pending == 0 {
+                self.done.push((token.0 >> 16) as usize);
+            }
+        }
+        if self.done.is_empty() {
+            return false;
+        }
+        while let Some(index) = self.done.pop() {
+            self.jobs[index].verify();
+            self.jobs[index].finish(&mut core.lock());
+            self.idle.push(index);
+        }
+        true
+    }
+}
+
+impl Job {
+    fn prepare(&mut self, core: &Core, block: BlockId, addr: usize, stamp: u32, zero: bool) {
+        let (first, count) = core.sector_range(block);
+        let extent = core.extent(block);
+        (self.block, self.addr, self.stamp) = (Some(block), addr, stamp);
+        (self.sector_bytes, self.seed) = (core.sector_bytes(), core.seed);
+        self.runs.clear();
+        self.locs.clear();
+        self.sums.clear();
+        self.words.clear();
+        for sector in 0..count {
+            match extent.copy(first + sector) {
+                Copy::None if zero => {}
+                Copy::None => self.words.push((sector, 0)),
+                Copy::Pattern(word) => self.words.push((sector, word)),
+                Copy::Stored { loc, sum } => {
+                    match self.runs.last_mut() {
+                        Some((start, from, to)) if *start + (*to - *from) == sector => *to += 1,
+                        _ => self.runs.push((sector, self.locs.len(), self.locs.len() + 1)),
+                    }
+                    self.locs.push(loc);
+                    self.sums.push((sector, sum));
+                }
+            }
+        }
+    }
+
+    /// Compares what came with what was sent.
+    fn verify(&self) {
+        for &(sector, sum) in &self.sums {
+            let buf = vm::lend(self.addr + sector * self.sector_bytes, self.sector_bytes);
+            if content::checksum(self.seed, buf.bytes()) != sum {
+                fatal::die(
+                    "a block came back from its store with other bytes than were sent there (checksum wrong). The program was ended \
+                     rather than given wrong data. Check the memory of the machines, the disk, and the network in between",
+                );
+            }
+        }
+    }
+
+    /// Puts the block where it is wanted.
+    fn finish(&mut self, core: &mut Core) {
+        let block = self.block.take().expect("a job in use has a block");
+        core.in_flight -= 1;
+        core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
+        core.apply_overlay(block, self.addr);
+        let entry = core.blocks[&block];
+        debug_assert_eq!(entry.stamp, self.stamp);
+        if entry.doomed {
+            let entry = core.leave(block);
+            core.frames.put_full(entry.frame);
+            core.gone_away(block);
+            core.live.wake_fault_thread();
+        } else if entry.map_when_ready {
+            let origin = if entry.stream {
+                Origin::Stream
+            } else if entry.prefetched {
+                Origin::Prefetch
+            } else {
+                Origin::Demand
+            };
+            core.map_in(block, origin);
+        } else {
+            let entry = core.blocks.get_mut(&block).expect("on the books");
+            entry.phase = Phase::Staged;
+            core.staged_bytes += block.bytes();
+            core.mark_clean(block);
+        }
+        core.publish();
+        core.mind_reserve();
+    }
+}
+
+impl Core {
+    /// Maps a block that is in a frame into the program.
+    pub fn map_in(&mut self, block: BlockId, origin: Origin) {
+        let entry = self.leave(block);
+        let addr = self.frames.addr(entry.frame);
+        self.apply_overlay(block, addr);
+        match self.put_in(block, entry.frame) {
+            PutIn::Done => self.admit(block, origin),
+            PutIn::Gone => self.gone_away(block),
+        }
+    }
+
+    /// Starts what the prefetch policy wants, as far as it makes sense: far, plain memory, and room for it.
+    pub fn prefetch(&mut self, requests: &[hiroma_policy::PrefetchRequest]) {
+        for request in requests {
+            let page = request.page;
+            let extent = page as usize * PAGE / EXTENT;
+            if extent >= self.extents.len() || self.fetch_queue.len() >= 512 {
+                continue;
+            }
+            let wanted = if request.unit as usize * PAGE == EXTENT { Mode::Huge } else { Mode::Small };
+            let mode = match self.extents[extent].mode {
+                Mode::Away => self.possible_mode(extent, wanted),
+                mode => mode,
+            };
+            let block = self.block_of(page, mode);
+            let addr = self.addr(block);
+            if !self.blocks.contains_key(&block) && !self.is_resident(block) && self.addresses.is_plain(addr, addr + 1) {
+                self.fetch_queue.push_back(Ahead { block, map: !request.leave_unmapped, stream: true });
+            }
+        }
+        if !self.fetch_queue.is_empty() {
+            self.live.fetch_bell.ring();
+        }
+    }
+
+    /// The mode that an extent can be in, where another is wanted.
+    pub fn possible_mode(&self, extent: usize, wanted: Mode) -> Mode {
+        match self.fixed {
+            Some(bytes) if (bytes as usize) < EXTENT => return Mode::Small,
+            _ => {}
+        }
+        if self.extents[extent].has(flag::MIXED) {
+            return Mode::Small;
+        }
+        if self.fixed.is_some() { Mode::Huge } else { wanted }
+    }
+}
+
+/// The prefetch thread: takes what the policy asked for and brings it in as long as there is room to spare.
+pub struct Prefetching {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    fetcher: Fetcher,
+}
+
+/// Bytes that may be under way ahead of need.
+const UNDER_WAY_MAX: usize = 4 * EXTENT;
+
+impl Prefetching {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Prefetching {
+        Prefetching { core, live, fetcher: Fetcher::new(channel) }
+    }
+
+    pub fn run(mut self) {
+        let mut submitted = Vec::with_capacity(64);
+        while !self.live.stopping() {
+            self.start(&mut submitted);
+            let started = !submitted.is_empty();
+            for index in submitted.drain(..) {
+                self.fetcher.submit(index);
+            }
+            let moved = self.fetcher.poll(&self.core);
+            if !started && !moved {
+                if self.fetcher.is_busy() {
+                    wait_for(&self.fetcher.wait_fds(), 1);
+                } else {
+                    self.live.fetch_bell.wait(Duration::from_millis(200));
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, submitted: &mut Vec<usize>) {
+        let shared = self.core.clone();
+        let mut guard = shared.lock();
+        let core = &mut *guard;
+        while !core.quiesce
+            && self.fetcher.under_way() + submitted.len() < 64
+            && let Some(&ahead) = core.fetch_queue.front()
+        {
+            let bytes = ahead.block.bytes();
+            if (self.fetcher.under_way() * bytes >= UNDER_WAY_MAX && self.fetcher.under_way() > 0)
+                || core.reserve() < (core.reserve_target() / 4 + bytes) as isize
+            {
+                if !self.fetcher.is_busy() {
+                    // No room to spare: what was asked for is of yesterday by the time there is.
+                    core.fetch_queue.clear();
+                    core.live.evict_bell.ring();
+                }
+                return;
+            }
+            core.fetch_queue.pop_front();
+            self.start_one(core, ahead, submitted);
+        }
+    }
+
+    fn start_one(&mut self, core: &mut Core, ahead: Ahead, submitted: &mut Vec<usize>) {
+        let block = ahead.block;
+        let number = block.extent_no().0 as usize;
+        if core.blocks.contains_key(&block) || core.is_resident(block) || core.extents[number].has(flag::RECLAIMING) {
+            return;
+        }
+        let mode = if block.is_huge() && core.sector_order < 9 || core.fixed.is_some_and(|bytes| bytes as usize >= EXTENT) {
+            Mode::Huge
+        } else {
+            Mode::Small
+        };
+        match core.extents[number].mode {
+            Mode::Away => {
+                if mode == Mode::Huge && core.needs_reclaim(number) {
+                    return;
+                }
+                core.extents[number].mode = mode;
+            }
+            now if now != mode => return,
+            _ => {}
+        }
+        let (first, count) = core.sector_range(block);
+        let far = (first..first + count).any(|sector| !matches!(core.extents[number].copy(sector), Copy::None | Copy::Pattern(0)));
+        if far {
+            let begun = self.fetcher.begin(core, block, ahead.map, ahead.stream);
+            if let Ok(index) = begun {
+                let entry = core.blocks.get_mut(&block).expect("just begun");
+                entry.prefetched = true;
+                core.granularity.on_inflow(count as u32);
+                core.count(Counter::Prefetches, 1);
+                submitted.push(index);
+                return;
+            }
+        } else if ahead.map && mode == Mode::Huge {
+            // Fresh memory ahead of a stream of first touches: mapped before it is asked for.
+            core.map_zeros_ahead(block);
+        }
+        core.settle(number);
+    }
+}
+
+impl Core {
+    /// Whether a huge page cannot be moved in before the extent's page table has been given back.
+    pub fn needs_reclaim(&self, extent: usize) -> bool {
+        self.live.path == Path::Full && self.extents[extent].has(flag::PAGE_TABLE)
+    }
+
+    fn map_zeros_ahead(&mut self, block: BlockId) {
+        let addr = self.addr(block);
+        if !self.addresses.is_plain(addr, addr + EXTENT) {
+            return;
+        }
+        let Some((frame, zero)) = self.take_frame(block.order(), true) else { return };
+        if !zero {
+            vm::zero(self.frames.addr(frame), block.bytes());
+        }
+        match self.put_in(block, frame) {
+            PutIn::Done => {
+                self.extent_mut(block).set(flag::BORN_FRESH, true);
+                self.admit(block, Origin::Stream);
+                self.count(Counter::Prefetches, 1);
+            }
+            PutIn::Gone => {}
+        }
+        self.publish();
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, at most `ms`.
+pub fn wait_for(fds: &[i32], ms: i64) {
+    hiroma_kernel::wait::readable(fds, ms);
+}
+
+/// A store cannot be gone on with.
+pub fn lost(error: &StoreError) -> ! {
+    fatal::die(&format!("{error}. The program's far memory is lost, so it was ended"))
+}

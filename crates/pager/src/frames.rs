@@ -1,0 +1,213 @@
+//! The staging area: frames that hold blocks on their way out, on their way in, and while nobody has decided yet.
+//!
+//! A frame is a stretch of address space the size of a block. With memory behind it, it counts as local. Moving a page out of the
+//! program gives a frame memory, moving one in takes it away. Frames that have memory and nothing in it are reused first: their
+//! pages are warm and need no zeroing.
+
+use std::io;
+
+use hiroma_kernel::frame::FrameBuf;
+use hiroma_kernel::uffd::{Uffd, Watch};
+use hiroma_kernel::vm::{self, Access, Advise, Reservation};
+use hiroma_units::{EXTENT, PAGE};
+
+/// One frame.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Frame {
+    order: u8,
+    index: u32,
+}
+
+impl Frame {
+    /// Length in bytes.
+    pub fn bytes(self) -> usize {
+        PAGE << self.order
+    }
+}
+
+/// Frames of one size.
+struct Pool {
+    area: Reservation,
+    order: u8,
+    /// With memory, content of no interest; the last freed first.
+    full: Vec<u32>,
+    /// With memory, all zero.
+    zeroed: Vec<u32>,
+    /// Without memory.
+    empty: Vec<u32>,
+    /// Frames from here on were never used.
+    unused_from: u32,
+}
+
+/// Address space for frames of whole extents, and for those of sectors.
+const HUGE_AREA: usize = 64 << 30;
+const SMALL_AREA: usize = 32 << 30;
+
+/// All frames.
+pub struct Frames {
+    huge: Pool,
+    small: Option<Pool>,
+    /// Memory behind frames, whatever is in them.
+    bytes: usize,
+}
+
+impl Frames {
+    /// An empty staging area for extents and for sectors of `1 << sector_order` pages.
+    pub fn new(sector_order: u8, huge_pages: bool) -> io::Result<Frames> {
+        let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
+        let small = if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
+        Ok(Frames { huge, small, bytes: 0 })
+    }
+
+    /// Registers the area, so that pages can be moved into it; watched for nothing that ever happens.
+    pub fn register(&self, uffd: &Uffd) -> io::Result<()> {
+        for pool in std::iter::once(&self.huge).chain(&self.small) {
+            uffd.register(pool.area.base(), pool.area.len(), Watch::WriteProtect)?;
+        }
+        Ok(())
+    }
+
+    fn pool(&self, order: u8) -> &Pool {
+        if order == 9 { &self.huge } else { self.small.as_ref().expect("small blocks exist only where sectors are small") }
+    }
+
+    fn pool_mut(&mut self, order: u8) -> &mut Pool {
+        if order == 9 { &mut self.huge } else { self.small.as_mut().expect("small blocks exist only where sectors are small") }
+    }
+
+    /// Address of a frame.
+    pub fn addr(&self, frame: Frame) -> usize {
+        self.pool(frame.order).area.base() + ((frame.index as usize * PAGE) << frame.order)
+    }
+
+    /// Lends out a frame, which must belong to one request alone until the buffer comes back.
+    pub fn lend(&self, frame: Frame) -> FrameBuf {
+        lend(self.addr(frame), frame.bytes())
+    }
+
+    /// Memory behind frames.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Of that, in frames with nothing in them.
+    pub fn spare_bytes(&self) -> usize {
+        let spare = |pool: &Pool| (pool.full.len() + pool.zeroed.len()) * (PAGE << pool.order);
+        spare(&self.huge) + self.small.as_ref().map_or(0, spare)
+    }
+
+    /// A frame without memory, for a page to be moved into.
+    pub fn take_empty(&mut self, order: u8) -> Option<Frame> {
+        let pool = self.pool_mut(order);
+        let index = match pool.empty.pop() {
+            Some(index) => index,
+            None if ((pool.unused_from as usize + 1) * PAGE) << order <= pool.area.len() => {
+                pool.unused_from += 1;
+                pool.unused_from - 1
+            }
+            None => return None,
+        };
+        Some(Frame { order, index })
+    }
+
+    /// A frame with memory and nothing of interest in it. The flag: it is all zero.
+    pub fn take_full(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
+        let pool = self.pool_mut(order);
+        let (index, zero) = if zero_wanted && let Some(index) = pool.zeroed.pop() {
+            (index, true)
+        } else if let Some(index) = pool.full.pop() {
+            (index, false)
+        } else {
+            (pool.zeroed.pop()?, true)
+        };
+        Some((Frame { order, index }, zero))
+    }
+
+    /// Gives a frame back whose memory stays.
+    pub fn put_full(&mut self, frame: Frame) {
+        self.pool_mut(frame.order).full.push(frame.index);
+    }
+
+    /// The same, where the memory is all zero.
+    pub fn put_zeroed(&mut self, frame: Frame) {
+        self.pool_mut(frame.order).zeroed.push(frame.index);
+    }
+
+    /// Gives a frame back whose memory is gone.
+    pub fn put_empty(&mut self, frame: Frame) {
+        self.pool_mut(frame.order).empty.push(frame.index);
+    }
+
+    /// How many whole-extent frames are all zero.
+    pub fn zeroed_extents(&self) -> usize {
+        self.huge.zeroed.len()
+    }
+
+    /// A frame got memory (a page moved in, or it is about to be written for the first time).
+    pub fn gained(&mut self, frame: Frame) {
+        self.bytes += frame.bytes();
+    }
+
+    /// A frame's memory moved into the program.
+    pub fn lost(&mut self, frame: Frame) {
+        self.bytes -= frame.bytes();
+    }
+
+    /// Gives memory of spare frames back to the kernel until `wanted` bytes are, not from frames of `except`.
+    pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
+        let mut dropped = 0;
+        for pool in std::iter::once(&mut self.huge).chain(&mut self.small) {
+            if Some(pool.order) == except {
+                continue;
+            }
+            while dropped < wanted {
+                let Some(index) = pool.full.pop().or_else(|| pool.zeroed.pop()) else { break };
+                let len = PAGE << pool.order;
+                let addr = pool.area.base() + index as usize * len;
+                // Failing is not possible for our own private memory; if it were, the memory would merely stay.
+                let _ = pool.area.advise(addr, len, Advise::Drop);
+                pool.empty.push(index);
+                dropped += len;
+            }
+        }
+        self.bytes -= dropped;
+        dropped
+    }
+
+    /// Bytes of tables.
+    pub fn metadata_bytes(&self) -> usize {
+        let of = |pool: &Pool| (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4;
+        of(&self.huge) + self.small.as_ref().map_or(0, of)
+    }
+}
+
+impl Pool {
+    fn new(len: usize, order: u8, huge_pages: bool) -> io::Result<Pool> {
+        let area = Reservation::new(len, EXTENT, Access::ReadWrite)?;
+        let huge = order == 9 && huge_pages;
+        // Without transparent huge pages in the kernel this fails, and small pages serve.
+        let _ = area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
+        let _ = area.advise(area.base(), area.len(), Advise::DontDump);
+        Ok(Pool { area, order, full: Vec::new(), zeroed: Vec::new(), empty: Vec::new(), unused_from: 0 })
+    }
+}
+
+/// A buffer over frame memory.
+pub fn lend(addr: usize, len: usize) -> FrameBuf {
+    vm::lend(addr, len)
+}
+
+impl Frames {
+    /// Gives the memory of a frame back to the kernel, and the frame to those without.
+    pub fn discard(&mut self, addr: usize, frame: Frame) {
+        let _ = self.pool(frame.order).area.advise(addr, frame.bytes(), Advise::Drop);
+        self.lost(frame);
+        self.put_empty(frame);
+    }
+
+    /// Makes sure that a frame without memory really has none (after a move that was undone).
+    pub fn scrub(&mut self, frame: Frame) {
+        let addr = self.addr(frame);
+        let _ = self.pool(frame.order).area.advise(addr, frame.bytes(), Advise::Drop);
+    }
+}

@@ -1,0 +1,100 @@
+//! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child starts another.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hiroma_kernel::lock::Bell;
+use hiroma_kernel::uffd::{Features, Uffd};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::config::{Config, PathChoice};
+use crate::control::ControlPage;
+use crate::error::PagerError;
+
+/// Which kernel interface moves pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Path {
+    /// `UFFDIO_MOVE`.
+    Full,
+    /// Write-protect, copy, drop.
+    Fallback,
+}
+
+/// Descriptors, bells and statistics of one process.
+pub struct Live {
+    /// Watches the arena.
+    pub uffd: Uffd,
+    /// Watches the staging area, so that pages can be moved there. Full path only.
+    pub staging: Option<Uffd>,
+    pub path: Path,
+    pub page: ControlPage,
+    /// Wakes the fault thread when there is room, or something it waits for has ended.
+    pub fault_wake: OwnedFd,
+    pub evict_bell: Bell,
+    pub fetch_bell: Bell,
+    /// Faults wait for room or for something to end.
+    pub faults_waiting: AtomicBool,
+    /// Threads end when this is set.
+    pub stop: AtomicBool,
+}
+
+impl Live {
+    /// Opens what is needed; no thread runs yet.
+    pub fn open(config: &Config) -> Result<Live, PagerError> {
+        let offered = hiroma_kernel::uffd::probe()?;
+        let path = match config.path {
+            PathChoice::Full => Path::Full,
+            PathChoice::Fallback => Path::Fallback,
+            PathChoice::Auto if offered.has(Features::MOVE) => Path::Full,
+            PathChoice::Auto => Path::Fallback,
+        };
+        let wanted = match path {
+            Path::Full => {
+                Features::MOVE.and(Features::EVENT_REMOVE).and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID)
+            }
+            Path::Fallback => Features::WP.and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID),
+        };
+        let uffd = Uffd::open(wanted)?;
+        let staging = match path {
+            Path::Full => Some(Uffd::open(Features::MOVE)?),
+            Path::Fallback => None,
+        };
+        let fault_wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| PagerError::io("eventfd")(errno.into()))?;
+        let page = match &config.control_dir {
+            Some(dir) => ControlPage::create(dir).or_else(|_| ControlPage::private()),
+            None => ControlPage::private(),
+        }
+        .map_err(PagerError::io("making the control page"))?;
+        Ok(Live {
+            uffd,
+            staging,
+            path,
+            page,
+            fault_wake,
+            evict_bell: Bell::default(),
+            fetch_bell: Bell::default(),
+            faults_waiting: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    /// Wakes the fault thread.
+    pub fn wake_fault_thread(&self) {
+        let _ = rustix::io::write(self.fault_wake.as_fd(), &1u64.to_ne_bytes());
+    }
+
+    /// Whether the threads should end.
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Live {
+    /// The same, unless nobody waits there.
+    pub fn wake_fault_thread_if_waiting(&self) {
+        if self.faults_waiting.load(Ordering::Relaxed) {
+            self.wake_fault_thread();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Moves blocks between the program and frames. The only place that changes what the program has mapped.
+
+use hiroma_kernel::uffd::{Outcome, Stop};
+use hiroma_kernel::vm::{self, Advise};
+use hiroma_units::{BlockId, PAGE};
+
+use crate::core::Core;
+use crate::extent::flag;
+use crate::frames::Frame;
+use crate::live::Path;
+
+/// How putting a block into the program ended. The frame is given back in each case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PutIn {
+    Done,
+    /// The program has nothing mapped there any more.
+    Gone,
+}
+
+/// How taking a block out of the program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeOut {
+    Done,
+    /// Pinned, locked or not ours to move; nothing changed.
+    Unmovable,
+    /// Several mappings lie in it: it can only go piece by piece.
+    Mixed,
+    /// The program has nothing mapped there any more.
+    Gone,
+}
+
+impl Core {
+    /// Maps the content of `frame` at the block's address and wakes who waits for it. The books are the caller's affair, except for
+    /// the memory behind frames.
+    pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
+        let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
+        let mut at = 0;
+        while self.live.path == Path::Full && !self.extent(block).has(flag::MIXED) {
+            let Outcome { done, stop } = self.live.uffd.move_pages(dst + at, src + at, len - at, false);
+            at += done;
+            match stop {
+                None => {
+                    self.frames.lost(frame);
+                    self.frames.put_empty(frame);
+                    return PutIn::Done;
+                }
+                Some(Stop::Again) => self.drain(),
+                Some(_) => break,
+            }
+        }
+        let end = self.copy_in(dst + at, src + at, len - at);
+        if at == 0 {
+            self.frames.put_full(frame);
+        } else {
+            self.drop_frame(frame);
+        }
+        end
+    }
+
+    /// Copies, page by page where it must be: over protections, around pages that are there already.
+    fn copy_in(&mut self, dst: usize, src: usize, len: usize) -> PutIn {
+        let (mut at, mut by_page, mut gone) = (0, false, true);
+        while at < len {
+            // Mixed mappings refuse a range that spans several; one page always lies in one.
+            let step = if by_page { PAGE } else { len - at };
+            let Outcome { done, stop } = self.live.uffd.copy(dst + at, src + at, step, false);
+            at += done;
+            gone &= done == 0;
+            match stop {
+                None => {}
+                Some(Stop::Exists) => {
+                    at += PAGE;
+                    gone = false;
+                }
+                Some(Stop::Again) => self.drain(),
+                Some(Stop::NoMemory) => std::thread::yield_now(),
+                Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
+                Some(Stop::NotThere | Stop::Invalid | Stop::Dead) => at += PAGE,
+                Some(stop) => fatal_move("UFFDIO_COPY", dst + at, stop),
+            }
+        }
+        self.live.uffd.wake(dst, len);
+        if gone { PutIn::Gone } else { PutIn::Done }
+    }
+
+    /// Maps zeros at an address range of the program, where nothing is yet, and wakes who waits.
+    pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
+        let (mut at, mut by_page, mut gone) = (0, false, true);
+        while at < len {
+            let step = if by_page { PAGE } else { len - at };
+            let Outcome { done, stop } = self.live.uffd.zero(dst + at, step);
+            at += done;
+            gone &= done == 0;
+            match stop {
+                None => {}
+                Some(Stop::Exists) => {
+                    at += PAGE;
+                    gone = false;
+                }
+                Some(Stop::Again) => self.drain(),
+                Some(Stop::NoMemory) => std::thread::yield_now(),
+                Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
+                Some(Stop::NotThere | Stop::Invalid | Stop::Dead) => at += PAGE,
+                Some(stop) => fatal_move("UFFDIO_ZEROPAGE", dst + at, stop),
+            }
+        }
+        self.live.uffd.wake(dst, len);
+        if gone { PutIn::Gone } else { PutIn::Done }
+    }
+
+    /// The kernel refuses while an event of the address space waits to be read: reads what there is, for the fault thread to act on,
+    /// and lets the thread that raised it go on.
+    pub fn drain(&mut self) {
+        let live = self.live.clone();
+        if live.uffd.read(&mut self.pending).is_err() {
+            crate::fatal::die("reading from userfaultfd failed; please report this");
+        }
+        if !self.pending.is_empty() {
+            live.wake_fault_thread();
+        }
+        std::thread::yield_now();
+    }
+
+    fn drop_frame(&mut self, frame: Frame) {
+        let addr = self.frames.addr(frame);
+        self.frames.discard(addr, frame);
+    }
+
+    /// Moves the block out of the program into `frame`, which has no memory yet.
+    pub fn take_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
+        match self.live.path {
+            Path::Full => self.move_out(block, frame),
+            Path::Fallback => self.copy_out(block, frame),
+        }
+    }
+
+    fn move_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
+        let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
+        let holes = self.extent(block).has(flag::HOLES);
+        let live = self.live.clone();
+        let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
+        let mut unshared = false;
+        loop {
+            let Outcome { done, stop } = staging.move_quietly(dst, src, len, true);
+            let Some(stop) = stop else {
+                self.frames.gained(frame);
+                return TakeOut::Done;
+            };
+            if done > 0 {
+                self.undo_move(src, dst, done, len, frame);
+            }
+            match stop {
+                // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
+                // are shared, and stay where they are.
+                Stop::Busy if self.forked && !unshared && !holes => {
+                    unshared = true;
+                    if self.arena.advise(src, len, Advise::Unshare).is_err() {
+                        return TakeOut::Unmovable;
+                    }
+                }
+                Stop::Again => self.drain(),
+                Stop::Busy | Stop::NoMemory | Stop::Exists => return TakeOut::Unmovable,
+                Stop::Invalid => return TakeOut::Mixed,
+                Stop::NotThere | Stop::Dead => return TakeOut::Gone,
+                Stop::Other(_) => return TakeOut::Unmovable,
+            }
+        }
+    }
+
+    /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.
+    fn undo_move(&mut self, home: usize, frame_addr: usize, done: usize, len: usize, frame: Frame) {
+        let mut at = 0;
+        while at < done {
+            let Outcome { done: moved, stop } = self.live.uffd.move_pages(home + at, frame_addr + at, done - at, true);
+            at += moved;
+            match stop {
+                None => break,
+                Some(Stop::Again) => self.drain(),
+                Some(_) => {
+                    let _ = self.copy_in(home + at, frame_addr + at, done - at);
+                    break;
+                }
+            }
+        }
+        self.live.uffd.wake(home, len);
+        self.frames.scrub(frame);
+    }
+
+    fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
+        let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
+        loop {
+            match self.live.uffd.write_protect(src, len, true) {
+                Ok(()) => break,
+                Err(Stop::Again) => self.drain(),
+                Err(Stop::NotThere) => return TakeOut::Mixed,
+                Err(_) => return TakeOut::Unmovable,
+            }
+        }
+        // Nobody can write now, and nobody else drops pages while the lock is held.
+        vm::copy(dst, src, len);
+        self.frames.gained(frame);
+        match self.arena.advise(src, len, Advise::Drop) {
+            Ok(()) => TakeOut::Done,
+            Err(_) => {
+                let _ = self.live.uffd.write_protect(src, len, false);
+                self.drop_frame(frame);
+                TakeOut::Unmovable
+            }
+        }
+    }
+}
+
+/// An answer of the kernel that no manual page promises, for memory of the program: going on could mean wrong bytes.
+pub fn fatal_move(doing: &str, addr: usize, stop: Stop) -> ! {
+    crate::fatal::die(&format!("{doing} at {addr:#x} failed in a way that it should not: {stop:?}; please report this"))
+}
