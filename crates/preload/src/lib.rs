@@ -1,1 +1,33 @@
-//! hiroma-preload
+//! `libhiroma_preload.so`: gives an unmodified program a managed `malloc` and a managed `mmap`.
+//!
+//! ```text
+//!  malloc, free, ...  export_malloc ──▶ heap ──┬── small: mimalloc ── mmap ──┐
+//!                                              └── large: one mapping each   │
+//!  mmap, mprotect...  export_mmap ──▶ classify ── inside the arena, or new ──┴──▶ pager
+//!                                              └── everything else ─────────────▶ kernel
+//! ```
+//!
+//! Two heaps live side by side. The program's lies in managed memory. What the pager itself allocates must never wait for the
+//! pager, so Rust's global allocator here ([`internal`]) has memory of its own; a thread that works for the pager
+//! ([`scope`]) gets even its `malloc` (glibc calls it in `pthread_create`, `getaddrinfo`...) from there.
+//! Without `HIROMA_CONFIG` in the environment everything goes to glibc and the kernel untouched.
+
+// Unit tests leave the exports out, which would replace the test program's own `malloc`, and what only they use.
+#![cfg_attr(test, allow(dead_code))]
+
+mod classify;
+#[cfg(not(test))]
+mod export_malloc;
+#[cfg(not(test))]
+mod export_mmap;
+#[cfg(not(test))]
+mod heap;
+mod internal;
+#[cfg(not(test))]
+mod large;
+#[cfg(not(test))]
+mod mimalloc;
+#[cfg(not(test))]
+mod runtime;
+mod scope;
+mod sys;

@@ -1,0 +1,329 @@
+//! What the calls of the `mmap` family mean for managed memory: pure decisions, no system calls.
+
+use std::ops::Range;
+
+use hiroma_units::{EXTENT, PAGE};
+use libc::{
+    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_PRIVATE, MAP_STACK, MAP_TYPE,
+    PROT_NONE, PROT_READ, PROT_WRITE,
+};
+
+/// Shorter mappings stay with the kernel: they are many, and together they are small.
+pub const MANAGED_MIN: usize = 128 << 10;
+
+/// Mappings from this length on are aligned to extents.
+const ALIGNED_MIN: usize = 1 << 20;
+
+/// Arguments of `mmap` that decide.
+#[derive(Clone, Copy, Debug)]
+pub struct MapCall {
+    pub addr: usize,
+    pub len: usize,
+    pub prot: i32,
+    pub flags: i32,
+}
+
+/// What becomes of an `mmap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapPlan {
+    /// The kernel does it, and answers bad arguments.
+    PassThrough,
+    /// A new managed mapping; `Some`: with this protection instead of read and write.
+    Map { len: usize, align: usize, protect: Option<i32> },
+    /// New managed address space without access, to be committed later.
+    Reserve { len: usize, align: usize },
+    /// `MAP_FIXED` that touches the arena: managed again where it lies inside, the kernel's elsewhere.
+    Refresh(Split),
+    /// Something that is not managed takes the place of managed memory.
+    Replace(Split),
+    /// The range is taken.
+    Exists,
+}
+
+/// A range cut at the edges of the arena; parts may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    pub before: Range<usize>,
+    pub inside: Range<usize>,
+    pub after: Range<usize>,
+}
+
+impl Split {
+    /// The parts outside the arena that are not empty.
+    pub fn outside(&self) -> impl Iterator<Item = Range<usize>> {
+        [self.before.clone(), self.after.clone()].into_iter().filter(|part| !part.is_empty())
+    }
+
+    /// Whether all of it lies inside the arena.
+    pub fn is_managed(&self) -> bool {
+        self.before.is_empty() && self.after.is_empty()
+    }
+}
+
+/// Cuts `[addr, addr + len)` at the edges of the arena, with `len` rounded up to pages. `None` if it does not touch the arena, or makes
+/// no sense (not aligned, empty, past the end of the address space): then the kernel has the word.
+pub fn split(addr: usize, len: usize, arena: &Range<usize>) -> Option<Split> {
+    let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len))?;
+    if len == 0 || addr % PAGE != 0 || end <= arena.start || addr >= arena.end {
+        return None;
+    }
+    let inside = addr.max(arena.start)..end.min(arena.end);
+    Some(Split { before: addr..inside.start, after: inside.end..end, inside })
+}
+
+/// Whether a mapping of this kind can be managed at all.
+fn is_manageable(prot: i32, flags: i32) -> bool {
+    const REFUSED: i32 = MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED | MAP_32BIT;
+    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0 && flags & REFUSED == 0 && prot & !(PROT_READ | PROT_WRITE) == 0
+}
+
+/// Decides an `mmap`.
+pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
+    let MapCall { addr, len, prot, flags } = call;
+    let manageable = is_manageable(prot, flags);
+    if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
+        return match split(addr, len, arena) {
+            None => MapPlan::PassThrough,
+            Some(_) if flags & MAP_FIXED_NOREPLACE != 0 => MapPlan::Exists,
+            Some(split) if manageable => MapPlan::Refresh(split),
+            Some(split) => MapPlan::Replace(split),
+        };
+    }
+    let Some(len) = len.checked_next_multiple_of(PAGE).filter(|&len| manageable && len >= MANAGED_MIN) else {
+        return MapPlan::PassThrough;
+    };
+    let align = if len >= ALIGNED_MIN { EXTENT } else { PAGE };
+    if prot == PROT_NONE {
+        // A reservation that the arena could never hold is bookkeeping of the program's; it stays what it is.
+        return if len > arena.len() / 2 { MapPlan::PassThrough } else { MapPlan::Reserve { len, align } };
+    }
+    let protect = (prot & PROT_WRITE == 0).then_some(prot);
+    MapPlan::Map { len, align, protect }
+}
+
+/// What an advice means for managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdvicePlan {
+    /// The content is not needed any more; zeros follow.
+    Discard,
+    WillNeed,
+    Cold,
+    Sequential,
+    Random,
+    Normal,
+    /// How pages are arranged is the pager's business: accepted, nothing done.
+    Accept,
+    /// Touching pages works through faults, like any touch.
+    Kernel,
+    /// Cannot be kept for managed memory.
+    Refuse,
+}
+
+/// Decides a `madvise` of managed memory.
+pub fn advice(advice: i32) -> AdvicePlan {
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => AdvicePlan::Discard,
+        libc::MADV_WILLNEED => AdvicePlan::WillNeed,
+        libc::MADV_COLD | libc::MADV_PAGEOUT => AdvicePlan::Cold,
+        libc::MADV_SEQUENTIAL => AdvicePlan::Sequential,
+        libc::MADV_RANDOM => AdvicePlan::Random,
+        libc::MADV_NORMAL => AdvicePlan::Normal,
+        libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_COLLAPSE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_DONTFORK
+        | libc::MADV_DOFORK
+        | libc::MADV_KEEPONFORK => AdvicePlan::Accept,
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AdvicePlan::Kernel,
+        _ => AdvicePlan::Refuse,
+    }
+}
+
+/// Arguments of `mremap` that decide.
+#[derive(Clone, Copy, Debug)]
+pub struct RemapCall {
+    pub old: usize,
+    pub old_len: usize,
+    pub new_len: usize,
+    pub flags: i32,
+    pub new: usize,
+}
+
+/// What becomes of an `mremap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemapPlan {
+    PassThrough,
+    /// Inside the arena, to wherever there is room.
+    Resize {
+        old_len: usize,
+        new_len: usize,
+        may_move: bool,
+    },
+    /// A mapping of the kernel's takes the place of managed memory.
+    Replace(Split),
+    /// From the arena to a fixed place, or the other way round: by copying.
+    Copy {
+        old_len: usize,
+        new_len: usize,
+    },
+    /// EINVAL or EFAULT.
+    Refuse(i32),
+}
+
+/// Decides an `mremap`.
+pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
+    let RemapCall { old, old_len, new_len, flags, new } = call;
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let from = split(old, old_len, arena);
+    let to = if fixed { split(new, new_len, arena) } else { None };
+    let Some(from) = from else {
+        return match to {
+            Some(to) => RemapPlan::Replace(to),
+            None if old_len == 0 && arena.contains(&old) => RemapPlan::Refuse(libc::EINVAL),
+            None => RemapPlan::PassThrough,
+        };
+    };
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let (Some(old_len), Some(new_len)) = (old_len.checked_next_multiple_of(PAGE), new_len.checked_next_multiple_of(PAGE)) else {
+        return RemapPlan::Refuse(libc::EINVAL);
+    };
+    if flags & !known != 0 || new_len == 0 || (fixed && flags & libc::MREMAP_MAYMOVE == 0) {
+        return RemapPlan::Refuse(libc::EINVAL);
+    }
+    if !from.is_managed() {
+        return RemapPlan::Refuse(libc::EFAULT);
+    }
+    if !fixed {
+        return RemapPlan::Resize { old_len, new_len, may_move: flags & libc::MREMAP_MAYMOVE != 0 };
+    }
+    let overlaps = new < old + old_len && new.checked_add(new_len).is_none_or(|end| end > old);
+    if overlaps || new % PAGE != 0 {
+        return RemapPlan::Refuse(libc::EINVAL);
+    }
+    RemapPlan::Copy { old_len, new_len }
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::PROT_EXEC;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ARENA: Range<usize> = 0x10_0000_0000..0x20_0000_0000;
+    const ANON: i32 = MAP_PRIVATE | MAP_ANONYMOUS;
+    const RW: i32 = PROT_READ | PROT_WRITE;
+
+    fn new(len: usize, prot: i32, flags: i32) -> MapPlan {
+        map(MapCall { addr: 0, len, prot, flags }, &ARENA)
+    }
+
+    fn at(addr: usize, len: usize, prot: i32, flags: i32) -> MapPlan {
+        map(MapCall { addr, len, prot, flags }, &ARENA)
+    }
+
+    #[test]
+    fn large_private_anonymous_memory_is_managed() {
+        assert_eq!(new(MANAGED_MIN, RW, ANON), MapPlan::Map { len: MANAGED_MIN, align: PAGE, protect: None });
+        assert_eq!(new((4 << 20) + 1, RW, ANON), MapPlan::Map { len: (4 << 20) + PAGE, align: EXTENT, protect: None });
+        assert_eq!(new(1 << 20, PROT_READ, ANON), MapPlan::Map { len: 1 << 20, align: EXTENT, protect: Some(PROT_READ) });
+        assert_eq!(new(1 << 30, PROT_NONE, ANON | libc::MAP_NORESERVE), MapPlan::Reserve { len: 1 << 30, align: EXTENT });
+    }
+
+    #[test]
+    fn a_hint_is_only_a_hint() {
+        assert_eq!(at(0x7000_0000, 1 << 20, RW, ANON), MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None });
+    }
+
+    #[test]
+    fn what_must_stay_local_stays_with_the_kernel() {
+        let odd = [libc::MAP_STACK, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_32BIT];
+        assert!(odd.iter().all(|flag| new(1 << 30, RW, ANON | flag) == MapPlan::PassThrough));
+        assert_eq!(new(1 << 30, RW, libc::MAP_SHARED | MAP_ANONYMOUS), MapPlan::PassThrough);
+        assert_eq!(new(1 << 30, RW, MAP_PRIVATE), MapPlan::PassThrough);
+        assert_eq!(new(1 << 30, RW | PROT_EXEC, ANON), MapPlan::PassThrough);
+        assert_eq!(new(MANAGED_MIN - PAGE, RW, ANON), MapPlan::PassThrough);
+        assert_eq!(new(0, RW, ANON), MapPlan::PassThrough);
+        assert_eq!(new(usize::MAX, RW, ANON), MapPlan::PassThrough);
+    }
+
+    #[test]
+    fn a_reservation_larger_than_the_arena_could_hold_stays_with_the_kernel() {
+        assert_eq!(new(ARENA.len(), PROT_NONE, ANON), MapPlan::PassThrough);
+        assert!(matches!(new(ARENA.len(), RW, ANON), MapPlan::Map { .. }));
+    }
+
+    #[test]
+    fn a_fixed_mapping_over_the_arena_is_managed_if_it_can_be() {
+        let fixed = ANON | MAP_FIXED;
+        let inside = Split {
+            before: ARENA.start..ARENA.start,
+            inside: ARENA.start..ARENA.start + PAGE,
+            after: ARENA.start + PAGE..ARENA.start + PAGE,
+        };
+        assert_eq!(at(ARENA.start, PAGE, RW, fixed), MapPlan::Refresh(inside.clone()));
+        assert_eq!(at(ARENA.start, 1, PROT_NONE, fixed), MapPlan::Refresh(inside.clone()));
+        assert_eq!(at(ARENA.start, PAGE, RW | PROT_EXEC, fixed), MapPlan::Replace(inside.clone()));
+        assert_eq!(at(ARENA.start, PAGE, RW, MAP_PRIVATE | MAP_FIXED), MapPlan::Replace(inside));
+        assert_eq!(at(ARENA.start - PAGE, PAGE, RW, fixed), MapPlan::PassThrough);
+        assert_eq!(at(ARENA.start + 1, PAGE, RW, fixed), MapPlan::PassThrough);
+        assert_eq!(at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE), MapPlan::Exists);
+    }
+
+    #[test]
+    fn discards_and_hints_are_told_apart() {
+        assert_eq!(advice(libc::MADV_DONTNEED), AdvicePlan::Discard);
+        assert_eq!(advice(libc::MADV_FREE), AdvicePlan::Discard);
+        assert_eq!(advice(libc::MADV_NOHUGEPAGE), AdvicePlan::Accept);
+        assert_eq!(advice(libc::MADV_WIPEONFORK), AdvicePlan::Refuse);
+        assert_eq!(advice(-1), AdvicePlan::Refuse);
+    }
+
+    fn moving(old: usize, new: usize, flags: i32) -> RemapPlan {
+        remap(RemapCall { old, old_len: 2 * PAGE, new_len: 3 * PAGE, flags, new }, &ARENA)
+    }
+
+    #[test]
+    fn a_managed_mapping_is_resized_by_the_pager() {
+        let (old_len, new_len) = (2 * PAGE, 3 * PAGE);
+        assert_eq!(moving(ARENA.start, 0, 0), RemapPlan::Resize { old_len, new_len, may_move: false });
+        assert_eq!(moving(ARENA.start, 0, libc::MREMAP_MAYMOVE), RemapPlan::Resize { old_len, new_len, may_move: true });
+        assert_eq!(moving(0x1000, 0, libc::MREMAP_MAYMOVE), RemapPlan::PassThrough);
+    }
+
+    #[test]
+    fn a_move_to_a_fixed_place_is_copied_or_replaces() {
+        let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let copy = RemapPlan::Copy { old_len: 2 * PAGE, new_len: 3 * PAGE };
+        assert_eq!(moving(ARENA.start, ARENA.start + (1 << 20), fixed), copy);
+        assert_eq!(moving(ARENA.start, 0x10000, fixed), copy);
+        assert!(matches!(moving(0x10000, ARENA.start, fixed), RemapPlan::Replace(_)));
+        assert_eq!(moving(ARENA.start, ARENA.start + PAGE, fixed), RemapPlan::Refuse(libc::EINVAL));
+        assert_eq!(moving(ARENA.start, 0x10000, libc::MREMAP_FIXED), RemapPlan::Refuse(libc::EINVAL));
+        assert_eq!(moving(ARENA.start - PAGE, 0, libc::MREMAP_MAYMOVE), RemapPlan::Refuse(libc::EFAULT));
+        assert_eq!(moving(ARENA.start, 0, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP), RemapPlan::Refuse(libc::EINVAL));
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_of_a_split_are_the_range_and_lie_where_they_say(page in 0_usize..0x300_0000, len in 1_usize..1 << 36) {
+            let addr = page * PAGE;
+            let end = addr + len.next_multiple_of(PAGE);
+            match split(addr, len, &ARENA) {
+                None => prop_assert!(end <= ARENA.start || addr >= ARENA.end),
+                Some(parts) => {
+                    prop_assert_eq!((parts.before.start, parts.before.end), (addr, parts.inside.start));
+                    prop_assert_eq!((parts.after.start, parts.after.end), (parts.inside.end, end));
+                    prop_assert!(!parts.inside.is_empty() && parts.inside.start >= ARENA.start && parts.inside.end <= ARENA.end);
+                    prop_assert!(parts.before.end <= ARENA.start || parts.before.is_empty());
+                    prop_assert!(parts.after.start >= ARENA.end || parts.after.is_empty());
+                    prop_assert_eq!(parts.is_managed(), parts.outside().count() == 0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! The `mmap` family, `syscall` and `prctl` under the names that programs call.
+//!
+//! Contract: C's, as the kernel keeps it, including `errno`. Ranges that are not managed go to the kernel as they came. Nothing unwinds.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ops::Range;
+
+use hiroma_pager::{Advice, Pager, PagerError};
+use hiroma_units::PAGE;
+use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
+
+use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
+use crate::sys::{self, Errno};
+use crate::{runtime, scope};
+
+type Outcome<T> = Result<T, Errno>;
+
+fn errno_of(error: PagerError) -> Errno {
+    Errno(error.errno())
+}
+
+/// What C returns: the value, or -1 and `errno`.
+fn answer(outcome: Outcome<usize>) -> usize {
+    outcome.unwrap_or_else(|Errno(errno)| {
+        sys::set_errno(errno);
+        usize::MAX
+    })
+}
+
+fn status(outcome: Outcome<()>) -> c_int {
+    answer(outcome.map(|()| 0)) as c_int
+}
+
+/// The arena as the calling thread may see it: empty where nothing is managed.
+fn arena() -> Range<usize> {
+    if scope::is_internal() { 0..0 } else { runtime::arena() }
+}
+
+/// Cuts a range at the arena; `None` if the kernel alone has to do with it.
+fn managed(addr: usize, len: usize) -> Option<Split> {
+    let arena = arena();
+    if arena.is_empty() { None } else { classify::split(addr, len, &arena) }
+}
+
+/// Asks the pager about the part of a range that is its own.
+fn inside(split: &Split, f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>) -> Outcome<()> {
+    let Range { start, end } = split.inside;
+    runtime::far(|pager| f(pager, start, end - start)).unwrap_or(Ok(())).map_err(errno_of)
+}
+
+/// Does the same to all parts of a range: `f` to the managed one, `g` to the others.
+fn everywhere(
+    split: &Split,
+    f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
+    g: impl Fn(usize, usize) -> Outcome<()>,
+) -> Outcome<()> {
+    inside(split, f)?;
+    split.outside().try_for_each(|part| g(part.start, part.len()))
+}
+
+fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Outcome<usize> {
+    // SAFETY: what the program asked for, at its own risk.
+    let kernel = |addr: usize, len: usize, offset: i64| unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    let arena = arena();
+    if arena.is_empty() {
+        return kernel(addr, len, offset);
+    }
+    match classify::map(MapCall { addr, len, prot, flags }, &arena) {
+        MapPlan::PassThrough => kernel(addr, len, offset),
+        MapPlan::Exists => Err(Errno(libc::EEXIST)),
+        MapPlan::Map { len, align, protect } => {
+            let map = |pager: &Pager| {
+                let start = pager.map(len, align)?;
+                protect.map_or(Ok(start), |prot| {
+                    pager.protect(start, len, prot).map(|()| start).inspect_err(|_| {
+                        let _ = pager.unmap(start, len);
+                    })
+                })
+            };
+            runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
+        }
+        MapPlan::Reserve { len, align } => {
+            runtime::far(|pager| pager.reserve(len, align)).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
+        }
+        MapPlan::Refresh(split) => {
+            everywhere(&split, |pager, start, len| pager.refresh(start, len, prot), |start, len| kernel(start, len, offset).map(drop))?;
+            Ok(addr)
+        }
+        MapPlan::Replace(split) => {
+            inside(&split, |pager, start, len| pager.release(start, len))?;
+            kernel(addr, len, offset)
+        }
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+    answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+    answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
+}
+
+fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
+    // SAFETY: what the program asked for.
+    let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
+    match managed(addr, len) {
+        None => kernel(addr, len),
+        Some(split) => everywhere(&split, Pager::unmap, kernel),
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+    status(do_munmap(addr as usize, len))
+}
+
+fn do_mprotect(addr: usize, len: usize, prot: c_int) -> Outcome<()> {
+    // SAFETY: what the program asked for.
+    let kernel = |addr, len| unsafe { sys::mprotect(addr, len, prot) };
+    let Some(split) = managed(addr, len) else {
+        return kernel(addr, len);
+    };
+    let protect = |pager: &Pager, start, len| {
+        if prot & PROT_EXEC != 0 {
+            // Code is fetched by the processor, often and from everywhere: it stays local.
+            pager.pin(start, len)?;
+        }
+        pager.protect(start, len, prot)
+    };
+    everywhere(&split, protect, kernel)
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    status(do_mprotect(addr as usize, len, prot))
+}
+
+fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcome<()> {
+    if pkey == -1 {
+        return do_mprotect(addr, len, prot);
+    }
+    match managed(addr, len) {
+        // SAFETY: what the program asked for.
+        None => unsafe { sys::call(libc::SYS_pkey_mprotect, [addr, len, prot as usize, pkey as usize, 0, 0]).map(drop) },
+        // The kernel's answer where the processor has no keys.
+        Some(_) => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, pkey: c_int) -> c_int {
+    status(do_pkey_mprotect(addr as usize, len, prot, pkey))
+}
+
+fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
+    // SAFETY: what the program asked for.
+    let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
+    let Some(split) = managed(addr, len) else {
+        return kernel(addr, len);
+    };
+    let hint = |advice: Advice| {
+        move |pager: &Pager, start, len| {
+            pager.advise(start, len, advice);
+            Ok(())
+        }
+    };
+    match classify::advice(advice) {
+        AdvicePlan::Discard => everywhere(&split, Pager::discard, kernel),
+        AdvicePlan::WillNeed => everywhere(&split, hint(Advice::WillNeed), kernel),
+        AdvicePlan::Cold => everywhere(&split, hint(Advice::Cold), kernel),
+        AdvicePlan::Sequential => everywhere(&split, hint(Advice::Sequential), kernel),
+        AdvicePlan::Random => everywhere(&split, hint(Advice::Random), kernel),
+        AdvicePlan::Normal => everywhere(&split, hint(Advice::Normal), kernel),
+        AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
+        AdvicePlan::Kernel => kernel(addr, len),
+        AdvicePlan::Refuse => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    status(do_madvise(addr as usize, len, advice))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        // POSIX's is a hint and keeps the content, so glibc ignores it, and so do we.
+        return 0;
+    }
+    do_madvise(addr as usize, len, advice).map_or_else(|Errno(errno)| errno, |()| 0)
+}
+
+fn do_mremap(call: RemapCall) -> Outcome<usize> {
+    let RemapCall { old, old_len, new_len, flags, new } = call;
+    // SAFETY: what the program asked for.
+    let kernel = || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
+    let arena = arena();
+    if arena.is_empty() {
+        return kernel();
+    }
+    match classify::remap(call, &arena) {
+        RemapPlan::PassThrough => kernel(),
+        RemapPlan::Refuse(errno) => Err(Errno(errno)),
+        RemapPlan::Resize { old_len, new_len, may_move } => runtime::far(|pager| pager.resize(old, old_len, new_len, may_move))
+            .unwrap_or_else(|| unreachable!("there is an arena"))
+            .map_err(errno_of),
+        RemapPlan::Replace(split) => {
+            inside(&split, |pager, start, len| pager.release(start, len))?;
+            kernel()
+        }
+        RemapPlan::Copy { old_len, new_len } => copy_to_fixed(old, old_len, new_len, new),
+    }
+}
+
+/// Moves managed memory to a place that the program chose. The content travels through the processor; the new place is readable and writable.
+fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<usize> {
+    do_mmap(new, new_len, PROT_READ | PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)?;
+    let len = old_len.min(new_len);
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the new place was mapped just now for this.
+        match unsafe { sys::copy_readable(old + done, new + done, len - done) } {
+            // Pages without access: nothing that could be read, nothing to copy.
+            0 => done = (done + PAGE).next_multiple_of(PAGE),
+            copied => done += copied,
+        }
+    }
+    do_munmap(old, old_len)?;
+    Ok(new)
+}
+
+/// C's fifth argument is optional; where it is not passed, the register holds anything, and nobody looks at it.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: c_int, new: *mut c_void) -> *mut c_void {
+    answer(do_mremap(RemapCall { old: old as usize, old_len, new_len, flags, new: new as usize })) as *mut c_void
+}
+
+fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> Outcome<()> {
+    // SAFETY: locking changes no content.
+    let kernel = |addr, len| unsafe { sys::call(number, [addr, len, flags, 0, 0, 0]).map(drop) };
+    // Unlike the rest of the family, these take any address.
+    let start = addr & !(PAGE - 1);
+    match managed(start, len.saturating_add(addr - start)) {
+        None => kernel(addr, len),
+        Some(split) if number == libc::SYS_munlock => everywhere(&split, Pager::unpin, kernel),
+        Some(split) => everywhere(&split, Pager::pin, kernel),
+    }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    status(do_mlock(libc::SYS_mlock, addr as usize, len, 0))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -> c_int {
+    status(do_mlock(libc::SYS_mlock2, addr as usize, len, flags as usize))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    status(do_mlock(libc::SYS_munlock, addr as usize, len, 0))
+}
+
+/// Everything local is what the user asked not to have: the answer is the kernel's when the limit on locked memory is too low.
+fn do_mlockall(flags: usize) -> Outcome<()> {
+    if arena().is_empty() {
+        // SAFETY: locking changes no content.
+        return unsafe { sys::call(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop) };
+    }
+    Err(Errno(libc::ENOMEM))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    status(do_mlockall(flags as usize))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    const PR_SET_VMA: c_int = 0x5356_4d41;
+    // Named parts would be mappings of their own, and the kernel moves no pages across their borders.
+    if option == PR_SET_VMA && managed(b, c).is_some() {
+        return 0;
+    }
+    // SAFETY: what the program asked for.
+    answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
+}
+
+/// Whether a `clone` makes a process with memory of its own, on the caller's stack: a fork.
+fn is_fork(flags: usize, stack: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0 && stack == 0
+}
+
+/// C's arguments are variable; registers and stack slots that were not passed hold anything, and the kernel does not look at them.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    // SAFETY: what the program asked for.
+    let kernel = || unsafe { sys::call(number, [a, b, c, d, e, f]) };
+    let done = |outcome: Outcome<()>| outcome.map(|()| 0);
+    let outcome = match number {
+        libc::SYS_mmap => do_mmap(a, b, c as c_int, d as c_int, e as c_int, f as i64),
+        libc::SYS_munmap => done(do_munmap(a, b)),
+        libc::SYS_mprotect => done(do_mprotect(a, b, c as c_int)),
+        libc::SYS_pkey_mprotect => done(do_pkey_mprotect(a, b, c as c_int, d as c_int)),
+        libc::SYS_madvise => done(do_madvise(a, b, c as c_int)),
+        libc::SYS_mremap => do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e }),
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
+        libc::SYS_mlockall => done(do_mlockall(a)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => runtime::around_fork(kernel),
+        libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
+        _ => kernel(),
+    };
+    answer(outcome) as c_long
+}

@@ -1,0 +1,99 @@
+//! Large objects of `malloc`: one managed mapping each, so that they can be resized without copying and vanish when freed.
+//!
+//! Contract: each starts at the start of an extent, and the table has one word per extent: the mapped length, or 0. The words are atomic and
+//! outside managed memory.
+#![allow(unsafe_code)]
+
+use std::slice;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hiroma_units::{EXTENT, PAGE};
+
+use crate::sys::Errno;
+use crate::{runtime, sys};
+
+/// Objects from this size on are large: mimalloc has no room for more in one of its segments, and would make a mapping for each, too.
+pub const LARGE_MIN: usize = (16 << 20) - (64 << 10);
+/// Objects aligned more strictly than this are large, too.
+pub const ALIGN_MAX: usize = 1 << 20;
+
+struct Table {
+    start: usize,
+    words: &'static [AtomicU64],
+}
+
+static TABLE: OnceLock<Table> = OnceLock::new();
+
+/// Makes the table for an arena.
+pub fn start(arena: usize, len: usize) -> Result<(), Errno> {
+    let extents = len / EXTENT;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping, never unmapped; zeros are valid atomics.
+    let words = unsafe {
+        let words = sys::mmap(0, extents * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+        slice::from_raw_parts(words as *const AtomicU64, extents)
+    };
+    let _ = TABLE.set(Table { start: arena, words });
+    Ok(())
+}
+
+#[inline]
+fn word(address: usize) -> Option<&'static AtomicU64> {
+    if address % EXTENT != 0 {
+        return None;
+    }
+    let table = TABLE.get()?;
+    table.words.get(address.wrapping_sub(table.start) / EXTENT)
+}
+
+/// The mapped length of the large object at `address`, if there is one.
+#[inline]
+pub fn length(address: usize) -> Option<usize> {
+    word(address).map(|word| word.load(Ordering::Acquire) as usize).filter(|&len| len != 0)
+}
+
+/// A new large object, all zeros.
+pub fn allocate(size: usize, align: usize) -> Option<usize> {
+    let len = size.max(1).checked_next_multiple_of(PAGE)?;
+    runtime::far(|pager| {
+        let address = pager.map(len, align.max(EXTENT)).ok()?;
+        // A table without the word would be a pager that breaks its promise of alignment.
+        word(address).expect("the pager maps large objects at extents").store(len as u64, Ordering::Release);
+        Some(address)
+    })?
+}
+
+/// Frees the large object at `address`; false if there is none.
+pub fn free(address: usize) -> bool {
+    let Some(len) = word(address).map(|word| word.swap(0, Ordering::AcqRel) as usize).filter(|&len| len != 0) else {
+        return false;
+    };
+    runtime::far(|pager| pager.unmap(address, len).expect("a large object can be unmapped"));
+    true
+}
+
+/// Gives the large object at `address` another size, with its content; it may move. `None`: there is no room, nothing has changed.
+pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
+    let new_len = size.checked_next_multiple_of(PAGE)?;
+    if new_len == old_len {
+        return Some(address);
+    }
+    runtime::far(|pager| {
+        let word_of_old = word(address)?;
+        // Another thread may be given the old place at once, so the table must not speak of it any more by then.
+        word_of_old.store(0, Ordering::Release);
+        let moved = pager.resize(address, old_len, new_len, true).ok();
+        match moved.and_then(|new| word(new).map(|word| (new, word))) {
+            Some((new, word)) => {
+                word.store(new_len as u64, Ordering::Release);
+                Some(new)
+            }
+            None => {
+                assert!(moved.is_none(), "the pager moves large objects to extents");
+                word_of_old.store(old_len as u64, Ordering::Release);
+                None
+            }
+        }
+    })?
+}

@@ -1,0 +1,202 @@
+//! The pager of this process: started once by the constructor, and how the exports reach it.
+//!
+//! Contract: the constructor runs before any other code of the program (`-z initfirst`), on the only thread. Until it has run, `malloc` serves
+//! the dynamic linker from the internal heap and `mmap` belongs to the kernel. Whoever calls the pager goes through [`far`], which
+//! blocks signals (a handler that allocates would wait for a lock that its own thread holds) and enters the internal scope.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int};
+use std::ops::Range;
+use std::panic::{self, PanicHookInfo};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use hiroma_pager::Pager;
+use hiroma_pager::config::{CONFIG_ENV, Config};
+
+use crate::scope::{self, internal_scope};
+use crate::{internal, large, mimalloc, sys};
+
+/// Exit code when the pager cannot do its work.
+const EXIT_NO_PAGER: i32 = 75;
+
+/// Who serves the program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Nobody yet: the constructor has not run.
+    Early = 0,
+    /// glibc and the kernel; there is no configuration.
+    PassThrough = 1,
+    /// The pager.
+    Managed = 2,
+}
+
+static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
+static ARENA_START: AtomicUsize = AtomicUsize::new(0);
+static ARENA_END: AtomicUsize = AtomicUsize::new(0);
+static PAGER: OnceLock<Pager> = OnceLock::new();
+
+#[used]
+#[unsafe(link_section = ".init_array.00001")]
+static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+}
+
+extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // SAFETY: the only thread; libc has not set it yet because we run before its own constructor.
+    unsafe {
+        if environ.is_null() {
+            environ = environment;
+        }
+    }
+    let _scope = internal_scope();
+    let mask = sys::block_signals();
+    let errno = sys::errno();
+    // SAFETY: the kernel ends the environment with a null pointer, and each string in it with a zero.
+    match unsafe { find(environment, CONFIG_ENV) } {
+        None => PHASE.store(Phase::PassThrough as u8, Ordering::Release),
+        Some(text) => start_pager(text),
+    }
+    sys::set_errno(errno);
+    sys::restore_signals(mask);
+}
+
+/// # Safety
+/// `environment` must be null or as the kernel passes it.
+unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
+    let mut at = environment;
+    // SAFETY: the caller's; we stop at the null pointer.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let entry = CStr::from_ptr(*at);
+            if entry.to_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")) {
+                return Some(CStr::from_ptr((*at).add(name.len() + 1)));
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+fn start_pager(text: &CStr) {
+    panic::set_hook(Box::new(die));
+    mimalloc::configure();
+    let config: Config = match serde_json::from_slice(text.to_bytes()) {
+        Ok(config) => config,
+        Err(error) => give_up(&format!("cannot read {CONFIG_ENV} ({error}); start the program with `hiroma run`")),
+    };
+    hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
+    let pager = match Pager::start(config) {
+        Ok(pager) => pager,
+        Err(error) => give_up(&error.to_string()),
+    };
+    let (start, len) = pager.arena();
+    if let Err(error) = large::start(start, len) {
+        give_up(&format!("cannot map a table for {len} bytes of managed memory (error {})", error.0));
+    }
+    // SAFETY: plain functions that live as long as the process.
+    if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) } != 0 {
+        give_up("cannot follow forks: no memory");
+    }
+    ARENA_START.store(start, Ordering::Relaxed);
+    ARENA_END.store(start + len, Ordering::Relaxed);
+    let _ = PAGER.set(pager);
+    PHASE.store(Phase::Managed as u8, Ordering::Release);
+}
+
+fn give_up(reason: &str) -> ! {
+    sys::say(&format!("hiroma: {reason}"));
+    sys::exit_now(EXIT_NO_PAGER)
+}
+
+fn die(info: &PanicHookInfo<'_>) {
+    let _scope = internal_scope();
+    sys::say(&format!("hiroma: internal error, please report it: {info}"));
+    std::process::abort();
+}
+
+/// Who serves the program now.
+#[inline]
+pub fn phase() -> Phase {
+    match PHASE.load(Ordering::Acquire) {
+        0 => Phase::Early,
+        1 => Phase::PassThrough,
+        _ => Phase::Managed,
+    }
+}
+
+/// The arena; empty while there is none.
+#[inline]
+pub fn arena() -> Range<usize> {
+    ARENA_START.load(Ordering::Relaxed)..ARENA_END.load(Ordering::Relaxed)
+}
+
+/// Calls the pager. `None` if there is none, or the calling thread works for it.
+#[inline]
+pub fn far<T>(f: impl FnOnce(&Pager) -> T) -> Option<T> {
+    if phase() != Phase::Managed || scope::is_internal() {
+        return None;
+    }
+    let pager = PAGER.get()?;
+    let mask = sys::block_signals();
+    let errno = sys::errno();
+    let result = {
+        let _scope = internal_scope();
+        f(pager)
+    };
+    sys::set_errno(errno);
+    sys::restore_signals(mask);
+    Some(result)
+}
+
+thread_local! {
+    /// The signal mask of a thread that is forking.
+    static MASK: Cell<u64> = const { Cell::new(0) };
+}
+
+extern "C" fn before_fork() {
+    let mask = sys::block_signals();
+    MASK.set(mask);
+    scope::enter();
+    if let Some(pager) = PAGER.get() {
+        pager.before_fork();
+    }
+    internal::before_fork();
+}
+
+extern "C" fn after_fork_in_parent() {
+    internal::after_fork();
+    if let Some(pager) = PAGER.get() {
+        pager.after_fork_in_parent();
+    }
+    scope::leave();
+    sys::restore_signals(MASK.get());
+}
+
+extern "C" fn after_fork_in_child() {
+    internal::after_fork();
+    if let Some(pager) = PAGER.get() {
+        pager.after_fork_in_child();
+    }
+    scope::leave();
+    sys::restore_signals(MASK.get());
+}
+
+/// Runs a fork that libc's `fork` is not part of.
+pub fn around_fork(fork: impl FnOnce() -> Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
+    if phase() != Phase::Managed {
+        return fork();
+    }
+    before_fork();
+    let result = fork();
+    if result == Ok(0) {
+        after_fork_in_child()
+    } else {
+        after_fork_in_parent()
+    }
+    result
+}

@@ -1,0 +1,263 @@
+//! System calls without libc, `errno`, the signal mask, and a lock.
+//!
+//! Contract: `call` is the `syscall` instruction and nothing else. It must not go through libc's functions, because
+//! those are the ones that this library replaces. Everything else here is safe to call from anywhere, also in a signal handler.
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::c_long;
+
+/// A call that the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// One system call. What it does to memory is the caller's responsibility.
+///
+/// # Safety
+/// The arguments must be right for the call; memory that Rust holds references to must stay as it is.
+#[inline]
+pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel clobbers rcx and r11 and nothing else; the caller answers for the arguments.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+             in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above; the kernel keeps all registers but x0.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") args[0] => result, in("x1") args[1], in("x2") args[2],
+             in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// `mmap`, straight to the kernel.
+///
+/// # Safety
+/// With `MAP_FIXED` the range must not hold anything that is in use by anybody but the caller.
+pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Result<usize, Errno> {
+    // SAFETY: the caller's.
+    unsafe { call(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, fd as usize, offset as usize]) }
+}
+
+/// `mprotect`, straight to the kernel.
+///
+/// # Safety
+/// The range must belong to the caller.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { call(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]).map(drop) }
+}
+
+/// `munmap`, straight to the kernel.
+///
+/// # Safety
+/// The range must belong to the caller.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { call(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).map(drop) }
+}
+
+/// `madvise`, straight to the kernel.
+///
+/// # Safety
+/// The range must belong to the caller.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's.
+    unsafe { call(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(drop) }
+}
+
+/// Copies what can be read of `len` bytes at `from` to `to`; how many bytes that were.
+///
+/// Reading goes through the kernel, so memory that cannot be read ends the copy instead of the process.
+///
+/// # Safety
+/// `to` must be writable for `len` bytes, and nobody else's.
+pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
+    let local = libc::iovec { iov_base: to as *mut _, iov_len: len };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
+    let pid = std::process::id() as usize;
+    let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
+    // SAFETY: the kernel writes only to `to`, which is the caller's to give.
+    unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
+}
+
+/// The calling thread's `errno`.
+pub fn errno() -> i32 {
+    // SAFETY: libc's pointer is valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(errno: i32) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Blocks all signals in the calling thread and returns the mask that was in force.
+pub fn block_signals() -> u64 {
+    set_mask(u64::MAX)
+}
+
+/// Puts back what [`block_signals`] returned.
+pub fn restore_signals(mask: u64) {
+    set_mask(mask);
+}
+
+fn set_mask(mask: u64) -> u64 {
+    let mut old = 0_u64;
+    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
+    // SAFETY: both masks are on our stack and as long as we say.
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
+    old
+}
+
+/// Writes one line to standard error, with a single call.
+pub fn say(line: &str) {
+    let text = format!("{line}\n");
+    // SAFETY: reads from `text`.
+    let _ = unsafe { call(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
+}
+
+/// Ends the process at once, without exit handlers.
+pub fn exit_now(code: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// A mutual exclusion that can be held across `fork`, works before libc does, and allocates nothing.
+pub struct Lock<T> {
+    /// 0 free, 1 held, 2 held and somebody waits.
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only by the holder of the lock.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+/// The right to use what a [`Lock`] holds.
+pub struct Held<'a, T>(&'a Lock<T>);
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Lock<T> {
+        Lock { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits until the lock is free, and takes it.
+    pub fn lock(&self) -> Held<'_, T> {
+        if self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            while self.state.swap(2, Ordering::Acquire) != 0 {
+                self.futex(libc::FUTEX_WAIT, 2);
+            }
+        }
+        Held(self)
+    }
+
+    /// Takes the lock and keeps it until [`Lock::release`].
+    pub fn hold(&self) {
+        std::mem::forget(self.lock());
+    }
+
+    /// Frees a lock that the calling thread (or, after a fork, its parent) took with [`Lock::hold`].
+    pub fn release(&self) {
+        if self.state.swap(0, Ordering::Release) == 2 {
+            self.futex(libc::FUTEX_WAKE, 1);
+        }
+    }
+
+    fn futex(&self, operation: i32, value: usize) {
+        let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+        // SAFETY: the word lives as long as `self`. Early returns are harmless, the caller looks again.
+        let _ = unsafe { call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0]) };
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: we hold the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: we hold the lock, and `self` is borrowed exclusively.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_refused_call_gives_the_error_number() {
+        // SAFETY: the kernel refuses a length of zero.
+        assert_eq!(unsafe { munmap(0, 0) }, Err(Errno(libc::EINVAL)));
+    }
+
+    #[test]
+    fn a_lock_lets_one_thread_in_at_a_time() {
+        let counter = Arc::new(Lock::new(0_u64));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let counter = counter.clone();
+                thread::spawn(move || (0..50_000).for_each(|_| *counter.lock() += 1))
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*counter.lock(), 200_000);
+    }
+
+    #[test]
+    fn a_held_lock_is_free_after_its_release() {
+        let lock = Lock::new(1);
+        lock.hold();
+        lock.release();
+        *lock.lock() += 1;
+        assert_eq!(*lock.lock(), 2);
+    }
+
+    #[test]
+    fn copying_stops_where_memory_cannot_be_read() {
+        // SAFETY: two new pages, of which the second is made unreadable; nobody else knows them.
+        unsafe {
+            let start = mmap(0, 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).unwrap();
+            *(start as *mut u8) = 7;
+            mprotect(start + 4096, 4096, libc::PROT_NONE).unwrap();
+            let mut copy = vec![0_u8; 8192];
+            assert_eq!(copy_readable(start, copy.as_mut_ptr() as usize, 8192), 4096);
+            assert_eq!(copy[0], 7);
+            munmap(start, 8192).unwrap();
+        }
+    }
+
+    #[test]
+    fn signals_are_blocked_and_put_back() {
+        let before = block_signals();
+        assert_ne!(block_signals() & (1 << (libc::SIGUSR1 - 1)), 0);
+        restore_signals(before);
+        assert_eq!(set_mask(before), before);
+    }
+}
