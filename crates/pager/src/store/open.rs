@@ -1,0 +1,93 @@
+//! From what the user named to a store.
+
+use std::sync::Arc;
+
+use hiroma_units::Bytes;
+
+use super::chain::ChainStore;
+use super::compressed::CompressedStore;
+use super::file::FileStore;
+use super::tcp::TcpStore;
+use super::{Store, StoreError};
+use crate::config::{Config, StoreSpec};
+
+/// Smallest and largest sector.
+const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
+
+/// Opens the stores of `config`, as one.
+pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
+    assert!(sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes), "not a sector size: {sector_bytes}");
+    let mut stores = config.stores.iter().map(|spec| open_one(spec, config, sector_bytes)).collect::<Result<Vec<_>, _>>()?;
+    match stores.len() {
+        1 => Ok(stores.remove(0)),
+        _ => Ok(Arc::new(ChainStore::new(stores, sector_bytes)?)),
+    }
+}
+
+fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
+    let capacity = |capacity: &Option<Bytes>| capacity.map(|bytes| bytes.0);
+    Ok(match spec {
+        StoreSpec::Compressed { capacity: bytes } => {
+            let bytes = capacity(bytes).unwrap_or_else(|| config.local_limit_bytes.min(machine_bytes() / 4));
+            Arc::new(CompressedStore::new(sector_bytes, bytes)?)
+        }
+        StoreSpec::File { dir, capacity: bytes } => Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?),
+        StoreSpec::Tcp { servers } => {
+            let key_file = config.key_file.as_deref();
+            Arc::new(TcpStore::connect(servers, sector_bytes, config.allocation, config.store_timeout, key_file)?)
+        }
+    })
+}
+
+/// Memory of this machine.
+fn machine_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::parse_stores;
+    use crate::store::Purpose;
+    use crate::store::model::{content, read_now, write_now};
+
+    fn config(stores: &str) -> Config {
+        Config { stores: parse_stores(stores).unwrap(), local_limit_bytes: 64 << 20, ..Config::default() }
+    }
+
+    #[test]
+    fn the_default_is_compressed_memory_as_large_as_the_local_limit_and_then_a_file() {
+        let store = open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
+        assert_eq!(store.name(), "compressed,file:/var/tmp");
+        assert!(store.usage().capacity_bytes > 64 << 20);
+        let alone = open(&config("compressed"), 8192).unwrap();
+        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 64 << 20));
+    }
+
+    #[test]
+    fn every_sector_size_works_in_every_local_store() {
+        for stores in ["compressed:32M", "file:/var/tmp:32M", "compressed:1M,file:/dev/shm:32M"] {
+            for sector_bytes in (12..=21).map(|shift| 1usize << shift) {
+                let store = open(&config(stores), sector_bytes).unwrap();
+                let mut channel = store.open(Purpose::Write).unwrap();
+                for seed in 0..4 {
+                    let bytes = content(seed, 2 * sector_bytes);
+                    let locs = write_now(&mut *channel, &bytes, 2).unwrap();
+                    assert!(read_now(&mut *channel, &locs, sector_bytes).unwrap() == bytes, "{stores} {sector_bytes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_opened_says_why() {
+        let missing = StoreSpec::File { dir: PathBuf::from("/nowhere"), capacity: None };
+        let error = open(&Config { stores: vec![missing], ..Config::default() }, 8192).err().unwrap();
+        assert!(error.to_string().starts_with("file:/nowhere: it cannot be used"), "{error}");
+        let error = open(&Config { stores: Vec::new(), ..Config::default() }, 8192).err().unwrap();
+        assert!(error.to_string().contains("use one to 4"), "{error}");
+    }
+}
