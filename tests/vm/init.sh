@@ -4,6 +4,7 @@
 /bin/busybox --install -s
 export PATH=/hiroma:/test:/bin:/sbin:/usr/bin:/usr/sbin HOME=/root TERM=dumb
 mkdir -p /root /scratch /var/tmp
+chmod 1777 /var/tmp
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev

@@ -24,6 +24,7 @@ check() {
 		failed=$((failed + 1))
 		echo "VM FAIL $name (exit code $code)"
 		tail -n 40 /tmp/output
+		dmesg -c | grep -E 'segfault|trap|general protection|BUG|WARNING|Out of memory|hung' | tail -n 5
 		# The machine is ours: whatever a broken test has left running would disturb the next ones.
 		killall -q -9 hiroma pattern forks discards syscalls sort checker
 	fi
@@ -59,7 +60,7 @@ far() {
 
 chooses() {
 	hiroma doctor | grep "allowed: $1 path" || return 1
-	hiroma run --verbose --local 16M -- /test/pattern 48 10 2>/tmp/said
+	far 16 --verbose -- /test/pattern 64 10 2>/tmp/said
 	local code=$?
 	cat /tmp/said
 	[ $code -eq 0 ] || return $code
@@ -79,12 +80,13 @@ refuses_full() {
 
 # A server for one test.
 served() {
-	hiroma serve --listen 127.0.0.1:$PORT --memory 512M &
+	hiroma serve --listen 127.0.0.1:$PORT --memory 512M >/tmp/server 2>&1 &
 	local server=$! tries=0 code
-	until nc -z 127.0.0.1 $PORT 2>/dev/null; do
+	until grep -q "ready on" /tmp/server; do
 		tries=$((tries + 1))
-		if [ $tries -gt 100 ]; then
-			echo "the server does not listen"
+		if [ $tries -gt 300 ]; then
+			echo "the server does not become ready:"
+			cat /tmp/server
 			kill $server
 			return 1
 		fi
@@ -94,6 +96,7 @@ served() {
 	code=$?
 	kill $server
 	wait $server
+	cat /tmp/server
 	return $code
 }
 
@@ -157,7 +160,7 @@ everything() {
 	check unprivileged self unprivileged
 	check unprivileged-allowed self allowed
 	case " $HAVE " in
-	*" checker "*) for path in $PATHS; do check "$path-checker" checker --path "$path" --seconds 30; done ;;
+	*" checker "*) for path in $PATHS; do check "$path-checker" checker --path "$path" --seconds 30 --region 128M --seed 1; done ;;
 	*) skip checker "target/release/examples/checker is not built" ;;
 	esac
 }
