@@ -9,7 +9,7 @@ mod signals;
 mod stats;
 mod watch;
 
-pub use options::{Args, local_limit};
+pub use options::{Args, LOCAL_MIN, local_limit};
 pub use preload::find as find_preload;
 pub use stats::process_json;
 

@@ -1,0 +1,73 @@
+//! What the tests of the command share: the command itself, the library, small programs compiled on the spot.
+#![allow(dead_code)]
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The command under test.
+pub const HIROMA: &str = env!("CARGO_BIN_EXE_hiroma");
+
+/// The library that `hiroma run` brings into programs; built if the tests were built without it.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        if let Some(path) = env::var_os("HIROMA_PRELOAD") {
+            return path.into();
+        }
+        let dir = Path::new(HIROMA).parent().unwrap();
+        let library = dir.join("libhiroma_preload.so");
+        // Cargo knows whether it is fresh.
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.args(["build", "-q", "-p", "hiroma-preload", "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+        cargo.arg("--target-dir").arg(dir.parent().unwrap());
+        if dir.file_name() == Some(OsStr::new("release")) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the library does not build");
+        assert!(library.exists());
+        library
+    })
+}
+
+/// A command of hiroma with these arguments.
+pub fn hiroma<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
+    let mut command = Command::new(HIROMA);
+    command.args(args).env("HIROMA_PRELOAD", library()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
+    command
+}
+
+/// What it said and how it ended.
+pub fn output<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Output {
+    hiroma(args).output().unwrap()
+}
+
+/// Exit code and standard error.
+pub fn refusal<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> (Option<i32>, String) {
+    let output = output(args);
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Compiles a C program.
+pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+    let file = dir.join(format!("{name}.c"));
+    fs::write(&file, source).unwrap();
+    let program = dir.join(name);
+    let status = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&file).args(flags).status().unwrap();
+    assert!(status.success(), "{name} does not compile");
+    program
+}
+
+/// Waits for something that must come; the bound only ends a broken test.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,179 @@
+//! What cannot work is said before the program starts, with a reason, a remedy and an exit code.
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use common::{compile, hiroma, refusal};
+
+/// The whole text that a user sees.
+fn assert_refused(args: &[&str], code: i32, text: &str) {
+    let (found, stderr) = refusal(args);
+    assert_eq!((found, stderr.trim_end()), (Some(code), text), "{args:?}");
+}
+
+/// The first line is the error, the rest is clap's advice.
+fn assert_usage_error(args: &[&str], text: &str) {
+    let (found, stderr) = refusal(args);
+    assert_eq!((found, stderr.lines().next()), (Some(2), Some(text)), "{args:?}: {stderr}");
+}
+
+#[test]
+fn absurd_sizes_are_usage_errors() {
+    let not_positive = |text: &str| {
+        format!("error: invalid value '{text}' for '--local <SIZE>': `{text}` is not a usable size: it must be greater than zero")
+    };
+    assert_usage_error(&["run", "--local", "0", "--", "true"], &not_positive("0"));
+    assert_usage_error(&["run", "--local", "-1", "--", "true"], &not_positive("-1"));
+    let not_a_size = "is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)";
+    assert_usage_error(
+        &["run", "--local", "1Q", "--", "true"],
+        &format!("error: invalid value '1Q' for '--local <SIZE>': `1Q` {not_a_size}"),
+    );
+    assert_usage_error(&["ctl", "1", "--local", "x"], &format!("error: invalid value 'x' for '--local <SIZE>': `x` {not_a_size}"));
+    assert_usage_error(
+        &["run", "--local", "101%", "--", "true"],
+        "error: invalid value '101%' for '--local <SIZE>': `101%` is not a share of memory: write a percentage above 0% and up to 100%",
+    );
+    assert_usage_error(
+        &["run", "--local", "9999999T", "--", "true"],
+        "error: invalid value '9999999T' for '--local <SIZE>': `9999999T` is too large: the largest size is 8388607T",
+    );
+    assert_usage_error(
+        &["run", "--block", "3K", "--", "true"],
+        "error: invalid value '3K' for '--block <SIZE>': `3K` is not a block size: use auto, or a power of two from 4K to 4M",
+    );
+}
+
+#[test]
+fn a_limit_too_small_to_work_with_is_refused() {
+    assert_refused(&["run", "--local", "1M", "--", "true"], 2, "hiroma: --local 1MiB is too little to work with: give at least 16MiB");
+}
+
+#[test]
+fn stores_that_make_no_sense_are_usage_errors() {
+    assert_usage_error(
+        &["run", "--store", "memory", "--", "true"],
+        "error: invalid value 'memory' for '--store <LIST>': `memory` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas",
+    );
+    assert_usage_error(
+        &["run", "--store", "tcp://host", "--", "true"],
+        "error: invalid value 'tcp://host' for '--store <LIST>': `host` is not a server address: write HOST:PORT, as in tcp://10.0.0.2:7070",
+    );
+}
+
+#[test]
+fn a_program_that_is_missing_or_not_executable_has_the_shells_exit_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_refused(
+        &["run", "--", "no-such-program"],
+        127,
+        "hiroma: `no-such-program` was not found: give its path, or a name that is in PATH",
+    );
+    assert_refused(
+        &["run", "--", "./no-such-program"],
+        127,
+        "hiroma: `./no-such-program` was not found: give its path, or a name that is in PATH",
+    );
+    let text = dir.path().join("text");
+    fs::write(&text, "#!/bin/sh\n").unwrap();
+    let text = text.to_str().unwrap();
+    assert_refused(&["run", "--", text], 126, &format!("hiroma: `{text}` is not executable: chmod +x {text}"));
+    let (code, _) = refusal(["run", "--", dir.path().to_str().unwrap()]);
+    assert_eq!(code, Some(126));
+}
+
+#[test]
+fn a_static_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, flags) in [("static", &["-static"][..]), ("static-pie", &["-static-pie", "-fPIE"])] {
+        let program = compile(dir.path(), name, "int main(void) { return 0; }", flags);
+        let program = program.to_str().unwrap();
+        let text = format!(
+            "hiroma: `{program}` is statically linked: it never asks the C library for memory, so far memory cannot reach it; link it dynamically, or use a dynamically linked build of it"
+        );
+        assert_refused(&["run", "--", program], 2, &text);
+    }
+}
+
+#[test]
+fn a_go_program_is_refused_by_its_section_and_by_its_note_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let section =
+        r#"__attribute__((section(".go.buildinfo"))) const char info[] = "\xff Go buildinf:"; int main(void) { return info[0] == 0; }"#;
+    let note = r#"__asm__(".pushsection .note.go.buildid,\"a\",@note\n.long 4,4,4\n.asciz \"Go\\0\"\n.long 1\n.popsection"); int main(void) { return 0; }"#;
+    let text = |program: &str| {
+        format!("hiroma: `{program}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma")
+    };
+    for (name, source) in [("section", section), ("note", note)] {
+        let program = compile(dir.path(), name, source, &[]);
+        let program = program.to_str().unwrap();
+        assert_refused(&["run", "--", program], 2, &text(program));
+    }
+    // What `strip --strip-section-headers` does: only the program headers are left.
+    let mut stripped = fs::read(dir.path().join("note")).unwrap();
+    stripped[40..48].fill(0);
+    stripped[58..64].fill(0);
+    let path = dir.path().join("stripped");
+    fs::write(&path, stripped).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_refused(&["run", "--", path.to_str().unwrap()], 2, &text(path.to_str().unwrap()));
+}
+
+#[test]
+fn a_musl_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "musl", "int main(void) { return 0; }", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    let (code, stderr) = refusal(["run", "--", program.to_str().unwrap()]);
+    assert!(code == Some(2) && stderr.contains("is linked against musl (/lib/ld-musl-x86_64.so.1)"), "{stderr}");
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_named() {
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (code, stderr) = refusal(["run", "--store", &format!("tcp://{gone}"), "--", "true"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains(&gone.to_string()) && stderr.contains("hiroma serve"), "{stderr}");
+}
+
+#[test]
+fn a_directory_of_a_file_store_must_be_there() {
+    let text = "hiroma: file:/no/such/place: /no/such/place is not a directory: make it, or name another one";
+    assert_refused(&["run", "--store", "file:/no/such/place", "--", "true"], 2, text);
+}
+
+#[test]
+fn statistics_that_cannot_be_written_are_known_before_the_program_starts() {
+    let (code, stderr) = refusal(["run", "--stats", "/no/such/place/stats.json", "--", "sh", "-c", "echo started >&2"]);
+    assert!(code == Some(2) && !stderr.contains("started"), "{stderr}");
+}
+
+#[test]
+fn a_library_that_is_missing_is_said() {
+    let output = hiroma(["run", "--", "true"]).env("HIROMA_PRELOAD", "/no/such/library.so").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr, "hiroma: HIROMA_PRELOAD names /no/such/library.so, which is not there: correct it, or unset it\n");
+}
+
+#[test]
+fn serving_beyond_this_machine_needs_a_key() {
+    let (code, stderr) = refusal(["serve", "--listen", "0.0.0.0:0", "--memory", "64M"]);
+    assert!(code == Some(2) && stderr.contains("--key-file"), "{stderr}");
+    let (code, stderr) = refusal(["serve", "--memory", "4000T"]);
+    assert!(code == Some(2) && stderr.contains("lend less"), "{stderr}");
+}
+
+#[test]
+fn ctl_says_why_a_process_cannot_be_steered() {
+    let nobody = u32::MAX / 2;
+    assert_refused(&["ctl", &nobody.to_string()], 1, &format!("hiroma: there is no process {nobody}"));
+    let me = std::process::id();
+    assert_refused(
+        &["ctl", &me.to_string(), "--local", "1G"],
+        1,
+        &format!("hiroma: process {me} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`"),
+    );
+}
