@@ -165,6 +165,12 @@ impl Measure {
         self
     }
 
+    /// Says whether `must` is reached where no value can: what it is held against did not finish, for one.
+    pub fn decided(mut self, met: bool) -> Measure {
+        self.met = Some(met);
+        self
+    }
+
     fn judged(mut self) -> Measure {
         self.met = self.reaches(self.must);
         self.aim_met = self.reaches(self.aim);

@@ -253,12 +253,23 @@ mod tests {
         let pid: i32 = fs::read_to_string(file).unwrap().trim().parse().unwrap();
         let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let gone = || state().is_empty() || state().contains(") Z");
-        assert!((0..500).any(|_| gone() || { thread::sleep(Duration::from_millis(10)); false }), "{}", state());
+        assert!(
+            (0..500).any(|_| gone() || {
+                thread::sleep(Duration::from_millis(10));
+                false
+            }),
+            "{}",
+            state()
+        );
     }
 
     #[test]
     fn a_failure_says_what_the_program_said_last() {
-        let ended = Running::start(&mut shell("echo first >&2; echo no room >&2; exit 3")).unwrap().wait(Duration::from_secs(60), &Interrupt::default()).ok().unwrap();
+        let ended = Running::start(&mut shell("echo first >&2; echo no room >&2; exit 3"))
+            .unwrap()
+            .wait(Duration::from_secs(60), &Interrupt::default())
+            .ok()
+            .unwrap();
         assert!(check(&ended).unwrap_err().to_string().contains("no room"));
         let ended = Running::start(&mut shell("kill -9 $$")).unwrap().wait(Duration::from_secs(60), &Interrupt::default()).ok().unwrap();
         assert!(matches!(check(&ended), Err(Failed::OutOfMemory)));

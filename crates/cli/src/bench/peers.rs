@@ -95,7 +95,8 @@ fn make_zram(bytes: u64) -> Result<(PathBuf, String, Guard)> {
         // Not loaded, or built in: asking for the module is harmless either way.
         let _ = Command::new("modprobe").env("PATH", SYSTEM_PATH).args(["zram", "num_devices=0"]).stderr(Stdio::null()).status();
     }
-    let id = fs::read_to_string("/sys/class/zram-control/hot_add").context("no zram here: this kernel has no /sys/class/zram-control (modprobe zram)")?;
+    let id = fs::read_to_string("/sys/class/zram-control/hot_add")
+        .context("no zram here: this kernel has no /sys/class/zram-control (modprobe zram)")?;
     let id: u32 = id.trim().parse().context("reading the number of a new zram device")?;
     let made = Guard::new(Undo::ZramRemove(id));
     let dir = PathBuf::from(format!("/sys/block/zram{id}"));
@@ -113,11 +114,22 @@ fn make_file(bytes: u64) -> Result<(PathBuf, String, Guard)> {
     let made = Guard::new(Undo::FileRemove(path.clone()));
     let file = {
         use std::os::unix::fs::OpenOptionsExt;
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).with_context(|| format!("creating {}", path.display()))?
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| format!("creating {}", path.display()))?
     };
     let room = rustix::fs::fstatvfs(&file)?;
     let free = room.f_bavail * room.f_frsize;
-    ensure!(free > bytes + (1 << 30), "{} has only {} MiB free, {} MiB and a reserve of 1 GiB are needed", path.display(), free >> 20, bytes >> 20);
+    ensure!(
+        free > bytes + (1 << 30),
+        "{} has only {} MiB free, {} MiB and a reserve of 1 GiB are needed",
+        path.display(),
+        free >> 20,
+        bytes >> 20
+    );
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
         .with_context(|| format!("allocating {} MiB for {}: does this file system support swap files?", bytes >> 20, path.display()))?;
     file.sync_all()?;
@@ -184,6 +196,17 @@ impl Cgroup {
     }
 }
 
+/// Asks the kernel to reclaim everything in a group, the swap cache included.
+pub fn reclaim(cgroup: &Path) {
+    // Both report failure when something is left, which the caller looks at in its own way.
+    let second = cgroup.join("memory.reclaim");
+    if second.exists() {
+        let _ = fs::write(second, "1T");
+    } else {
+        let _ = fs::write(cgroup.join("memory.force_empty"), "0");
+    }
+}
+
 /// Moves this process into a group.
 pub fn enter(cgroup: &Path) -> Result<()> {
     let procs = cgroup.join("cgroup.procs");
@@ -225,7 +248,12 @@ mod tests {
             return;
         }
         let swaps = || fs::read_to_string("/proc/swaps").unwrap();
-        let devices = || fs::read_dir("/sys/block").unwrap().filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("zram")).count();
+        let devices = || {
+            fs::read_dir("/sys/block")
+                .unwrap()
+                .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("zram"))
+                .count()
+        };
         let before = (swaps(), devices());
         for kind in [SwapKind::Zram, SwapKind::File] {
             let area = match SwapArea::make(kind, 16 << 20) {

@@ -52,11 +52,19 @@ impl Progress {
         if left > 90.0 { format!("about {:.0} min left", left / 60.0) } else { format!("about {left:.0} s left") }
     }
 
-    /// Writes a line that stays.
+    /// Tells the user something that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
             None => eprintln!("{line}"),
+        }
+    }
+
+    /// Prints a result.
+    pub fn print(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| println!("{text}")),
+            None => println!("{text}"),
         }
     }
 }

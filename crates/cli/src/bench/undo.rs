@@ -85,7 +85,12 @@ impl Undo {
             }
             // The processes of the group may take a moment to go.
             Undo::CgroupRemove(path) => {
-                let gone = |_| fs::remove_dir(path).is_ok() || !path.exists() || { thread::sleep(Duration::from_millis(10)); false };
+                let gone = |_| {
+                    fs::remove_dir(path).is_ok() || !path.exists() || {
+                        thread::sleep(Duration::from_millis(10));
+                        false
+                    }
+                };
                 let _ = (0..300).any(gone);
             }
             Undo::FileRemove(path) => drop(fs::remove_file(path)),

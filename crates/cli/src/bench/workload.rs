@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,16 +45,18 @@ pub fn main(job: &str) -> Result<ExitCode> {
 struct Ground {
     region: Region,
     pager: Option<Pager>,
+    cgroup: Option<PathBuf>,
 }
 
 impl Ground {
-    fn make(memory: &Memory, bytes: usize) -> Result<Ground> {
-        let Memory::Pager(config) = memory else {
-            return Ok(Ground { region: Region::map(bytes)?, pager: None });
+    fn make(job: &Job, bytes: usize) -> Result<Ground> {
+        let cgroup = job.cgroup.clone();
+        let Memory::Pager(config) = &job.memory else {
+            return Ok(Ground { region: Region::map(bytes)?, pager: None, cgroup });
         };
         let pager = Pager::start(config.as_ref().clone()).map_err(|error| anyhow::anyhow!("starting the pager: {error}"))?;
         let addr = pager.map(bytes, 2 << 20).map_err(|error| anyhow::anyhow!("mapping {bytes} bytes: {error}"))?;
-        Ok(Ground { region: Region::adopt(addr, bytes)?, pager: Some(pager) })
+        Ok(Ground { region: Region::adopt(addr, bytes)?, pager: Some(pager), cgroup })
     }
 
     /// Makes everything far; returns the share that stayed local nevertheless.
@@ -66,6 +69,7 @@ impl Ground {
         let mut share = 1.0;
         for round in 0..20 {
             self.region.page_out(0, self.region.len())?;
+            self.cgroup.iter().for_each(|cgroup| peers::reclaim(cgroup));
             share = (self.region.resident_pages()? * PAGE) as f64 / self.region.len() as f64;
             if share < 0.01 {
                 break;
@@ -103,13 +107,15 @@ fn measure(job: &Job) -> Result<Outcome> {
             with_ground(job, bytes, |ground, outcome| random(ground, outcome, settle, accesses, limit))
         }
         Task::Stride { bytes, strides } => with_ground(job, *bytes, |ground, outcome| stride(ground, outcome, strides)),
-        &Task::Reserve { reserved, touched, stretches } => with_ground(job, reserved, |ground, outcome| reserve(ground, outcome, touched, stretches)),
+        &Task::Reserve { reserved, touched, stretches } => {
+            with_ground(job, reserved, |ground, outcome| reserve(ground, outcome, touched, stretches))
+        }
         Task::Program { .. } | Task::StreamSource { .. } | Task::StreamSink => unreachable!("handled by the caller"),
     }
 }
 
 fn with_ground(job: &Job, bytes: usize, work: impl FnOnce(&Ground, &mut Outcome) -> Result<()>) -> Result<Outcome> {
-    let ground = Ground::make(&job.memory, bytes)?;
+    let ground = Ground::make(job, bytes)?;
     let mut outcome = Outcome::default();
     work(&ground, &mut outcome)?;
     ground.finish(&mut outcome);

@@ -48,7 +48,8 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     }
     table.note("No prefetching. Paper: about 1.2 ms at 1M, standard deviation some tens of µs at every size; figure 4.");
     let series = |name: &str, number: Number| {
-        let spreads = fixed(params).enumerate().filter_map(|(place, block)| Some(hiroma_report::Point::of(place as f64, of(&key(block), number)?)));
+        let spreads =
+            fixed(params).enumerate().filter_map(|(place, block)| Some(hiroma_report::Point::of(place as f64, of(&key(block), number)?)));
         Series::new(name, spreads.collect())
     };
     let names: Vec<String> = fixed(params).map(block_name).collect();
@@ -61,12 +62,17 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         series: vec![series("p50", columns[2]), series("p99", columns[3]), series("max", columns[4]), paper],
     };
     let at_1m = key(BlockSize::Fixed(1 << 20));
-    for (name, title, number, paper) in [("latency_1m_p50", "swap-in of 1M, p50", columns[2], "1200 (mean)"), ("latency_1m_p99", "swap-in of 1M, p99", columns[3], "sd: some tens")] {
+    for (name, title, number, paper) in [
+        ("latency_1m_p50", "swap-in of 1M, p50", columns[2], "1200 (mean)"),
+        ("latency_1m_p99", "swap-in of 1M, p99", columns[3], "sd: some tens"),
+    ] {
         report.measures.push(Measure::new(name, title, "µs", Better::Lower).paper(paper).spread(of(&at_1m, number)));
     }
     report.sections.push(Section {
         title: "Swap-in latency".into(),
-        text: vec!["Everything is far; the first word of each block is read in order and timed, then the rest of the block is read.".into()],
+        text: vec![
+            "Everything is far; the first word of each block is read in order and timed, then the rest of the block is read.".into(),
+        ],
         tables: vec![table],
         plots: vec![plot],
     });

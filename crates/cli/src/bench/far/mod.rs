@@ -164,7 +164,7 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
         let before = report.sections.len();
         (experiment.report)(params, &results, &mut report);
         for section in &report.sections[before..] {
-            progress.say(&format!("\n{}", section.to_text()));
+            progress.print(&format!("\n{}", section.to_text()));
         }
     }
     reserve::report_metadata(params, &results, &mut report);

@@ -34,7 +34,7 @@ impl Params {
             region: 1 << 30,
             peer_region: 512 << 20,
             lines,
-            patience: if full_sort { 10.0 } else { 6.0 },
+            patience: if full_sort { 10.0 } else { 5.0 },
             reserved: 1 << 40,
             touched: 4 << 30,
             reserve_local: 512 << 20,

@@ -69,7 +69,7 @@ pub enum Work {
 pub enum Text {
     /// Random numbers: the experiment's main text.
     Numbers,
-    /// A quarter of it.
+    /// A part of it.
     FewNumbers,
     /// Lines of 70 letters.
     LongLines,
@@ -131,7 +131,10 @@ impl Run {
 
     /// The same on both peers, as `KEY zram` and `KEY swap file`.
     pub fn peers(key: &str, local: Local, task: &Task, seconds: f64) -> Vec<Run> {
-        [SwapKind::Zram, SwapKind::File].into_iter().map(|kind| Run::task(format!("{key} {}", kind.name()), Place::Swap(kind, local), task.clone(), seconds)).collect()
+        [SwapKind::Zram, SwapKind::File]
+            .into_iter()
+            .map(|kind| Run::task(format!("{key} {}", kind.name()), Place::Swap(kind, local), task.clone(), seconds))
+            .collect()
     }
 }
 

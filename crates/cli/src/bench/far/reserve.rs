@@ -27,7 +27,9 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         table.row([size_name(reserved), results.cell(key, write), results.cell(key, Outcome::gb_per_s)]);
     }
     let (touched, local) = (size_name(params.touched), size_name(params.reserve_local as usize));
-    table.note(format!("{touched} touched in {STRETCHES} stretches spread evenly over the reservation, {local} local, the rest in the compressed store."));
+    table.note(format!(
+        "{touched} touched in {STRETCHES} stretches spread evenly over the reservation, {local} local, the rest in the compressed store."
+    ));
     let measure = higher("reserve", &format!("{} reserved: speed of {touched} reserved", size_name(params.reserved)));
     // "The same" is what repetitions of one and the same run differ by here.
     report.measures.push(results.ratio(measure.must(0.9).aim(1.0).paper("64 GB on 1 GB"), "reserve large", "reserve small", both));

@@ -12,6 +12,8 @@ use crate::bench::job::Outcome;
 pub struct Results {
     done: BTreeMap<String, Vec<Outcome>>,
     failed: BTreeMap<String, Failed>,
+    /// How many repetitions the kernel killed for want of memory.
+    kills: BTreeMap<String, usize>,
     /// Why swap peers could not be measured, if so.
     pub no_peers: Option<String>,
 }
@@ -26,6 +28,8 @@ impl Results {
     pub fn add(&mut self, key: &str, outcome: Result<Outcome, Failed>) {
         match outcome {
             Ok(outcome) => self.done.entry(key.to_owned()).or_default().push(outcome),
+            // The kernel does not kill every time; the other repetitions count.
+            Err(Failed::OutOfMemory) => *self.kills.entry(key.to_owned()).or_default() += 1,
             Err(failed) => drop(self.failed.insert(key.to_owned(), failed)),
         }
     }
@@ -57,12 +61,13 @@ impl Results {
 
     /// A cell of a table: the spread, or why there is none.
     pub fn cell(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> String {
-        match (self.spread(key, number), self.failed.get(key)) {
-            (Some(spread), _) => spread.to_text(),
-            (None, Some(Failed::TimeLimit(_))) => "too slow".to_owned(),
-            (None, Some(Failed::OutOfMemory)) => "killed".to_owned(),
-            (None, Some(_)) => "failed".to_owned(),
-            (None, None) => "–".to_owned(),
+        match (self.spread(key, number), self.failed.get(key), self.kills.get(key)) {
+            (Some(spread), _, Some(kills)) => format!("{}, killed {kills}×", spread.to_text()),
+            (Some(spread), _, None) => spread.to_text(),
+            (None, Some(Failed::TimeLimit(_)), _) => "too slow".to_owned(),
+            (None, Some(_), _) => "failed".to_owned(),
+            (None, None, Some(_)) => "killed".to_owned(),
+            (None, None, None) => "–".to_owned(),
         }
     }
 
@@ -104,10 +109,18 @@ impl Results {
         }
     }
 
+    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever finishes is faster than what was killed.
+    pub fn race(&self, measure: Measure, over: &str, under: &str) -> Measure {
+        let measure = self.time_ratio(measure, over, under);
+        let finished = |key: &str| !self.values(key, |_| 0.0).is_empty();
+        if finished(over) && !finished(under) && self.kills.contains_key(under) { measure.decided(true) } else { measure }
+    }
+
     /// Why a run has no result.
     pub fn why_missing(&self, key: &str) -> String {
         match (self.failed.get(key), &self.no_peers) {
             (Some(failed), _) => format!("{key}: {failed}"),
+            (None, _) if self.kills.contains_key(key) => format!("{key}: {}", Failed::OutOfMemory),
             (None, Some(reason)) if key.ends_with("zram") || key.ends_with("swap file") => reason.clone(),
             _ => format!("{key} was not run"),
         }
@@ -144,14 +157,27 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_kills_is_counted_and_loses_a_race() {
+        let mut results = Results::default();
+        results.add("ours", took(1.0));
+        results.add("peer", Err(Failed::OutOfMemory));
+        let race = |results: &Results| results.race(lower("x", "x").must(1.0), "ours", "peer");
+        assert_eq!((race(&results).value, race(&results).met, results.time_cell("peer")), (None, Some(true), "killed".into()));
+        assert!(race(&results).note.contains("killed for want of memory"));
+        assert_eq!(results.race(lower("x", "x").must(1.0), "peer", "ours").met, None);
+        results.add("peer", took(0.5));
+        assert_eq!((race(&results).met, results.time_cell("peer")), (Some(false), "0.500, killed 1×".into()));
+    }
+
+    #[test]
     fn a_run_that_failed_once_has_no_value_and_a_reason() {
         let mut results = Results::default();
         results.add("ours", took(1.0));
         results.add("peer", took(2.0));
-        results.add("peer", Err(Failed::OutOfMemory));
+        results.add("peer", Err(anyhow::anyhow!("no room").into()));
         let measure = results.time_ratio(lower("x", "x").must(1.0), "ours", "peer");
         assert_eq!((measure.value, measure.met), (None, None));
-        assert!(measure.note.contains("killed for want of memory"));
-        assert_eq!((results.time_cell("peer"), results.time_cell("nothing")), ("killed".into(), "–".into()));
+        assert!(measure.note.contains("no room"));
+        assert_eq!((results.time_cell("peer"), results.time_cell("nothing")), ("failed".into(), "–".into()));
     }
 }

@@ -56,7 +56,15 @@ impl<'a> Runner<'a> {
             Err(reason) => reason.clone(),
         });
         let all: Vec<String> = peers.collect();
-        if all.is_empty() { vec![] } else { vec![format!("Swap peers: {}; limited by a control group to the local memory and {} MiB.", all.join(", "), ALLOWANCE_BYTES >> 20)] }
+        if all.is_empty() {
+            vec![]
+        } else {
+            vec![format!(
+                "Swap peers: {}; limited by a control group to the local memory and {} MiB.",
+                all.join(", "),
+                ALLOWANCE_BYTES >> 20
+            )]
+        }
     }
 
     /// Runs it once.
@@ -86,7 +94,8 @@ impl<'a> Runner<'a> {
         let seconds = match run.limit {
             TimeLimit::Seconds(seconds) => seconds,
             TimeLimit::Times(factor, key) => {
-                let native = results.spread(key, |outcome| outcome.seconds).with_context(|| format!("not run: {}", results.why_missing(key)))?;
+                let native =
+                    results.spread(key, |outcome| outcome.seconds).with_context(|| format!("not run: {}", results.why_missing(key)))?;
                 // Short runs are dominated by what every run costs.
                 factor * native.median.max(1.0)
             }
@@ -103,7 +112,10 @@ impl<'a> Runner<'a> {
     fn swapped(&mut self, kind: SwapKind, local: u64, work: &Work, limit: Duration) -> Result<Outcome, Failed> {
         // Pages with nothing but zeros do not take up room; everything else has to fit.
         let largest = roomiest(self.params);
-        let area = self.areas.entry(kind).or_insert_with(|| SwapArea::make(kind, largest).map_err(|error| format!("{} is skipped: {error:#}", kind.name())));
+        let area = self
+            .areas
+            .entry(kind)
+            .or_insert_with(|| SwapArea::make(kind, largest).map_err(|error| format!("{} is skipped: {error:#}", kind.name())));
         let area = area.as_ref().map_err(|reason| anyhow!("{reason}"))?;
         let cgroup = Cgroup::make(local + ALLOWANCE_BYTES)?;
         let on = area.switch_on()?;
@@ -161,7 +173,17 @@ impl<'a> Runner<'a> {
         let line = if text == Text::LongLines { 71 } else { 10 };
         let lines = fs::metadata(&input)?.len() / line;
         let buffer = sort::memory_of(lines, line) * 3 / 2 + (64 << 20);
-        let argv = ["sort", "--parallel=1", "-S", &format!("{}K", buffer >> 10), "-T", &self.dir.to_string_lossy(), &input.to_string_lossy(), "-o", &out.to_string_lossy()];
+        let argv = [
+            "sort",
+            "--parallel=1",
+            "-S",
+            &format!("{}K", buffer >> 10),
+            "-T",
+            &self.dir.to_string_lossy(),
+            &input.to_string_lossy(),
+            "-o",
+            &out.to_string_lossy(),
+        ];
         Ok(argv.map(str::to_owned).to_vec())
     }
 
@@ -173,7 +195,11 @@ impl<'a> Runner<'a> {
 
     fn sort_limited(&mut self, text: Text, cgroup: &Cgroup, limit: Duration) -> Result<Outcome, Failed> {
         let out = self.dir.join("out");
-        let job = Job { memory: Memory::Native, cgroup: Some(cgroup.path().to_owned()), task: Task::Program { argv: self.sort_argv(text, &out)? } };
+        let job = Job {
+            memory: Memory::Native,
+            cgroup: Some(cgroup.path().to_owned()),
+            task: Task::Program { argv: self.sort_argv(text, &out)? },
+        };
         let job = serde_json::to_string(&job).map_err(anyhow::Error::from)?;
         let outcome = self.program(Command::new(this_program()?).args(["bench", "workload", &job]), limit);
         self.checked(text, &out, outcome)
@@ -189,7 +215,12 @@ impl<'a> Runner<'a> {
         };
         let mut command = Command::new(this_program()?);
         command.args(["run", "--quiet", "--local", &local.to_string(), "--store", &stores.join(","), "--allocation", allocation]);
-        command.args(["--block", &block_name(ours.block), "--replacement", if ours.replacement == ReplacementKind::Lru { "lru" } else { "fifo" }]);
+        command.args([
+            "--block",
+            &block_name(ours.block),
+            "--replacement",
+            if ours.replacement == ReplacementKind::Lru { "lru" } else { "fifo" },
+        ]);
         if !ours.prefetch {
             command.arg("--no-prefetch");
         }
@@ -252,7 +283,15 @@ fn config(ours: &Ours, local: u64, stores: Vec<StoreSpec>) -> Config {
         Store::Tcp { allocation, .. } => allocation,
         Store::Compressed { .. } => Allocation::Simple,
     };
-    Config { local_limit_bytes: local, stores, allocation, block: ours.block, replacement: ours.replacement, prefetch: ours.prefetch, ..Config::default() }
+    Config {
+        local_limit_bytes: local,
+        stores,
+        allocation,
+        block: ours.block,
+        replacement: ours.replacement,
+        prefetch: ours.prefetch,
+        ..Config::default()
+    }
 }
 
 /// The counters in what `hiroma run --stats` wrote.

@@ -30,14 +30,30 @@ pub fn plan(params: &Params) -> Vec<Run> {
 
 pub fn report(_params: &Params, results: &Results, report: &mut Report) {
     let speed = Outcome::gb_per_s;
-    let mut table = Table::new("Sequential read from three servers").text("block").number("simple", "GB/s").number("round robin", "GB/s").number("round robin / simple", "").number("paper", "");
+    let mut table = Table::new("Sequential read from three servers")
+        .text("block")
+        .number("simple", "GB/s")
+        .number("round robin", "GB/s")
+        .number("round robin / simple", "")
+        .number("paper", "");
     for block in BLOCKS {
         let [simple, turns] = WAYS.map(|way| key(block, way));
         let ratio: Measure = results.ratio(higher("", ""), &turns, &simple, speed);
-        table.row([block_name(block), results.cell(&simple, speed), results.cell(&turns, speed), ratio.value_text(), "0.95–1.07".to_owned()]);
+        table.row([
+            block_name(block),
+            results.cell(&simple, speed),
+            results.cell(&turns, speed),
+            ratio.value_text(),
+            "0.95–1.07".to_owned(),
+        ]);
     }
     table.note("All servers are on this machine and share its processors and its loopback.");
     let [simple, turns] = WAYS.map(|way| key(BlockSize::Auto, way));
-    report.measures.push(results.ratio(higher("round_robin_vs_simple", "round robin: of simple's speed").paper("0.95–1.07"), &turns, &simple, speed));
+    report.measures.push(results.ratio(
+        higher("round_robin_vs_simple", "round robin: of simple's speed").paper("0.95–1.07"),
+        &turns,
+        &simple,
+        speed,
+    ));
     report.sections.push(Section { title: "Allocation over servers".into(), text: vec![], tables: vec![table], plots: vec![] });
 }

@@ -58,7 +58,11 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
     let crossings = [(small, large, "256K"), (small, middle, "128K")];
     for (one, other, paper) in crossings {
         let here = crossing(results, one, other);
-        table.note(format!("{} blocks are faster than {} from a stride of {here} on (paper: {paper}).", block_name(one), block_name(other)));
+        table.note(format!(
+            "{} blocks are faster than {} from a stride of {here} on (paper: {paper}).",
+            block_name(one),
+            block_name(other)
+        ));
     }
     table.note("Paper: at a stride of 4K, 32K and 128K blocks take 4.2 and 1.8 times as long as 1M; figure 5. `auto` prefetches, the others do not.");
     for (name, block, paper) in [("stride_4k_32k", small, 4.2), ("stride_4k_128k", middle, 1.8)] {
