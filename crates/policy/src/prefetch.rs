@@ -45,6 +45,8 @@ const WINDOW_BLOCKS_MIN: u16 = 8;
 /// Faults of a stream that pass without prefetch after its window has come to nothing.
 const MUTE_FAULTS: u8 = 4;
 const MUTE_FAULTS_MAX: u8 = 64;
+/// Part of the bound on what is ahead that each stream has for itself.
+const OWN_SHARE: u64 = 8;
 const TRUST_MAX: i16 = 64;
 
 const HUGE: u16 = PAGES_PER_EXTENT as u16;
@@ -136,9 +138,10 @@ impl Prefetcher {
                 index
             }
         };
-        let others = self.streams.iter().enumerate().filter(|&(other, stream)| other != index && stream.is_alive(tick));
-        let ahead: u64 = others.map(|(_, stream)| stream.ahead_pages()).sum::<u64>() + self.streams[index].ahead_pages();
-        let room = self.ahead_max_pages.saturating_sub(ahead) / u64::from(unit);
+        let ahead: u64 = self.streams.iter().filter(|stream| stream.is_alive(tick)).map(Stream::ahead_pages).sum();
+        // Each stream has a little that the others cannot take: they may have ended without anybody knowing yet.
+        let own = (self.ahead_max_pages / OWN_SHARE).saturating_sub(self.streams[index].ahead_pages());
+        let room = self.ahead_max_pages.saturating_sub(ahead).max(own) / u64::from(unit);
         self.streams[index].request(budget.min(room as usize), out);
     }
 
@@ -362,7 +365,7 @@ impl Stream {
         let blocks = usize::from(wanted).min(budget);
         let first = out.len();
         let mask = !(u64::from(self.unit) - 1);
-        let (mut edge, mut last) = (self.edge, self.edge & mask);
+        let (mut edge, mut last, mut cut) = (self.edge, self.edge & mask, false);
         while out.len() - first < blocks {
             let Some(next) = edge.checked_add_signed(self.step) else { break };
             let enters_extent = self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
@@ -370,6 +373,7 @@ impl Stream {
             if enters_extent {
                 // Left unmapped: the fault on it tells how the extent came, and the stream goes on in that size.
                 out.push(PrefetchRequest { page: next & mask, unit: HUGE, leave_unmapped: true });
+                cut = true;
                 break;
             }
             // Small steps may fall into the same block twice.
@@ -382,7 +386,7 @@ impl Stream {
         if requested > 0 {
             out[first + (requested - 1) / 2].leave_unmapped = true;
             self.edge = edge;
-            self.window = requested as u16;
+            self.window = if cut { wanted } else { requested as u16 };
         }
     }
 

@@ -36,7 +36,7 @@ fn hot_misses<R: Replacement>(replacement: R, touches_per_extent: u64, streams_a
 
 #[test]
 fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
-    // A hot extent is touched once while 70 or 17 times as much... as one stream extent passes: rarely, and often.
+    // A hot extent is touched about once in the time in which the stream passes four extents, or one.
     for (touches_per_extent, streams_are_known, times_better) in [(16, false, 2), (16, true, 10), (64, false, 20), (64, true, 50)] {
         let fifo = hot_misses(Fifo::new(), touches_per_extent, streams_are_known);
         let lru = hot_misses(Lru::new(), touches_per_extent, streams_are_known);
@@ -117,13 +117,8 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let origin = prop_oneof![
-        Just(Origin::Fresh),
-        Just(Origin::Demand),
-        Just(Origin::Prefetch),
-        Just(Origin::Stream),
-        Just(Origin::Rescued)
-    ];
+    let origin =
+        prop_oneof![Just(Origin::Fresh), Just(Origin::Demand), Just(Origin::Prefetch), Just(Origin::Stream), Just(Origin::Rescued)];
     prop_oneof![
         6 => (0..64u64, origin).prop_map(|(page, origin)| Event::Admit(page, origin)),
         1 => (0..64u64).prop_map(Event::Hot),

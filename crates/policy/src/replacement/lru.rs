@@ -17,10 +17,11 @@ use rustc_hash::FxHashSet;
 use super::queue::{Queue, share};
 use super::{Hint, Origin, Replacement};
 
-/// Share of the bytes (of 256) that recent blocks may keep against frequent ones.
+/// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against frequent ones.
 const RECENT_SHARE: u8 = 64;
-/// Share of the bytes (of 256) by which a stream is ahead of the blocks that it leaves behind.
-const STREAM_SHARE: u8 = 16;
+/// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind: more than the eighth that is fetched
+/// ahead of need, so that nothing leaves before its turn has come.
+const STREAM_SHARE: u8 = 40;
 /// So many pages leave from the recent blocks for each one from the frequent blocks.
 const RECENT_PER_FREQUENT: i64 = 2;
 /// How far the two may get from that before it is made up for: an extent's worth.
@@ -68,7 +69,8 @@ impl Lru {
         if self.stream.pages() > share(pages, STREAM_SHARE) {
             return self.stream.pop();
         }
-        if self.recent.pages() > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
+        let unproved = self.recent.pages() + self.stream.pages();
+        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
             let block = self.recent.pop()?;
             self.owed_pages += block.pages() as i64;
             return Some(block);

@@ -1,0 +1,56 @@
+//! The same events give the same decisions, today and after every change that is not meant to alter them.
+
+mod common;
+
+use std::path::Path;
+
+use common::{EXTENT_PAGES, Model, Rng};
+use hiroma_policy::{Fifo, Lru, Replacement};
+
+/// Set it to write the recordings anew, after a change that is meant to alter decisions.
+const UPDATE_ENV: &str = "HIROMA_UPDATE_GOLDEN";
+
+/// A program with something of everything: filling, streams up and down, strides, a hot set, random reads.
+fn recording<R: Replacement>(replacement: R) -> String {
+    let mut model = Model::new(replacement, 24, true);
+    model.log = Some(String::new());
+    let mut rng = Rng(2026);
+    (0..40 * EXTENT_PAGES).for_each(|page| model.touch(page));
+    (0..40 * EXTENT_PAGES).rev().step_by(2).for_each(|page| model.touch(page));
+    (0..300).for_each(|i| model.touch(i * 37));
+    (0..1500).for_each(|_| model.touch(rng.below(8 * EXTENT_PAGES)));
+    for page in 10 * EXTENT_PAGES..20 * EXTENT_PAGES {
+        model.touch(page);
+        if page % 16 == 0 {
+            model.touch(rng.below(8 * EXTENT_PAGES));
+        }
+    }
+    (0..500).for_each(|_| model.touch(rng.below(40 * EXTENT_PAGES)));
+    format!("{}{:#?}\n", model.log.expect("a log"), model.stats)
+}
+
+fn hold_against(name: &str, recording: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os(UPDATE_ENV).is_some() {
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("the directory can be made");
+        std::fs::write(&path, recording).expect("the recording can be written");
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for (line, (now, then)) in recording.lines().zip(golden.lines()).enumerate() {
+        assert_eq!(now, then, "{name}:{}: another decision than recorded; {UPDATE_ENV}=1 if that is meant", line + 1);
+    }
+    assert_eq!(recording.lines().count(), golden.lines().count(), "{name}: another number of decisions than recorded");
+}
+
+#[test]
+fn a_recorded_program_gets_the_recorded_decisions_under_lru() {
+    let once = recording(Lru::new());
+    assert_eq!(once, recording(Lru::new()));
+    hold_against("lru.txt", &once);
+}
+
+#[test]
+fn a_recorded_program_gets_the_recorded_decisions_under_fifo() {
+    hold_against("fifo.txt", &recording(Fifo::new()));
+}
