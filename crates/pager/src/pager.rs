@@ -8,6 +8,7 @@ use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
+use hiroma_kernel::uffd::Watch;
 use hiroma_kernel::vm::{self, Access, Advise, Reservation};
 use hiroma_policy::{Hint, PrefetchRequest};
 use hiroma_units::{Bytes, EXTENT, PAGE};
@@ -61,7 +62,7 @@ impl Pager {
             return Err(PagerError::LimitTooSmall(Bytes(config.local_limit_bytes)));
         }
         let live = Arc::new(Live::open(&config)?);
-        let store: Arc<dyn Store> = Arc::new(store::compressed::CompressedStore::new(PAGE << sector_order(config.block), 4 << 30)?);
+        let store = store::open(&config, PAGE << sector_order(config.block))?;
         let arena = Arc::new(reserve_arena(config.arena_bytes as usize)?);
         let mut seed = [0; 8];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
@@ -131,10 +132,11 @@ impl Pager {
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         let mut core = self.core.lock();
-        let to_zero = core.unmap(start, end)?;
+        let to_zero = core.forget_mapped(start, end);
         drop(core);
+        // Before the addresses are given back: from then on they can be somebody else's.
         to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
-        Ok(())
+        self.core.lock().unmap(start, end)
     }
 
     /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED | MAP_ANONYMOUS)` does.
@@ -312,28 +314,30 @@ impl Core {
         Ok(())
     }
 
-    fn unmap(&mut self, start: usize, end: usize) -> Result<Vec<(usize, usize)>, PagerError> {
-        let (gone, closed) = self.addresses.unmap(start, end);
+    /// Forgets the content of what is mapped in a range. Returns what the caller must zero: it shares extents with others.
+    fn forget_mapped(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut to_zero = Vec::new();
-        for &(from, to) in &gone {
+        for (from, to) in self.addresses.mapped.overlaps(start, end) {
             to_zero.extend(self.forget(from, to, By::Us));
+        }
+        to_zero.retain(|&(from, to)| self.addresses.is_plain(from, to));
+        to_zero
+    }
+
+    /// Gives addresses back whose content has been forgotten.
+    fn unmap(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
+        let (gone, closed) = self.addresses.unmap(start, end);
+        for &(from, to) in &gone {
             for (from, to) in self.addresses.foreign.overlaps(from, to) {
                 self.addresses.foreign.remove(from, to);
-                self.arena.reclaim(from, to - from).map_err(PagerError::io("mapping a hole anew"))?;
-                let watch = if self.live.path == Path::Full {
-                    hiroma_kernel::uffd::Watch::Missing
-                } else {
-                    hiroma_kernel::uffd::Watch::MissingAndWriteProtect
-                };
-                self.live.uffd.register(from, to - from, watch).map_err(PagerError::io("registering a hole anew"))?;
-                let _ = self.arena.advise(from, to - from, Advise::Huge);
-                let _ = self.arena.advise(from, to - from, Advise::DontFork);
+                self.reclaim(from, to)?;
                 if !closed.iter().any(|&(start, end)| start <= from && to <= end) {
                     self.arena.protect(from, to - from, PROT_RW).map_err(PagerError::io("mprotect"))?;
                 }
             }
         }
         for &(from, to) in &closed {
+            let _ = self.forget(from, to, By::Us);
             self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
             for extent in (from - self.arena.base()) / EXTENT..(to - self.arena.base()) / EXTENT {
                 self.extents[extent].set(flag::MIXED, false);
@@ -344,8 +348,20 @@ impl Core {
                 self.regions.remove(start);
             });
         }
-        to_zero.retain(|&(from, to)| !closed.iter().any(|&(start, end)| start <= from && to <= end));
-        Ok(to_zero)
+        Ok(())
+    }
+
+    /// Makes a part managed again that something else had been mapped over.
+    fn reclaim(&mut self, from: usize, to: usize) -> Result<(), PagerError> {
+        let (watch, huge) = match self.live.path {
+            Path::Full => (Watch::Missing, Advise::Huge),
+            Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
+        };
+        self.arena.reclaim(from, to - from).map_err(PagerError::io("mapping a hole anew"))?;
+        self.live.uffd.register(from, to - from, watch).map_err(PagerError::io("registering a hole anew"))?;
+        let _ = self.arena.advise(from, to - from, huge);
+        let _ = self.arena.advise(from, to - from, Advise::DontFork);
+        Ok(())
     }
 
     /// Extents that are readable and writable as a whole can move as a whole again.
