@@ -73,9 +73,7 @@ pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Gu
         (server.log)(&format!("{peer}: connection ended: {error}"));
         let farewell = connection.wire.farewell(&error);
         connection.tx.extend_from_slice(&farewell);
-        // The peer may not be reading; it is told if it can be told at once.
-        let _ = connection.stream.set_nonblocking(true);
-        let _ = connection.stream.write(&connection.tx);
+        connection.part_with();
     }
     let _ = connection.stream.shutdown(std::net::Shutdown::Both);
 }
@@ -119,7 +117,10 @@ impl Connection<'_> {
         let lane = Lane::new(self.stream.try_clone()?);
         let session = match self.server.registry.open(token, &peer.to_string(), &self.server.log) {
             Ok(session) => session,
-            Err(code) => return Ok(self.refuse(code, "the server does not have this session (any more): its content is gone")?),
+            Err(code) => {
+                self.refuse(code, "the server does not have this session (any more): its content is gone");
+                return Ok(());
+            }
         };
         let result = match session.enter(number, &lane, LANE_PATIENCE) {
             Ok(()) => {
@@ -127,7 +128,10 @@ impl Connection<'_> {
                 self.rx_max = if purpose == Purpose::Read { self.rx.len() } else { 0 };
                 self.serve_session(&session, purpose)
             }
-            Err(code) => self.refuse(code, "an older connection of this client is still busy").map_err(End::from),
+            Err(code) => {
+                self.refuse(code, "an older connection of this client is still busy");
+                Ok(())
+            }
         };
         if matches!(result, Err(End::Bye)) {
             self.server.registry.goodbye(&session);
@@ -192,11 +196,11 @@ impl Connection<'_> {
                 return Ok(());
             }
         };
+        session.counters.reads.fetch_add(1, Ordering::Relaxed);
+        session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
         let header = Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
         self.send_with(&chunk, at, len as usize)?;
-        session.counters.reads.fetch_add(1, Ordering::Relaxed);
-        session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
         Ok(())
     }
 
@@ -350,13 +354,24 @@ impl Connection<'_> {
         self.say(&Message::Error { code, text: text.to_owned() });
     }
 
-    /// Refuses the connection and waits until the client has heard of it.
-    fn refuse(&mut self, code: ErrorCode, text: &str) -> io::Result<()> {
+    /// Refuses what the connection was made for.
+    fn refuse(&mut self, code: ErrorCode, text: &str) {
         self.fail(code, text);
-        self.flush()?;
-        self.stream.shutdown(std::net::Shutdown::Write)?;
-        self.stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        let _ = self.stream.read(&mut self.rx);
-        Ok(())
+        self.part_with();
+    }
+
+    /// Sends the last words and gives the peer a moment to hear them: closing a socket on bytes that were not read would take them
+    /// back.
+    fn part_with(&mut self) {
+        let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = self.stream.set_read_timeout(Some(Duration::from_secs(1)));
+        let said = self.flush().and_then(|()| self.stream.shutdown(std::net::Shutdown::Write));
+        let mut left = 1 << 20;
+        while said.is_ok() && left > 0 {
+            match self.stream.read(&mut self.rx) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => left -= count.min(left),
+            }
+        }
     }
 }

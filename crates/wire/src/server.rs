@@ -124,3 +124,207 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
     };
     if fits { Ok(()) } else { Err(WireError::Unexpected { kind, expected }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{CHUNK, ClientEvent, ClientSession, ErrorCode, HEADER_BYTES, MAX_BODY, Purpose, SessionToken, SessionUsage};
+
+    fn key(text: &str) -> Option<Key> {
+        Some(Key::from_file_content(text.as_bytes()).unwrap())
+    }
+
+    /// Two ends wired together, in pieces of `piece` bytes, until both are quiet. The error of whoever fails first.
+    fn greet(client_key: Option<Key>, server_key: Option<Key>, piece: usize) -> Result<(ClientSession, ServerSession), WireError> {
+        let (mut client, hello) = ClientSession::start(client_key, [1; 32]);
+        let mut server = ServerSession::new(server_key, [2; 32]);
+        let (mut to_server, mut to_client) = (hello, Vec::new());
+        while !to_server.is_empty() || !to_client.is_empty() {
+            for bytes in std::mem::take(&mut to_server).chunks(piece) {
+                let mut used = 0;
+                while used < bytes.len() {
+                    let (taken, event) = server.receive(&bytes[used..])?;
+                    used += taken;
+                    if let Some(ServerEvent::Send(bytes)) = event {
+                        to_client.extend(bytes);
+                    }
+                }
+            }
+            for bytes in std::mem::take(&mut to_client).chunks(piece) {
+                let mut used = 0;
+                while used < bytes.len() {
+                    let (taken, event) = client.receive(&bytes[used..])?;
+                    used += taken;
+                    if let Some(ClientEvent::Send(bytes)) = event {
+                        to_server.extend(bytes);
+                    }
+                }
+            }
+        }
+        Ok((client, server))
+    }
+
+    #[test]
+    fn both_ends_are_ready_after_a_greeting_in_pieces_of_any_size() {
+        for piece in [1, 7, 32, 33, 1000] {
+            for keys in [None, key("0123456789abcdef")] {
+                let (client, server) = greet(keys.clone(), keys, piece).unwrap();
+                assert!(client.is_ready() && server.is_authenticated());
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_that_is_missing_or_wrong_on_either_side_ends_the_greeting() {
+        let (right, wrong) = (key("0123456789abcdef"), key("0123456789abcdeX"));
+        let fails = |client: &Option<Key>, server: &Option<Key>| greet(client.clone(), server.clone(), 64).err();
+        assert_eq!(fails(&wrong, &right), Some(KeyError::ClientWrong.into()));
+        assert_eq!(fails(&None, &right), Some(KeyError::Needed.into()));
+        assert_eq!(fails(&right, &None), Some(KeyError::NotAskedFor.into()));
+    }
+
+    #[test]
+    fn a_server_that_cannot_prove_itself_is_not_trusted() {
+        let (mut client, _) = ClientSession::start(key("0123456789abcdef"), [1; 32]);
+        let mut bytes = Vec::new();
+        Message::Challenge { version: 1, key_needed: true, nonce: [2; 32] }.encode(1, 0, &mut bytes);
+        assert!(matches!(client.receive(&bytes), Ok((_, Some(ClientEvent::Send(_))))));
+        bytes.clear();
+        Message::Welcome { proof: [0; 32] }.encode(1, 0, &mut bytes);
+        assert_eq!(client.receive(&bytes), Err(KeyError::ServerWrong.into()));
+        assert!(!client.is_ready());
+    }
+
+    #[test]
+    fn a_client_without_a_common_version_is_told_both_ranges() {
+        let mut server = ServerSession::new(None, [2; 32]);
+        let mut hello = Vec::new();
+        Message::Hello { min: 2, max: 9, nonce: [1; 32] }.encode(1, 0, &mut hello);
+        let error = server.receive(&hello).unwrap_err();
+        assert_eq!(error, WireError::NoCommonVersion { client_min: 2, client_max: 9, server_min: 1, server_max: 1 });
+        let farewell = server.farewell(&error);
+        let (mut client, _) = ClientSession::start(None, [1; 32]);
+        let told = client.receive(&farewell).unwrap_err();
+        assert!(matches!(&told, WireError::Told { code: ErrorCode::Version, text } if text.contains("2 to 9")), "{told}");
+    }
+
+    #[test]
+    fn a_stranger_gets_no_further_than_a_header_of_anything_but_a_greeting() {
+        for message in [
+            Message::Read { addr: 0, len: 4096 },
+            Message::Write { addr: 0, len: CHUNK as u32 },
+            Message::Bye,
+            Message::Proof { proof: [0; 32] },
+        ] {
+            let mut server = ServerSession::new(key("0123456789abcdef"), [2; 32]);
+            let mut bytes = Vec::new();
+            message.encode(1, 0, &mut bytes);
+            let error = server.receive(&bytes[..HEADER_BYTES]).unwrap_err();
+            assert_eq!(error, WireError::Unexpected { kind: message.kind(), expected: "a hello" });
+        }
+    }
+
+    fn messages() -> impl Strategy<Value = Message> {
+        let usage = any::<[u64; 8]>().prop_map(|n| SessionUsage {
+            used_chunks: n[0],
+            reserved_chunks: n[1],
+            free_chunks: n[2],
+            total_chunks: n[3],
+            reads: n[4],
+            writes: n[5],
+            read_bytes: n[6],
+            written_bytes: n[7],
+        });
+        let len = 1..=CHUNK as u32;
+        prop_oneof![
+            (any::<[u8; 16]>(), any::<u32>()).prop_map(|(token, lane)| Message::Open {
+                token: SessionToken(token),
+                lane,
+                purpose: Purpose::Write
+            }),
+            (any::<[u8; 16]>(), any::<u16>()).prop_map(|(token, space)| Message::Attach { token: SessionToken(token), space }),
+            (any::<[u8; 16]>(), usage.clone()).prop_map(|(token, usage)| Message::Opened { token: SessionToken(token), usage }),
+            (any::<u32>(), usage.clone()).prop_map(|(chunks, usage)| Message::Granted { chunks, usage }),
+            usage.prop_map(|usage| Message::UsageReply { usage }),
+            any::<u32>().prop_map(|chunks| Message::Reserve { chunks }),
+            (any::<u64>(), len.clone()).prop_map(|(addr, len)| Message::Read { addr, len }),
+            (any::<u64>(), len.clone()).prop_map(|(addr, len)| Message::Write { addr, len }),
+            (any::<u64>(), len).prop_map(|(addr, len)| Message::ReadReply { addr, len }),
+            (any::<u64>(), 1u32..2000).prop_map(|(addr, chunks)| Message::Free { addr, len: chunks * CHUNK as u32 }),
+            ("[a-z ]{0,300}", any::<u16>()).prop_map(|(text, code)| Message::Error { code: code.into(), text }),
+            Just(Message::Ack),
+            Just(Message::Ping),
+            Just(Message::Usage),
+            Just(Message::Fork),
+            Just(Message::Bye),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_reads_back_as_it_was_written(message in messages(), id: u64, piece in 1usize..100) {
+            let mut bytes = Vec::new();
+            message.encode(1, id, &mut bytes);
+            let mut inbound = Inbound::new();
+            let mut frames = Vec::new();
+            for bytes in bytes.chunks(piece) {
+                let (used, frame) = inbound.feed(bytes, |_| Ok(())).unwrap();
+                prop_assert_eq!(used, bytes.len());
+                frames.extend(frame);
+            }
+            let mut expected = message;
+            if let Message::Error { text, .. } = &mut expected {
+                text.truncate(MAX_BODY - 2);
+            }
+            prop_assert_eq!(frames, vec![Frame { id, message: expected }]);
+            prop_assert_eq!(inbound.missing(), if inbound.payload_left() > 0 { 0 } else { HEADER_BYTES });
+        }
+
+        #[test]
+        fn byte_soup_never_hurts_either_end(soup in proptest::collection::vec(any::<u8>(), 0..600), known: bool) {
+            for keys in [None, key("0123456789abcdef")] {
+                let (mut client, mut server) = if known {
+                    greet(keys.clone(), keys, 64).unwrap()
+                } else {
+                    (ClientSession::start(keys.clone(), [1; 32]).0, ServerSession::new(keys, [2; 32]))
+                };
+                let authenticated = server.is_authenticated();
+                let error = server.receive(&soup);
+                prop_assert!(error.is_err() || soup.len() < HEADER_BYTES);
+                prop_assert!(client.receive(&soup).is_err() || soup.len() < HEADER_BYTES);
+                prop_assert_eq!(server.is_authenticated(), authenticated);
+            }
+        }
+
+        #[test]
+        fn a_damaged_conversation_never_hurts_either_end(
+            messages in proptest::collection::vec(messages(), 1..8),
+            flip in any::<(u16, u8)>(),
+            cut: u16,
+        ) {
+            let (mut client, mut server) = greet(None, None, 64).unwrap();
+            let mut bytes = Vec::new();
+            Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Read }.encode(1, 0, &mut bytes);
+            messages.iter().for_each(|message| message.encode(1, 1, &mut bytes));
+            let at = usize::from(flip.0) % bytes.len();
+            bytes[at] ^= flip.1;
+            bytes.truncate(bytes.len() - usize::from(cut) % bytes.len());
+            let mut used = 0;
+            while used < bytes.len() && server.inbound().payload_left() == 0 {
+                match server.receive(&bytes[used..]) {
+                    Ok((taken, _)) => used += taken,
+                    Err(error) => { prop_assert!(!server.farewell(&error).is_empty()); break; }
+                }
+            }
+            used = 0;
+            while used < bytes.len() && client.inbound().payload_left() == 0 {
+                match client.receive(&bytes[used..]) {
+                    Ok((taken, _)) => used += taken,
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+}
