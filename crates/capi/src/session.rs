@@ -83,7 +83,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn before_fork() {
     let gate = GATE.write().unwrap_or_else(PoisonError::into_inner);
     if let Some(session) = SESSION.get() {
-        session.pager.before_fork();
+        // Stacks and the C library's own memory are local here, so nothing needs to be kept at hand.
+        session.pager.before_fork(&[]);
     }
     FORKING.with(|forking| *forking.borrow_mut() = Some(gate));
 }
