@@ -38,10 +38,10 @@ impl World {
         self.prefetcher.on_fault(page, self.unit, 64, &mut requests);
         for request in requests {
             let block = request.page / u64::from(self.unit);
-            if !self.here.contains_key(&block) {
-                self.here.insert(block, !request.leave_unmapped);
+            self.here.entry(block).or_insert_with(|| {
                 self.prefetched += 1;
-            }
+                !request.leave_unmapped
+            });
         }
     }
 }
@@ -174,7 +174,6 @@ fn random_faults_fetch_next_to_nothing_ahead() {
             out.iter().for_each(|request| prefetcher.wasted(request.page));
             asked += out.len();
         }
-        println!("{unit} {blocks}: {asked} {streams}");
         assert!(asked < 20_000 / 20, "{asked} requests, {blocks} blocks of {unit} pages");
         assert!(streams < 20_000 / 10, "{streams} taken for streams, {blocks} blocks of {unit} pages");
     }
