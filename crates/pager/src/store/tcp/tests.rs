@@ -1,5 +1,7 @@
 //! Real servers on loopback.
 
+mod proxy;
+
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -8,9 +10,10 @@ use hiroma_server::{ServeOptions, ServerHandle, serve};
 use hiroma_units::{EXTENT, Loc};
 use proptest::prelude::*;
 
+use self::proxy::Proxy;
 use super::*;
 use crate::store::model::{self, buf_with, content, read_now, wait, write_now};
-use crate::store::{Completion, Token};
+use crate::store::Token;
 
 const SECTOR: usize = 8192;
 const CHUNK_SECTORS: usize = EXTENT / SECTOR;
@@ -77,7 +80,7 @@ fn several_threads_share_a_store() {
             let store = &store;
             scope.spawn(move || {
                 let mut driver = model::Driver::new(store, SECTOR);
-                model::random_ops(seed + 1, 2 * CHUNK_SECTORS, 150).iter().for_each(|op| driver.step(op));
+                model::random_ops(seed + 1, CHUNK_SECTORS + 20, 60).iter().for_each(|op| driver.step(op));
                 driver.finish();
             });
         }
@@ -87,10 +90,10 @@ fn several_threads_share_a_store() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
     fn a_store_on_servers_does_what_a_naive_map_does(
-        ops in model::ops(CHUNK_SECTORS + 20, 60),
+        ops in model::ops(CHUNK_SECTORS + 20, 40),
         servers in 1usize..4,
         turns: bool,
         chunks in 2u64..12,
@@ -101,4 +104,329 @@ proptest! {
         let store = TcpStore::connect_with(options).unwrap();
         model::check(&store, SECTOR, &ops);
     }
+}
+
+fn through(proxy: &Proxy) -> TcpOptions {
+    TcpOptions {
+        servers: vec![proxy.addr.to_string()],
+        sector_bytes: SECTOR,
+        allocation: Allocation::Simple,
+        timeout: Duration::from_secs(60),
+        key_file: None,
+        log: Arc::new(|_| {}),
+    }
+}
+
+#[test]
+fn a_connection_that_is_cut_anywhere_comes_back_and_nothing_is_lost() {
+    let server = server(128 << 20);
+    let mut cuts = 0;
+    for budget in [300, 700, 1_500, 9_000, 70_000, 500_000, 3_000_000] {
+        let proxy = Proxy::new(server.local_addr());
+        let store = TcpStore::connect_with(through(&proxy)).unwrap();
+        let mut driver = model::Driver::new(&store, SECTOR);
+        // From now on no connection lives longer than this; a greeting and one small request fit.
+        proxy.set_budget(budget + 450);
+        proxy.cut();
+        // What cannot pass within the budget would never arrive.
+        let sectors_max = ((budget / SECTOR as u64) as usize).clamp(1, 64);
+        if budget > SECTOR as u64 {
+            model::random_ops(budget, sectors_max, 60).iter().for_each(|op| driver.step(op));
+            driver.verify();
+        }
+        proxy.set_budget(u64::MAX);
+        proxy.cut();
+        driver.finish();
+        cuts += proxy.cuts();
+    }
+    assert!(cuts > 10, "the network was cut {cuts} times only");
+}
+
+#[test]
+fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears_of_it() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    let options = TcpOptions { log: Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned())), ..through(&proxy) };
+    let store = TcpStore::connect_with(options).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let bytes = content(3, EXTENT);
+    let locs = write_now(&mut *writer, &bytes, CHUNK_SECTORS).unwrap();
+    proxy.close();
+    let (mut out, mut more) = (Vec::new(), vec![Loc(0); 3]);
+    reader.read(Token(1), &locs, FrameBuf::leak(EXTENT));
+    writer.write(Token(2), buf_with(&bytes[..3 * SECTOR]), &mut more).unwrap();
+    eventually("word of the loss", || {
+        reader.poll(&mut out);
+        writer.poll(&mut out);
+        !lines.lock().unwrap().is_empty()
+    });
+    assert!(out.is_empty() && reader.in_flight() == 1 && writer.in_flight() == 1);
+    proxy.reopen();
+    let done = wait(&mut *reader).pop().unwrap();
+    assert!(done.result.is_ok() && done.buf.bytes() == bytes);
+    assert!(wait(&mut *writer).pop().unwrap().result.is_ok());
+    assert!(read_now(&mut *reader, &more, SECTOR).unwrap() == bytes[..3 * SECTOR]);
+    let lines = lines.lock().unwrap();
+    assert!(lines[0].contains("lost the connection to tcp://127.0.0.1") && lines[0].contains("60s"), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains("is back")), "{lines:?}");
+}
+
+#[test]
+fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_millis(300), ..through(&proxy) }).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    proxy.close();
+    reader.read(Token(1), &locs, FrameBuf::leak(SECTOR));
+    let done = wait(&mut *reader).pop().unwrap();
+    assert_eq!((done.token, done.buf.len(), reader.in_flight()), (Token(1), SECTOR, 0));
+    let error = done.result.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }) && error.to_string().contains("hiroma serve"), "{error}");
+    // So does everything that is asked of it later.
+    let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_was_restarted_has_lost_everything_and_that_is_said_at_once() {
+    let first = server(64 << 20);
+    let listen = first.local_addr().to_string();
+    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_secs(600), ..store_options(&[&first]) }).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    drop(first);
+    let _second = serve(ServeOptions { listen, ..options(64 << 20) }).unwrap();
+    let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
+    assert!(error.to_string().contains("restarted"), "{error}");
+    let mut more = [Loc(0)];
+    let error = match writer.write(Token(1), buf_with(&content(3, SECTOR)), &mut more) {
+        Ok(()) => wait(&mut *writer).pop().unwrap().result.unwrap_err(),
+        Err((_, error)) => error,
+    };
+    assert!(error.to_string().contains("restarted"), "{error}");
+}
+
+#[test]
+fn when_one_server_is_full_the_next_one_is_used_and_then_the_store_is_full() {
+    for allocation in [Allocation::Simple, Allocation::RoundRobin] {
+        let (small, large) = (server(8 << 20), server(12 << 20));
+        let store = TcpStore::connect_with(TcpOptions { allocation, ..store_options(&[&small, &large]) }).unwrap();
+        let (mut reader, mut writer) = channels(&store);
+        let mut held = Vec::new();
+        while let Some(locs) = write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS) {
+            held.push(locs);
+        }
+        assert_eq!(held.len(), 10);
+        assert_eq!((small.stats().used_bytes, large.stats().used_bytes), (8 << 20, 12 << 20));
+        let mut locs = vec![Loc(0); 3];
+        let (buf, error) = writer.write(Token(9), buf_with(&content(3, 3 * SECTOR)), &mut locs).unwrap_err();
+        assert!(buf.bytes() == content(3, 3 * SECTOR));
+        let text = error.to_string();
+        assert!(matches!(error, StoreError::Full { .. }) && text.contains("20MiB of 20MiB"), "{text}");
+        store.free(&held.swap_remove(4));
+        write_now(&mut *writer, &content(3, 3 * SECTOR), 3).unwrap();
+        for (index, locs) in held.iter().enumerate() {
+            let seed = if index == 4 { 9 } else { index as u64 };
+            assert!(read_now(&mut *reader, locs, SECTOR).unwrap() == content(seed, EXTENT), "extent {index}");
+        }
+    }
+}
+
+#[test]
+fn what_one_program_gives_back_another_one_can_use() {
+    let server = server(40 << 20);
+    let (first, second) = (store(&[&server]), store(&[&server]));
+    let mut writer = first.open(Purpose::Write).unwrap();
+    let mut held = Vec::new();
+    while let Some(locs) = write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS) {
+        held.push(locs);
+    }
+    held.drain(..).for_each(|locs| first.free(&locs));
+    // The first program goes on with its life, which is when the server hears of it.
+    write_now(&mut *writer, &content(1, SECTOR), 1).unwrap();
+    drop(writer);
+    drop(first);
+    eventually("the end of the first session", || server.stats().sessions.len() == 1);
+    let mut writer = second.open(Purpose::Write).unwrap();
+    let fits = (0..).take_while(|&seed| write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).is_some()).count();
+    assert_eq!(fits, 20);
+}
+
+#[test]
+fn chunks_that_are_given_back_reach_the_server_with_the_next_traffic() {
+    let server = server(200 << 20);
+    let store = store(&[&server]);
+    let (mut reader, mut writer) = channels(&store);
+    let held: Vec<_> = (0..60).map(|seed| write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).unwrap()).collect();
+    let used = server.stats().used_bytes;
+    assert_eq!(used, 60 << 21);
+    held[1..].iter().for_each(|locs| store.free(locs));
+    let mut out = Vec::new();
+    eventually("the return of chunks", || {
+        reader.poll(&mut out);
+        server.stats().used_bytes <= 17 << 21
+    });
+    assert!(read_now(&mut *reader, &held[0], SECTOR).unwrap() == content(0, EXTENT));
+}
+
+#[test]
+fn a_program_that_ends_leaves_nothing_on_the_server() {
+    let server = server(64 << 20);
+    let store = store(&[&server]);
+    let mut writer = store.open(Purpose::Write).unwrap();
+    write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).unwrap();
+    let stats = server.stats();
+    assert_eq!((stats.sessions.len(), stats.used_bytes, stats.sessions[0].usage.written_bytes), (1, 2 << 20, 2 << 20));
+    drop(store);
+    eventually("the end of the session", || server.stats().used_bytes + server.stats().reserved_bytes == 0);
+    assert!(server.stats().sessions.is_empty());
+}
+
+#[test]
+fn a_program_that_was_killed_is_waited_for_and_then_forgotten() {
+    let server = serve(ServeOptions { grace: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
+    let proxy = Proxy::new(server.local_addr());
+    let store = TcpStore::connect_with(through(&proxy)).unwrap();
+    let mut writer = store.open(Purpose::Write).unwrap();
+    write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).unwrap();
+    proxy.close();
+    eventually("the end of the grace period", || server.stats().used_bytes + server.stats().reserved_bytes == 0);
+}
+
+#[test]
+fn the_memory_of_programs_that_were_killed_is_taken_when_it_is_needed() {
+    let server = serve(ServeOptions { grace: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
+    let proxy = Proxy::new(server.local_addr());
+    let killed = TcpStore::connect_with(through(&proxy)).unwrap();
+    let mut writer = killed.open(Purpose::Write).unwrap();
+    while write_now(&mut *writer, &content(1, EXTENT), CHUNK_SECTORS).is_some() {}
+    proxy.close();
+    eventually("the loss of the connections", || server.stats().sessions[0].connections == 0);
+    let store = store(&[&server]);
+    let mut writer = store.open(Purpose::Write).unwrap();
+    let fits = (0..).take_while(|_| write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).is_some()).count();
+    assert_eq!(fits, 4);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_at_the_start_is_named() {
+    let server = server(8 << 20);
+    let gone = serve(options(8 << 20)).unwrap();
+    let gone_addr = gone.local_addr().to_string();
+    drop(gone);
+    let mut options = store_options(&[&server]);
+    options.servers.push(gone_addr.clone());
+    let error = TcpStore::connect_with(options.clone()).err().unwrap().to_string();
+    assert!(error.contains(&format!("cannot connect to tcp://{gone_addr}")) && error.contains("hiroma serve"), "{error}");
+    options.servers = vec!["no.such.host.invalid:7070".into()];
+    let error = TcpStore::connect_with(options).err().unwrap();
+    assert!(matches!(error, StoreError::Config { .. }) && error.to_string().contains("no.such.host.invalid"), "{error}");
+}
+
+#[test]
+fn keys_are_checked_on_both_sides() {
+    let dir = tempfile::tempdir().unwrap();
+    let [right, wrong] = ["right", "wrong"].map(|name| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("0123456789abcdef {name}\n")).unwrap();
+        path
+    });
+    let locked = serve(ServeOptions { key_file: Some(right.clone()), ..options(8 << 20) }).unwrap();
+    let open = server(8 << 20);
+    let connect = |server: &ServerHandle, key: Option<&PathBuf>| {
+        TcpStore::connect_with(TcpOptions { key_file: key.cloned(), ..store_options(&[server]) })
+    };
+    let refused = |server, key| match connect(server, key) {
+        Err(error @ StoreError::Refused { .. }) => error.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("let in"),
+    };
+    assert!(refused(&locked, None).contains("asks for a key"));
+    assert!(refused(&locked, Some(&wrong)).contains("not the server's"));
+    assert!(refused(&open, Some(&right)).contains("does not ask for a key"));
+    assert!(connect(&open, Some(&dir.path().join("missing"))).err().unwrap().to_string().contains("cannot read the key file"));
+    let store = connect(&locked, Some(&right)).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
+}
+
+#[test]
+fn something_else_than_a_server_is_recognised() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let answer = |bytes: &'static [u8]| {
+        let stream = listener.accept().unwrap().0;
+        std::io::Write::write_all(&mut &stream, bytes).unwrap();
+        let _ = std::io::Read::read_to_end(&mut &stream, &mut Vec::new());
+    };
+    let connect = || {
+        let options = TcpOptions { servers: vec![addr.to_string()], ..store_options(&[]) };
+        TcpStore::connect_with(options).err().unwrap().to_string()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| answer(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"));
+        let error = connect();
+        assert!(error.contains("does not speak the hiroma protocol"), "{error}");
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(listener.accept().unwrap()));
+        let error = connect();
+        assert!(error.contains("cannot connect"), "{error}");
+    });
+}
+
+#[test]
+fn a_child_reads_what_its_parent_had_and_neither_disturbs_the_other() {
+    let server = server(64 << 20);
+    let store = store(&[&server]);
+    let (_, mut writer) = channels(&store);
+    let old = content(3, 5 * SECTOR);
+    let old_locs = write_now(&mut *writer, &old, 5).unwrap();
+    let guard = store.prepare_fork().unwrap();
+    // This process takes the part of the child; the connections of the "parent" go with their channels.
+    guard.adopt().unwrap();
+    let mut locs = [Loc(0)];
+    let (buf, error) = writer.write(Token(1), buf_with(&old[..SECTOR]), &mut locs).unwrap_err();
+    assert!(buf.len() == SECTOR && error.to_string().contains("forked"), "{error}");
+    drop(writer);
+    eventually("the parent's end", || server.stats().sessions[0].connections == 0);
+    let (mut reader, mut writer) = channels(&store);
+    let new = content(7, 2 * SECTOR);
+    let new_locs = write_now(&mut *writer, &new, 2).unwrap();
+    assert!(new_locs.iter().all(|loc| !old_locs.contains(loc)));
+    assert!(read_now(&mut *reader, &old_locs, SECTOR).unwrap() == old);
+    let mixed = [old_locs[4], new_locs[1], old_locs[0]];
+    let expected = [&old[4 * SECTOR..], &new[SECTOR..], &old[..SECTOR]].concat();
+    assert!(read_now(&mut *reader, &mixed, SECTOR).unwrap() == expected);
+    drop(guard);
+    // A grandchild sees both.
+    let guard = store.prepare_fork().unwrap();
+    guard.adopt().unwrap();
+    drop((reader, writer, guard));
+    let (mut reader, _) = channels(&store);
+    assert!(read_now(&mut *reader, &mixed, SECTOR).unwrap() == expected);
+    store.free(&old_locs);
+    store.free(&new_locs);
+    assert_eq!(store.usage().far_bytes, 0);
+}
+
+#[test]
+fn what_a_parent_frees_while_a_child_may_need_it_stays_until_the_child_has_gone() {
+    let server = server(64 << 20);
+    let store = store(&[&server]);
+    let (mut reader, mut writer) = channels(&store);
+    let old = content(3, EXTENT);
+    let old_locs = write_now(&mut *writer, &old, CHUNK_SECTORS).unwrap();
+    let guard = store.prepare_fork().unwrap();
+    store.free(&old_locs);
+    let new_locs = write_now(&mut *writer, &content(7, EXTENT), CHUNK_SECTORS).unwrap();
+    assert!(new_locs.iter().all(|loc| !old_locs.contains(loc)));
+    assert!(read_now(&mut *reader, &old_locs, SECTOR).unwrap() == old, "the child would still find it");
+    drop(guard);
+    assert_eq!((store.usage().far_bytes, store.usage().stored_bytes), (2 << 20, 2 << 20));
 }
