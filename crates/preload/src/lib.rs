@@ -26,6 +26,8 @@ mod internal;
 #[cfg(not(test))]
 mod large;
 #[cfg(not(test))]
+mod libc_state;
+#[cfg(not(test))]
 mod mimalloc;
 #[cfg(not(test))]
 mod runtime;

@@ -16,7 +16,7 @@ use hiroma_pager::Pager;
 use hiroma_pager::config::{CONFIG_ENV, Config};
 
 use crate::scope::{self, internal_scope};
-use crate::{internal, large, mimalloc, sys};
+use crate::{internal, large, libc_state, mimalloc, sys};
 
 /// Exit code when the pager cannot do its work.
 const EXIT_NO_PAGER: i32 = 75;
@@ -94,6 +94,7 @@ fn start_pager(text: &CStr) {
         Ok(pager) => pager,
         Err(error) => give_up(&error.to_string()),
     };
+    libc_state::settle();
     let (start, len) = pager.arena();
     if let Err(error) = large::start(start, len) {
         give_up(&format!("cannot map a table for {len} bytes of managed memory (error {})", error.0));
@@ -162,9 +163,11 @@ extern "C" fn before_fork() {
     let mask = sys::block_signals();
     MASK.set(mask);
     scope::enter();
+    let streams = libc_state::lock_streams();
     if let Some(pager) = PAGER.get() {
-        pager.before_fork();
+        pager.before_fork(&streams);
     }
+    drop(streams);
     internal::before_fork();
 }
 
@@ -173,10 +176,12 @@ extern "C" fn after_fork_in_parent() {
     if let Some(pager) = PAGER.get() {
         pager.after_fork_in_parent();
     }
+    libc_state::unlock_streams();
     scope::leave();
     sys::restore_signals(MASK.get());
 }
 
+/// glibc has made the lock on the streams new by now.
 extern "C" fn after_fork_in_child() {
     internal::after_fork();
     if let Some(pager) = PAGER.get() {
@@ -188,15 +193,16 @@ extern "C" fn after_fork_in_child() {
 
 /// Runs a fork that libc's `fork` is not part of.
 pub fn around_fork(fork: impl FnOnce() -> Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
-    if phase() != Phase::Managed {
+    if phase() != Phase::Managed || scope::is_internal() {
         return fork();
     }
     before_fork();
     let result = fork();
     if result == Ok(0) {
-        after_fork_in_child()
+        libc_state::unlock_streams();
+        after_fork_in_child();
     } else {
-        after_fork_in_parent()
+        after_fork_in_parent();
     }
     result
 }

@@ -87,3 +87,17 @@ static inline int is_fatal(volatile char *address, int writes) {
     CHECK(WIFEXITED(status) || (WIFSIGNALED(status) && (WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS)));
     return WIFSIGNALED(status);
 }
+
+// Whether nothing of the byte's old content can be had: the access ends a process, or reads zero (an unmapped part of an extent that is
+// otherwise in use stays readable).
+static inline int is_gone(const char *address) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(*(volatile const char *)address != 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) || WEXITSTATUS(status) == 0;
+}

@@ -56,7 +56,7 @@ static void parts_can_be_unmapped(void) {
     char *p = map_rw(8 * MIB);
     fill(p, 8 * MIB, 9);
     CHECK(munmap(p + 3 * MIB + 4096, 8192) == 0);
-    CHECK(is_fatal(p + 3 * MIB + 4096, 0) && is_fatal(p + 3 * MIB + 8192, 1));
+    CHECK(is_gone(p + 3 * MIB + 4096) && is_gone(p + 3 * MIB + 8192));
     CHECK(is_filled(p, 3 * MIB + 4096, 9));
     CHECK(is_filled(p + 4 * MIB, 4 * MIB, 9 + 4 * MIB / 8));
     CHECK(munmap(p + 4 * MIB, 4 * MIB) == 0 && munmap(p, 3 * MIB) == 0);
@@ -144,10 +144,10 @@ static void remaps(void) {
     CHECK(q != MAP_FAILED && is_managed(q) && is_filled(q, 3 * MIB, 11) && is_zero(q + 3 * MIB, 37 * MIB));
     fill(q, 40 * MIB, 12);
     char *r = mremap(q, 40 * MIB, 1 * MIB, 0);
-    CHECK(r == q && is_filled(r, 1 * MIB, 12) && is_fatal(r + 1 * MIB, 0));
+    CHECK(r == q && is_filled(r, 1 * MIB, 12) && is_gone(r + 1 * MIB) && is_gone(r + 39 * MIB));
     char *place = mmap(NULL, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     CHECK(mremap(r, 1 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place + 4 * MIB) == place + 4 * MIB);
-    CHECK(is_filled(place + 4 * MIB, 1 * MIB, 12) && is_zero(place + 5 * MIB, 1 * MIB) && is_fatal(r, 0));
+    CHECK(is_filled(place + 4 * MIB, 1 * MIB, 12) && is_zero(place + 5 * MIB, 1 * MIB) && is_gone(r));
     errno = 0;
     CHECK(mremap(place + 4 * MIB, 1 * MIB, 1 * MIB, MREMAP_MAYMOVE | 4 /* DONTUNMAP */) == MAP_FAILED && errno == EINVAL);
     errno = 0;
