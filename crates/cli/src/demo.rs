@@ -168,6 +168,7 @@ impl Bench {
         ensure!(status.success(), "sort failed with far memory: {status}");
         ensure!(same_content(&self.file("native"), &self.file("far"))?, "the outputs differ: this is a bug in hiroma, please report it");
         let stats: Value = serde_json::from_slice(&fs::read(&stats)?).context("the statistics are not JSON")?;
+        ensure!(!stats["total"].is_null(), "sort had no managed memory: is {} built together with this command?", "libhiroma_preload.so");
         let number = |name: &str| stats[name].as_u64().with_context(|| format!("the statistics lack {name}"));
         Ok(FarRun {
             seconds: stats["elapsed_s"].as_f64().context("the statistics lack elapsed_s")?,

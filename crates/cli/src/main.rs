@@ -1,5 +1,6 @@
 //! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
 
+mod bench;
 mod ctl;
 mod demo;
 mod doctor;
@@ -26,11 +27,11 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  hiroma doctor                                          what this machine allows
-  hiroma run --local 1G -- sort -S 4G big.txt    far data in compressed memory, then in a file
-  hiroma serve --memory 8G                               lend memory to others
+  hiroma doctor                                what this machine allows
+  hiroma run --local 1G -- sort -S 4G big.txt  far memory is compressed, then in a file
+  hiroma serve --memory 8G                     lend memory to others
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
-  hiroma ctl PID --local 2G                              change the limit of a running program";
+  hiroma ctl PID --local 2G                    change the limit of a running program";
 
 #[derive(Subcommand)]
 enum Command {
@@ -38,6 +39,7 @@ enum Command {
     Serve(serve::Args),
     Ctl(ctl::Args),
     Doctor(doctor::Args),
+    Bench(Box<bench::BenchArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
     #[command(hide = true)]
     Demo(demo::Args),
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Bench(args) => bench::run(*args),
         Command::Demo(args) => demo::main(args),
         Command::Man(args) => man::main(args),
     };

@@ -1,10 +1,7 @@
 //! What can be known to fail before the program starts: the kernel, the rights, the stores.
 
-use std::fs;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Result;
 use hiroma_pager::config::{Config, PathChoice, StoreSpec};
@@ -14,8 +11,8 @@ use rustix::fs::statvfs;
 use crate::refuse;
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW, KernelVersion};
 
-/// How long a server may take to accept a connection before the program starts.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Any size of sectors will do to see whether a store can be opened.
+const PROBE_SECTOR_BYTES: usize = 8192;
 
 /// The kernel interface that the pager will take; refuses a machine that cannot do what is wanted.
 pub fn machine(config: &Config) -> Result<PathChoice> {
@@ -47,27 +44,17 @@ pub fn describe(path: PathChoice, config: &Config) -> String {
     format!("{} local, then {}; {kernel}", Bytes(config.local_limit_bytes), stores.join(", then "))
 }
 
-/// Refuses stores that cannot be used, and a key that cannot be read.
+/// Refuses stores that cannot be used: opens them as the program will, and gives them up again.
 pub fn stores(config: &Config) -> Result<()> {
-    if let Some(path) = &config.key_file {
-        let key = fs::read(path).map_err(|error| refuse(format!("--key-file {}: cannot read it: {error}", path.display())))?;
-        if key.is_empty() {
-            return Err(refuse(format!(
-                "--key-file {}: the file is empty; make a key with: head -c 32 /dev/urandom | base64 > {0}",
-                path.display()
-            )));
-        }
-    }
     for store in &config.stores {
-        match store {
-            StoreSpec::File { dir, capacity } => file_store(store, dir, *capacity)?,
-            StoreSpec::Tcp { servers } => servers.iter().try_for_each(|server| tcp_server(store, server))?,
-            _ => {}
+        if let StoreSpec::File { dir, capacity } = store {
+            file_store(store, dir, *capacity)?;
         }
     }
-    Ok(())
+    hiroma_pager::store::open(config, PROBE_SECTOR_BYTES).map(drop).map_err(|error| refuse(error.to_string()))
 }
 
+/// What there is to say about a directory before a store is made in it.
 fn file_store(store: &StoreSpec, dir: &Path, capacity: Option<Bytes>) -> Result<()> {
     if !dir.is_dir() {
         return Err(refuse(format!("{store}: {} is not a directory: make it, or name another one", dir.display())));
@@ -88,26 +75,11 @@ fn file_store(store: &StoreSpec, dir: &Path, capacity: Option<Bytes>) -> Result<
     }
 }
 
-fn tcp_server(store: &StoreSpec, server: &str) -> Result<()> {
-    let unusable = |error: io::Error| {
-        refuse(format!(
-            "{store}: the server {server} cannot be reached: {error}; start one there with `hiroma serve --listen {server} --memory SIZE`, or name another store"
-        ))
-    };
-    let addresses = server.to_socket_addrs().map_err(unusable)?;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(_) => return Ok(()),
-            Err(error) => last = error,
-        }
-    }
-    Err(unusable(last))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hiroma_server::{ServeOptions, serve};
+    use std::fs;
     use std::net::TcpListener;
 
     fn with_stores(text: &str) -> Config {
@@ -116,13 +88,30 @@ mod tests {
 
     #[test]
     fn of_two_servers_the_one_that_is_missing_is_named() {
-        let here = TcpListener::bind("127.0.0.1:0").unwrap();
-        // A port that was free a moment ago, and that nobody is handed by the kernel while the listener above lives.
+        let server = serve(ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 64 << 20, ..ServeOptions::default() }).unwrap();
+        let here = server.local_addr();
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let here = here.local_addr().unwrap();
         stores(&with_stores(&format!("tcp://{here}"))).unwrap();
         let error = stores(&with_stores(&format!("tcp://{here},{gone}"))).unwrap_err().to_string();
-        assert!(error.contains(&format!("the server {gone} cannot be reached")), "{error}");
+        assert!(error.contains(&gone.to_string()) && !error.contains(&format!("tcp://{here}:")), "{error}");
+    }
+
+    #[test]
+    fn a_server_that_wants_a_key_refuses_who_has_none_or_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = |name: &str, content: &str| {
+            fs::write(dir.path().join(name), content).unwrap();
+            dir.path().join(name)
+        };
+        let (right, wrong) = (key("right", "0123456789abcdef0123456789abcdef"), key("wrong", "fedcba9876543210fedcba9876543210"));
+        let options = ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 64 << 20, ..ServeOptions::default() };
+        let server = serve(ServeOptions { key_file: Some(right.clone()), ..options }).unwrap();
+        let with_key = |key_file| Config { key_file, ..with_stores(&format!("tcp://{}", server.local_addr())) };
+        stores(&with_key(Some(right))).unwrap();
+        for key_file in [None, Some(wrong), Some(key("empty", "")), Some(dir.path().join("none"))] {
+            let error = stores(&with_key(key_file)).unwrap_err().to_string();
+            assert!(error.contains("key"), "{error}");
+        }
     }
 
     #[test]
@@ -135,17 +124,6 @@ mod tests {
         ] {
             let error = stores(&with_stores(&text)).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_key_file_must_hold_a_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let empty = dir.path().join("key");
-        fs::write(&empty, "").unwrap();
-        for (path, wanted) in [(empty, "empty"), (dir.path().join("none"), "cannot read")] {
-            let config = Config { key_file: Some(path), stores: Vec::new(), ..Config::default() };
-            assert!(stores(&config).unwrap_err().to_string().contains(wanted));
         }
     }
 }
