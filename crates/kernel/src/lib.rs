@@ -8,6 +8,7 @@ pub mod frame;
 pub mod hugepool;
 pub mod lock;
 pub mod shared;
+pub mod signals;
 pub mod slabmem;
 pub mod sockets;
 pub mod table;

@@ -61,6 +61,12 @@ impl Member {
         self.is_shut.store(true, Ordering::Relaxed);
     }
 
+    fn reopen(&self) {
+        if self.is_shut.load(Ordering::Relaxed) {
+            self.is_shut.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn note_freed(&self, bytes: u64) {
         if self.is_shut.load(Ordering::Relaxed) && self.freed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= RETRY_FREED_BYTES {
             self.is_shut.store(false, Ordering::Relaxed);
@@ -179,6 +185,7 @@ impl ChainChannel {
                     assert!(loc.0 <= INNER_MASK, "a store keeps to its bits of a place");
                     loc.0 |= (member as u32) << Loc::STORE_BITS;
                 }
+                self.shared.members[member].reopen();
                 Ok(())
             }
             Err((buf, error)) => {
@@ -231,25 +238,13 @@ impl Channel for ChainChannel {
 
     fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
         let mut buf = buf;
-        let mut passed_by = [false; MEMBERS_MAX];
-        let mut asked = 0;
-        for is_last_resort in [false, true] {
-            for member in 0..self.channels.len() {
-                if !is_last_resort && !self.shared.members[member].is_open() {
-                    passed_by[member] = true;
-                    continue;
-                }
-                if is_last_resort && !std::mem::take(&mut passed_by[member]) {
-                    continue;
-                }
-                asked += 1;
+        let mut is_open = [false; MEMBERS_MAX];
+        is_open.iter_mut().zip(&self.shared.members).for_each(|(is_open, member)| *is_open = member.is_open());
+        // Those that were full are asked when nobody else has room.
+        for wanted in [true, false] {
+            for member in (0..self.channels.len()).filter(|&member| is_open[member] == wanted) {
                 match self.offer(member, token, buf, locs) {
-                    Ok(()) => {
-                        if asked == 1 {
-                            self.shared.members[member].is_shut.store(false, Ordering::Relaxed);
-                        }
-                        return Ok(());
-                    }
+                    Ok(()) => return Ok(()),
                     Err((back, StoreError::Full { .. })) => buf = back,
                     Err(failed) => return Err(failed),
                 }

@@ -1,7 +1,8 @@
 //! The store `compressed`: sectors in this machine's memory, packed with LZ4.
 //!
 //! Sectors of up to 16 KiB are one object; larger ones are pieces of 16 KiB and an object that lists them. An object as large
-//! as its piece holds it as it is; a smaller one holds its packed length in two bytes, and then the packed bytes.
+//! as its piece holds it as it is, because it packs badly; a smaller one holds its packed length in two bytes, and then the packed
+//! bytes.
 //!
 //! Packing and unpacking happen in the calling thread, outside every lock, so that threads that fetch never wait for one that
 //! evicts. The memory is private: after a fork parent and child each have all of it, and nothing needs to be done.
@@ -31,6 +32,8 @@ struct Shared {
     sector_bytes: usize,
     /// What is packed at a time.
     piece_bytes: usize,
+    /// More than that stays as it is: unpacking takes several times as long as copying, which an eighth of the room is not worth.
+    packed_bytes_max: usize,
     sectors: AtomicU64,
 }
 
@@ -47,7 +50,8 @@ impl CompressedStore {
             return Err(StoreError::Config { store: NAME.to_owned(), reason });
         }
         let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
-        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, sectors: AtomicU64::new(0) }) })
+        let packed_bytes_max = piece_bytes - piece_bytes / 8;
+        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, packed_bytes_max, sectors: AtomicU64::new(0) }) })
     }
 }
 
@@ -131,8 +135,7 @@ impl Shared {
 
     fn put_piece(&self, piece: &[u8], scratch: &mut [u8]) -> Result<Loc, SlabsFull> {
         let packed = compress_into(piece, &mut scratch[HEADER..]).expect("there is room for the worst case");
-        // Objects of less than a piece tell packed content; if that were no smaller, the piece stays as it is.
-        if HEADER + packed <= self.slabs.object_bytes_below(self.piece_bytes) {
+        if HEADER + packed <= self.packed_bytes_max {
             scratch[..HEADER].copy_from_slice(&(packed as u16).to_le_bytes());
             let loc = self.slabs.allocate(HEADER + packed, self.piece_bytes - 1)?;
             self.slabs.write(loc, &scratch[..HEADER + packed]);

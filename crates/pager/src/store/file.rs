@@ -343,22 +343,23 @@ impl Shared {
                 *home = ChunkHome::default();
             }
         }
+        if books.warm.len() <= WARM_CHUNKS_MAX {
+            return;
+        }
         let mut cold = Vec::new();
-        while books.warm.len() > WARM_CHUNKS_MAX {
+        while books.warm.len() > WARM_CHUNKS_MAX / 2 {
             let chunk = ChunkNo(books.warm.pop_last().expect("more than none"));
             if books.space.withhold(chunk) {
                 cold.push(chunk);
             }
         }
-        if cold.is_empty() {
-            return;
-        }
         let file = Arc::clone(books.files.last().expect("a file of our own"));
         drop(books);
-        for chunk in &cold {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for neighbours in cold.chunk_by(|upper, lower| lower.0 + 1 == upper.0) {
+            let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
+            let (offset, len) = (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
             // Where the file system cannot, the blocks stay until they are used again.
-            let _ = fallocate(&file, flags, u64::from(chunk.0) * CHUNK_BYTES as u64, CHUNK_BYTES as u64);
+            let _ = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
         }
         let mut books = self.books();
         for chunk in cold {

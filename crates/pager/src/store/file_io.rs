@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use hiroma_kernel::frame::FrameBuf;
+use hiroma_kernel::signals;
 use hiroma_kernel::uring::{Direction, Finished, Piece, Ring};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -103,7 +104,12 @@ impl Pool {
         let pool = Pool { inbox: Arc::default() };
         for _ in 0..THREADS {
             let inbox = Arc::clone(&pool.inbox);
-            std::thread::Builder::new().name("hiroma-file".to_owned()).stack_size(128 << 10).spawn(move || inbox.work())?;
+            let work = move || {
+                crate::hooks::enter_thread();
+                inbox.work();
+            };
+            let builder = std::thread::Builder::new().name("hiroma-file".to_owned()).stack_size(256 << 10);
+            signals::blocked(|| builder.spawn(work))?;
         }
         Ok(pool)
     }

@@ -142,11 +142,6 @@ impl Slabs {
         self.classes[self.class(split(loc).0)]
     }
 
-    /// The largest object size below `bytes` (0: there is none).
-    pub fn object_bytes_below(&self, bytes: usize) -> usize {
-        self.classes[..self.classes.partition_point(|&size| size < bytes)].last().copied().unwrap_or(0)
-    }
-
     /// Whether allocating is likely to fail; cheap.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted.load(Ordering::Relaxed)
