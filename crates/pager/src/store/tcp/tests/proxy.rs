@@ -15,8 +15,8 @@ struct State {
     server: SocketAddr,
     /// New connections are closed at once.
     closed: AtomicBool,
-    /// A connection that has forwarded so many bytes, either way, is cut.
-    budget: AtomicU64,
+    /// A connection that has forwarded so many bytes to the server, or to the client, is cut.
+    budgets: [AtomicU64; 2],
     cuts: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -27,7 +27,7 @@ impl Proxy {
         let state = Arc::new(State {
             server,
             closed: AtomicBool::new(false),
-            budget: AtomicU64::new(u64::MAX),
+            budgets: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             cuts: AtomicU64::new(0),
             streams: Mutex::default(),
         });
@@ -36,9 +36,11 @@ impl Proxy {
         Proxy { addr, state }
     }
 
-    /// Cuts every connection after `bytes` more bytes at most.
-    pub fn set_budget(&self, bytes: u64) {
-        self.state.budget.store(bytes, Ordering::SeqCst);
+    /// Cuts every connection, and each of those to come after so many bytes.
+    pub fn set_budgets(&self, to_server: u64, to_client: u64) {
+        self.state.budgets[0].store(to_server, Ordering::SeqCst);
+        self.state.budgets[1].store(to_client, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Cuts everything; new connections are refused from now on.
@@ -71,24 +73,23 @@ impl State {
         let Ok(server) = TcpStream::connect(self.server) else { return };
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
-        let budget = Arc::new(AtomicU64::new(self.budget.load(Ordering::SeqCst)));
         let mut streams = self.streams.lock().unwrap();
         if self.closed.load(Ordering::SeqCst) {
             return;
         }
         streams.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
-        for (from, to) in [(&client, &server), (&server, &client)] {
+        for (from, to, budget) in [(&client, &server, &self.budgets[0]), (&server, &client, &self.budgets[1])] {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-            let (state, budget) = (Arc::clone(self), Arc::clone(&budget));
-            std::thread::spawn(move || state.copy(from, to, &budget));
+            let (state, budget) = (Arc::clone(self), budget.load(Ordering::SeqCst));
+            std::thread::spawn(move || state.copy(from, to, budget));
         }
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64) {
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, mut budget: u64) {
         let mut bytes = [0; 16384];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            let left = budget.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(count as u64))).unwrap();
-            let pass = left.min(count as u64) as usize;
+            let pass = budget.min(count as u64) as usize;
+            budget -= pass as u64;
             if to.write_all(&bytes[..pass]).is_err() || pass < count {
                 self.cuts.fetch_add(u64::from(pass < count), Ordering::SeqCst);
                 break;
