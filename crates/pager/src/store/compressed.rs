@@ -63,7 +63,8 @@ impl Store for CompressedStore {
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let scratch_bytes = HEADER + get_maximum_output_size(self.shared.piece_bytes);
         let shared = Arc::clone(&self.shared);
-        Ok(Box::new(CompressedChannel { shared, scratch: vec![0; scratch_bytes], ready: Vec::new() }))
+        let packer = Packer { scratch: vec![0; scratch_bytes], is_wary: false };
+        Ok(Box::new(CompressedChannel { shared, packer, ready: Vec::new() }))
     }
 
     fn free(&self, locs: &[Loc]) {
@@ -107,13 +108,13 @@ impl Shared {
     }
 
     /// Stores one sector.
-    fn put(&self, sector: &[u8], scratch: &mut [u8]) -> Result<Loc, SlabsFull> {
+    fn put(&self, sector: &[u8], packer: &mut Packer) -> Result<Loc, SlabsFull> {
         if self.pieces() == 1 {
-            return self.put_piece(sector, scratch);
+            return self.put_piece(sector, packer);
         }
         let mut list = Vec::with_capacity(self.pieces() * 4);
         for piece in sector.chunks_exact(self.piece_bytes) {
-            match self.put_piece(piece, scratch) {
+            match self.put_piece(piece, packer) {
                 Ok(loc) => list.extend(loc.0.to_le_bytes()),
                 Err(full) => {
                     self.slabs.free(list_entries(&list));
@@ -133,12 +134,10 @@ impl Shared {
         }
     }
 
-    fn put_piece(&self, piece: &[u8], scratch: &mut [u8]) -> Result<Loc, SlabsFull> {
-        let packed = compress_into(piece, &mut scratch[HEADER..]).expect("there is room for the worst case");
-        if HEADER + packed <= self.packed_bytes_max {
-            scratch[..HEADER].copy_from_slice(&(packed as u16).to_le_bytes());
-            let loc = self.slabs.allocate(HEADER + packed, self.piece_bytes - 1)?;
-            self.slabs.write(loc, &scratch[..HEADER + packed]);
+    fn put_piece(&self, piece: &[u8], packer: &mut Packer) -> Result<Loc, SlabsFull> {
+        if let Some(object) = packer.pack(piece, self.packed_bytes_max) {
+            let loc = self.slabs.allocate(object.len(), self.piece_bytes - 1)?;
+            self.slabs.write(loc, object);
             Ok(loc)
         } else {
             let loc = self.slabs.allocate(self.piece_bytes, self.piece_bytes)?;
@@ -198,10 +197,38 @@ fn list_entries(list: &[u8]) -> impl Iterator<Item = Loc> + '_ {
     list.chunks_exact(4).map(|entry| Loc(u32::from_le_bytes(entry.try_into().unwrap())))
 }
 
-struct CompressedChannel {
-    shared: Arc<Shared>,
+/// Packs pieces, one after the other.
+struct Packer {
     /// One packed piece.
     scratch: Vec<u8>,
+    /// The last piece packed badly, so the next may: a quarter of it is tried first, which saves most of the work.
+    is_wary: bool,
+}
+
+impl Packer {
+    /// The object that holds `piece`, if that is at most `object_bytes_max` long.
+    fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<&[u8]> {
+        let quarter = &piece[..piece.len() / 4];
+        if self.is_wary && self.packed_len(quarter) > quarter.len() - quarter.len() / 16 {
+            return None;
+        }
+        let packed = self.packed_len(piece);
+        self.is_wary = HEADER + packed > object_bytes_max;
+        if self.is_wary {
+            return None;
+        }
+        self.scratch[..HEADER].copy_from_slice(&(packed as u16).to_le_bytes());
+        Some(&self.scratch[..HEADER + packed])
+    }
+
+    fn packed_len(&mut self, bytes: &[u8]) -> usize {
+        compress_into(bytes, &mut self.scratch[HEADER..]).expect("there is room for the worst case")
+    }
+}
+
+struct CompressedChannel {
+    shared: Arc<Shared>,
+    packer: Packer,
     /// Done, but not asked for yet.
     ready: Vec<Completion>,
 }
@@ -210,7 +237,7 @@ impl Channel for CompressedChannel {
     fn read(&mut self, token: Token, locs: &[Loc], mut buf: FrameBuf) {
         assert_eq!(buf.len(), locs.len() * self.shared.sector_bytes, "the buffer is as long as the sectors");
         let sectors = buf.bytes_mut().chunks_exact_mut(self.shared.sector_bytes);
-        let result = sectors.zip(locs).try_for_each(|(sector, &loc)| self.shared.get(loc, sector, &mut self.scratch));
+        let result = sectors.zip(locs).try_for_each(|(sector, &loc)| self.shared.get(loc, sector, &mut self.packer.scratch));
         self.ready.push(Completion { token, buf, result });
     }
 
@@ -221,7 +248,7 @@ impl Channel for CompressedChannel {
             return Err((buf, shared.full()));
         }
         for (index, sector) in buf.bytes().chunks_exact(shared.sector_bytes).enumerate() {
-            match shared.put(sector, &mut self.scratch) {
+            match shared.put(sector, &mut self.packer) {
                 Ok(loc) => locs[index] = loc,
                 Err(SlabsFull) => {
                     let error = shared.full();
@@ -272,6 +299,17 @@ mod tests {
             let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
             let packed = write_until_full(&store, sector_bytes, 1);
             assert!(packed * 10 > raw_count * 15, "{packed} sectors of {sector_bytes} where {raw_count} fit unpacked");
+        }
+    }
+
+    #[test]
+    fn after_content_that_packs_badly_other_content_is_packed_again() {
+        let store = CompressedStore::new(8192, 4 << 20).unwrap();
+        let mut channel = store.open(Purpose::Write).unwrap();
+        for seed in [3, 7, 1, 0, 4, 5, 9, 11, 1] {
+            let loc = write_now(&mut *channel, &content(seed, 8192), 1).unwrap()[0];
+            assert_eq!(store.shared.slabs.object_bytes(loc) == 8192, seed % 4 == 3, "content {seed}");
+            assert!(read_now(&mut *channel, &[loc], 8192).unwrap() == content(seed, 8192));
         }
     }
 

@@ -1,0 +1,223 @@
+//! Tests of the file store.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::model::{buf_with, check, check_concurrently, content, ops, read_now, wait, write_now};
+
+/// A directory of a real disk, and one of a file system in memory.
+fn dirs() -> [tempfile::TempDir; 2] {
+    ["/var/tmp", "/dev/shm"].map(|dir| tempfile::tempdir_in(dir).unwrap())
+}
+
+fn store(sector_bytes: usize, capacity_bytes: u64) -> FileStore {
+    FileStore::new(Path::new("/var/tmp"), sector_bytes, Some(capacity_bytes)).unwrap()
+}
+
+fn blocks_bytes(store: &FileStore) -> u64 {
+    store.shared.books().files.last().unwrap().metadata().unwrap().blocks() * 512
+}
+
+/// What fork does to a store: the same open files, and memory of its own.
+fn forked(parent: &FileStore) -> FileStore {
+    let books = parent.shared.books();
+    let (files, chunks, warm) = (books.files.clone(), books.chunks.clone(), books.warm.clone());
+    let shared = Shared {
+        name: parent.shared.name.clone(),
+        sector_bytes: parent.shared.sector_bytes,
+        dir: parent.shared.dir.try_clone().unwrap(),
+        books: Mutex::new(Books { space: books.space.clone(), files, chunks, warm }),
+        use_ring: parent.shared.use_ring,
+        pool: Mutex::new(None),
+        can_reserve: AtomicBool::new(true),
+    };
+    FileStore { shared: Arc::new(shared) }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused_with_advice() {
+    let error = FileStore::new(Path::new("/nowhere/at/all"), 8192, None).err().unwrap();
+    assert!(error.to_string().contains("name a directory that exists"), "{error}");
+    let error = FileStore::new(Path::new("/proc"), 8192, Some(1 << 20)).err().unwrap();
+    assert!(error.to_string().contains("may write to"), "{error}");
+    let error = FileStore::new(Path::new("/var/tmp"), 8192, Some(100)).err().unwrap();
+    assert!(error.to_string().contains("100B only"), "{error}");
+}
+
+#[test]
+fn nothing_is_left_in_the_directory_even_while_it_is_in_use() {
+    for dir in dirs() {
+        let store = FileStore::new(dir.path(), 8192, Some(1 << 20)).unwrap();
+        let mut channel = store.open(Purpose::Write).unwrap();
+        write_now(&mut *channel, &content(3, 8192), 1).unwrap();
+        let _named = create_and_unlink(&store.shared.dir, OFlags::empty()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn neighbouring_sectors_are_moved_in_one_piece() {
+    let store = store(8192, 64 << 20);
+    let (mut locs, mut pieces) = (vec![Loc(0); 700], Vec::new());
+    store.shared.allocate(&mut locs, &mut pieces).unwrap();
+    assert_eq!(pieces.len(), 1);
+    pieces.clear();
+    store.shared.books().pieces(&[locs[3], locs[4], locs[9], locs[8]], &mut pieces);
+    let lens: Vec<usize> = pieces.iter().map(|piece| piece.len).collect();
+    assert_eq!(lens, [16384, 8192, 8192]);
+}
+
+#[test]
+fn many_requests_under_way_at_once_all_complete() {
+    for use_ring in [true, false] {
+        let store = FileStore::with_engine(Path::new("/var/tmp"), 4096, Some(64 << 20), use_ring).unwrap();
+        let mut channel = store.open(Purpose::Write).unwrap();
+        let mut all = Vec::new();
+        for index in 0..500 {
+            let mut locs = [Loc(0)];
+            channel.write(Token(index), buf_with(&content(index * 4 + 3, 4096)), &mut locs).unwrap();
+            all.push(locs[0]);
+        }
+        assert_eq!(channel.in_flight(), 500);
+        let mut bufs = Vec::new();
+        while channel.in_flight() > 0 {
+            bufs.extend(wait(&mut *channel).into_iter().map(|done| (done.result.unwrap(), done.buf).1));
+        }
+        for (index, mut buf) in bufs.into_iter().enumerate() {
+            buf.bytes_mut().fill(0);
+            channel.read(Token(index as u64), &all[index..=index], buf);
+        }
+        while channel.in_flight() > 0 {
+            for done in wait(&mut *channel) {
+                assert!(done.buf.bytes() == content(done.token.0 * 4 + 3, 4096));
+            }
+        }
+    }
+}
+
+#[test]
+fn emptied_chunks_are_punched_out_of_the_file() {
+    let store = store(64 << 10, 256 << 20);
+    let mut channel = store.open(Purpose::Write).unwrap();
+    let locs: Vec<Loc> = (0..80).flat_map(|seed| write_now(&mut *channel, &content(seed, 2 << 20), 32).unwrap()).collect();
+    assert!(blocks_bytes(&store) >= 160 << 20);
+    store.free(&locs[..2400]);
+    assert!(blocks_bytes(&store) <= (WARM_CHUNKS_MAX as u64 + 5 + 1) << 21, "{} bytes are left", blocks_bytes(&store));
+    assert_eq!(read_now(&mut *channel, &locs[2400..2560], 64 << 10).unwrap().len(), 160 << 16);
+    let again = write_now(&mut *channel, &content(99, 2 << 20), 32).unwrap();
+    assert!(read_now(&mut *channel, &again, 64 << 10).unwrap() == content(99, 2 << 20));
+}
+
+#[test]
+fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
+    let parent = store(8192, 16 << 20);
+    let mut channel = parent.open(Purpose::Write).unwrap();
+    let before = write_now(&mut *channel, &content(3, 8192 * 100), 100).unwrap();
+    let guard = parent.prepare_fork().unwrap();
+    let child = forked(&parent);
+    let freeze = child.shared.books().space.freeze();
+    let adopted = Frozen { shared: Arc::clone(&child.shared), freeze };
+    adopted.adopt().unwrap();
+    let mut child_channel = child.open(Purpose::Read).unwrap();
+
+    // The parent replaces all it has, and fills the room it has left; the child does as much.
+    parent.free(&before);
+    let mut parents = Vec::new();
+    while let Some(locs) = write_now(&mut *channel, &content(7, 8192 * 10), 10) {
+        parents.push(locs);
+    }
+    let childs: Vec<_> = (0..50).map(|seed| (seed, write_now(&mut *child_channel, &content(seed, 8192 * 10), 10).unwrap())).collect();
+    assert!(read_now(&mut *child_channel, &before, 8192).unwrap() == content(3, 8192 * 100));
+    for (seed, locs) in &childs {
+        assert!(read_now(&mut *child_channel, locs, 8192).unwrap() == content(*seed, 8192 * 10));
+    }
+    for locs in &parents {
+        assert!(read_now(&mut *channel, locs, 8192).unwrap() == content(7, 8192 * 10));
+    }
+    child.free(&before);
+    drop((adopted, child_channel, child));
+    assert!(write_now(&mut *channel, &content(7, 8192 * 10), 10).is_none());
+    drop(guard);
+    assert!(write_now(&mut *channel, &content(7, 8192 * 10), 10).is_some());
+}
+
+/// A file system in memory of 8 MiB that goes away with the value; `None` without the right to mount.
+struct TinyDisk(PathBuf);
+
+impl TinyDisk {
+    fn mount() -> Option<TinyDisk> {
+        let dir = tempfile::tempdir().unwrap().keep();
+        let output = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "hiroma-test"]).arg(&dir).output();
+        match output {
+            Ok(output) if output.status.success() => return Some(TinyDisk(dir)),
+            Ok(output) => println!("skipped: mounting is not allowed here: {}", String::from_utf8_lossy(&output.stderr).trim()),
+            Err(error) => println!("skipped: there is no mount command here: {error}"),
+        }
+        std::fs::remove_dir(dir).unwrap();
+        None
+    }
+}
+
+impl Drop for TinyDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_when_a_write_starts_and_loses_nothing() {
+    let Some(disk) = TinyDisk::mount() else { return };
+    let store = FileStore::new(&disk.0, 8192, Some(64 << 20)).unwrap();
+    let mut channel = store.open(Purpose::Write).unwrap();
+    let mut written = Vec::new();
+    let error = loop {
+        let (bytes, mut locs) = (content(written.len() as u64 * 4 + 3, 64 << 10), [Loc(0); 8]);
+        match channel.write(Token(0), buf_with(&bytes), &mut locs) {
+            Ok(()) => wait(&mut *channel).pop().unwrap().result.unwrap(),
+            Err((buf, error)) => {
+                assert!(buf.bytes() == bytes);
+                break error;
+            }
+        }
+        written.push((locs, bytes));
+    };
+    assert!(matches!(error, StoreError::Full { .. }) && error.to_string().contains("no space is left on its file system"), "{error}");
+    assert!(written.len() >= 96, "{} of 128 writes fit", written.len());
+    assert_eq!(store.usage().far_bytes, written.len() as u64 * 65536);
+    for (locs, bytes) in &written {
+        assert!(read_now(&mut *channel, locs, 8192).unwrap() == *bytes);
+    }
+    store.free(&written[0].0);
+    assert!(write_now(&mut *channel, &written[1].1, 8).is_some(), "what was freed is used again");
+}
+
+#[test]
+fn without_a_capacity_most_of_the_free_space_is_used() {
+    let Some(disk) = TinyDisk::mount() else { return };
+    let store = FileStore::new(&disk.0, 8192, None).unwrap();
+    assert!((7 << 20..8 << 20).contains(&store.usage().capacity_bytes), "{:?}", store.usage());
+}
+
+#[test]
+fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
+    for use_ring in [true, false] {
+        for dir in dirs() {
+            check_concurrently(&FileStore::with_engine(dir.path(), 8192, Some(16 << 20), use_ring).unwrap(), 8192, 3, 200);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn it_holds_what_a_naive_map_holds(ops in ops(20, 60), shift in 12u32..18, capacity in 1u64..16, use_ring: bool) {
+        for dir in dirs() {
+            check(&FileStore::with_engine(dir.path(), 1 << shift, Some(capacity << 20), use_ring).unwrap(), 1 << shift, &ops);
+        }
+    }
+}
