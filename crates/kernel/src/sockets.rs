@@ -42,5 +42,5 @@ pub fn random<const N: usize>() -> [u8; N] {
 /// Bytes of memory of this machine.
 pub fn machine_memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
-    u64::from(info.totalram) * u64::from(info.mem_unit.max(1))
+    info.totalram * u64::from(info.mem_unit.max(1))
 }

@@ -195,7 +195,7 @@ impl TcpChannel {
             down |= link.is_broken();
         }
         if look_at_idle {
-            self.set_tick(if down { TICK_DOWN } else { TICK });
+            self.set_tick(if down { TICK_DOWN } else { TICK.min(self.shared.timeout / 4) });
         } else if down && self.tick != TICK_DOWN {
             self.set_tick(TICK_DOWN);
         }

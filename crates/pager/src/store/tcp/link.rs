@@ -5,16 +5,16 @@
 //! back part has not been sent yet. When the connection breaks, all of it is sent again on the next one. That is safe, because
 //! writes are idempotent and the server ends the older connection of a lane before it takes requests from the newer one.
 
+mod greeting;
+
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hiroma_kernel::sockets;
-use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, SessionToken, WireError};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, MAX_BODY, Message, Purpose, SessionToken, WireError};
 
 use super::Shared;
 use super::channel::Requests;
@@ -25,6 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long one attempt to connect may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
+/// How long a server may be silent before the user hears of it.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Most frames in one call to send.
 const BATCH: usize = 16;
 
@@ -103,6 +105,7 @@ pub struct Link {
     pub answers: VecDeque<Message>,
     /// The socket has changed: whoever watches it must look anew.
     pub changed: bool,
+    /// The user has been told that this server is away.
     announced: bool,
 }
 
@@ -247,124 +250,27 @@ impl Link {
         if matches!(self.state, State::Up { .. }) { self.pump_up(requests, look_at_idle) } else { Ok(()) }
     }
 
-    /// Starts to connect.
-    fn connect(&mut self, now: Instant) -> Result<(), Trouble> {
-        let State::Down { since, pause, .. } = self.state else { return Ok(()) };
-        let addrs = &self.shared.servers[self.server].addrs;
-        // Several addresses of one name are tried in turn.
-        let turn = (now.duration_since(since).as_millis() / 100) as usize;
-        let addr = addrs[turn % addrs.len()];
-        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
-        let connected: rustix::io::Result<()> = match addr {
-            SocketAddr::V4(addr) => rustix::net::connect(&socket, &addr),
-            SocketAddr::V6(addr) => rustix::net::connect(&socket, &addr),
-        };
-        match connected {
-            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
-        let stream = TcpStream::from(socket);
-        sockets::tune(&stream)?;
-        self.changed = true;
-        self.state = State::Connecting { stream, since, attempt: now, pause };
-        Ok(())
-    }
-
-    /// Waits for the connection, proves who we are, and opens the session.
-    fn greet(&mut self, now: Instant) -> Result<(), Trouble> {
-        let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state else { return Ok(()) };
-        let attempt = *attempt;
-        if let State::Connecting { stream, since, pause, .. } = &mut self.state {
-            if let Some(error) = stream.take_error()? {
-                return Err(error.into());
-            }
-            if stream.peer_addr().is_ok() {
-                let (wire, hello) = ClientSession::start(self.shared.key.clone(), sockets::random());
-                (self.greeting, self.stash, self.received) = (hello, Vec::new(), 0);
-                let (stream, since, pause) = (stream.try_clone()?, *since, *pause);
-                self.state = State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
-                self.changed = true;
-            }
-        }
-        while let State::Greeting { stream, wire, .. } = &mut self.state {
-            while !self.greeting.is_empty() {
-                match (&*stream).write(&self.greeting) {
-                    Ok(sent) => drop(self.greeting.drain(..sent)),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The server may have said why before it closed.
-                    Err(_) => break,
-                }
-            }
-            let mut bytes = [0; HEADER_BYTES + 256];
-            let missing = wire.missing();
-            let received = match (&*stream).read(&mut bytes[..missing]) {
-                Ok(0) => return Err(Trouble::Broken("the server closed the connection while being greeted".to_owned())),
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let (_, event) = wire.receive(&bytes[..received]).map_err(|error| self.shared.refusal(self.server, &error))?;
-            match event {
-                None => {}
-                Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
-                Some(ClientEvent::Ready) => {
-                    let open = Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
-                    open.encode(wire.version(), 0, &mut self.greeting);
-                }
-                Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
-            }
-        }
-        if !matches!(self.state, State::Up { .. }) && now.duration_since(attempt) > ATTEMPT_MAX {
-            return Err(Trouble::Broken("the server accepts connections but does not answer".to_owned()));
-        }
-        Ok(())
-    }
-
-    fn opened(&mut self, frame: Frame) -> Result<(), Trouble> {
-        match frame.message {
-            Message::Opened { token, usage } => {
-                self.token = token;
-                self.shared.books().servers[self.server].told(usage);
-            }
-            Message::Error { code, text } => {
-                let error = WireError::Told { code, text };
-                return Err(self.shared.refusal(self.server, &error));
-            }
-            other => {
-                let error = WireError::Unexpected { kind: other.kind(), expected: "a session" };
-                return Err(self.shared.refusal(self.server, &error));
-            }
-        }
-        let State::Greeting { stream, wire, .. } =
-            std::mem::replace(&mut self.state, State::Dead(self.shared.broken_protocol(self.server, "")))
-        else {
-            unreachable!("only a link that is greeting gets here")
-        };
-        (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
-        self.stash.clear();
-        self.state = State::Up { stream, wire };
-        self.last_progress = Instant::now();
-        if std::mem::take(&mut self.announced) {
-            (self.shared.log)(&format!("{} is back; going on", self.shared.servers[self.server].text));
-        }
-        Ok(())
-    }
-
     fn pump_up(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {
         self.send(requests)?;
         if self.sent > 0 || look_at_idle || !self.stash.is_empty() {
             self.receive(requests)?;
         }
         if look_at_idle && self.is_busy() {
-            let waited = self.last_progress.elapsed();
-            if waited > self.shared.timeout {
-                let store = self.shared.servers[self.server].text.clone();
-                return Err(Trouble::Fatal(StoreError::Unreachable { store, waited }));
-            }
+            self.look_for_silence()?;
+        }
+        Ok(())
+    }
+
+    /// A server that keeps the connection but does not answer is not waited for for ever, nor without a word.
+    fn look_for_silence(&mut self) -> Result<(), Trouble> {
+        let (waited, patience) = (self.last_progress.elapsed(), self.shared.timeout);
+        let text = &self.shared.servers[self.server].text;
+        if waited > SILENCE.min(patience / 2) && !self.announced {
+            self.announced = true;
+            (self.shared.log)(&format!("{text} does not answer; waiting for up to {patience:?}"));
+        }
+        if waited > patience {
+            return Err(Trouble::Fatal(StoreError::Unreachable { store: text.clone(), waited: Duration::from_secs(waited.as_secs()) }));
         }
         Ok(())
     }
@@ -425,7 +331,7 @@ impl Link {
             let front = self.front_read();
             let State::Up { stream, wire } = &mut self.state else { return Ok(()) };
             let missing = wire.missing();
-            let mut head = [0; HEADER_BYTES + 256];
+            let mut head = [0; HEADER_BYTES + MAX_BODY];
             let mut tail = [0; HEADER_BYTES];
             // The front of the queue says where the next payload will belong, before its header has come.
             let target = match front {
@@ -442,6 +348,7 @@ impl Link {
                 Err(error) => return Err(error.into()),
             };
             self.last_progress = Instant::now();
+            self.announce_return();
             let of_head = received.min(missing);
             let of_target = (received - of_head).min(target_len);
             let of_tail = received - of_head - of_target;
@@ -466,6 +373,12 @@ impl Link {
         }
         self.stash.extend_from_slice(tail);
         Ok(())
+    }
+
+    fn announce_return(&mut self) {
+        if std::mem::take(&mut self.announced) {
+            (self.shared.log)(&format!("{} is back; going on", self.shared.servers[self.server].text));
+        }
     }
 
     /// The request, place and length of the read that is due to be answered, if it is one.

@@ -210,6 +210,22 @@ fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
 }
 
 #[test]
+fn a_server_that_keeps_the_connection_but_does_not_answer_is_not_waited_for_for_ever() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&lines);
+    let log: LogLine = Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned()));
+    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_millis(800), log, ..through(&proxy) }).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    proxy.hold();
+    let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert!(lines.lock().unwrap()[0].contains("does not answer"));
+}
+
+#[test]
 fn a_server_that_was_restarted_has_lost_everything_and_that_is_said_at_once() {
     let first = server(64 << 20);
     let listen = first.local_addr().to_string();

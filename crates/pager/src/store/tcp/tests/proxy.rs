@@ -13,6 +13,8 @@ pub struct Proxy {
 
 struct State {
     server: SocketAddr,
+    /// Nothing is forwarded any more, although everything stays connected.
+    held: AtomicBool,
     /// New connections are closed at once.
     closed: AtomicBool,
     /// A connection that has forwarded so many bytes to the server, or to the client, is cut.
@@ -26,6 +28,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = Arc::new(State {
             server,
+            held: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             budgets: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             cuts: AtomicU64::new(0),
@@ -52,6 +55,11 @@ impl Proxy {
     /// Lets new connections through again.
     pub fn reopen(&self) {
         self.state.closed.store(false, Ordering::SeqCst);
+    }
+
+    /// Swallows everything from now on.
+    pub fn hold(&self) {
+        self.state.held.store(true, Ordering::SeqCst);
     }
 
     /// Cuts what is connected now.
@@ -88,6 +96,9 @@ impl State {
     fn copy(&self, mut from: TcpStream, mut to: TcpStream, mut budget: u64) {
         let mut bytes = [0; 16384];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
+            if self.held.load(Ordering::SeqCst) {
+                continue;
+            }
             let pass = budget.min(count as u64) as usize;
             budget -= pass as u64;
             if to.write_all(&bytes[..pass]).is_err() || pass < count {
