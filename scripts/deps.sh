@@ -92,7 +92,6 @@ for part in "$@"; do
 		need qemu-system-x86_64 qemu-system-x86
 		need busybox busybox-static
 		need cpio cpio
-		need setfacl acl
 		# One package a line; comments allowed.
 		while read -r package; do
 			case $package in

@@ -1,6 +1,6 @@
 //! `hiroma ctl`: statistics of a running program, and another limit for it, through its control page.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -43,11 +43,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
         set_limit(&pages, limit)?;
     }
     let snapshots: Vec<(u32, Snapshot)> = pages.iter().map(|(pid, page)| (*pid, page.snapshot())).collect();
+    let mut out = stdout().lock();
     if args.json {
         let processes: Vec<Value> = snapshots.iter().map(|(pid, snapshot)| process_json(*pid, snapshot)).collect();
-        println!("{}", serde_json::to_string_pretty(&processes)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&processes)?)?;
     } else {
-        snapshots.iter().for_each(|(pid, snapshot)| println!("{}", describe(*pid, snapshot)));
+        snapshots.iter().try_for_each(|(pid, snapshot)| writeln!(out, "{}", describe(*pid, snapshot)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

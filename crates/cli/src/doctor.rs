@@ -66,7 +66,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     checks.extend([huge_pages(), free_huge_pages(), memory()?, cgroup()?, io_uring(), file_store(), direct_io(), loopback()]);
     let works = checks.iter().all(|check| check.state != State::Lacks);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "works": works, "checks": checks }))?);
+        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&serde_json::json!({ "works": works, "checks": checks }))?)?;
     } else {
         print(&checks, works)?;
     }

@@ -1,5 +1,6 @@
 //! `hiroma serve`: lends memory until it is told to stop.
 
+use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let quiet = args.quiet;
     let log: Log = Arc::new(move |line: &str| {
         if !quiet {
-            eprintln!("hiroma serve: {line}");
+            // Serving goes on when nobody listens any more.
+            let _ = writeln!(stderr(), "hiroma serve: {line}");
         }
     });
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
@@ -71,7 +73,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         ..ServeOptions::default()
     };
     let server = serve(options).map_err(|error| refuse(error.to_string()))?;
-    println!("hiroma serve: ready on {}, lending {}", server.local_addr(), Bytes(server.stats().capacity_bytes));
+    let _ = writeln!(stdout(), "hiroma serve: ready on {}, lending {}", server.local_addr(), Bytes(server.stats().capacity_bytes));
 
     let (stop, stopped) = channel();
     thread::spawn(move || {

@@ -1,8 +1,14 @@
 //! How times and counts are shown.
 
+use std::io::{Write, stderr};
 use std::time::Duration;
 
 use hiroma_units::Nanos;
+
+/// Says something on standard error. Nobody may be listening there any more; the program's end matters more than that.
+pub fn say(line: &str) {
+    let _ = writeln!(stderr(), "hiroma: {line}");
+}
 
 /// `9us`, `1.2ms`, `3.4s`; three digits at most.
 pub fn latency(nanos: Nanos) -> String {

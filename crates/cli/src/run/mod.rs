@@ -28,7 +28,7 @@ use hiroma_pager::config::CONFIG_ENV;
 use rustix::process::Pid;
 
 use crate::rundir::RunDir;
-use crate::{Failure, refuse};
+use crate::{Failure, refuse, show};
 use progress::Progress;
 use signals::Signals;
 use stats::Report;
@@ -42,7 +42,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let mut config = args.config()?;
     let path = checks::machine(&config)?;
     if args.verbose {
-        eprintln!("hiroma: {}", checks::describe(path, &config));
+        show::say(&checks::describe(path, &config));
     }
     checks::stores(&config)?;
     let library = preload::find()?;
@@ -74,7 +74,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     watch.update();
     let report = Report { watch: &watch, config: &config, command: &args.command, path, ending, elapsed, main_pid: child.id() };
     if !args.quiet {
-        eprintln!("{}", report.summary());
+        show::say(&report.summary());
     }
     if let Some(path) = &args.stats {
         write_stats(path, &report);
@@ -92,7 +92,7 @@ fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
 fn write_stats(path: &Path, report: &Report) {
     let written = serde_json::to_vec_pretty(&report.json()).map_err(io::Error::from).and_then(|json| fs::write(path, json));
     if let Err(error) = written {
-        eprintln!("hiroma: --stats {}: cannot write the statistics: {error}", path.display());
+        show::say(&format!("--stats {}: cannot write the statistics: {error}", path.display()));
     }
 }
 

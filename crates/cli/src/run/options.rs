@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::progress;
 use crate::memory::Limits;
-use crate::refuse;
+use crate::{refuse, show};
 
 /// The least that a program can work with: the pager keeps a few extents in the air at any time.
 pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
@@ -144,7 +144,7 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
         return Err(refuse(format!("--local {limit} is too little to work with: give at least {LOCAL_MIN}")));
     }
     if limit > whole {
-        eprintln!("hiroma: note: --local {limit} is more than the {whole} of memory there is here");
+        show::say(&format!("note: --local {limit} is more than the {whole} of memory there is here"));
     }
     Ok(limit)
 }

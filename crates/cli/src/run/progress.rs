@@ -51,7 +51,7 @@ impl Progress {
                     bar.set_message(line);
                     bar.tick();
                 } else {
-                    eprintln!("hiroma: {line}");
+                    show::say(&line);
                 }
             }
             bar.finish_and_clear();

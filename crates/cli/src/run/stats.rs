@@ -29,7 +29,7 @@ impl Report<'_> {
     pub fn summary(&self) -> String {
         let elapsed = show::elapsed(self.elapsed);
         let Some(total) = self.watch.total() else {
-            return format!("hiroma: {elapsed}, no managed memory was used");
+            return format!("{elapsed}, no managed memory was used");
         };
         let latency = |quantile| total.latency_quantile(quantile).map_or("-".to_owned(), show::latency);
         let processes = match self.watch.seen().len() {
@@ -37,7 +37,7 @@ impl Report<'_> {
             count => format!(" in {count} processes"),
         };
         format!(
-            "hiroma: {elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),

@@ -1,0 +1,143 @@
+//! A program whose memory really is far, watched and steered from outside.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use common::{compile, hiroma, output};
+use serde_json::Value;
+
+/// Fills memory, says so, waits for a line, and checks it. Twice as far as any limit here.
+const SWEEP: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(void) {
+    size_t words = (size_t)96 << 17;
+    unsigned long *memory = malloc(words * 8), seed = 1;
+    for (size_t i = 0; i < words; i++) memory[i] = seed = seed * 6364136223846793005UL + 1442695040888963407UL;
+    printf("filled %d\n", getpid());
+    fflush(stdout);
+    getchar();
+    seed = 1;
+    for (size_t i = 0; i < words; i++)
+        if (memory[i] != (seed = seed * 6364136223846793005UL + 1442695040888963407UL)) return puts("wrong"), 1;
+    return puts("right"), 0;
+}
+"#;
+
+struct Sweep {
+    run: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    pid: u32,
+}
+
+impl Sweep {
+    fn start(dir: &Path, options: &[&str]) -> Sweep {
+        let program = compile(dir, "sweep", SWEEP, &[]);
+        let mut command = hiroma(["run", "--local", "32M", "--store", "compressed:256M"]);
+        command.args(options).arg("--").arg(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        let (input, mut output) = (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let pid = line.trim().strip_prefix("filled ").and_then(|pid| pid.parse().ok());
+        let pid = pid.unwrap_or_else(|| panic!("the program said {line:?}"));
+        Sweep { run, input, output, pid }
+    }
+
+    fn finish(mut self) -> String {
+        self.input.write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "right\n");
+        let ended = self.run.wait_with_output().unwrap();
+        assert!(ended.status.success());
+        String::from_utf8(ended.stderr).unwrap()
+    }
+}
+
+fn counters(pid: u32) -> Vec<Value> {
+    let told = output(["ctl", &pid.to_string(), "--json"]);
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    serde_json::from_slice(&told.stdout).unwrap()
+}
+
+#[test]
+fn ctl_shows_and_changes_the_limit_of_a_running_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = Sweep::start(dir.path(), &[]);
+    // By the id of the program, and by that of its `hiroma run`.
+    for pid in [sweep.pid, sweep.run.id()] {
+        let processes = counters(pid);
+        assert_eq!(processes.len(), 1);
+        let number = |name: &str| processes[0][name].as_u64().unwrap();
+        assert_eq!((number("pid"), number("limit_bytes")), (u64::from(sweep.pid), 32 << 20));
+        assert!(number("local_bytes") <= 48 << 20 && number("far_bytes") >= 48 << 20, "{processes:?}");
+    }
+    let told = output(["ctl", &sweep.pid.to_string(), "--local", "64M"]);
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(told.status.success() && text.starts_with(&format!("{}: local ", sweep.pid)) && text.contains("(limit 64MiB, "), "{text}");
+    assert_eq!(counters(sweep.pid)[0]["limit_bytes"].as_u64(), Some(64 << 20));
+    sweep.finish();
+}
+
+#[test]
+fn the_summary_and_the_statistics_tell_what_was_far() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stats.json");
+    let summary = Sweep::start(dir.path(), &["--stats", file.to_str().unwrap()]).finish();
+    assert!(summary.starts_with("hiroma: ") && summary.contains("(limit 32MiB), far ") && summary.lines().count() == 1, "{summary}");
+    let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let number = |name: &str| stats[name].as_u64().unwrap();
+    assert!(number("local_bytes_max") <= 48 << 20 && number("far_bytes_max") >= 48 << 20, "{stats}");
+    let process = &stats["processes"][0];
+    assert_eq!(process["pid"].as_u64(), Some(number("main_pid")));
+    assert_eq!(process["faults"], stats["total"]["faults"]);
+    let latency = |name: &str| process[name].as_u64().unwrap();
+    assert!(
+        latency("fault_latency_ns_p50") <= latency("fault_latency_ns_p99")
+            && latency("fault_latency_ns_p99") <= latency("fault_latency_ns_max")
+    );
+}
+
+#[test]
+fn progress_shows_where_the_memory_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sweep = Sweep::start(dir.path(), &["--progress=always"]);
+    // It comes while the program waits, however long that takes.
+    let lines = BufReader::new(sweep.run.stderr.take().unwrap()).lines();
+    let line = lines.map(Result::unwrap).find(|line| line.contains(" of 32MiB, far ")).unwrap();
+    assert!(line.starts_with("hiroma: local ") && line.contains(" faults/s, p99 ") && line.ends_with("% of 256MiB"), "{line}");
+    drop(sweep.input);
+    let mut said = String::new();
+    sweep.output.read_line(&mut said).unwrap();
+    assert_eq!(said, "right\n");
+    sweep.run.wait().unwrap();
+}
+
+#[test]
+fn children_count_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stats.json");
+    let run = hiroma([
+        "run",
+        "--quiet",
+        "--local",
+        "32M",
+        "--stats",
+        file.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "sort /etc/passwd >/dev/null; sort /etc/group >/dev/null",
+    ])
+    .status();
+    assert!(run.unwrap().success());
+    let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let pids: Vec<u64> = stats["processes"].as_array().unwrap().iter().map(|process| process["pid"].as_u64().unwrap()).collect();
+    assert!(pids.len() >= 3 && pids.contains(&stats["main_pid"].as_u64().unwrap()), "{pids:?}");
+}
