@@ -21,6 +21,8 @@ mod export_malloc;
 #[cfg(not(test))]
 mod export_mmap;
 #[cfg(not(test))]
+mod export_thread;
+#[cfg(not(test))]
 mod heap;
 mod internal;
 #[cfg(not(test))]
