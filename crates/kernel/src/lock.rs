@@ -15,11 +15,15 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 const SPINS: u32 = 100;
+/// Somebody who sleeps and never comes (a thread that ended in a forked child) must not hold up the polite for ever.
+const POLITE_YIELDS: u32 = 200;
 
 /// A value behind a futex lock.
 pub struct Lock<T> {
     state: AtomicU32,
     held: AtomicBool,
+    /// Threads that have gone to sleep for it.
+    sleepers: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -29,13 +33,24 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 impl<T> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), sleepers: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
         self.acquire();
         Guard { lock: self }
+    }
+
+    /// Waits for the lock, and lets those go first who are waiting for it already: for work that others should not wait for.
+    pub fn lock_politely(&self) -> Guard<'_, T> {
+        for _ in 0..POLITE_YIELDS {
+            if self.sleepers.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.lock()
     }
 
     fn acquire(&self) {
@@ -45,9 +60,11 @@ impl<T> Lock<T> {
             }
             std::hint::spin_loop();
         }
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             let _ = futex::wait(&self.state, Flags::PRIVATE, CONTENDED, None);
         }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn release(&self) {
@@ -64,6 +81,8 @@ impl<T> Lock<T> {
 
     /// The guard of a lock that is held by [`Lock::hold`]; in a forked child too, where nobody else can be waiting.
     pub fn resume_held(&self) -> Guard<'_, T> {
+        // In a forked child the sleepers do not exist.
+        self.sleepers.store(0, Ordering::Relaxed);
         assert!(self.held.swap(false, Ordering::AcqRel), "resume_held without hold");
         Guard { lock: self }
     }

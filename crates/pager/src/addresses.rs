@@ -11,11 +11,6 @@ pub struct IntervalSet {
 }
 
 impl IntervalSet {
-    /// Whether it has no addresses.
-    pub fn is_empty(&self) -> bool {
-        self.map.is_empty()
-    }
-
     /// Adds `start..end`.
     pub fn insert(&mut self, start: usize, end: usize) {
         let (mut start, mut end) = (start, end);
@@ -185,8 +180,8 @@ impl Addresses {
         Some(opened)
     }
 
-    /// Forgets `start..end`. Returns the parts that were mapped, and the whole extents that nothing uses any more.
-    pub fn unmap(&mut self, start: usize, end: usize) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+    /// Forgets `start..end`. Returns the whole extents that nothing uses any more.
+    pub fn unmap(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let gone = self.mapped.overlaps(start, end);
         self.mapped.remove(start, end);
         let mut closed = IntervalSet::default();
@@ -209,7 +204,7 @@ impl Addresses {
             self.special.remove(from, to);
             self.free.insert(from, to);
         }
-        (gone, closed)
+        closed
     }
 
     /// Whether `start..end` is mapped, and plain: ours, readable and writable.
@@ -257,9 +252,9 @@ mod tests {
         assert_eq!(a, Placed { addr: BASE, opened: Some((BASE, 3 * EXTENT)) });
         let b = addresses.place(EXTENT, 4096, false).unwrap();
         assert_eq!(b.addr, BASE + 3 * EXTENT);
-        let (gone, closed) = addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT + 4096);
-        assert_eq!((gone, closed), (vec![(BASE + EXTENT, BASE + 2 * EXTENT + 4096)], vec![(BASE + EXTENT, BASE + 2 * EXTENT)]));
-        let (_, closed) = addresses.unmap(BASE, BASE + 5 * EXTENT);
+        let closed = addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT + 4096);
+        assert_eq!(closed, vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
+        let closed = addresses.unmap(BASE, BASE + 5 * EXTENT);
         assert_eq!(closed, vec![(BASE, BASE + EXTENT), (BASE + 2 * EXTENT, BASE + 4 * EXTENT)]);
         assert_eq!(addresses.place(100 * EXTENT, 4096, false).unwrap().addr, BASE);
         assert_eq!(addresses.place(EXTENT, 4096, false), None);
@@ -271,8 +266,8 @@ mod tests {
         let a = addresses.place(256 << 10, 4096, false).unwrap();
         let b = addresses.place(256 << 10, 4096, false).unwrap();
         assert_eq!((a.opened, b.addr, b.opened), (Some((BASE, POOL_STEP)), BASE + (256 << 10), None));
-        let (gone, closed) = addresses.unmap(a.addr, a.addr + (256 << 10));
-        assert_eq!((gone.len(), closed.len()), (1, 0));
+        let closed = addresses.unmap(a.addr, a.addr + (256 << 10));
+        assert_eq!(closed, vec![]);
         assert_eq!(addresses.place(128 << 10, 4096, false).unwrap().addr, a.addr);
     }
 

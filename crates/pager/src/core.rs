@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
-use hiroma_kernel::vm::Reservation;
+use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
@@ -76,6 +76,8 @@ pub struct Core {
     pub live: Arc<Live>,
     pub arena: Arc<Reservation>,
     pub store: Arc<dyn Store>,
+    /// An extent of zeros, to copy from.
+    pub zeros: Reservation,
     pub extents: LazyTable<Extent>,
     pub addresses: Addresses,
     pub regions: std::collections::BTreeMap<usize, RegionHistory>,
@@ -148,7 +150,10 @@ impl Core {
             BlockSize::Fixed(bytes) => Some(bytes),
         };
         live.page.set(Counter::LimitBytes, limit as u64);
+        let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).map_err(PagerError::io("reserving zeros"))?;
+        let _ = zeros.advise(zeros.base(), EXTENT, Advise::NoHuge);
         Ok(Core {
+            zeros,
             addresses: Addresses::new(arena.base(), arena.len()),
             regions: std::collections::BTreeMap::new(),
             extents,
@@ -314,6 +319,10 @@ impl Core {
     /// A block became resident; tells the policy.
     pub fn admit(&mut self, block: BlockId, origin: Origin) {
         self.set_resident(block, true);
+        if !self.overlay.is_empty() {
+            // What was discarded is zero now; a note that stayed would strike later writes.
+            self.forget_overlay(block);
+        }
         self.replacement.admitted(block, origin);
         if self.replacement.len() > 4 * self.resident_blocks + 4096 {
             let mut replacement = std::mem::replace(&mut self.replacement, Box::new(Fifo::new()));

@@ -1,5 +1,6 @@
 //! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that went past us.
 
+use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{self, Advise};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
 
@@ -9,12 +10,13 @@ use crate::fatal;
 use crate::live::Path;
 use crate::mover::TakeOut;
 
-/// Who takes the pages out of the program.
+/// Who discards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// We do.
+    /// We do, for a call of the program.
     Us,
-    /// The kernel does, now or in a moment.
+    /// The kernel does, in a moment. What it would find is taken out at once, because it could be staged before the kernel comes;
+    /// resident blocks stay on the books, with holes that read as zeros.
     Kernel,
 }
 
@@ -46,28 +48,24 @@ impl Core {
 
     fn forget_extent(&mut self, extent: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
         let whole = BlockId::extent(ExtentNo(extent as u32));
-        if self.extents[extent].has(flag::RESIDENT) {
-            match by {
-                By::Kernel => self.set_resident(whole, false),
-                By::Us => self.evacuate(whole, to_zero),
-            }
+        let addr = self.arena.base() + extent * EXTENT;
+        if by == By::Kernel {
+            self.extents[extent].set(flag::HOLES, true);
+            self.punch(addr, addr + EXTENT);
+        }
+        if self.extents[extent].has(flag::RESIDENT) && by == By::Us {
+            self.evacuate(whole, to_zero);
         }
         self.forget_frames(extent, 0, self.sectors());
         for sector in 0..self.sectors() {
-            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
+            if by == By::Us && self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
                 let piece = self.sector_block(extent, sector);
-                match by {
-                    By::Kernel => self.set_resident(piece, false),
-                    By::Us => self.evacuate(piece, to_zero),
-                }
+                self.evacuate(piece, to_zero);
             }
             self.set_copy(whole, sector, Copy::None, freed);
         }
         if !self.overlay.is_empty() {
             self.overlay.retain(|block, _| block.extent_no() != whole.extent_no());
-        }
-        if by == By::Kernel {
-            self.extents[extent].set(flag::HOLES, true);
         }
         self.settle(extent);
     }
@@ -76,6 +74,7 @@ impl Core {
         let base = self.arena.base() + extent * EXTENT;
         if by == By::Kernel {
             self.extents[extent].set(flag::HOLES, true);
+            self.punch(base + from, base + to);
         }
         if self.extents[extent].has(flag::RESIDENT) {
             if by == By::Us {
@@ -92,15 +91,15 @@ impl Core {
             let all = part == (0, sector_bytes);
             let piece = self.sector_block(extent, sector);
             let resident = self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector);
-            if resident && by == By::Us && !all {
-                to_zero.push((base + start + part.0, base + start + part.1));
-            } else if resident && all {
-                match by {
-                    By::Kernel => self.set_resident(piece, false),
-                    By::Us => self.evacuate(piece, to_zero),
+            if resident && by == By::Us {
+                if all {
+                    self.evacuate(piece, to_zero);
+                } else {
+                    to_zero.push((base + start + part.0, base + start + part.1));
                 }
             }
-            if huge_framed || !all && !resident {
+            let far = !matches!(self.extents[extent].copy(sector), Copy::None);
+            if huge_framed || !all && !resident && (far || self.blocks.contains_key(&piece)) {
                 self.overlay.entry(piece).or_default().push(part);
             } else if all {
                 if self.blocks.contains_key(&piece) {
@@ -180,11 +179,23 @@ impl Core {
 
     /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        if let Some(own) = self.own_removals.iter().position(|&(from, to)| from <= start && end <= to) {
+        if let Some(own) = self.own_removals.iter().position(|&own| own == (start, end)) {
             self.own_removals.swap_remove(own);
             return;
         }
         let _ = self.forget(start, end, By::Kernel);
+    }
+
+    /// Acts on what was read from userfaultfd in the middle of an operation. Faults are left to the fault thread.
+    pub fn catch_up(&mut self) {
+        while let Some(at) = self.pending.iter().position(|message| !matches!(message, Message::Fault { .. })) {
+            match self.pending.remove(at) {
+                Message::Remove { start, end } => self.on_removed(start, end),
+                Message::Unmap { start, end } => self.on_unmapped(start, end),
+                Message::Remap { from, len, .. } => self.on_remapped(from, len),
+                Message::Fork { .. } | Message::Fault { .. } => {}
+            }
+        }
     }
 
     /// The program unmapped memory with a system call of its own, or mapped something else over it.
@@ -214,18 +225,31 @@ impl Core {
         }
     }
 
-    /// Zeros the parts of a frame that were discarded while its block was elsewhere.
-    pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) {
-        if self.overlay.is_empty() {
-            return;
+    /// Forgets what was noted of discarded parts.
+    pub fn forget_overlay(&mut self, block: BlockId) {
+        let (first, count) = self.sector_range(block);
+        let extent = block.extent_no().0 as usize;
+        for sector in first..first + count {
+            let piece = self.sector_block(extent, sector);
+            self.overlay.remove(&piece);
         }
+    }
+
+    /// Zeros the parts of a frame that were discarded while its block was elsewhere. True if there were any.
+    pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) -> bool {
+        if self.overlay.is_empty() {
+            return false;
+        }
+        let mut any = false;
         let (first, count) = self.sector_range(block);
         let extent = block.extent_no().0 as usize;
         for sector in first..first + count {
             let piece = self.sector_block(extent, sector);
             for (from, to) in self.overlay.remove(&piece).unwrap_or_default() {
                 vm::zero(frame_addr + (sector - first) * self.sector_bytes() + from, to - from);
+                any = true;
             }
         }
+        any
     }
 }

@@ -30,6 +30,8 @@ pub struct Evicting {
     chosen: Vec<usize>,
     forks: Vec<crate::fork::Child>,
     rounds: u32,
+    /// Rounds in which nothing could be done.
+    fruitless: u32,
 }
 
 /// One block on its way out. Its buffers are used again for later blocks.
@@ -50,7 +52,7 @@ struct Job {
 /// Blocks taken from the books at a time: the lock is never held long.
 const BATCH: usize = 16;
 /// Victims looked at for one that can be staged.
-const TRIES: usize = 64;
+const TRIES: usize = 16;
 /// Bytes of write-backs under way.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 
@@ -67,6 +69,7 @@ impl Evicting {
             chosen: Vec::with_capacity(BATCH),
             forks: Vec::new(),
             rounds: 0,
+            fruitless: 0,
         }
     }
 
@@ -81,6 +84,7 @@ impl Evicting {
             }
             self.chosen = chosen;
             moved |= self.reclaim_page_tables();
+            self.fruitless = if moved { 0 } else { self.fruitless + 1 };
             if !moved {
                 self.rest();
             }
@@ -94,6 +98,10 @@ impl Evicting {
         }
         self.live.evict_bell.wait(Duration::from_millis(50));
         self.tend();
+        if self.fruitless > 0 {
+            // What is wanted cannot be had now; trying at once again would only keep the lock from others.
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// What is due now and then: limits that were asked for, statistics, children that have gone.
@@ -111,12 +119,13 @@ impl Evicting {
 
     /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
     fn choose(&mut self) -> bool {
-        let mut guard = self.core.lock();
+        let mut guard = self.core.lock_politely();
         let core = &mut *guard;
         if core.quiesce {
             return false;
         }
         let mut moved = core.stage_victims();
+        core.catch_up();
         let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.limit) };
         if over > 0 {
             moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
@@ -215,7 +224,7 @@ impl Evicting {
             return;
         }
         // Completions of a channel that answers at once are still to be collected; they belong to jobs that have ended by then.
-        let mut core = self.core.lock();
+        let mut core = self.core.lock_politely();
         self.jobs[index].commit(&mut core, &mut self.freed);
         if !self.freed.is_empty() {
             core.store.free(&self.freed);
@@ -312,6 +321,7 @@ impl Job {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
             core.settle(block.extent_no().0 as usize);
+            core.live.uffd.wake(core.addr(block), block.bytes());
             core.live.wake_fault_thread();
             return;
         }

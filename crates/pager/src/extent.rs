@@ -154,13 +154,6 @@ impl Extent {
         unused
     }
 
-    /// Takes everything that is known of another extent's far copies; used when memory moves.
-    pub fn take_copies(&mut self, other: &mut Extent) {
-        debug_assert!(self.detail.is_none());
-        self.detail = other.detail.take();
-        self.history = other.history;
-    }
-
     /// Whether sector tables exist, for the account of metadata.
     pub fn has_detail(&self) -> bool {
         self.detail.is_some()

@@ -115,33 +115,27 @@ impl Faulting {
         }
     }
 
+    /// Reads what has come and acts on it. Events are read and acted on under one hold of the lock: from the moment an event was read
+    /// the program goes on, and must not meet what the books still held then.
     fn read_messages(&mut self) -> bool {
-        self.messages.clear();
-        if self.live.uffd.read(&mut self.messages).is_err() {
+        let shared = self.core.clone();
+        let mut core = shared.lock();
+        let mut messages = std::mem::take(&mut self.messages);
+        if self.live.uffd.read(&mut core.pending).is_err() {
             fatal::die("reading from userfaultfd failed; please report this");
         }
-        let mut messages = std::mem::take(&mut self.messages);
+        core.catch_up();
+        messages.append(&mut core.pending);
+        drop(core);
         let any = !messages.is_empty();
         for message in messages.drain(..) {
-            self.on_message(message);
+            if let Message::Fault { addr, thread, .. } = message {
+                self.follow.on_fault(thread);
+                self.answer(Fault { addr, since: Nanos(cpu::now_ns()), known: false });
+            }
         }
         self.messages = messages;
         any
-    }
-
-    fn on_message(&mut self, message: Message) {
-        match message {
-            Message::Fault { addr, thread, .. } => {
-                self.follow.on_fault(thread);
-                let fault = Fault { addr, since: Nanos(cpu::now_ns()), known: false };
-                self.answer(fault);
-            }
-            Message::Remove { start, end } => self.core.lock().on_removed(start, end),
-            Message::Unmap { start, end } => self.core.lock().on_unmapped(start, end),
-            Message::Remap { from, len, .. } => self.core.lock().on_remapped(from, len),
-            // Fork events are not asked for: a forked child starts a pager of its own.
-            Message::Fork { .. } => {}
-        }
     }
 
     fn answer(&mut self, mut fault: Fault) {
@@ -172,6 +166,7 @@ impl Faulting {
             core.prefetch(&self.requests);
             self.requests.clear();
         }
+        core.catch_up();
         core.publish();
         core.mind_reserve();
         drop(core);
@@ -199,10 +194,6 @@ impl Faulting {
     }
 
     fn retry(&mut self) {
-        let pending = std::mem::take(&mut self.core.lock().pending);
-        for message in pending {
-            self.on_message(message);
-        }
         let waiting = std::mem::take(&mut self.waiting);
         for fault in waiting {
             self.answer(fault);

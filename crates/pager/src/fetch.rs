@@ -122,7 +122,10 @@ impl Fetcher {
         }
         while let Some(index) = self.done.pop() {
             self.jobs[index].verify();
-            self.jobs[index].finish(&mut core.lock());
+            let mut core = core.lock();
+            self.jobs[index].finish(&mut core);
+            core.catch_up();
+            drop(core);
             self.idle.push(index);
         }
         true
@@ -174,13 +177,15 @@ impl Job {
         let block = self.block.take().expect("a job in use has a block");
         core.in_flight -= 1;
         core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
-        core.apply_overlay(block, self.addr);
+        let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
         debug_assert_eq!(entry.stamp, self.stamp);
         if entry.doomed {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
             core.gone_away(block);
+            // Threads that were promised it fault again, and find zeros.
+            core.live.uffd.wake(core.addr(block), block.bytes());
             core.live.wake_fault_thread();
         } else if entry.map_when_ready {
             let origin = if entry.stream {
@@ -195,7 +200,11 @@ impl Job {
             let entry = core.blocks.get_mut(&block).expect("on the books");
             entry.phase = Phase::Staged;
             core.staged_bytes += block.bytes();
-            core.mark_clean(block);
+            if changed {
+                core.probation.push_back((block, self.stamp));
+            } else {
+                core.mark_clean(block);
+            }
         }
         core.publish();
         core.mind_reserve();
@@ -210,7 +219,7 @@ impl Core {
         self.apply_overlay(block, addr);
         match self.put_in(block, entry.frame) {
             PutIn::Done => self.admit(block, origin),
-            PutIn::Gone => self.gone_away(block),
+            PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
     }
 
@@ -287,7 +296,7 @@ impl Prefetching {
 
     fn start(&mut self, submitted: &mut Vec<usize>) {
         let shared = self.core.clone();
-        let mut guard = shared.lock();
+        let mut guard = shared.lock_politely();
         let core = &mut *guard;
         while !core.quiesce
             && self.fetcher.under_way() + submitted.len() < 64
@@ -306,6 +315,7 @@ impl Prefetching {
             }
             core.fetch_queue.pop_front();
             self.start_one(core, ahead, submitted);
+            core.catch_up();
         }
     }
 

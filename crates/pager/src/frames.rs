@@ -6,9 +6,8 @@
 
 use std::io;
 
-use hiroma_kernel::frame::FrameBuf;
 use hiroma_kernel::uffd::{Uffd, Watch};
-use hiroma_kernel::vm::{self, Access, Advise, Reservation};
+use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
 /// One frame.
@@ -78,11 +77,6 @@ impl Frames {
     /// Address of a frame.
     pub fn addr(&self, frame: Frame) -> usize {
         self.pool(frame.order).area.base() + ((frame.index as usize * PAGE) << frame.order)
-    }
-
-    /// Lends out a frame, which must belong to one request alone until the buffer comes back.
-    pub fn lend(&self, frame: Frame) -> FrameBuf {
-        lend(self.addr(frame), frame.bytes())
     }
 
     /// Memory behind frames.
@@ -190,11 +184,6 @@ impl Pool {
         let _ = area.advise(area.base(), area.len(), Advise::DontDump);
         Ok(Pool { area, order, full: Vec::new(), zeroed: Vec::new(), empty: Vec::new(), unused_from: 0 })
     }
-}
-
-/// A buffer over frame memory.
-pub fn lend(addr: usize, len: usize) -> FrameBuf {
-    vm::lend(addr, len)
 }
 
 impl Frames {

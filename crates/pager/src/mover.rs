@@ -1,6 +1,6 @@
 //! Moves blocks between the program and frames. The only place that changes what the program has mapped.
 
-use hiroma_kernel::uffd::{Outcome, Stop};
+use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm::{self, Advise};
 use hiroma_units::{BlockId, PAGE};
 
@@ -44,7 +44,10 @@ impl Core {
                     self.frames.put_empty(frame);
                     return PutIn::Done;
                 }
-                Some(Stop::Again) => self.drain(),
+                Some(Stop::Again) => {
+                    self.drain();
+                    self.zero_discarded(dst, src, len);
+                }
                 Some(_) => break,
             }
         }
@@ -72,7 +75,10 @@ impl Core {
                     at += PAGE;
                     gone = false;
                 }
-                Some(Stop::Again) => self.drain(),
+                Some(Stop::Again) => {
+                    self.drain();
+                    self.zero_discarded(dst, src, len);
+                }
                 Some(Stop::NoMemory) => std::thread::yield_now(),
                 Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
                 Some(Stop::NotThere | Stop::Invalid | Stop::Dead) => at += PAGE,
@@ -84,28 +90,50 @@ impl Core {
     }
 
     /// Maps zeros at an address range of the program, where nothing is yet, and wakes who waits.
+    ///
+    /// Pages of their own, not the kernel's zero page: a mapping that has nothing but zero pages is not copied by fork, and the
+    /// child would find pages missing that the books say are there.
     pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
-        let (mut at, mut by_page, mut gone) = (0, false, true);
-        while at < len {
-            let step = if by_page { PAGE } else { len - at };
-            let Outcome { done, stop } = self.live.uffd.zero(dst + at, step);
-            at += done;
-            gone &= done == 0;
-            match stop {
-                None => {}
-                Some(Stop::Exists) => {
-                    at += PAGE;
-                    gone = false;
+        self.copy_in(dst, self.zeros.base(), len)
+    }
+
+    /// Pages that the program discarded while their content was on its way in must come as zeros.
+    fn zero_discarded(&self, dst: usize, src: usize, len: usize) {
+        if src == self.zeros.base() {
+            return;
+        }
+        for message in &self.pending {
+            if let Message::Remove { start, end } = *message {
+                let (from, to) = (start.max(dst), end.min(dst + len));
+                if from < to {
+                    vm::zero(src + (from - dst), to - from);
                 }
-                Some(Stop::Again) => self.drain(),
-                Some(Stop::NoMemory) => std::thread::yield_now(),
-                Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
-                Some(Stop::NotThere | Stop::Invalid | Stop::Dead) => at += PAGE,
-                Some(stop) => fatal_move("UFFDIO_ZEROPAGE", dst + at, stop),
             }
         }
-        self.live.uffd.wake(dst, len);
-        if gone { PutIn::Gone } else { PutIn::Done }
+    }
+
+    /// Takes pages out of the program and drops them; the block stays on the books as resident, with holes.
+    pub fn punch(&mut self, start: usize, end: usize) {
+        let live = self.live.clone();
+        let (Some(staging), Some(frame)) = (&live.staging, self.frames.take_empty(9)) else { return };
+        let (dst, len) = (self.frames.addr(frame), end - start);
+        let (mut at, mut touched) = (0, usize::MAX);
+        while at < len {
+            let Outcome { done, stop } = staging.move_quietly(dst + at, start + at, len - at, true);
+            at += done;
+            match stop {
+                None => break,
+                Some(Stop::Again) => self.drain(),
+                Some(Stop::Busy) if self.forked && touched != at => {
+                    touched = at;
+                    vm::touch(start + at, PAGE);
+                }
+                // Pinned, or not writable: it cannot be staged either, so the kernel will come first.
+                Some(_) => at += PAGE,
+            }
+        }
+        self.frames.scrub(frame);
+        self.frames.put_empty(frame);
     }
 
     /// The kernel refuses while an event of the address space waits to be read: reads what there is, for the fault thread to act on,
@@ -115,6 +143,7 @@ impl Core {
         if live.uffd.read(&mut self.pending).is_err() {
             crate::fatal::die("reading from userfaultfd failed; please report this");
         }
+        // Acted on at the end of the operation that is under way: see `catch_up`.
         if !self.pending.is_empty() {
             live.wake_fault_thread();
         }
@@ -136,34 +165,37 @@ impl Core {
 
     fn move_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
-        let holes = self.extent(block).has(flag::HOLES);
         let live = self.live.clone();
         let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
-        let mut unshared = false;
+        let (mut at, mut unshared) = (0, usize::MAX);
         loop {
-            let Outcome { done, stop } = staging.move_quietly(dst, src, len, true);
-            let Some(stop) = stop else {
-                self.frames.gained(frame);
-                return TakeOut::Done;
-            };
-            if done > 0 {
-                self.undo_move(src, dst, done, len, frame);
-            }
-            match stop {
-                // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
-                // are shared, and stay where they are.
-                Stop::Busy if self.forked && !unshared && !holes => {
-                    unshared = true;
-                    if self.arena.advise(src, len, Advise::Unshare).is_err() {
-                        return TakeOut::Unmovable;
-                    }
+            let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, len - at, true);
+            at += done;
+            let end = match stop {
+                None => {
+                    self.frames.gained(frame);
+                    return TakeOut::Done;
                 }
-                Stop::Again => self.drain(),
-                Stop::Busy | Stop::NoMemory | Stop::Exists => return TakeOut::Unmovable,
-                Stop::Invalid => return TakeOut::Mixed,
-                Stop::NotThere | Stop::Dead => return TakeOut::Gone,
-                Stop::Other(_) => return TakeOut::Unmovable,
+                Some(Stop::Again) => {
+                    self.drain();
+                    continue;
+                }
+                // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
+                // are shared: they stay busy, and where they are.
+                Some(Stop::Busy) if self.forked && unshared != at => {
+                    unshared = at;
+                    vm::touch(src + at, PAGE);
+                    continue;
+                }
+                Some(Stop::Invalid) => TakeOut::Mixed,
+                Some(Stop::NotThere | Stop::Dead) => TakeOut::Gone,
+                Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => TakeOut::Unmovable,
+            };
+            if at > 0 {
+                self.undo_move(src, dst, at, len, frame);
+                return if end == TakeOut::Gone { TakeOut::Unmovable } else { end };
             }
+            return end;
         }
     }
 
@@ -188,6 +220,9 @@ impl Core {
 
     fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
+        if !self.addresses.is_plain(src, src + 1) || self.addresses.special.touches(src, src + len) {
+            return TakeOut::Mixed;
+        }
         loop {
             match self.live.uffd.write_protect(src, len, true) {
                 Ok(()) => break,

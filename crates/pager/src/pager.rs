@@ -132,7 +132,9 @@ impl Pager {
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         let mut core = self.core.lock();
+        core.make_plain(start, end)?;
         let to_zero = core.forget_mapped(start, end);
+        core.catch_up();
         drop(core);
         // Before the addresses are given back: from then on they can be somebody else's.
         to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
@@ -168,6 +170,7 @@ impl Pager {
         let plain = !core.addresses.special.touches(start, end) && !core.addresses.foreign.touches(start, end);
         if plain {
             let to_zero = core.forget(start, end, By::Us);
+            core.catch_up();
             drop(core);
             to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
             return Ok(());
@@ -200,6 +203,8 @@ impl Pager {
             if let Some((from, len)) = opened {
                 core.open_extents(from, len, PROT_RW)?;
             }
+            // The rest of the last extent may have been without access.
+            core.make_plain(end, start + new_len)?;
             return Ok(start);
         }
         drop(core);
@@ -320,22 +325,29 @@ impl Core {
         for (from, to) in self.addresses.mapped.overlaps(start, end) {
             to_zero.extend(self.forget(from, to, By::Us));
         }
-        to_zero.retain(|&(from, to)| self.addresses.is_plain(from, to));
         to_zero
+    }
+
+    /// Makes what is mapped in a range ours, readable and writable, so that it can be zeroed and used again.
+    fn make_plain(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
+        for (from, to) in self.addresses.mapped.overlaps(start, end) {
+            for (from, to) in self.addresses.foreign.overlaps(from, to) {
+                self.addresses.foreign.remove(from, to);
+                self.addresses.special.insert(from, to);
+                self.reclaim(from, to)?;
+            }
+            for (from, to) in self.addresses.special.overlaps(from, to) {
+                self.addresses.special.remove(from, to);
+                self.arena.protect(from, to - from, PROT_RW).map_err(PagerError::io("mprotect"))?;
+            }
+            self.unmark_mixed(from, to);
+        }
+        Ok(())
     }
 
     /// Gives addresses back whose content has been forgotten.
     fn unmap(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
-        let (gone, closed) = self.addresses.unmap(start, end);
-        for &(from, to) in &gone {
-            for (from, to) in self.addresses.foreign.overlaps(from, to) {
-                self.addresses.foreign.remove(from, to);
-                self.reclaim(from, to)?;
-                if !closed.iter().any(|&(start, end)| start <= from && to <= end) {
-                    self.arena.protect(from, to - from, PROT_RW).map_err(PagerError::io("mprotect"))?;
-                }
-            }
-        }
+        let closed = self.addresses.unmap(start, end);
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);
             self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
