@@ -87,6 +87,16 @@ def session(leader):
                 yield int(entry.parent.name)
 
 
+def where(leader):
+    """What every thread of a session waits for: the kernel function that it sleeps in."""
+    lines = []
+    for pid in session(leader):
+        for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                lines.append(f"     {pid} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text() or 'running'}")
+    return "\n".join(lines)
+
+
 class Bench:
     """One test's processes and files; all of them are gone when it ends."""
 
@@ -123,7 +133,7 @@ class Bench:
         self.running.append(process)
         return process
 
-    def native(self, command, seconds=300, env=None):
+    def native(self, command, seconds=180, env=None):
         """Runs to the end; output goes through files, so that a pipe never holds a program up."""
         out, err = self.fresh("out"), self.fresh("err")
         began = time.monotonic()
@@ -143,7 +153,8 @@ class Bench:
             if pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 return usage
-            want(time.monotonic() < until, f"{' '.join(map(str, command))[:200]}: not finished after {seconds} s")
+            if time.monotonic() > until:
+                raise Failure(f"{' '.join(map(str, command))[:200]}: not finished after {seconds} s\n{where(process.pid)}")
             time.sleep(0.01)
 
     def expected(self, command, **kwargs):
@@ -155,7 +166,7 @@ class Bench:
     def run_command(self, local_bytes, command, stats, options=()):
         return [self.hiroma, "run", "--local", str(int(local_bytes)), "--stats", stats, *options, "--", *command]
 
-    def far(self, local_bytes, command, options=(), code=0, env=None, seconds=300, must_fetch=True):
+    def far(self, local_bytes, command, options=(), code=0, env=None, seconds=180, must_fetch=True):
         """Runs under `hiroma run`; wants the exit code, a limit that held, and memory that really went far and came back."""
         stats_file = self.fresh("stats.json")
         outcome = self.native(self.run_command(local_bytes, command, stats_file, options), seconds=seconds, env=env)
