@@ -115,6 +115,10 @@ impl TcpStore {
         if servers.is_empty() {
             return Err(config("no server is named: write tcp://HOST:PORT".to_owned()));
         }
+        TcpStore::connect_to(options, name, key, servers)
+    }
+
+    fn connect_to(options: TcpOptions, name: String, key: Option<Key>, servers: Vec<ServerAddr>) -> Result<TcpStore, StoreError> {
         let kind = match options.allocation {
             Allocation::Simple => AllocationKind::Simple,
             Allocation::RoundRobin => AllocationKind::RoundRobin,
@@ -168,10 +172,10 @@ impl Shared {
             while link.is_busy() {
                 drive(&mut link);
                 let gave_up = start.elapsed() > FIRST_ANSWER_MAX.min(self.timeout);
-                if let (false, true, Some(reason)) =
-                    (link.is_up(), link.failure().is_some() || gave_up, link.failure().or(Some("no answer")))
-                {
-                    let reason = format!("cannot connect to {}: {reason}; start `hiroma serve` there, or leave this server out", addr.text);
+                let failure = link.failure().or(gave_up.then_some("no answer"));
+                if let (Some(failure), false) = (failure, link.is_up()) {
+                    let reason =
+                        format!("cannot connect to {}: {failure}; start `hiroma serve` there, or leave this server out", addr.text);
                     return Err(StoreError::Refused { store: self.name.clone(), reason });
                 }
             }

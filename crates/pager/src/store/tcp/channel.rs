@@ -266,6 +266,8 @@ impl TcpChannel {
     }
 
     fn start(&mut self, token: Token, buf: FrameBuf, write: bool) {
+        let wanted: usize = self.pieces.iter().map(|piece| piece.len).sum();
+        assert!(wanted == buf.len() && wanted > 0, "a buffer of {} bytes for sectors of {wanted}", buf.len());
         let request = self.requests.add(token, buf, self.pieces.len());
         let pieces = std::mem::take(&mut self.pieces);
         for piece in &pieces {

@@ -100,6 +100,8 @@ pub struct Link {
     busy_since: Instant,
     /// Why the last attempt to connect failed.
     failure: Option<String>,
+    /// Attempts to connect so far.
+    attempts: usize,
     heads: Vec<u8>,
     /// Answers to control frames.
     pub answers: VecDeque<Message>,
@@ -154,6 +156,7 @@ impl Link {
             last_progress: now,
             busy_since: now,
             failure: None,
+            attempts: 0,
             heads: Vec::new(),
             answers: VecDeque::new(),
             changed: false,
@@ -183,9 +186,10 @@ impl Link {
         if let State::Dead(error) = &self.state { Some(error) } else { None }
     }
 
-    /// Why the last attempt to connect failed.
+    /// Why the last attempt to connect failed, once all addresses of the server have been tried.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        let tried_all = self.attempts >= self.shared.servers[self.server].addrs.len();
+        self.failure.as_deref().filter(|_| tried_all)
     }
 
     /// Whether frames wait to be sent or answered.

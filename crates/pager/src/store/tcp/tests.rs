@@ -362,6 +362,18 @@ fn a_server_that_cannot_be_reached_at_the_start_is_named() {
 }
 
 #[test]
+fn every_address_of_a_name_is_tried() {
+    let (server, gone) = (server(8 << 20), server(8 << 20));
+    let addrs = vec![gone.local_addr(), server.local_addr()];
+    drop(gone);
+    let name = || vec![ServerAddr { text: "tcp://name:7070".into(), addrs: addrs.clone() }];
+    let store = TcpStore::connect_to(store_options(&[]), "tcp://name:7070".into(), None, name()).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
+}
+
+#[test]
 fn keys_are_checked_on_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let [right, wrong] = ["right", "wrong"].map(|name| {

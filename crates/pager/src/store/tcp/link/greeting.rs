@@ -16,8 +16,9 @@ impl Link {
         let State::Down { since, pause, .. } = self.state else { return Ok(()) };
         let addrs = &self.shared.servers[self.server].addrs;
         // Several addresses of one name are tried in turn.
-        let turn = (now.duration_since(since).as_millis() / 100) as usize;
-        let addr = addrs[turn % addrs.len()];
+        let addr = addrs[self.attempts % addrs.len()];
+        self.attempts += 1;
+        self.failure = None;
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
