@@ -77,7 +77,8 @@ lint() {
 everything() {
 	lint
 	single "release build" "$cargo" build -q --release --workspace
-	suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	# The command's tests run programs with the library of the release.
+	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	if [ -x target/release/hiroma ]; then
 		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
 	else

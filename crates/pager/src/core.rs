@@ -150,6 +150,8 @@ impl Core {
             BlockSize::Fixed(bytes) => Some(bytes),
         };
         live.page.set(Counter::LimitBytes, limit as u64);
+        let mut prefetcher = Prefetcher::new(16);
+        prefetcher.set_ahead_max_pages(ahead_pages(limit));
         let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).map_err(PagerError::io("reserving zeros"))?;
         let _ = zeros.advise(zeros.base(), EXTENT, Advise::NoHuge);
         Ok(Core {
@@ -166,7 +168,7 @@ impl Core {
             resident_bytes: 0,
             limit,
             replacement,
-            prefetcher: Prefetcher::new(16),
+            prefetcher,
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
             reclaim_queue: Vec::new(),
@@ -491,6 +493,11 @@ impl Core {
             self.live.evict_bell.ring();
         }
     }
+}
+
+/// Pages that may be ahead of the program, at a limit of `limit` bytes.
+pub fn ahead_pages(limit: usize) -> u64 {
+    (limit / PAGE / 8) as u64
 }
 
 /// Size of sectors for a choice of block size, as a power of two of pages.

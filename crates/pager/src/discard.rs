@@ -18,6 +18,8 @@ pub enum By {
     /// The kernel does, in a moment. What it would find is taken out at once, because it could be staged before the kernel comes;
     /// resident blocks stay on the books, with holes that read as zeros.
     Kernel,
+    /// Nobody: the mapping itself is gone, or about to be.
+    Unmapped,
 }
 
 impl Core {
@@ -53,14 +55,22 @@ impl Core {
             self.extents[extent].set(flag::HOLES, true);
             self.punch(addr, addr + EXTENT);
         }
-        if self.extents[extent].has(flag::RESIDENT) && by == By::Us {
-            self.evacuate(whole, to_zero);
+        if self.extents[extent].has(flag::RESIDENT) {
+            match by {
+                By::Us => self.evacuate(whole, to_zero),
+                By::Unmapped => self.set_resident(whole, false),
+                By::Kernel => {}
+            }
         }
         self.forget_frames(extent, 0, self.sectors());
         for sector in 0..self.sectors() {
-            if by == By::Us && self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
+            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
                 let piece = self.sector_block(extent, sector);
-                self.evacuate(piece, to_zero);
+                match by {
+                    By::Us => self.evacuate(piece, to_zero),
+                    By::Unmapped => self.set_resident(piece, false),
+                    By::Kernel => {}
+                }
             }
             self.set_copy(whole, sector, Copy::None, freed);
         }
@@ -72,9 +82,13 @@ impl Core {
 
     fn forget_part(&mut self, extent: usize, from: usize, to: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
         let base = self.arena.base() + extent * EXTENT;
-        if by == By::Kernel {
-            self.extents[extent].set(flag::HOLES, true);
-            self.punch(base + from, base + to);
+        match by {
+            By::Kernel => {
+                self.extents[extent].set(flag::HOLES, true);
+                self.punch(base + from, base + to);
+            }
+            By::Unmapped => self.extents[extent].set(flag::HOLES, true),
+            By::Us => {}
         }
         if self.extents[extent].has(flag::RESIDENT) {
             if by == By::Us {
@@ -91,12 +105,11 @@ impl Core {
             let all = part == (0, sector_bytes);
             let piece = self.sector_block(extent, sector);
             let resident = self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector);
-            if resident && by == By::Us {
-                if all {
-                    self.evacuate(piece, to_zero);
-                } else {
-                    to_zero.push((base + start + part.0, base + start + part.1));
-                }
+            match by {
+                By::Us if resident && all => self.evacuate(piece, to_zero),
+                By::Us if resident => to_zero.push((base + start + part.0, base + start + part.1)),
+                By::Unmapped if resident && all => self.set_resident(piece, false),
+                _ => {}
             }
             let far = !matches!(self.extents[extent].copy(sector), Copy::None);
             if huge_framed || !all && !resident && (far || self.blocks.contains_key(&piece)) {
@@ -201,7 +214,11 @@ impl Core {
     /// The program unmapped memory with a system call of its own, or mapped something else over it.
     pub fn on_unmapped(&mut self, start: usize, end: usize) {
         for (from, to) in self.addresses.mapped.overlaps(start, end) {
-            let _ = self.forget(from, to, By::Kernel);
+            // What was released before lies beneath somebody else's mapping already.
+            if self.addresses.foreign.covers(from, to) {
+                continue;
+            }
+            let _ = self.forget(from, to, By::Unmapped);
             self.addresses.foreign.insert(from, to);
             self.mark_mixed(from, to);
         }

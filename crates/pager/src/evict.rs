@@ -11,7 +11,7 @@ use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Core, LIMIT_MIN, Phase};
+use crate::core::{Core, LIMIT_MIN, Phase, ahead_pages};
 use crate::extent::{Copy, Mode, flag};
 use crate::fetch::{lost, wait_for};
 use crate::live::{Live, Path};
@@ -342,6 +342,7 @@ impl Core {
         if bytes != self.limit {
             self.limit = bytes;
             self.granularity.set_local_extents((bytes / EXTENT) as u32);
+            self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
             self.live.page.set(Counter::LimitBytes, bytes as u64);
             self.live.evict_bell.ring();
         }

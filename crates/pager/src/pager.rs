@@ -143,8 +143,13 @@ impl Pager {
 
     /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED | MAP_ANONYMOUS)` does.
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        let mut core = self.core.lock();
+        core.addresses.mapped.insert(start, end);
+        core.make_plain(start, end)?;
+        drop(core);
         self.discard(addr, len)?;
-        self.protect(addr, len, prot)
+        if prot == PROT_RW { Ok(()) } else { self.protect(addr, len, prot) }
     }
 
     /// Changes the protection of a range (`PROT_*`). Content stays.
@@ -223,7 +228,7 @@ impl Pager {
         let mut core = self.core.lock();
         core.addresses.mapped.insert(start, end);
         core.mark_mixed(start, end);
-        let _ = core.forget(start, end, By::Kernel);
+        let _ = core.forget(start, end, By::Unmapped);
         core.addresses.foreign.insert(start, end);
         Ok(())
     }
@@ -444,6 +449,8 @@ fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), 
         hooks::enter_thread();
         body();
     };
-    Builder::new().name(name.to_owned()).stack_size(256 << 10).spawn(work).map_err(PagerError::io("starting a thread"))?;
+    // A handler of the program that touched managed memory on a thread of the pager would wait for itself.
+    hiroma_kernel::signals::blocked(|| Builder::new().name(name.to_owned()).stack_size(256 << 10).spawn(work))
+        .map_err(PagerError::io("starting a thread"))?;
     Ok(())
 }

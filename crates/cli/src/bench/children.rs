@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -192,25 +191,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it listens.
+    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it says where it listens.
     pub fn start(memory: u64) -> Result<Server> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let address = format!("127.0.0.1:{port}");
         let mut command = Command::new(this_program()?);
-        command.args(["serve", "--listen", &address, "--memory", &memory.to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut running = Running::start(&mut command)?;
-        let start = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            if let Some(status) = running.child.try_wait()? {
-                bail!("the memory server ended at once ({status}); `hiroma serve --listen {address} --memory {memory}` shows why");
-            }
-            if start.elapsed() > Duration::from_secs(10) {
-                bail!("the memory server on {address} does not answer");
-            }
-            thread::sleep(Duration::from_millis(5));
+        let mut line = String::new();
+        BufReader::new(running.child.stdout.take().context("a server without an output")?).read_line(&mut line)?;
+        match address_in(&line) {
+            Some(address) => Ok(Server { _running: running, address }),
+            None => bail!("the memory server did not start; `hiroma serve --listen 127.0.0.1:0 --memory {memory}` shows why"),
         }
-        Ok(Server { _running: running, address })
     }
+}
+
+/// The address in the line by which a server says that it is ready.
+fn address_in(line: &str) -> Option<String> {
+    let words = line.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'));
+    words.map(|word| word.trim_matches([':', '.'])).find(|word| word.parse::<std::net::SocketAddrV4>().is_ok()).map(str::to_owned)
 }
 
 /// Whether two files hold the same bytes.
@@ -273,6 +274,14 @@ mod tests {
         assert!(check(&ended).unwrap_err().to_string().contains("no room"));
         let ended = Running::start(&mut shell("kill -9 $$")).unwrap().wait(Duration::from_secs(60), &Interrupt::default()).ok().unwrap();
         assert!(matches!(check(&ended), Err(Failed::OutOfMemory)));
+    }
+
+    #[test]
+    fn a_server_says_where_it_listens() {
+        for line in ["hiroma: serving 1GiB on 127.0.0.1:4711\n", "tcp://127.0.0.1:4711", "listening on 127.0.0.1:4711."] {
+            assert_eq!(address_in(line).as_deref(), Some("127.0.0.1:4711"), "{line}");
+        }
+        assert_eq!(address_in("hiroma: no room for 1.5 things at 10:30"), None);
     }
 
     #[test]

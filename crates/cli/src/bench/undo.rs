@@ -122,13 +122,17 @@ pub fn undo_on_panic() {
     }));
 }
 
-fn journal_dir() -> PathBuf {
-    if rustix::process::geteuid().is_root() { PathBuf::from("/run/hiroma-bench") } else { std::env::temp_dir().join("hiroma-bench") }
+/// A place that nobody else can write to: what stands there is undone. None: no journal.
+fn journal_dir() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from("/run/hiroma-bench"));
+    }
+    std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("hiroma-bench"))
 }
 
 /// Writes down what is pending, in the order in which it has to be undone by somebody else.
 fn write_journal(list: &[(u64, Undo)]) {
-    let dir = journal_dir();
+    let Some(dir) = journal_dir() else { return };
     let path = dir.join(format!("{}.undo", std::process::id()));
     let lasting = list.iter().filter(|(_, undo)| !matches!(undo, Undo::GroupKill(_)));
     let lines: String = lasting.rev().filter_map(|(_, undo)| serde_json::to_string(undo).ok()).map(|line| line + "\n").collect();
@@ -145,7 +149,7 @@ fn write_journal(list: &[(u64, Undo)]) {
 
 /// Undoes what measurements left behind that were killed. Returns how many things that were.
 pub fn undo_leftovers() -> usize {
-    undo_leftovers_in(&journal_dir())
+    journal_dir().map_or(0, |dir| undo_leftovers_in(&dir))
 }
 
 fn undo_leftovers_in(dir: &Path) -> usize {

@@ -161,13 +161,9 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
                 progress.done(run.seconds);
             }
         }
-        let before = report.sections.len();
-        (experiment.report)(params, &results, &mut report);
-        for section in &report.sections[before..] {
-            progress.print(&format!("\n{}", section.to_text()));
-        }
+        tell(&progress, &mut report, |report| (experiment.report)(params, &results, report));
     }
-    reserve::report_metadata(params, &results, &mut report);
+    tell(&progress, &mut report, |report| reserve::report_metadata(params, &results, report));
     for (key, failed) in results.surprises() {
         progress.say(&format!("hiroma: {key}: {failed}"));
         report.preamble.push(format!("{key} failed: {failed}"));
@@ -175,6 +171,15 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
     report.preamble.extend(results.no_peers.clone());
     report.preamble.extend(runner.descriptions());
     Ok(report)
+}
+
+/// Adds to the report and prints the sections that it got.
+fn tell(progress: &Progress, report: &mut Report, add: impl FnOnce(&mut Report)) {
+    let before = report.sections.len();
+    add(report);
+    for section in &report.sections[before..] {
+        progress.print(&format!("\n{}", section.to_text()));
+    }
 }
 
 /// The time, in UTC, as text.

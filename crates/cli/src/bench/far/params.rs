@@ -26,7 +26,7 @@ impl Params {
         let lines = match (full_sort, quick) {
             (true, _) => 56_000_000,
             (false, false) => 14_000_000,
-            (false, true) => 3_000_000,
+            (false, true) => 2_200_000,
         };
         let full = Params {
             quick,

@@ -52,6 +52,8 @@ pub enum Local {
     Bytes(u64),
     /// A share of the peak of the run with this key, which must come before.
     Percent(f64, &'static str),
+    /// Everything that the run with this key used, and what surrounds it: nothing has to leave.
+    Everything(&'static str),
 }
 
 /// What runs.
@@ -148,7 +150,9 @@ pub fn block_name(block: BlockSize) -> String {
 
 /// `4K`, `2M`.
 pub fn size_name(bytes: usize) -> String {
-    if bytes >= 1 << 20 { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
+    let units = [(40, "T"), (30, "G"), (20, "M")];
+    let (shift, unit) = units.into_iter().find(|&(shift, _)| bytes >= 1 << shift && bytes % (1 << shift) == 0).unwrap_or((10, "K"));
+    format!("{}{unit}", bytes >> shift)
 }
 
 impl Run {
@@ -165,7 +169,7 @@ impl Run {
             Place::Ours(Ours { local, .. }) | Place::Swap(_, local) => Some(local),
         };
         let mut keys = Vec::new();
-        if let Some(Local::Percent(_, key)) = local {
+        if let Some(Local::Percent(_, key) | Local::Everything(key)) = local {
             keys.push(key);
         }
         if let TimeLimit::Times(_, key) = self.limit {

@@ -257,14 +257,16 @@ fn roomiest(params: &Params) -> u64 {
 }
 
 fn local_bytes(local: Local, results: &Results) -> Result<u64> {
-    match local {
-        Local::Bytes(bytes) => Ok(bytes),
-        Local::Percent(percent, key) => {
-            let peak = results.of(key).iter().map(|outcome| outcome.peak_bytes).max().filter(|&peak| peak > 0);
-            let peak = peak.with_context(|| format!("the peak of its memory is not known: {}", results.why_missing(key)))?;
-            Ok(((peak as f64 * percent / 100.0) as u64) >> 12 << 12)
-        }
-    }
+    let peak_of = |key: &str| {
+        let peak = results.of(key).iter().map(|outcome| outcome.peak_bytes).max().filter(|&peak| peak > 0);
+        peak.with_context(|| format!("the peak of its memory is not known: {}", results.why_missing(key)))
+    };
+    let bytes = match local {
+        Local::Bytes(bytes) => bytes,
+        Local::Percent(percent, key) => (peak_of(key)? as f64 * percent / 100.0) as u64,
+        Local::Everything(key) => peak_of(key)? / 10 * 11 + (64 << 20),
+    };
+    Ok(bytes >> 12 << 12)
 }
 
 /// Starts the servers of a store and names it.

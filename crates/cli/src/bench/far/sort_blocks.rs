@@ -15,16 +15,17 @@ const LONG_NATIVE: &str = "long-lines native";
 
 /// Lines of the smaller text of numbers.
 pub fn few_lines(params: &Params) -> u64 {
-    params.lines / 6
+    // 18 % of what it uses have to be more than the least that a program can work with.
+    (params.lines / 4).max(2_200_000)
 }
 
 /// Lines of 70 letters.
 pub fn long_lines(params: &Params) -> u64 {
-    params.lines / 7
+    (params.lines / 7).max(700_000)
 }
 
 fn blocks(params: &Params) -> Vec<BlockSize> {
-    let kib: &[u32] = if params.quick { &[512] } else { &[256, 512, 1024, 2048] };
+    let kib: &[u32] = if params.quick { &[] } else { &[256, 512, 1024, 2048] };
     kib.iter().map(|&kib| BlockSize::Fixed(kib << 10)).chain([BlockSize::Auto]).collect()
 }
 
@@ -44,8 +45,8 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let mut runs = vec![run(NATIVE.into(), Place::Native, 1.0, TimeLimit::Seconds(300.0))];
     for block in blocks(params) {
         for replacement in KINDS {
-            let ours = on_server(memory_of(lines, 10), 18.0, NATIVE).block(block).replacement(replacement);
-            runs.push(run(key(block, replacement), Place::Ours(ours), 3.0, TimeLimit::Times(1.5 * params.patience, NATIVE)));
+            let ours = on_server(memory_of(lines, 10), Local::Percent(18.0, NATIVE)).block(block).replacement(replacement);
+            runs.push(run(key(block, replacement), Place::Ours(ours), 2.5, TimeLimit::Times(1.5 * params.patience, NATIVE)));
         }
     }
     runs
@@ -108,7 +109,7 @@ pub fn plan_long(params: &Params) -> Vec<Run> {
     };
     let mut runs = vec![
         Run { limit: TimeLimit::Seconds(300.0), ..run(LONG_NATIVE, Place::Native, 1.0) },
-        run("long-lines 30", Place::Ours(on_server(memory_of(lines, 71), 30.0, LONG_NATIVE)), params.patience / 2.0),
+        run("long-lines 30", Place::Ours(on_server(memory_of(lines, 71), Local::Percent(30.0, LONG_NATIVE))), params.patience / 2.0),
     ];
     for kind in [SwapKind::Zram, SwapKind::File] {
         runs.push(run(

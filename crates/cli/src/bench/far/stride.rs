@@ -21,7 +21,12 @@ pub fn plan(params: &Params) -> Vec<Run> {
         let ours = Ours::tcp(bytes as u64 / 4, bytes as u64).block(block);
         // As in the paper, a fixed block size fetches nothing ahead; `auto` is what a user gets.
         let ours = if block == BlockSize::Auto { ours } else { ours.without_prefetch() };
-        Run::task(key(block), Place::Ours(ours), Task::Stride { bytes, strides: STRIDES.to_vec() }, 2.0)
+        Run::task(
+            key(block),
+            Place::Ours(ours),
+            Task::Stride { bytes, strides: STRIDES.to_vec() },
+            0.3 + 1.5 * params.region as f64 / (1u64 << 30) as f64,
+        )
     };
     BLOCKS.into_iter().map(run).collect()
 }
