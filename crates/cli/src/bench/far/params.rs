@@ -39,7 +39,18 @@ impl Params {
             touched: 4 << 30,
             reserve_local: 512 << 20,
         };
-        if quick { Params { region: 256 << 20, peer_region: 128 << 20, touched: 1 << 30, reserve_local: 128 << 20, ..full } } else { full }
+        if quick {
+            Params {
+                region: 256 << 20,
+                peer_region: 128 << 20,
+                touched: 1 << 30,
+                reserve_local: 128 << 20,
+                patience: full.patience.min(4.0),
+                ..full
+            }
+        } else {
+            full
+        }
     }
 
     /// Region for streams of blocks of `block` bytes: at most 16,384 of them, which with small blocks is enough.
