@@ -92,7 +92,7 @@ def numpy(bench):
 
 
 def sqlite(bench):
-    return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "500000"])
+    return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "300000"])
 
 
 def maps(bench):
