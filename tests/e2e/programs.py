@@ -96,7 +96,7 @@ def sqlite(bench):
 
 
 def maps(bench):
-    return compared(bench, [compile_job(bench, "maps.cc", "-O1"), "300"])
+    return compared(bench, [compile_job(bench, "maps.cc", "-O1"), "120"])
 
 
 def pool(bench):
