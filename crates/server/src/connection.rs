@@ -67,6 +67,7 @@ pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Gu
         tx: Vec::with_capacity(2 * HELD_BYTES_MAX),
         credit: 0,
         id: 0,
+        deadline: Some(Instant::now() + HANDSHAKE_TIMEOUT),
     };
     let ended = connection.serve(peer, guest);
     if let Err(End::Wire(error)) = ended {
@@ -92,6 +93,8 @@ struct Connection<'a> {
     credit: i32,
     /// The request that is being answered.
     id: u64,
+    /// When the peer must have proved who it is, as long as it has not.
+    deadline: Option<Instant>,
 }
 
 impl Connection<'_> {
@@ -112,6 +115,7 @@ impl Connection<'_> {
             }
         };
         guest.is_known();
+        self.deadline = None;
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         let lane = Lane::new(self.stream.try_clone()?);
@@ -329,6 +333,9 @@ impl Connection<'_> {
                 let max = self.wire.missing().max(self.rx_max).min(self.rx.len());
                 let received = self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
                 (self.rx_start, self.rx_end) = (0, received);
+            }
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(End::Closed);
             }
             let (used, event) = self.wire.receive(&self.rx[self.rx_start..self.rx_end])?;
             self.rx_start += used;
