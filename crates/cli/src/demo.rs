@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
@@ -15,6 +15,7 @@ use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::bench::content;
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW};
 use crate::show;
 
@@ -58,7 +59,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let bench = Bench { hiroma: env::current_exe()?, sort: gnu_sort()?, dir: dir.path().to_owned() };
 
     println!("Writing {} random numbers, one per line ...", show::count(args.lines));
-    write_numbers(&bench.file("text"), args.lines).context("cannot write the text")?;
+    content::numbers(&bench.file("text"), args.lines).context("cannot write the text")?;
     println!("Sorting it once, to warm the memory and to see how much it takes ...");
     bench.sort_natively()?;
     // It was the first child of this process, so the largest of its children is it.
@@ -110,20 +111,6 @@ fn table(native_seconds: f64, native_peak: Bytes, far: &FarRun, local: Bytes, ro
     ]);
     table.note("p50 and p99: from the pager reading a fault to the waking of the program.");
     table
-}
-
-/// Random numbers of nine digits, one per line, the same in every run.
-fn write_numbers(path: &Path, lines: u64) -> std::io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
-    let mut state = 14u64;
-    for _ in 0..lines {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        writeln!(out, "{}", 100_000_000 + (mixed ^ (mixed >> 31)) % 900_000_000)?;
-    }
-    out.flush()
 }
 
 /// One sort with far memory.

@@ -1,7 +1,7 @@
 //! `hiroma bench`: the papers' experiments on this machine, against what it would use otherwise.
 
 mod children;
-mod content;
+pub mod content;
 mod far;
 mod job;
 mod machine;
