@@ -1,11 +1,23 @@
 //! Does an extent move whole (huge mode) or sector by sector (small mode)? Rent or buy, extent by extent, while running.
 //!
 //! A whole extent costs as much as some dozens of single sectors. Whoever streams through it should buy at once; whoever reads a
-//! word here and there should rent sectors for ever; for the rest nobody knows. So a far extent comes back rented, and its small
-//! faults are counted in a bucket that leaks one fault whenever as many other faults have passed as local memory has extents. The
-//! bucket fills only while the extents that are faulting at the time would all fit into local memory: then the rest of the extent
-//! is bought, and it comes back whole the next time. If it was bought and is far again before local memory has turned over once,
-//! that was a mistake; it is rented again, and the next purchase is dearer.
+//! word here and there should rent sectors for ever; for the rest nobody knows. Buying by mistake costs one extent, renting by
+//! mistake costs hundreds of faults: so past use decides, and what was used as a whole is rented only after it proved bad repeatedly.
+//!
+//! - **Bought** is an extent that had content in at least three quarters of its sectors when it left for the first time, whose
+//!   bucket ran over (below), or for which the program asked. It comes back whole.
+//! - A bought extent gets a **strike** when a fault wants it back before local memory has turned over once, and when it left after a
+//!   fault had fetched it whole and was not touched once while it waited for its write-back. Residences that a stream began or
+//!   that came ahead of need give no such strike: to pass once is what streams do. A fault on a far extent that is not thrashing takes
+//!   a strike away.
+//! - A bought extent that thrashes with all `MOST_STRIKES` strikes already against it is **rented**: it comes back in sectors. One
+//!   bad turn gives two strikes at most, the first only one, so that at least two refaults are served whole before; random use
+//!   of more than local memory ends in sectors after four or five.
+//! - The small faults of a rented extent are counted in a **bucket** that leaks one fault whenever as many other faults have passed as
+//!   local memory has extents. It fills only while the extents that are faulting at the time would all fit into local
+//!   memory: then the rest of the extent is bought. Each strike doubles the price.
+//! - Every other far extent is rented at first. A fault inside a stream takes the whole extent whatever its past, and empties
+//!   the bucket.
 
 /// How an extent moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +38,7 @@ pub struct ExtentHistory {
     evict_tick: u16,
     /// Small faults in the bucket, in `LEVEL` parts.
     level: u16,
-    /// `BOUGHT`, `EVICTED`, and the number of bad purchases.
+    /// `BOUGHT`, `EVICTED`, `PAID`, and the strikes.
     flags: u8,
     reserved: u8,
 }
@@ -47,7 +59,9 @@ impl ExtentHistory {
 const BOUGHT: u8 = 1;
 /// `evict_tick` means something.
 const EVICTED: u8 = 2;
-const STRIKES_SHIFT: u32 = 2;
+/// A fault fetched it whole, outside of any stream: whether that was worth it shows when it leaves.
+const PAID: u8 = 4;
+const STRIKES_SHIFT: u32 = 3;
 const MOST_STRIKES: u8 = 3;
 /// Parts of a fault in which the bucket is counted.
 const LEVEL: u64 = 64;
@@ -72,6 +86,8 @@ const MIN_SAMPLES: u16 = 4;
 const PROBE_EVERY: u16 = 32;
 /// A region is sparse when less than this (of 65,536) has content at the first eviction.
 const SPARSE_BELOW: u16 = 1 << 14;
+/// An extent of which so much (of 65,536) has content at its first eviction was used as a whole.
+const DENSE_FROM: u64 = 3 << 14;
 /// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
 const AVERAGE_SHIFT: u32 = 2;
 
@@ -119,18 +135,19 @@ impl Granularity {
         self.faults += 1;
         if is_stream {
             state.level = 0;
+            state.flags &= !PAID;
             self.inflow += self.sectors_per_extent;
             return Mode::Huge;
         }
-        if bought && !thrashing {
-            state.set_strikes(state.strikes().saturating_sub(1));
+        // One bad turn proves little (the first extents of a stream look like it), and renting by mistake is the dearer mistake.
+        let worn_out = thrashing && state.strikes() == MOST_STRIKES;
+        state.set_strikes(if bought && thrashing { state.strikes() + 1 } else { state.strikes().saturating_sub(1) });
+        if bought && !worn_out {
+            state.flags |= PAID;
             self.inflow += self.sectors_per_extent;
             return Mode::Huge;
         }
-        if bought {
-            state.set_strikes(state.strikes() + 1);
-        }
-        state.flags &= !(BOUGHT | EVICTED);
+        state.flags &= !(BOUGHT | EVICTED | PAID);
         self.inflow += 1;
         self.rent(state);
         Mode::Small
@@ -144,7 +161,7 @@ impl Granularity {
         let buy = u64::from(state.level) >= self.price(state);
         if buy {
             state.level = 0;
-            state.flags |= BOUGHT;
+            state.flags |= BOUGHT | PAID;
             self.inflow += self.sectors_per_extent;
         }
         buy
@@ -180,13 +197,18 @@ impl Granularity {
     ) {
         state.flags |= EVICTED;
         state.evict_tick = self.inflow_tick();
-        if state.flags & BOUGHT != 0 && rescues == 0 {
-            // Bought, and not touched once in all the time that it waited for its write-back: too dear by itself.
+        if state.flags & PAID != 0 && rescues == 0 {
+            // Not touched once in all the time that it waited for its write-back: too dear by itself.
             state.set_strikes(state.strikes() + 1);
         }
+        state.flags &= !PAID;
         if was_fresh {
             let filled = (u64::from(nonzero_sectors) << 16) / self.sectors_per_extent;
             region.sample(filled.min(u64::from(u16::MAX)) as u16);
+            if filled >= DENSE_FROM && state.strikes() == 0 {
+                // Written from end to end: that was a use of the whole. (A fresh extent has strikes by `hint_sparse` only.)
+                state.flags |= BOUGHT;
+            }
         }
     }
 
@@ -226,13 +248,13 @@ impl Granularity {
 }
 
 impl ExtentHistory {
-    /// Purchases that proved bad.
+    /// How often having it whole proved bad.
     fn strikes(self) -> u8 {
         self.flags >> STRIKES_SHIFT
     }
 
     fn set_strikes(&mut self, strikes: u8) {
-        self.flags = self.flags & (BOUGHT | EVICTED) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
+        self.flags = self.flags & (BOUGHT | EVICTED | PAID) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
     }
 }
 

@@ -14,15 +14,21 @@ fn written(extents: u64, local: u64) -> Model<Lru> {
 }
 
 #[test]
-fn random_reads_over_four_times_local_memory_move_sectors_only() {
+fn random_reads_over_four_times_local_memory_end_in_sectors() {
     let mut model = written(256, 64);
-    let (before, mut rng) = (model.stats, Rng(1));
-    (0..100_000).for_each(|_| model.touch(rng.below(256 * EXTENT_PAGES)));
-    let stats = model.stats.since(&before);
-    assert!(stats.huge_fetches + stats.bought <= 2, "{stats:?}");
+    let mut rng = Rng(1);
+    let mut reads = |model: &mut Model<Lru>, n| {
+        let before = model.stats;
+        (0..n).for_each(|_| model.touch(rng.below(256 * EXTENT_PAGES)));
+        model.stats.since(&before)
+    };
+    // They were written from end to end, so each comes back whole at first, but only as often as it takes to see that it does not pay.
+    let learning = reads(&mut model, 25_000);
+    assert!((learning.huge_fetches + learning.bought) * 2 <= 9 * 256, "4.5 times an extent: {learning:?}");
+    let stats = reads(&mut model, 100_000);
+    assert!((stats.huge_fetches + stats.bought) * 1000 < stats.small_fetches, "one fetch in a thousand is an extent: {stats:?}");
     // Three touches in four miss; hardly anything else is moved.
     assert!(stats.fetched_sectors < 78_000, "{stats:?}");
-    assert_eq!(model.modes().0, 0);
 }
 
 #[test]
@@ -37,8 +43,9 @@ fn sequential_reads_move_whole_extents_in_both_directions() {
             pages.for_each(|page| model.touch(page))
         }
         let stats = model.stats.since(&before);
-        assert!(stats.small_fetches <= 3 && stats.bought == 0, "only the start of the first extent comes in sectors: {stats:?}");
-        assert!(stats.huge_fetches <= 2, "nearly nothing is waited for: {stats:?}");
+        assert!(stats.small_fetches == 0 && stats.bought == 0, "what was written as a whole comes back as a whole: {stats:?}");
+        // Four whole extents make a stream; where the direction turns, the first one still belongs to the last stream.
+        assert!(stats.huge_fetches <= 5, "nothing is waited for once the stream is seen: {stats:?}");
         assert!(stats.marker_faults <= 90, "one fault a window: {stats:?}");
         assert_eq!(stats.fetched_sectors, 256 * SECTORS, "everything is fetched once");
         model.evict_all();
@@ -67,30 +74,105 @@ fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
 #[test]
 fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
     let mut model = written(70, 50);
-    let (before, mut rng) = (model.stats, Rng(2));
-    (0..100_000).for_each(|_| model.touch(rng.below(70 * EXTENT_PAGES)));
-    let stats = model.stats.since(&before);
-    assert_eq!(model.modes().0, 0, "{stats:?}");
-    assert!(stats.huge_fetches + stats.bought <= 3, "{stats:?}");
+    let mut rng = Rng(2);
+    let mut touches = |model: &mut Model<Lru>| {
+        let before = model.stats;
+        (0..100_000).for_each(|_| model.touch(rng.below(70 * EXTENT_PAGES)));
+        model.stats.since(&before)
+    };
+    let learning = touches(&mut model);
+    assert!(learning.huge_fetches + learning.bought < 5 * 70, "{learning:?}");
+    // Some extents may stay, whole, for as long as they are in use. What moves, moves in sectors: hardly more of them than must.
+    let stats = touches(&mut model);
+    assert!((stats.huge_fetches + stats.bought) * 200 < stats.small_fetches, "{stats:?}");
+    assert!(stats.small_fetches < 100_000 * 20 / 70 * 11 / 10, "twenty touches in seventy miss: {stats:?}");
+    assert!(stats.fetched_sectors * 2 < stats.small_fetches * 3, "{stats:?}");
 }
 
 #[test]
 fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
-    let mut burst = |granularity: &mut Granularity, state: &mut ExtentHistory| {
-        let mut faults = 1;
-        assert_eq!(granularity.on_far_fault(state, false), Mode::Small);
-        while !granularity.on_small_fault(state) {
+    // Each time that it has been bought it is far again at once. Whole returns until it is rented, and faults until it is bought.
+    let mut round = |granularity: &mut Granularity| {
+        let mut whole = 0;
+        while granularity.on_far_fault(&mut state, false) == Mode::Huge {
+            granularity.on_huge_evicted(&mut state, &mut region, false, 256, 1);
+            whole += 1;
+        }
+        let mut faults = 2;
+        while !granularity.on_small_fault(&mut state) {
             faults += 1;
         }
-        granularity.on_huge_evicted(state, &mut region, false, 256, 1);
-        faults + 1
+        granularity.on_huge_evicted(&mut state, &mut region, false, 256, 1);
+        (whole, faults)
     };
-    let prices: Vec<u32> = (0..3).map(|_| burst(&mut granularity, &mut state)).collect();
-    assert_eq!(prices, [48, 96, 192]);
+    let rounds: Vec<(u32, u32)> = (0..3).map(|_| round(&mut granularity)).collect();
+    assert_eq!(rounds, [(0, 48), (3, 384), (0, 384)]);
     // After a turnover of local memory it is worth its price again.
     granularity.on_inflow(101 * 256);
+    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
+}
+
+/// An extent of which `filled` sectors in 256 had content when it left for the first time.
+fn left_once(granularity: &mut Granularity, region: &mut RegionHistory, filled: u16) -> ExtentHistory {
+    let mut state = ExtentHistory::default();
+    assert_eq!(granularity.on_fresh_fault(&mut state, region, false), Mode::Huge);
+    granularity.on_huge_evicted(&mut state, region, true, filled, 0);
+    state
+}
+
+#[test]
+fn what_was_written_as_a_whole_comes_back_whole_twice_however_bad_that_proves() {
+    let mut granularity = Granularity::new(256, 48, 100);
+    let mut region = RegionHistory::default();
+    let mut state = left_once(&mut granularity, &mut region, 192);
+    for turn in 0..2 {
+        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge, "turn {turn}");
+        granularity.on_huge_evicted(&mut state, &mut region, false, 0, 0);
+    }
+    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+    let mut partly = left_once(&mut granularity, &mut region, 191);
+    assert_eq!(granularity.on_far_fault(&mut partly, false), Mode::Small);
+}
+
+#[test]
+fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
+    let mut granularity = Granularity::new(256, 48, 100);
+    let mut region = RegionHistory::default();
+    let (mut slow, mut streamed) = (left_once(&mut granularity, &mut region, 256), left_once(&mut granularity, &mut region, 256));
+    for round in 0..100 {
+        // Fetched ahead of need, then by a fault of a stream: neither is waited for by a fault that could have done with a sector.
+        granularity.on_inflow(256);
+        granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
+        assert_eq!(granularity.on_far_fault(&mut streamed, true), Mode::Huge);
+        granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
+        granularity.on_inflow(101 * 256);
+        assert_eq!(granularity.on_far_fault(&mut slow, false), Mode::Huge, "round {round}");
+        granularity.on_huge_evicted(&mut slow, &mut region, false, 0, 0);
+    }
+    // Nor does one bad turn change that, whatever streams passed since.
+    (0..3).for_each(|_| granularity.on_huge_evicted(&mut slow, &mut region, false, 0, 0));
+    assert_eq!(granularity.on_far_fault(&mut slow, false), Mode::Huge);
+    granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
+    for turn in 0..2 {
+        assert_eq!(granularity.on_far_fault(&mut streamed, false), Mode::Huge, "turn {turn} after the streams");
+        granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
+    }
+    assert_eq!(granularity.on_far_fault(&mut streamed, false), Mode::Small);
+}
+
+#[test]
+fn what_the_program_said_of_its_use_outweighs_how_it_was_written() {
+    let mut granularity = Granularity::new(256, 48, 100);
+    let mut region = RegionHistory::default();
+    let mut state = ExtentHistory::default();
+    assert_eq!(granularity.on_fresh_fault(&mut state, &mut region, false), Mode::Huge);
+    state.hint_sparse();
+    granularity.on_huge_evicted(&mut state, &mut region, true, 256, 0);
+    granularity.on_inflow(101 * 256);
+    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+    state.hint_dense();
     assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
 }
 

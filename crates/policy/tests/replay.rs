@@ -10,22 +10,30 @@ use hiroma_policy::{Fifo, Lru, Replacement};
 /// Set it to write the recordings anew, after a change that is meant to alter decisions.
 const UPDATE_ENV: &str = "HIROMA_UPDATE_GOLDEN";
 
-/// A program with something of everything: filling, streams up and down, strides, a hot set, random reads.
+/// A program with something of everything, in memory that was written from end to end (which comes back whole) and in memory that was
+/// written here and there (which comes back in sectors): streams up and down, strides, a hot set, random reads.
 fn recording<R: Replacement>(replacement: R) -> String {
-    let mut model = Model::new(replacement, 24, true);
-    model.log = Some(String::new());
+    const DENSE: u64 = 100 * EXTENT_PAGES;
+    const ALL: u64 = 112 * EXTENT_PAGES;
+    let mut model = Model::new(replacement, 64, true);
     let mut rng = Rng(2026);
-    (0..40 * EXTENT_PAGES).for_each(|page| model.touch(page));
-    (0..40 * EXTENT_PAGES).rev().step_by(2).for_each(|page| model.touch(page));
+    (0..DENSE).for_each(|page| model.touch(page));
+    (DENSE..ALL).step_by(16).for_each(|page| model.touch(page));
+    model.evict_all();
+    model.log = Some(String::new());
+    (0..ALL).rev().step_by(2).for_each(|page| model.touch(page));
     (0..300).for_each(|i| model.touch(i * 37));
     (0..1500).for_each(|_| model.touch(rng.below(8 * EXTENT_PAGES)));
-    for page in 10 * EXTENT_PAGES..20 * EXTENT_PAGES {
+    for page in 10 * EXTENT_PAGES..60 * EXTENT_PAGES {
         model.touch(page);
         if page % 16 == 0 {
             model.touch(rng.below(8 * EXTENT_PAGES));
         }
     }
-    (0..500).for_each(|_| model.touch(rng.below(40 * EXTENT_PAGES)));
+    model.evict_all();
+    (0..300).for_each(|i| model.touch(DENSE + i * 16));
+    (0..500).for_each(|_| model.touch(DENSE + rng.below(ALL - DENSE)));
+    (0..1000).for_each(|_| model.touch(rng.below(ALL)));
     format!("{}{:#?}\n", model.log.expect("a log"), model.stats)
 }
 
