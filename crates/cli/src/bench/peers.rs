@@ -12,8 +12,9 @@ use super::undo::{Guard, Undo};
 pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 /// Above everything that is in use, so that a limited program swaps to ours.
 const PRIORITY: &str = "32000";
-/// What a limited program gets beyond the local limit for its text, stack and libraries: as much as our own limit may be passed by.
-pub const ALLOWANCE_BYTES: u64 = 16 << 20;
+/// What a limited program gets beyond the local limit for its text, stack, libraries and
+/// page tables, which our own limit does not count either.
+pub const ALLOWANCE_BYTES: u64 = 8 << 20;
 
 /// Which peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

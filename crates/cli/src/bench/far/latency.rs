@@ -25,7 +25,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
         let size = bytes_of(block);
         let bytes = (size * TOUCHES).min(params.region / 2).max(64 << 20).next_multiple_of(2 << 20);
         let ours = Ours::tcp(bytes as u64 / 4, bytes as u64).block(block).without_prefetch();
-        Run::task(key(block), Place::Ours(ours), Task::Latency { bytes, block: size }, 0.6)
+        Run::task(key(block), Place::Ours(ours), Task::Latency { bytes, block: size }, 0.5)
     };
     fixed(params).map(run).collect()
 }

@@ -42,7 +42,7 @@ impl Params {
         if quick {
             Params {
                 region: 256 << 20,
-                peer_region: 128 << 20,
+                peer_region: 256 << 20,
                 touched: 1 << 30,
                 reserve_local: 128 << 20,
                 patience: full.patience.min(4.0),

@@ -20,7 +20,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
     // The first accesses are many enough to visit every 2 MiB some dozens of times: what adapts has adapted.
     let settle = if params.quick { 10_000 } else { 30_000 };
     let task = Task::Random { bytes, settle, accesses: 60_000, time_limit_ms: if params.quick { 2000 } else { 4000 } };
-    let seconds = if params.quick { 2.0 } else { 4.0 };
+    let seconds = if params.quick { 1.8 } else { 4.0 };
     let mut runs = vec![
         Run::task("random compressed", Place::Ours(Ours::compressed(local, far)), task.clone(), seconds),
         Run::task("random tcp", Place::Ours(Ours::tcp(local, far)), task.clone(), seconds),

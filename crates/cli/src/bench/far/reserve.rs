@@ -14,7 +14,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let ours = Ours::on(Store::Compressed { capacity: roomy(params.touched as u64) }, Local::Bytes(params.reserve_local));
     let run = |key: &str, reserved| {
         let task = Task::Reserve { reserved, touched: params.touched, stretches: STRETCHES };
-        Run::task(key, Place::Ours(ours), task, params.touched as f64 / 6e8)
+        Run::task(key, Place::Ours(ours), task, params.touched as f64 / 7e8)
     };
     vec![run("reserve large", params.reserved), run("reserve small", params.touched)]
 }

@@ -109,11 +109,17 @@ impl Results {
         }
     }
 
-    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever finishes is faster than what was killed.
+    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever finishes is faster than
+    /// what was killed, and who does not finish has lost.
     pub fn race(&self, measure: Measure, over: &str, under: &str) -> Measure {
         let measure = self.time_ratio(measure, over, under);
         let finished = |key: &str| !self.values(key, |_| 0.0).is_empty();
-        if finished(over) && !finished(under) && self.kills.contains_key(under) { measure.decided(true) } else { measure }
+        let given_up = |key: &str| matches!(self.failed.get(key), Some(Failed::TimeLimit(_))) || self.kills.contains_key(key);
+        match (finished(over), finished(under)) {
+            (true, false) if self.kills.contains_key(under) => measure.decided(true),
+            (false, _) if given_up(over) => measure.decided(false),
+            _ => measure,
+        }
     }
 
     /// Why a run has no result.
@@ -164,7 +170,7 @@ mod tests {
         let race = |results: &Results| results.race(lower("x", "x").must(1.0), "ours", "peer");
         assert_eq!((race(&results).value, race(&results).met, results.time_cell("peer")), (None, Some(true), "killed".into()));
         assert!(race(&results).note.contains("killed for want of memory"));
-        assert_eq!(results.race(lower("x", "x").must(1.0), "peer", "ours").met, None);
+        assert_eq!(results.race(lower("x", "x").must(1.0), "peer", "ours").met, Some(false));
         results.add("peer", took(0.5));
         assert_eq!((race(&results).met, results.time_cell("peer")), (Some(false), "0.500, killed 1×".into()));
     }

@@ -40,7 +40,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
         runs.push(Run::task(key(block), Place::Ours(ours), Task::Sequential { bytes }, 1.5 * gib + 0.2));
     }
     let task = Task::Sequential { bytes: params.peer_region };
-    runs.extend(Run::peers("seq", Local::Bytes(params.peer_region as u64 / 4), &task, params.peer_region as f64 / 80e6));
+    runs.extend(Run::peers("seq", Local::Bytes(params.peer_region as u64 / 4), &task, params.peer_region as f64 / 120e6));
     runs
 }
 

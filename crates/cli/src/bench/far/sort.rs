@@ -65,7 +65,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
         };
         for &replacement in replacements(share) {
             let ours = on_server(far, local).replacement(replacement);
-            let slowness = if replacement == ReplacementKind::Fifo { slowness * 1.4 } else { slowness };
+            let slowness = if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
             runs.push(run(ours_key(share, replacement), Place::Ours(ours), slowness));
         }
         if share == 30 {
