@@ -14,7 +14,7 @@ use rustix::thread::futex::{self, Flags, Timespec};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-const SPINS: u32 = 100;
+const SPINS: u32 = 400;
 /// Somebody who sleeps and never comes (a thread that ended in a forked child) must not hold up the polite for ever.
 const POLITE_YIELDS: u32 = 200;
 

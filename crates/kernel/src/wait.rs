@@ -10,23 +10,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Most descriptors that one call waits for.
 const MOST: usize = 32;
 
-/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Never allocates.
-pub fn readable(fds: &[RawFd], ms: i64) {
+/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns which are, as bits. Never allocates.
+pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
     let count = fds.len().min(MOST);
     if count == 0 {
         std::thread::yield_now();
-        return;
+        return 0;
     }
     // SAFETY: see the module's contract.
     let borrow = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
     let first = borrow(fds[0]);
     let mut set: [PollFd<'_>; MOST] = std::array::from_fn(|at| {
-        if at < count {
-            PollFd::from_borrowed_fd(borrow(fds[at]), PollFlags::IN)
-        } else {
-            PollFd::from_borrowed_fd(first, PollFlags::empty())
-        }
+        if at < count { PollFd::from_borrowed_fd(borrow(fds[at]), PollFlags::IN) } else { PollFd::from_borrowed_fd(first, PollFlags::empty()) }
     });
-    let _ = poll(&mut set[..count], Some(&timeout));
+    if poll(&mut set[..count], Some(&timeout)).is_err() {
+        return 0;
+    }
+    set[..count].iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).fold(0, |bits, (at, _)| bits | 1 << at)
 }

@@ -50,9 +50,9 @@ struct Job {
 }
 
 /// Blocks taken from the books at a time: the lock is never held long.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 /// Victims looked at for one that can be staged.
-const TRIES: usize = 16;
+const TRIES: usize = 4;
 /// Bytes of write-backs under way.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 

@@ -51,8 +51,6 @@ pub struct Faulting {
     waiting: Vec<Fault>,
     requests: Vec<PrefetchRequest>,
     follow: Follow,
-    /// Time at which fetches under way were asked for, to know their latency.
-    fetching: Vec<(BlockId, Nanos)>,
 }
 
 /// Keeps the fault thread on the processor of the thread that faults: waking another one costs many times more than switching here,
@@ -80,7 +78,6 @@ impl Faulting {
             waiting: Vec::with_capacity(64),
             requests: Vec::with_capacity(64),
             follow: Follow { cpu: None, faults: 0, buf: [0; 512] },
-            fetching: Vec::with_capacity(64),
         }
     }
 
@@ -88,7 +85,6 @@ impl Faulting {
         while !self.live.stopping() {
             let mut moved = self.read_messages();
             moved |= self.fetcher.poll(&self.core);
-            self.note_latencies();
             if moved && !self.waiting.is_empty() {
                 self.retry();
             }
@@ -108,9 +104,9 @@ impl Faulting {
             return;
         }
         let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
-        wait_for(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
-        let mut count = [0; 8];
-        if rustix::io::read(&self.live.fault_wake, &mut count).is_ok() || !self.waiting.is_empty() {
+        let ready = wait_for(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
+        let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
+        if woken || !self.waiting.is_empty() {
             self.retry();
         }
     }
@@ -150,8 +146,8 @@ impl Faulting {
                 self.waiting.push(fault);
                 None
             }
-            Answer::Fetch { block, stream } => match self.fetcher.begin(&mut core, block, true, stream) {
-                Ok(job) => Some((job, block)),
+            Answer::Fetch { block, stream } => match self.fetcher.begin(&mut core, block, true, stream, Some(fault.since)) {
+                Ok(job) => Some(job),
                 Err(wait) => {
                     core.settle(block.extent_no().0 as usize);
                     if wait == Wait::Room {
@@ -170,27 +166,10 @@ impl Faulting {
         core.publish();
         core.mind_reserve();
         drop(core);
-        if let Some((job, block)) = outcome {
-            self.fetching.push((block, fault.since));
+        if let Some(job) = outcome {
             self.fetcher.submit(job);
             self.fetcher.poll(&self.core);
-            self.note_latencies();
         }
-    }
-
-    fn note_latencies(&mut self) {
-        if self.fetching.is_empty() || self.fetcher.under_way() == self.fetching.len() {
-            return;
-        }
-        let core = self.core.lock();
-        let now = Nanos(cpu::now_ns());
-        self.fetching.retain(|(block, since)| {
-            let under_way = core.blocks.get(block).is_some_and(|entry| entry.phase == Phase::Fetching);
-            if !under_way {
-                self.live.page.record_latency(now.since(*since));
-            }
-            under_way
-        });
     }
 
     fn retry(&mut self) {

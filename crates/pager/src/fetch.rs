@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hiroma_kernel::cpu;
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm;
 use hiroma_policy::Origin;
-use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
+use hiroma_units::{BlockId, EXTENT, Loc, Nanos, PAGE};
 
 use crate::content;
 use crate::control::Counter;
@@ -43,6 +44,8 @@ struct Job {
     /// Sectors that are one word.
     words: Vec<(usize, u64)>,
     pending: usize,
+    /// When the program began to wait for it, if it does.
+    since: Option<Nanos>,
 }
 
 impl Fetcher {
@@ -66,7 +69,7 @@ impl Fetcher {
     }
 
     /// Puts the fetch of a far block on the books; `submit` starts it, without the lock. `map`: it goes into the program when it has come.
-    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool) -> Result<usize, Wait> {
+    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool, since: Option<Nanos>) -> Result<usize, Wait> {
         if core.quiesce {
             return Err(Wait::Busy);
         }
@@ -83,6 +86,7 @@ impl Fetcher {
             self.jobs.len() - 1
         });
         self.jobs[index].prepare(core, block, core.frames.addr(frame), stamp, zero);
+        self.jobs[index].since = since;
         Ok(index)
     }
 
@@ -195,6 +199,10 @@ impl Job {
             } else {
                 Origin::Demand
             };
+            // Before the thread is woken: where both share a processor, it runs at once, and our clock would count its work.
+            if let Some(since) = self.since {
+                core.live.page.record_latency(Nanos(cpu::now_ns()).since(since));
+            }
             core.map_in(block, origin);
         } else {
             let entry = core.blocks.get_mut(&block).expect("on the books");
@@ -343,7 +351,7 @@ impl Prefetching {
         let (first, count) = core.sector_range(block);
         let far = (first..first + count).any(|sector| !matches!(core.extents[number].copy(sector), Copy::None | Copy::Pattern(0)));
         if far {
-            let begun = self.fetcher.begin(core, block, ahead.map, ahead.stream);
+            let begun = self.fetcher.begin(core, block, ahead.map, ahead.stream, None);
             if let Ok(index) = begun {
                 let entry = core.blocks.get_mut(&block).expect("just begun");
                 entry.prefetched = true;
@@ -387,9 +395,9 @@ impl Core {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, at most `ms`.
-pub fn wait_for(fds: &[i32], ms: i64) {
-    hiroma_kernel::wait::readable(fds, ms);
+/// Sleeps until one of the descriptors is readable, at most `ms`. Which are, as bits.
+pub fn wait_for(fds: &[i32], ms: i64) -> u32 {
+    hiroma_kernel::wait::readable(fds, ms)
 }
 
 /// A store cannot be gone on with.
