@@ -46,9 +46,12 @@ impl IntervalSet {
 
     /// The parts of `start..end` that are in the set, in order.
     pub fn overlaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        if start >= end {
+            return Vec::new();
+        }
         let first = self.map.range(..=start).next_back().map_or(start, |(&from, _)| from);
         self.map
-            .range(first..end.max(first))
+            .range(first..end)
             .filter(|&(&from, &to)| from < end && to > start)
             .map(|(&from, &to)| (from.max(start), to.min(end)))
             .collect()
@@ -56,7 +59,7 @@ impl IntervalSet {
 
     /// Whether any of `start..end` is in the set.
     pub fn touches(&self, start: usize, end: usize) -> bool {
-        self.map.range(..end).next_back().is_some_and(|(_, &to)| to > start)
+        start < end && self.map.range(..end).next_back().is_some_and(|(_, &to)| to > start)
     }
 
     /// Whether all of `start..end` is in the set.

@@ -125,6 +125,8 @@ pub struct Core {
     /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
     pub fresh_demand: u32,
     details: usize,
+    /// Of these, how many need no table of places.
+    runs: usize,
     far_sectors: usize,
     resident_blocks: usize,
 }
@@ -160,9 +162,9 @@ impl Core {
             regions: std::collections::BTreeMap::new(),
             extents,
             frames,
-            blocks: FxHashMap::with_capacity_and_hasher(4096, Default::default()),
-            probation: VecDeque::with_capacity(4096),
-            clean: VecDeque::with_capacity(4096),
+            blocks: FxHashMap::with_capacity_and_hasher(448, Default::default()),
+            probation: VecDeque::with_capacity(512),
+            clean: VecDeque::with_capacity(512),
             clean_bytes: 0,
             staged_bytes: 0,
             resident_bytes: 0,
@@ -189,6 +191,7 @@ impl Core {
             stamp: 0,
             fresh_demand: 0,
             details: 0,
+            runs: 0,
             far_sectors: 0,
             resident_blocks: 0,
             live,
@@ -271,7 +274,7 @@ impl Core {
         page.set(Counter::StoredBytes, usage.stored_bytes);
         page.set(Counter::StoreCapacityBytes, usage.capacity_bytes);
         page.set(Counter::MappedBytes, self.addresses.mapped.bytes() as u64);
-        let tables = self.details * extent::detail_bytes(self.sectors())
+        let tables = self.details * extent::detail_bytes(self.sectors()) - self.runs * 4 * self.sectors()
             + self.frames.metadata_bytes()
             + self.replacement.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
@@ -337,13 +340,22 @@ impl Core {
     pub fn set_copy(&mut self, block: BlockId, sector: usize, copy: Copy, freed: &mut Vec<Loc>) {
         let sectors = self.sectors();
         let extent = self.extent_mut(block);
-        let had_detail = extent.has_detail();
+        let (had_detail, was_run) = (extent.has_detail(), extent.is_run());
         let before = extent.set_copy(sector, sectors, copy);
+        self.runs -= usize::from(was_run && !self.extent(block).is_run());
         self.details += usize::from(!had_detail && self.extent(block).has_detail());
         self.far_sectors += usize::from(matches!(copy, Copy::Stored { .. }));
         if let Some(loc) = before {
             self.far_sectors -= 1;
             freed.push(loc);
+        }
+    }
+
+    /// The far copy of an extent may lie in one piece now: then its places need no table.
+    pub fn compact_places(&mut self, block: BlockId) {
+        let extent = self.extent_mut(block);
+        if !extent.is_run() && extent.compact() {
+            self.runs += 1;
         }
     }
 
@@ -440,8 +452,10 @@ impl Core {
         extent.mode = Mode::Away;
         extent.rescues = 0;
         extent.set(flag::BORN_FRESH, false);
+        let was_run = extent.is_run();
         if extent.shrink() {
             self.details -= 1;
+            self.runs -= usize::from(was_run);
         }
     }
 

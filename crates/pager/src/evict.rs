@@ -315,6 +315,9 @@ impl Job {
                 core.set_copy(block, first + at, copy, freed);
             }
         }
+        if block.is_huge() && self.changed.iter().all(|&changed| changed) {
+            core.compact_places(block);
+        }
         core.count(Counter::WrittenBytes, self.written);
         core.count(Counter::PatternBytes, self.pattern);
         if entry.doomed || entry.left {

@@ -55,8 +55,37 @@ pub struct Detail {
     /// For each sector: its checksum, or its word.
     sums: Box<[u64]>,
     /// For each sector: where the far copy is.
-    places: Box<[u32]>,
+    places: Places,
     far_sectors: u16,
+}
+
+/// Places of the sectors of one extent.
+enum Places {
+    /// One after the other, from this one on: what a write of the whole extent leaves behind.
+    Run(u32),
+    Each(Box<[u32]>),
+}
+
+impl Places {
+    fn get(&self, sector: usize) -> u32 {
+        match self {
+            Places::Run(first) => first + sector as u32,
+            Places::Each(places) => places[sector],
+        }
+    }
+
+    fn replace(&mut self, sector: usize, sectors: usize, place: u32) -> u32 {
+        let before = self.get(sector);
+        if before != place {
+            if let Places::Run(first) = *self {
+                *self = Places::Each((first..).take(sectors).collect());
+            }
+            if let Places::Each(places) = self {
+                places[sector] = place;
+            }
+        }
+        before
+    }
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -94,7 +123,7 @@ impl Extent {
 
     /// The far copy of a sector.
     pub fn copy(&self, sector: usize) -> Copy {
-        self.detail.as_ref().map_or(Copy::None, |detail| match detail.places[sector] {
+        self.detail.as_ref().map_or(Copy::None, |detail| match detail.places.get(sector) {
             NOWHERE => Copy::None,
             PATTERN => Copy::Pattern(detail.sums[sector]),
             loc => Copy::Stored { loc: Loc(loc), sum: detail.sums[sector] },
@@ -112,7 +141,7 @@ impl Extent {
             Copy::Pattern(word) => (PATTERN, word),
             Copy::Stored { loc, sum } => (loc.0, sum),
         };
-        let before = std::mem::replace(&mut detail.places[sector], place);
+        let before = detail.places.replace(sector, sectors, place);
         detail.sums[sector] = sum;
         detail.far_sectors = detail.far_sectors + u16::from(place < PATTERN) - u16::from(before < PATTERN);
         (before < PATTERN).then_some(Loc(before))
@@ -137,7 +166,7 @@ impl Extent {
             Box::new(Detail {
                 resident: [0; PAGES_PER_EXTENT / 64],
                 sums: vec![0; sectors].into_boxed_slice(),
-                places: vec![NOWHERE; sectors].into_boxed_slice(),
+                places: Places::Each(vec![NOWHERE; sectors].into_boxed_slice()),
                 far_sectors: 0,
             })
         })
@@ -146,12 +175,29 @@ impl Extent {
     /// Forgets what is known of sectors, once nothing is local and nothing is far. True if there was something to free.
     pub fn shrink(&mut self) -> bool {
         let unused = self.detail.as_ref().is_some_and(|detail| {
-            detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && detail.places.iter().all(|&place| place == NOWHERE)
+            detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && matches!(&detail.places, Places::Each(places) if places.iter().all(|&place| place == NOWHERE))
         });
         if unused {
             self.detail = None;
         }
         unused
+    }
+
+    /// Whether the far copy is known to lie in one piece.
+    pub fn is_run(&self) -> bool {
+        self.detail.as_ref().is_some_and(|detail| matches!(detail.places, Places::Run(_)))
+    }
+
+    /// If the far copy lies in one piece, gives up the table of its places.
+    pub fn compact(&mut self) -> bool {
+        let Some(detail) = &mut self.detail else { return false };
+        let Places::Each(places) = &detail.places else { return false };
+        let first = places[0];
+        let run = places.len() > 1 && first < PATTERN - places.len() as u32 && places.iter().zip(first..).all(|(&place, next)| place == next);
+        if run {
+            detail.places = Places::Run(first);
+        }
+        run
     }
 
     /// Whether sector tables exist, for the account of metadata.
@@ -163,4 +209,36 @@ impl Extent {
 /// Bytes of tables for one extent with `sectors` sectors that is (partly) far or in small mode.
 pub fn detail_bytes(sectors: usize) -> usize {
     size_of::<Detail>() + sectors * 12 + 3 * 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(loc: u32) -> Copy {
+        Copy::Stored { loc: Loc(loc), sum: u64::from(loc) + 7 }
+    }
+
+    #[test]
+    fn an_extent_in_one_piece_needs_no_table_and_answers_the_same() {
+        let mut extent = Extent::new_zeroed();
+        (0..256).for_each(|sector| assert_eq!(extent.set_copy(sector, 256, stored(1000 + sector as u32)), None));
+        assert!(extent.compact() && extent.is_run());
+        assert_eq!((extent.copy(0), extent.copy(255), extent.far_sectors()), (stored(1000), stored(1255), 256));
+        assert_eq!(extent.set_copy(3, 256, Copy::Pattern(9)), Some(Loc(1003)));
+        assert_eq!((extent.is_run(), extent.copy(3), extent.copy(4), extent.far_sectors()), (false, Copy::Pattern(9), stored(1004), 255));
+        assert!(!extent.compact());
+    }
+
+    #[test]
+    fn an_extent_of_which_nothing_is_left_gives_its_tables_back() {
+        let mut extent = Extent::new_zeroed();
+        extent.set_copy(5, 256, stored(1));
+        extent.set_resident(6, 256, true);
+        assert!(!extent.shrink());
+        assert_eq!(extent.set_copy(5, 256, Copy::None), Some(Loc(1)));
+        assert!(!extent.shrink());
+        extent.set_resident(6, 256, false);
+        assert!(extent.shrink() && extent.is_away() && !extent.has_detail());
+    }
 }
