@@ -474,6 +474,8 @@ impl Core {
             if self.room_for(bytes, order) {
                 let frame = self.frames.take_empty(order)?;
                 self.frames.gained(frame);
+                // A frame that was never touched has nothing to move; its first word brings the whole (huge) page.
+                hiroma_kernel::vm::zero(self.frames.addr(frame), 8);
                 return Some((frame, true));
             }
             if !self.drop_clean() {
