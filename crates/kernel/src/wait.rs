@@ -22,7 +22,11 @@ pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     let borrow = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) };
     let first = borrow(fds[0]);
     let mut set: [PollFd<'_>; MOST] = std::array::from_fn(|at| {
-        if at < count { PollFd::from_borrowed_fd(borrow(fds[at]), PollFlags::IN) } else { PollFd::from_borrowed_fd(first, PollFlags::empty()) }
+        if at < count {
+            PollFd::from_borrowed_fd(borrow(fds[at]), PollFlags::IN)
+        } else {
+            PollFd::from_borrowed_fd(first, PollFlags::empty())
+        }
     });
     if poll(&mut set[..count], Some(&timeout)).is_err() {
         return 0;

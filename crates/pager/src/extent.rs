@@ -175,7 +175,9 @@ impl Extent {
     /// Forgets what is known of sectors, once nothing is local and nothing is far. True if there was something to free.
     pub fn shrink(&mut self) -> bool {
         let unused = self.detail.as_ref().is_some_and(|detail| {
-            detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && matches!(&detail.places, Places::Each(places) if places.iter().all(|&place| place == NOWHERE))
+            detail.far_sectors == 0
+                && detail.resident == [0; PAGES_PER_EXTENT / 64]
+                && matches!(&detail.places, Places::Each(places) if places.iter().all(|&place| place == NOWHERE))
         });
         if unused {
             self.detail = None;
@@ -193,7 +195,8 @@ impl Extent {
         let Some(detail) = &mut self.detail else { return false };
         let Places::Each(places) = &detail.places else { return false };
         let first = places[0];
-        let run = places.len() > 1 && first < PATTERN - places.len() as u32 && places.iter().zip(first..).all(|(&place, next)| place == next);
+        let run =
+            places.len() > 1 && first < PATTERN - places.len() as u32 && places.iter().zip(first..).all(|(&place, next)| place == next);
         if run {
             detail.places = Places::Run(first);
         }

@@ -65,6 +65,8 @@ struct Follow {
 const FOLLOW_EVERY: u32 = 128;
 /// So many faults in a row on one page that is mapped cannot be late messages of threads that faulted together.
 const STUCK_AFTER: u32 = 10_000;
+/// By how much the copy of a block that is being written may pass the limit.
+const OVER_LIMIT_MAX: usize = 8 << 20;
 /// Faults that wait are looked at again at least so often.
 const RETRY_MS: i64 = 20;
 
@@ -343,16 +345,15 @@ impl Core {
 
     /// A touch of a block that the evictor is reading just now: the program gets a copy, the evictor keeps the frame to the end.
     fn rescue_copy(&mut self, block: BlockId) -> Answer {
-        // A copy may pass the limit by one block: waiting for the write would be waiting for the store.
-        let (frame, _) = match self.take_frame(block.order(), false) {
-            Some(taken) => taken,
-            None => match self.frames.take_empty(block.order()) {
-                Some(frame) => {
-                    self.frames.gained(frame);
-                    (frame, true)
-                }
-                None => return Answer::Wait,
-            },
+        // A copy may pass the limit, but by little: otherwise the write-back is waited for.
+        let taken = match self.take_frame(block.order(), false) {
+            Some((frame, _)) => Some(frame),
+            None if self.local() + block.bytes() > self.limit + OVER_LIMIT_MAX => None,
+            None => self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame)),
+        };
+        let Some(frame) = taken else {
+            self.count(Counter::StallsForRoom, 1);
+            return Answer::Wait;
         };
         let entry = self.blocks.get_mut(&block).expect("looked up just now");
         let from = entry.frame;

@@ -2,7 +2,10 @@
 
 use std::sync::OnceLock;
 
-static INTERNAL: OnceLock<(fn(), fn())> = OnceLock::new();
+/// What to call on entering and on leaving.
+type EnterAndLeave = (fn(), fn());
+
+static INTERNAL: OnceLock<EnterAndLeave> = OnceLock::new();
 
 /// `enter` and `leave` are called around every stretch in which a thread works for the pager, so that whatever the C library
 /// allocates there (thread creation does) comes from memory that is not managed. The pager's own threads enter once and stay.

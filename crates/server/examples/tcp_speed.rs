@@ -108,7 +108,7 @@ fn reads(reader: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &[Vec<Loc>]
     (total * EXTENT) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 
-fn writes(store: &dyn Store, writer: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &mut Vec<Vec<Loc>>) -> f64 {
+fn writes(store: &dyn Store, writer: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &mut [Vec<Loc>]) -> f64 {
     let start = Instant::now();
     let mut out = Vec::new();
     let (total, mut started, mut finished) = (2 * EXTENTS, 0, 0);

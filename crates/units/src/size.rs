@@ -106,11 +106,7 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         let scaled = self.0 as f64 / (1u64 << (10 * unit)) as f64;
-        if unit == 0 || scaled.fract() == 0.0 {
-            write!(f, "{scaled:.0}{}", UNITS[unit])
-        } else {
-            write!(f, "{scaled:.1}{}", UNITS[unit])
-        }
+        if unit == 0 || scaled.fract() == 0.0 { write!(f, "{scaled:.0}{}", UNITS[unit]) } else { write!(f, "{scaled:.1}{}", UNITS[unit]) }
     }
 }
 
@@ -120,7 +116,16 @@ mod tests {
 
     #[test]
     fn sizes_are_read_with_binary_units() {
-        for (text, bytes) in [("1", 1), ("4096", 4096), ("4K", 4096), ("4k", 4096), ("1.5G", 3 << 29), ("512MiB", 512 << 20), ("2TB", 2 << 40), (" 7 M ", 7 << 20)] {
+        for (text, bytes) in [
+            ("1", 1),
+            ("4096", 4096),
+            ("4K", 4096),
+            ("4k", 4096),
+            ("1.5G", 3 << 29),
+            ("512MiB", 512 << 20),
+            ("2TB", 2 << 40),
+            (" 7 M ", 7 << 20),
+        ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
     }
