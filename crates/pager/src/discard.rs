@@ -72,7 +72,9 @@ impl Core {
                     By::Kernel => {}
                 }
             }
-            self.set_copy(whole, sector, Copy::None, freed);
+            if !self.is_fetching(extent, sector) {
+                self.set_copy(whole, sector, Copy::None, freed);
+            }
         }
         if !self.overlay.is_empty() {
             self.overlay.retain(|block, _| block.extent_no() != whole.extent_no());
@@ -119,12 +121,18 @@ impl Core {
                     self.forget_frame(piece);
                 }
                 self.overlay.remove(&piece);
-                if !self.is_resident(piece) {
+                if !self.is_resident(piece) && !self.is_fetching(extent, sector) {
                     self.set_copy(whole, sector, Copy::None, freed);
                 }
             }
         }
         self.settle(extent);
+    }
+
+    /// Whether a sector is being read from the store: its place must not be given back before that has ended.
+    fn is_fetching(&self, extent: usize, sector: usize) -> bool {
+        let fetching = |block: BlockId| self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching);
+        self.extents[extent].in_frames > 0 && (fetching(BlockId::extent(ExtentNo(extent as u32))) || fetching(self.sector_block(extent, sector)))
     }
 
     fn sector_block(&self, extent: usize, sector: usize) -> BlockId {

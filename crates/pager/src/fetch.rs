@@ -187,6 +187,10 @@ impl Job {
         if entry.doomed {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
+            let (first, count) = core.sector_range(block);
+            let mut freed = Vec::new();
+            (first..first + count).for_each(|sector| core.set_copy(block, sector, Copy::None, &mut freed));
+            core.store.free(&freed);
             core.gone_away(block);
             // Threads that were promised it fault again, and find zeros.
             core.live.uffd.wake(core.addr(block), block.bytes());
