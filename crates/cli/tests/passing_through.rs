@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
@@ -16,7 +17,8 @@ fn send(pid: u32, signal: Signal) {
 /// A shell under hiroma that prints its process id when it is ready, and its output from then on.
 fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho $$\nwhile :; do sleep 0.02; done");
-    let mut child = hiroma(["run", "--quiet", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could continue.
+    let mut child = hiroma(["run", "--quiet", "--", "sh", "-c", &script]).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();

@@ -183,6 +183,18 @@ impl Addresses {
         Some(opened)
     }
 
+    /// Takes `start..end` into use where the program says, whatever was there. Returns extents that were not in use before and must
+    /// be made accessible.
+    pub fn claim(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let opened = self.free.overlaps(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
+        for &(from, to) in &opened {
+            self.free.remove(from, to);
+        }
+        self.pool_free.remove(start, end);
+        self.mapped.insert(start, end);
+        opened
+    }
+
     /// Forgets `start..end`. Returns the whole extents that nothing uses any more.
     pub fn unmap(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let gone = self.mapped.overlaps(start, end);
@@ -261,6 +273,16 @@ mod tests {
         assert_eq!(closed, vec![(BASE, BASE + EXTENT), (BASE + 2 * EXTENT, BASE + 4 * EXTENT)]);
         assert_eq!(addresses.place(100 * EXTENT, 4096, false).unwrap().addr, BASE);
         assert_eq!(addresses.place(EXTENT, 4096, false), None);
+    }
+
+    #[test]
+    fn what_is_claimed_is_not_given_to_others() {
+        let mut addresses = Addresses::new(BASE, 3 * EXTENT);
+        assert_eq!(addresses.place(EXTENT, 4096, false).unwrap().addr, BASE);
+        assert_eq!(addresses.claim(BASE + EXTENT + 4096, BASE + EXTENT + 8192), vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
+        assert_eq!(addresses.extend(BASE + EXTENT, EXTENT), None);
+        assert_eq!(addresses.place(EXTENT, 4096, false).unwrap().addr, BASE + 2 * EXTENT);
+        assert_eq!(addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT), vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
     }
 
     #[test]

@@ -132,7 +132,8 @@ impl Core {
     /// Whether a sector is being read from the store: its place must not be given back before that has ended.
     fn is_fetching(&self, extent: usize, sector: usize) -> bool {
         let fetching = |block: BlockId| self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching);
-        self.extents[extent].in_frames > 0 && (fetching(BlockId::extent(ExtentNo(extent as u32))) || fetching(self.sector_block(extent, sector)))
+        self.extents[extent].in_frames > 0
+            && (fetching(BlockId::extent(ExtentNo(extent as u32))) || fetching(self.sector_block(extent, sector)))
     }
 
     fn sector_block(&self, extent: usize, sector: usize) -> BlockId {

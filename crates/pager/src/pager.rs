@@ -145,7 +145,7 @@ impl Pager {
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         let mut core = self.core.lock();
-        core.addresses.mapped.insert(start, end);
+        core.claim(start, end)?;
         core.make_plain(start, end)?;
         drop(core);
         self.discard(addr, len)?;
@@ -156,7 +156,7 @@ impl Pager {
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         let mut core = self.core.lock();
-        core.addresses.mapped.insert(start, end);
+        core.claim(start, end)?;
         core.mark_mixed(start, end);
         if prot == PROT_RW {
             core.addresses.special.remove(start, end);
@@ -226,7 +226,7 @@ impl Pager {
     pub fn release(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         let mut core = self.core.lock();
-        core.addresses.mapped.insert(start, end);
+        core.claim(start, end)?;
         core.mark_mixed(start, end);
         let _ = core.forget(start, end, By::Unmapped);
         core.addresses.foreign.insert(start, end);
@@ -321,6 +321,14 @@ impl Core {
     fn open_extents(&mut self, start: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         self.arena.protect(start, len, prot).map_err(PagerError::io("mprotect"))?;
         self.regions.insert(start, Default::default());
+        Ok(())
+    }
+
+    /// Takes a range into use that the program chose itself.
+    fn claim(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
+        for (from, to) in self.addresses.claim(start, end) {
+            self.open_extents(from, to - from, PROT_RW)?;
+        }
         Ok(())
     }
 
