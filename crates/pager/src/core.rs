@@ -301,6 +301,12 @@ impl Core {
     /// Says whether a block is mapped into the program, and keeps the accounts.
     pub fn set_resident(&mut self, block: BlockId, on: bool) {
         debug_assert_ne!(self.is_resident(block), on, "{block:?}");
+        assert_eq!(
+            self.extent(block).mode,
+            if block.is_huge() && self.sector_order < 9 { Mode::Huge } else { self.extent(block).mode },
+            "{block:?}"
+        );
+        assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
         let (sector, _) = self.sector_range(block);
         let (sectors, huge) = (self.sectors(), self.extent(block).mode == Mode::Huge);
         let extent = self.extent_mut(block);
@@ -361,6 +367,7 @@ impl Core {
 
     /// Puts a block that came to be in a frame on the books.
     pub fn enter(&mut self, block: BlockId, frame: Frame, phase: Phase) -> u32 {
+        assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
         self.stamp = self.stamp.wrapping_add(1);
         let entry = Block {
             frame,
@@ -464,8 +471,22 @@ impl Core {
         self.regions.range(..=addr).next_back().map_or(self.arena.base(), |(&start, _)| start)
     }
 
-    /// A frame with memory for a block of `order`, if that can be had at once. The flag: it is all zero.
-    pub fn take_frame(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
+    /// Runs `work` for an extent that has been given a mode but has nothing local yet: making room may drop the last piece of it, which
+    /// must not make it free to change its mode, or blocks of both modes would overlap.
+    pub fn keeping_mode<R>(&mut self, block: BlockId, work: impl FnOnce(&mut Core) -> R) -> R {
+        let (mode, flags) = (self.extent(block).mode, self.extent(block).flags);
+        let result = work(self);
+        let extent = self.extent_mut(block);
+        (extent.mode, extent.flags) = (mode, flags);
+        result
+    }
+
+    /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.
+    pub fn take_frame_for(&mut self, block: BlockId, zero_wanted: bool) -> Option<(Frame, bool)> {
+        self.keeping_mode(block, |core| core.take_frame(block.order(), zero_wanted))
+    }
+
+    fn take_frame(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
         let bytes = PAGE << order;
         loop {
             if let Some(taken) = self.frames.take_full(order, zero_wanted) {

@@ -2,7 +2,7 @@
 //! differs, and gives frames free.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::{self, Advise};
@@ -29,7 +29,8 @@ pub struct Evicting {
     freed: Vec<Loc>,
     chosen: Vec<usize>,
     forks: Vec<crate::fork::Child>,
-    rounds: u32,
+    /// When limits, statistics and children were last looked at.
+    tended: Instant,
     /// Rounds in which nothing could be done.
     fruitless: u32,
 }
@@ -51,6 +52,8 @@ struct Job {
 
 /// Blocks taken from the books at a time: the lock is never held long.
 const BATCH: usize = 8;
+/// Limits that were asked for are in force after so long at the latest.
+const TEND_EVERY: Duration = Duration::from_millis(50);
 /// Victims looked at for one that can be staged.
 const TRIES: usize = 4;
 /// Bytes of write-backs under way.
@@ -68,7 +71,7 @@ impl Evicting {
             freed: Vec::with_capacity(1024),
             chosen: Vec::with_capacity(BATCH),
             forks: Vec::new(),
-            rounds: 0,
+            tended: Instant::now(),
             fruitless: 0,
         }
     }
@@ -85,6 +88,9 @@ impl Evicting {
             self.chosen = chosen;
             moved |= self.reclaim_page_tables();
             self.fruitless = if moved { 0 } else { self.fruitless + 1 };
+            if self.tended.elapsed() > TEND_EVERY {
+                self.tend();
+            }
             if !moved {
                 self.rest();
             }
@@ -96,7 +102,7 @@ impl Evicting {
             wait_for(&self.channel.wait_fds(), 1);
             return;
         }
-        self.live.evict_bell.wait(Duration::from_millis(50));
+        self.live.evict_bell.wait(TEND_EVERY);
         self.tend();
         if self.fruitless > 0 {
             // What is wanted cannot be had now; trying at once again would only keep the lock from others.
@@ -106,7 +112,7 @@ impl Evicting {
 
     /// What is due now and then: limits that were asked for, statistics, children that have gone.
     fn tend(&mut self) {
-        self.rounds = self.rounds.wrapping_add(1);
+        self.tended = Instant::now();
         let mut core = self.core.lock();
         if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LIMIT_MIN) {
             core.set_limit(limit as usize);

@@ -346,7 +346,7 @@ impl Core {
     /// A touch of a block that the evictor is reading just now: the program gets a copy, the evictor keeps the frame to the end.
     fn rescue_copy(&mut self, block: BlockId) -> Answer {
         // A copy may pass the limit, but by little: otherwise the write-back is waited for.
-        let taken = match self.take_frame(block.order(), false) {
+        let taken = match self.take_frame_for(block, false) {
             Some((frame, _)) => Some(frame),
             None if self.local() + block.bytes() > self.limit + OVER_LIMIT_MAX => None,
             None => self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame)),
@@ -375,7 +375,7 @@ impl Core {
         let addr = self.addr(block);
         let origin = if stream { Origin::Stream } else { Origin::Fresh };
         if block.is_huge() && self.live.path == Path::Full {
-            let Some((frame, zero)) = self.take_frame(block.order(), true) else {
+            let Some((frame, zero)) = self.take_frame_for(block, true) else {
                 return self.no_room(block);
             };
             if !zero {
@@ -388,7 +388,7 @@ impl Core {
             }
             return Answer::Done;
         }
-        if !self.make_room(block.bytes()) {
+        if !self.keeping_mode(block, |core| core.make_room(block.bytes())) {
             return self.no_room(block);
         }
         match self.put_zeros(addr, block.bytes()) {

@@ -73,7 +73,7 @@ impl Fetcher {
         if core.quiesce {
             return Err(Wait::Busy);
         }
-        let Some((frame, zero)) = core.take_frame(block.order(), false) else {
+        let Some((frame, zero)) = core.take_frame_for(block, false) else {
             core.live.evict_bell.ring();
             return Err(Wait::Room);
         };
@@ -383,7 +383,7 @@ impl Core {
         if !self.addresses.is_plain(addr, addr + EXTENT) {
             return;
         }
-        let Some((frame, zero)) = self.take_frame(block.order(), true) else { return };
+        let Some((frame, zero)) = self.take_frame_for(block, true) else { return };
         if !zero {
             vm::zero(self.frames.addr(frame), block.bytes());
         }

@@ -139,7 +139,11 @@ impl Core {
         self.forked = true;
         self.quiesce = false;
         self.pending.clear();
-        self.own_removals.clear();
+        // A page table that the parent was giving back at that moment is not being given back here.
+        for (addr, _) in std::mem::take(&mut self.own_removals) {
+            let extent = (addr - self.arena.base()) / hiroma_units::EXTENT;
+            self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
+        }
         self.new_forks.clear();
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
