@@ -247,7 +247,12 @@ impl Evicting {
     fn reclaim_page_tables(&mut self) -> bool {
         let mut guard = self.core.lock();
         let core = &mut *guard;
+        if core.quiesce {
+            return false;
+        }
         let Some(extent) = core.reclaim_queue.pop() else { return false };
+        // A child forked in between would wait for ever for what is being given back here.
+        core.in_flight += 1;
         let addr = core.arena.base() + extent as usize * EXTENT;
         let arena = core.arena.clone();
         core.own_removals.push((addr, addr + EXTENT));
@@ -255,6 +260,7 @@ impl Evicting {
         // Without the lock: the kernel waits until the fault thread has read the event.
         let _ = arena.advise(addr, EXTENT, Advise::Drop);
         let mut core = self.core.lock();
+        core.in_flight -= 1;
         let extent = &mut core.extents[extent as usize];
         extent.set(flag::PAGE_TABLE, false);
         extent.set(flag::RECLAIMING, false);
