@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::{self, Advise};
+use hiroma_kernel::wait;
 use hiroma_policy::Origin;
 use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
@@ -13,7 +14,7 @@ use crate::content;
 use crate::control::Counter;
 use crate::core::{Core, LIMIT_MIN, Phase, ahead_pages};
 use crate::extent::{Copy, Mode, flag};
-use crate::fetch::{lost, wait_for};
+use crate::fetch::lost;
 use crate::live::{Live, Path};
 use crate::mover::TakeOut;
 use crate::store::{Channel, Completion, Token};
@@ -99,7 +100,7 @@ impl Evicting {
 
     fn rest(&mut self) {
         if self.channel.in_flight() > 0 {
-            wait_for(&self.channel.wait_fds(), 1);
+            wait::readable(&self.channel.wait_fds(), 1);
             return;
         }
         self.live.evict_bell.wait(TEND_EVERY);

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use hiroma_kernel::cpu;
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::uffd::Message;
-use hiroma_kernel::vm;
+use hiroma_kernel::{vm, wait};
 use hiroma_policy::{Origin, PrefetchRequest};
 use hiroma_units::{BlockId, EXTENT, Nanos, PAGE};
 
@@ -18,7 +18,7 @@ use crate::control::Counter;
 use crate::core::{Core, Phase, Wait};
 use crate::extent::{Copy, Mode, flag};
 use crate::fatal;
-use crate::fetch::{Fetcher, wait_for};
+use crate::fetch::Fetcher;
 use crate::live::{Live, Path};
 use crate::mover::PutIn;
 use crate::store::Channel;
@@ -106,7 +106,7 @@ impl Faulting {
             return;
         }
         let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
-        let ready = wait_for(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
+        let ready = wait::readable(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
         let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
         if woken || !self.waiting.is_empty() {
             self.retry();

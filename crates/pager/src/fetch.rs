@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hiroma_kernel::cpu;
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::vm;
+use hiroma_kernel::{vm, wait};
 use hiroma_policy::Origin;
 use hiroma_units::{BlockId, EXTENT, Loc, Nanos, PAGE};
 
@@ -298,7 +298,7 @@ impl Prefetching {
             let moved = self.fetcher.poll(&self.core);
             if !started && !moved {
                 if self.fetcher.is_busy() {
-                    wait_for(&self.fetcher.wait_fds(), 1);
+                    wait::readable(&self.fetcher.wait_fds(), 1);
                 } else {
                     self.live.fetch_bell.wait(Duration::from_millis(200));
                 }
@@ -397,11 +397,6 @@ impl Core {
         }
         self.publish();
     }
-}
-
-/// Sleeps until one of the descriptors is readable, at most `ms`. Which are, as bits.
-pub fn wait_for(fds: &[i32], ms: i64) -> u32 {
-    hiroma_kernel::wait::readable(fds, ms)
 }
 
 /// A store cannot be gone on with.
