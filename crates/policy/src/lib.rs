@@ -14,9 +14,11 @@
 //! | [`prefetch`] | what is fetched before it is asked for |
 //! | [`granularity`] | does an extent move whole or in sectors |
 //! | [`allocation`] | which server gets the next 2 MiB |
+//! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
 pub mod granularity;
+pub mod placement;
 pub mod prefetch;
 pub mod replacement;
 

@@ -12,13 +12,15 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("pager", &[]),
     ("server", &["policy", "pager"]),
     ("report", &["policy", "wire", "kernel", "pager", "server"]),
-    ("capi", &["policy", "wire", "server", "report"]),
-    ("preload", &["policy", "wire", "server", "report", "capi"]),
+    ("sim", &["wire", "kernel", "pager", "server", "report"]),
+    ("simlab", &["wire", "kernel", "pager", "server"]),
+    ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
+    ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
     ("cli", &["capi", "preload"]),
 ];
 
 /// Crates without IO, clocks and threads.
-const PURE: &[&str] = &["units", "policy", "wire"];
+const PURE: &[&str] = &["units", "policy", "wire", "sim"];
 
 /// Crates that may contain unsafe code, and only in modules that say `#![allow(unsafe_code)]`.
 const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload"];

@@ -1,0 +1,309 @@
+//! One simulated cluster: its nodes, network, disks, load and policies. Every default is the paper's (table 1); what the paper
+//! leaves out has its reason in `docs/simulation.md`.
+
+use std::sync::Arc;
+
+use hiroma_policy::placement::PlacementConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::trace::TraceRecord;
+
+/// Shape of the network.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TopologyKind {
+    /// `dims = [width, height]`; every node has four links.
+    #[default]
+    #[serde(rename = "torus2d")]
+    Torus2d,
+    /// `dims = [x, y, z]`; every node has six links.
+    #[serde(rename = "torus3d")]
+    Torus3d,
+    /// `dims = [nodes per leaf, leaves per pod, pods]`; switches above have as much bandwidth up as down.
+    FatTree,
+    /// `dims = [nodes per router, routers per group, groups]`; routers of a group and groups among each other are fully connected.
+    Dragonfly,
+    /// `dims = [nodes]`; one switch that is never the bottleneck.
+    FullBisection,
+}
+
+/// Shape and size of the network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopologyConfig {
+    /// Shape.
+    pub kind: TopologyKind,
+    /// Size; how many numbers and what they mean depends on `kind`.
+    pub dims: Vec<u32>,
+}
+
+/// How a message passes a node or a switch on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Switching {
+    /// It is received whole before it is sent on.
+    #[default]
+    StoreAndForward,
+    /// It is sent on as soon as its head is there.
+    CutThrough,
+}
+
+/// Links and messages.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Bandwidth of one link in one direction, bytes/s.
+    pub bytes_per_s: u64,
+    /// Time on the wire of one link, ns.
+    pub latency_ns: u64,
+    /// Time for which a message occupies a link besides its bytes: the work of sending it on, ns.
+    pub hop_overhead_ns: u64,
+    /// Time for which a message occupies the node that it is for, ns.
+    pub handler_ns: u64,
+    /// Size of a message without a page, and of the head of one with a page, bytes.
+    pub message_bytes: u64,
+    /// How messages pass nodes and switches.
+    pub switching: Switching,
+    /// Whether information for a whole domain is sent along a tree (torus only), not to one after the other.
+    pub multicast: bool,
+}
+
+/// Memory and processor of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Frames of local memory.
+    pub frames: u32,
+    /// Size of a page, bytes.
+    pub page_bytes: u64,
+    /// Time from one page access of a thread to its next, without faults, ns.
+    pub access_ns: u64,
+}
+
+/// Disks. They stand at nodes, at equal distances; every node uses the one of its part of the machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DiskConfig {
+    /// Disks in the whole machine.
+    pub count: u32,
+    /// Time of one access besides its bytes, ns.
+    pub access_ns: u64,
+    /// Transfer rate, bytes/s.
+    pub bytes_per_s: u64,
+    /// Accesses that a disk works on at the same time.
+    pub parallel: u32,
+}
+
+/// How sizes of programs spread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Spread {
+    /// All sizes are equally frequent (the paper's text).
+    #[default]
+    Uniform,
+    /// Bell-shaped; the limits are three standard deviations from the middle (the paper's table).
+    Normal,
+}
+
+/// Where the content of a page comes from that was never written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirstTouch {
+    /// It is zeros: nothing is transferred.
+    #[default]
+    Zero,
+    /// It is read from disk.
+    Disk,
+}
+
+/// Which nodes the threads of a process run on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadPlacement {
+    /// Each on a node drawn at random.
+    #[default]
+    Random,
+    /// On nodes with consecutive numbers, starting at one drawn at random.
+    Together,
+}
+
+/// Processes, threads and what they touch.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoadConfig {
+    /// Processes that arrive in the whole machine, per second (Poisson).
+    pub arrivals_per_s: f64,
+    /// Threads of a process: mean.
+    pub threads_mean: u32,
+    /// Threads of a process: standard deviation.
+    pub threads_sd: u32,
+    /// Where they run.
+    pub threads_on: ThreadPlacement,
+    /// Page accesses of a thread.
+    pub accesses: u32,
+    /// Smallest program, pages.
+    pub virtual_pages_min: u32,
+    /// Largest program, pages.
+    pub virtual_pages_max: u32,
+    /// How sizes in between spread.
+    pub virtual_spread: Spread,
+    /// Accesses in one phase.
+    pub phase_accesses: u32,
+    /// Phases that a thread is in at the same time.
+    pub phases_at_once: u32,
+    /// Standard deviation of the pages touched in a phase, in thousandths of the program's size.
+    pub locality_permille: u32,
+    /// Reads for every write.
+    pub reads_per_write: u32,
+    /// What pages hold that were never written.
+    pub first_touch: FirstTouch,
+    /// Instead of all that: page-outs and page-ins that were recorded.
+    #[serde(skip)]
+    pub trace: Option<Arc<[TraceRecord]>>,
+}
+
+/// Nodes that fail and come back.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FailureConfig {
+    /// Time between two failures in the whole machine, mean (Poisson), ns; 0 for none.
+    pub mean_between_ns: u64,
+    /// Time until a failed node is back, empty, ns.
+    pub repair_ns: u64,
+    /// Time until the sender of a message learns that the receiver does not answer, ns.
+    pub detect_ns: u64,
+}
+
+/// A fault built in on purpose, to see that the checkers catch it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Canary {
+    /// None.
+    #[default]
+    None,
+    /// A page that arrives is forgotten.
+    LosePage,
+    /// A page stays behind where it was fetched from.
+    KeepCopy,
+    /// A node takes one page more than it has frames.
+    OverfillNode,
+    /// A fault is never answered.
+    DropAnswer,
+    /// An old content of a page is delivered.
+    StaleContent,
+}
+
+/// How long, and what is looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunConfig {
+    /// Simulated time before measuring starts, ns.
+    pub warmup_ns: u64,
+    /// Simulated time that is measured, ns.
+    pub duration_ns: u64,
+    /// Whether, after that, arrivals stop and everything under way is finished.
+    pub drain: bool,
+    /// A fault that is not answered for this long means that the run is stuck, ns.
+    pub stuck_after_ns: u64,
+    /// Whether bytes are counted for every link ([`crate::Outcome::link_bytes`]).
+    pub count_links: bool,
+    /// Whether the checkers watch.
+    pub check: bool,
+    /// The fault built in on purpose.
+    pub canary: Canary,
+}
+
+/// One cluster and what it has to do.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Shape and size of the network.
+    pub topology: TopologyConfig,
+    /// Links and messages.
+    pub network: NetworkConfig,
+    /// Memory and processor of a node.
+    pub node: NodeConfig,
+    /// Disks.
+    pub disk: DiskConfig,
+    /// What it has to do.
+    pub load: LoadConfig,
+    /// The choices that are compared.
+    pub policy: PlacementConfig,
+    /// Nodes that fail.
+    pub failures: FailureConfig,
+    /// How long, and what is looked at.
+    pub run: RunConfig,
+}
+
+impl Default for TopologyConfig {
+    fn default() -> Self {
+        TopologyConfig { kind: TopologyKind::Torus2d, dims: vec![16, 16] }
+    }
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        NetworkConfig {
+            bytes_per_s: 100_000_000,
+            latency_ns: 0,
+            hop_overhead_ns: 50_000,
+            handler_ns: 50_000,
+            message_bytes: 64,
+            switching: Switching::StoreAndForward,
+            multicast: true,
+        }
+    }
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig { frames: 64, page_bytes: 8192, access_ns: 1000 }
+    }
+}
+
+impl Default for DiskConfig {
+    fn default() -> Self {
+        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 6_000_000, parallel: 1 }
+    }
+}
+
+impl Default for LoadConfig {
+    fn default() -> Self {
+        LoadConfig {
+            arrivals_per_s: 100.0,
+            threads_mean: 9,
+            threads_sd: 3,
+            threads_on: ThreadPlacement::Random,
+            accesses: 3600,
+            virtual_pages_min: 1,
+            virtual_pages_max: 128,
+            virtual_spread: Spread::Uniform,
+            phase_accesses: 60,
+            phases_at_once: 1,
+            locality_permille: 100,
+            reads_per_write: 10,
+            first_touch: FirstTouch::Zero,
+            trace: None,
+        }
+    }
+}
+
+impl Default for FailureConfig {
+    fn default() -> Self {
+        FailureConfig { mean_between_ns: 0, repair_ns: 500_000_000, detect_ns: 1_000_000 }
+    }
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        RunConfig {
+            warmup_ns: 500_000_000,
+            duration_ns: 1_000_000_000,
+            drain: false,
+            stuck_after_ns: 60_000_000_000,
+            count_links: false,
+            check: true,
+            canary: Canary::None,
+        }
+    }
+}

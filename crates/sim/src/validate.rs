@@ -1,0 +1,255 @@
+//! What is wrong with a configuration, said all at once.
+
+use std::fmt;
+
+use hiroma_policy::placement::{InformationKind, ReservationKind, ScopeKind};
+
+use crate::config::{Canary, Config, TopologyKind};
+
+/// Nodes, at most.
+pub const NODES_MAX: u64 = 4 << 20;
+/// Longest simulated time, ns: the event queue keeps 48 bits.
+pub const TIME_MAX_NS: u64 = 1 << 47;
+
+/// One thing that is wrong with a configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    /// The setting, as a path: `network.bytes_per_s`.
+    pub field: &'static str,
+    /// What is wrong, and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, field: &'static str, message: String) {
+        self.0.push(Problem { field, message });
+    }
+
+    fn range(&mut self, field: &'static str, value: u64, least: u64, most: u64) {
+        if !(least..=most).contains(&value) {
+            self.add(field, format!("{value} is out of range; allowed are {least} to {most}"));
+        }
+    }
+}
+
+impl Config {
+    /// Nodes of the machine; 0 if `topology.dims` makes no sense.
+    pub fn nodes(&self) -> u64 {
+        let wanted = self.dims_wanted().len();
+        if self.topology.dims.len() != wanted {
+            return 0;
+        }
+        self.topology.dims.iter().try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim))).unwrap_or(0)
+    }
+
+    fn dims_wanted(&self) -> &'static [&'static str] {
+        match self.topology.kind {
+            TopologyKind::Torus2d => &["width", "height"],
+            TopologyKind::Torus3d => &["x", "y", "z"],
+            TopologyKind::FatTree => &["nodes per leaf", "leaves per pod", "pods"],
+            TopologyKind::Dragonfly => &["nodes per router", "routers per group", "groups"],
+            TopologyKind::FullBisection => &["nodes"],
+        }
+    }
+
+    /// Hops between the two nodes that are farthest apart.
+    pub fn diameter(&self) -> u64 {
+        let dims = &self.topology.dims;
+        match self.topology.kind {
+            TopologyKind::Torus2d | TopologyKind::Torus3d => dims.iter().map(|&dim| u64::from(dim / 2)).sum(),
+            TopologyKind::FatTree => match dims[..] {
+                [_, 1, 1] => 2,
+                [_, _, 1] => 4,
+                _ => 6,
+            },
+            TopologyKind::Dragonfly => match dims[..] {
+                [_, 1, 1] => 2,
+                [_, _, 1] => 3,
+                _ => 5,
+            },
+            TopologyKind::FullBisection => 2,
+        }
+    }
+
+    /// Everything that is wrong with the configuration.
+    pub fn validate(&self) -> Result<(), Vec<Problem>> {
+        let mut problems = Problems(Vec::new());
+        self.check_machine(&mut problems);
+        self.check_load(&mut problems);
+        self.check_policy(&mut problems);
+        self.check_run(&mut problems);
+        if problems.0.is_empty() { Ok(()) } else { Err(problems.0) }
+    }
+
+    fn check_machine(&self, problems: &mut Problems) {
+        let (wanted, dims) = (self.dims_wanted(), &self.topology.dims);
+        let nodes = self.nodes();
+        if dims.len() != wanted.len() {
+            problems.add("topology.dims", format!("{} numbers given; this topology takes [{}]", dims.len(), wanted.join(", ")));
+        } else if !(2..=NODES_MAX).contains(&nodes) || dims.iter().any(|&dim| dim > 1 << 20) {
+            problems.add(
+                "topology.dims",
+                format!("{nodes} nodes are out of range; allowed are 2 to {NODES_MAX}, at most 1048576 in one direction"),
+            );
+        } else if self.topology.kind == TopologyKind::Dragonfly && u64::from(dims[2]) > u64::from(dims[1]) * u64::from(dims[1]) * 4 {
+            problems.add(
+                "topology.dims",
+                format!("{} groups are too many for {} routers in each; allowed are {}", dims[2], dims[1], u64::from(dims[1]).pow(2) * 4),
+            );
+        }
+        problems.range("network.bytes_per_s", self.network.bytes_per_s, 1000, 1 << 50);
+        problems.range("network.latency_ns", self.network.latency_ns, 0, 1_000_000_000);
+        problems.range("network.hop_overhead_ns", self.network.hop_overhead_ns, 0, 1_000_000_000);
+        problems.range("network.handler_ns", self.network.handler_ns, 0, 1_000_000_000);
+        problems.range("network.message_bytes", self.network.message_bytes, 1, 1 << 20);
+        problems.range("node.frames", self.node.frames.into(), 2, 1 << 24);
+        problems.range("node.page_bytes", self.node.page_bytes, 1, 1 << 30);
+        problems.range("node.access_ns", self.node.access_ns, 1, 1_000_000_000);
+        if nodes > 0 && !(1..=nodes).contains(&u64::from(self.disk.count)) {
+            problems.add("disk.count", format!("{} disks at {nodes} nodes; allowed are 1 to {nodes}", self.disk.count));
+        }
+        problems.range("disk.access_ns", self.disk.access_ns, 0, 10_000_000_000);
+        problems.range("disk.bytes_per_s", self.disk.bytes_per_s, 1000, 1 << 50);
+        problems.range("disk.parallel", self.disk.parallel.into(), 1, 1024);
+    }
+
+    fn check_load(&self, problems: &mut Problems) {
+        let load = &self.load;
+        if let Some(trace) = &load.trace {
+            let nodes = self.nodes();
+            if let Some(record) = trace.iter().find(|record| u64::from(record.node) >= nodes) {
+                problems.add("topology.dims", format!("the trace has a node {}, the machine only {nodes} nodes", record.node));
+            }
+            if trace.windows(2).any(|pair| pair[0].time_ns > pair[1].time_ns) {
+                problems.add("load", "the trace is not in the order of time".to_owned());
+            }
+            return;
+        }
+        if !(load.arrivals_per_s >= 0.001 && load.arrivals_per_s <= 1e9) {
+            problems.add("load.arrivals_per_s", format!("{} is out of range; allowed are 0.001 to 1000000000", load.arrivals_per_s));
+        }
+        problems.range("load.threads_mean", load.threads_mean.into(), 1, 1 << 16);
+        problems.range("load.threads_sd", load.threads_sd.into(), 0, load.threads_mean.into());
+        problems.range("load.accesses", load.accesses.into(), 1, 1 << 30);
+        problems.range("load.virtual_pages_max", load.virtual_pages_max.into(), 1, 1 << 24);
+        problems.range("load.virtual_pages_min", load.virtual_pages_min.into(), 1, load.virtual_pages_max.into());
+        problems.range("load.phase_accesses", load.phase_accesses.into(), 1, 1 << 30);
+        problems.range("load.phases_at_once", load.phases_at_once.into(), 1, 64);
+        problems.range("load.locality_permille", load.locality_permille.into(), 1, 10_000);
+        problems.range("load.reads_per_write", load.reads_per_write.into(), 0, 1_000_000);
+    }
+
+    fn check_policy(&self, problems: &mut Problems) {
+        let policy = &self.policy;
+        if policy.scope == ScopeKind::Domain && self.nodes() > 0 {
+            let most = self.diameter();
+            if !(1..=most).contains(&u64::from(policy.domain_radius)) {
+                let message =
+                    format!("a domain of radius {} is larger than the machine; allowed are 1 to {most} hops", policy.domain_radius);
+                problems.add("policy.domain_radius", message);
+            }
+            problems.range("policy.peers_max", policy.peers_max.into(), 1, 4096);
+        }
+        if policy.scope == ScopeKind::Gradient {
+            if !matches!(self.topology.kind, TopologyKind::Torus2d | TopologyKind::Torus3d) {
+                problems
+                    .add("policy.scope", "gradient needs nodes that are linked to each other; allowed with torus2d and torus3d".to_owned());
+            }
+            if policy.reservation != ReservationKind::None {
+                problems.add("policy.reservation", "gradient has nothing to reserve; allowed is none".to_owned());
+            }
+        }
+        if policy.information == InformationKind::Periodic {
+            problems.range("policy.period_ns", policy.period_ns, 1000, 1 << 40);
+        }
+        for (field, marks) in [("policy.high_permille", &policy.high_permille), ("policy.low_permille", &policy.low_permille)] {
+            if marks.iter().any(|&mark| mark > 1000) || marks.len() > 8 {
+                problems.add(field, format!("{marks:?}: allowed are up to 8 numbers from 0 to 1000 (thousandths of a node's memory)"));
+            }
+        }
+        problems.range("policy.attempts_max", policy.attempts_max.into(), 0, 200);
+        problems.range("policy.reserve_frames", policy.reserve_frames.into(), 1, 64);
+    }
+
+    fn check_run(&self, problems: &mut Problems) {
+        let (run, failures) = (&self.run, &self.failures);
+        problems.range("run.duration_ns", run.duration_ns, 1, TIME_MAX_NS / 2);
+        problems.range("run.warmup_ns", run.warmup_ns, 0, TIME_MAX_NS / 2);
+        problems.range("run.stuck_after_ns", run.stuck_after_ns, 1_000_000, TIME_MAX_NS);
+        if failures.mean_between_ns > 0 {
+            problems.range("failures.mean_between_ns", failures.mean_between_ns, 1000, TIME_MAX_NS);
+            problems.range("failures.repair_ns", failures.repair_ns, 1000, TIME_MAX_NS);
+        }
+        problems.range("failures.detect_ns", failures.detect_ns, 1, 1 << 40);
+        if run.canary != Canary::None && !run.check {
+            problems.add("run.canary", "a canary without checkers proves nothing; set run.check".to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
+        let mut config = Config::default();
+        change(&mut config);
+        config.validate().err().unwrap_or_default().iter().map(Problem::to_string).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_fine() {
+        assert_eq!(problems(|_| ()), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once_with_what_is_allowed() {
+        let found = problems(|config| {
+            config.disk.count = 257;
+            config.policy.domain_radius = 17;
+            config.load.arrivals_per_s = 0.0;
+        });
+        assert_eq!(
+            found,
+            [
+                "disk.count: 257 disks at 256 nodes; allowed are 1 to 256",
+                "load.arrivals_per_s: 0 is out of range; allowed are 0.001 to 1000000000",
+                "policy.domain_radius: a domain of radius 17 is larger than the machine; allowed are 1 to 16 hops",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_topology_says_which_numbers_it_takes() {
+        let found = problems(|config| config.topology.kind = TopologyKind::Torus3d);
+        assert_eq!(found, ["topology.dims: 2 numbers given; this topology takes [x, y, z]"]);
+        let found = problems(|config| config.topology.dims = vec![0, 16]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("0 nodes are out of range"), "{found:?}");
+    }
+
+    #[test]
+    fn no_number_makes_validation_panic() {
+        for dims in [vec![], vec![u32::MAX; 2], vec![u32::MAX; 3], vec![1, 1, 1]] {
+            for kind in
+                [TopologyKind::Torus2d, TopologyKind::Torus3d, TopologyKind::FatTree, TopologyKind::Dragonfly, TopologyKind::FullBisection]
+            {
+                assert!(
+                    !problems(|config| {
+                        config.topology.kind = kind;
+                        config.topology.dims = dims.clone();
+                    })
+                    .is_empty()
+                );
+            }
+        }
+    }
+}
