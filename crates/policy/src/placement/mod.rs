@@ -1,5 +1,31 @@
 //! Global page placement: which node of a cluster keeps a page that has to leave another one.
+//!
+//! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] puts them together for one node. The simulator
+//! and a live node make the same object from the same [`PlacementConfig`]: an event and the time go in, commands are appended to a
+//! buffer of the caller. A node knows of others what messages told it, and nothing else.
+//!
+//! | Module | Question | Paper |
+//! |---|---|---|
+//! | [`information`] | when are others told how much is free | 2.1 |
+//! | [`view`], [`gradient`] | who is asked: a domain, or neighbours only | 2.1 |
+//! | [`replacement`] | which page leaves | 2.2 |
+//! | [`choice`] | which node gets it | 2.3 |
+//! | [`failure`] | what if no frame is free there | 2.3 |
+//! | [`reservation`] | is a frame set aside before | 2.4 |
 
+pub mod choice;
 mod config;
+pub mod failure;
+pub mod gradient;
+pub mod information;
+mod placer;
+pub mod replacement;
+pub mod reservation;
+mod rng;
+pub mod view;
 
 pub use config::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
+pub use failure::Arrival;
+pub use placer::{Command, Event, Leaving, Placer, Shared};
+pub use rng::Rng;
+pub use view::{Avoid, Neighbourhood, Peer, View};

@@ -1,0 +1,118 @@
+//! The gradient model (section 2.1; Willebeek-LeMair and Reeves 1993): pages move one hop at a time towards the nearest free frame.
+
+use super::rng::Rng;
+use super::view::{Avoid, Peer};
+
+/// Most neighbours that a node has (3-D torus).
+pub const NEIGHBOURS_MAX: usize = 6;
+
+/// How far the nearest free frame is, as far as the neighbours said. Neighbours count as having room until they are heard of.
+#[derive(Clone, Debug)]
+pub struct Gradient {
+    neighbours: [u16; NEIGHBOURS_MAX],
+    count: u8,
+    own: u16,
+    /// Nowhere: farther than any node of the machine.
+    nowhere: u16,
+}
+
+impl Gradient {
+    /// A node with room and `count` neighbours in a machine of `diameter` hops.
+    pub fn new(count: u8, diameter: u16) -> Self {
+        assert!(usize::from(count) <= NEIGHBOURS_MAX, "a node has at most six neighbours");
+        Gradient { neighbours: [0; NEIGHBOURS_MAX], count, own: 0, nowhere: diameter.saturating_add(1) }
+    }
+
+    /// Hops to the nearest free frame; 0 if it is here.
+    pub fn proximity(&self) -> u16 {
+        self.own
+    }
+
+    fn renew(&mut self, has_room: bool) -> bool {
+        let least = self.neighbours[..usize::from(self.count)].iter().min().copied().unwrap_or(self.nowhere);
+        let own = if has_room { 0 } else { (least + 1).min(self.nowhere) };
+        std::mem::replace(&mut self.own, own) != own
+    }
+
+    /// Whether this node has a free frame now; whether its proximity changed, so that the neighbours are told.
+    pub fn room_changed(&mut self, has_room: bool) -> bool {
+        (self.own == 0) != has_room && self.renew(has_room)
+    }
+
+    /// A neighbour's proximity; whether this node's own changed, so that the neighbours are told.
+    pub fn told(&mut self, peer: Peer, proximity: u16) -> bool {
+        self.neighbours[usize::from(peer.0)] = proximity.min(self.nowhere);
+        self.own > 0 && self.renew(false)
+    }
+
+    /// The neighbour that a page goes to next; none if no free frame is known of. Ties are drawn.
+    pub fn next(&self, avoid: Avoid, rng: &mut Rng) -> Option<Peer> {
+        let (mut chosen, mut least, mut ties) = (None, self.nowhere, 1);
+        for (place, &proximity) in self.neighbours[..usize::from(self.count)].iter().enumerate() {
+            let peer = Peer(place as u16);
+            if proximity > least || proximity >= self.nowhere || avoid.has(peer) {
+                continue;
+            }
+            ties = if proximity < least { 1 } else { ties + 1 };
+            least = proximity;
+            if ties == 1 || rng.below(ties) == 0 {
+                chosen = Some(peer);
+            }
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::rng::Rng;
+    use proptest::prelude::*;
+
+    /// Nodes in a ring; messages arrive in order, one at a time, until nothing changes any more.
+    fn settle(rooms: &[bool]) -> Vec<u16> {
+        let nodes = rooms.len();
+        let mut ring = vec![Gradient::new(2, (nodes / 2) as u16); nodes];
+        let mut news: std::collections::VecDeque<usize> = (0..nodes).filter(|&node| ring[node].room_changed(rooms[node])).collect();
+        while let Some(node) = news.pop_front() {
+            let proximity = ring[node].proximity();
+            for (neighbour, side) in [((node + 1) % nodes, 0), ((node + nodes - 1) % nodes, 1)] {
+                if ring[neighbour].told(Peer(side), proximity) {
+                    news.push_back(neighbour);
+                }
+            }
+        }
+        ring.iter().map(Gradient::proximity).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn proximities_settle_at_the_distance_to_the_nearest_room(rooms in prop::collection::vec(prop::bool::weighted(0.2), 3..40)) {
+            let nodes = rooms.len();
+            let naive: Vec<u16> = (0..nodes)
+                .map(|node| {
+                    let far = (0..nodes).filter(|&other| rooms[other]).map(|other| node.abs_diff(other).min(nodes - node.abs_diff(other))).min();
+                    far.unwrap_or(nodes / 2 + 1) as u16
+                })
+                .collect();
+            prop_assert_eq!(settle(&rooms), naive);
+        }
+    }
+
+    #[test]
+    fn a_page_goes_down_the_gradient_and_nowhere_when_there_is_none() {
+        let mut gradient = Gradient::new(4, 8);
+        let mut rng = Rng::new(3);
+        for (peer, proximity) in [3, 1, 1, 2].into_iter().enumerate() {
+            gradient.told(Peer(peer as u16), proximity);
+        }
+        for _ in 0..50 {
+            assert!(matches!(gradient.next(Avoid::default(), &mut rng), Some(Peer(1 | 2))));
+        }
+        assert_eq!(gradient.next(Avoid([Some(Peer(1)), Some(Peer(2))]), &mut rng), Some(Peer(3)));
+        for peer in 0..4 {
+            gradient.told(Peer(peer), 9);
+        }
+        assert_eq!(gradient.next(Avoid::default(), &mut rng), None);
+    }
+}

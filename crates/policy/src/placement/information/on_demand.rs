@@ -1,0 +1,41 @@
+//! Bidding: who has a page to place asks all peers, and chooses when all have answered.
+
+/// The bids that one node waits for. Pages that come up meanwhile share the answers.
+#[derive(Clone, Debug, Default)]
+pub struct Bids {
+    missing: u32,
+}
+
+impl Bids {
+    /// Whether answers are missing.
+    pub fn under_way(&self) -> bool {
+        self.missing > 0
+    }
+
+    /// `peers` are being asked.
+    pub fn ask(&mut self, peers: u32) {
+        debug_assert_eq!(self.missing, 0, "one round of bids at a time");
+        self.missing = peers;
+    }
+
+    /// One answered, or cannot be reached; whether that was the last one.
+    pub fn answered(&mut self) -> bool {
+        let was = self.missing;
+        self.missing = was.saturating_sub(1);
+        was == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_ends_with_the_last_answer_and_not_again() {
+        let mut bids = Bids::default();
+        bids.ask(3);
+        let ends: Vec<bool> = (0..5).map(|_| bids.answered()).collect();
+        assert_eq!(ends, [false, false, true, false, false]);
+        assert!(!bids.under_way());
+    }
+}

@@ -1,0 +1,56 @@
+//! Every so often, whether anything changed or not.
+
+use super::Information;
+
+/// Tells every `period_ns`.
+#[derive(Clone, Debug)]
+pub struct Periodic {
+    period_ns: u64,
+    next_ns: u64,
+}
+
+impl Periodic {
+    /// Tells for the first time at `first_ns`: nodes should not all speak at once.
+    pub fn new(period_ns: u64, first_ns: u64) -> Self {
+        Periodic { period_ns: period_ns.max(1), next_ns: first_ns }
+    }
+}
+
+impl Information for Periodic {
+    fn free_changed(&mut self, _: u32) -> bool {
+        false
+    }
+
+    fn tick(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.next_ns {
+            return false;
+        }
+        // Whoever slept through several periods speaks once.
+        self.next_ns += ((now_ns - self.next_ns) / self.period_ns + 1) * self.period_ns;
+        true
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        Some(self.next_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_speaks_once_a_period_and_not_early() {
+        let mut periodic = Periodic::new(100, 30);
+        let spoken: Vec<u64> = (0..400).filter(|&now| periodic.tick(now)).collect();
+        assert_eq!(spoken, [30, 130, 230, 330]);
+    }
+
+    #[test]
+    fn who_slept_through_periods_speaks_once_and_keeps_the_beat() {
+        let mut periodic = Periodic::new(100, 30);
+        assert!(periodic.tick(777));
+        assert!(!periodic.tick(778));
+        assert_eq!(periodic.deadline_ns(), Some(830));
+    }
+}

@@ -1,0 +1,55 @@
+//! Random numbers that a policy draws: eight bytes of state, the same on every machine (splitmix64; Steele, Lea, Flood 2014).
+
+/// A generator that its owner seeds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The generator of this seed.
+    pub fn new(seed: u64) -> Self {
+        Rng(seed)
+    }
+
+    /// A generator for part `part` of something that has `seed`.
+    pub fn part(seed: u64, part: u64) -> Self {
+        let mut rng = Rng(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(17));
+        let state = rng.next_u64();
+        Rng(state ^ part)
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound` (greater than 0), each with the same chance to within 2^-32.
+    #[inline]
+    pub fn below(&mut self, bound: u32) -> u32 {
+        debug_assert!(bound > 0);
+        (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_splitmix64() {
+        let mut rng = Rng::new(1234567);
+        assert_eq!([rng.next_u64(), rng.next_u64()], [6457827717110365317, 3203168211198807973]);
+    }
+
+    #[test]
+    fn numbers_below_a_bound_come_equally_often() {
+        let mut rng = Rng::part(7, 9);
+        let mut seen = [0u32; 7];
+        (0..70_000).for_each(|_| seen[rng.below(7) as usize] += 1);
+        assert!(seen.iter().all(|&count| (9_600..10_400).contains(&count)), "{seen:?}");
+    }
+}
