@@ -1,0 +1,185 @@
+//! A cluster's file: a preset, and what is different from it.
+//!
+//! Besides the settings of [`Config`] a file may say, in the words of somebody who buys machines:
+//!
+//! | Key | Means |
+//! |---|---|
+//! | `preset` | what everything starts from; `paper` if it is left out |
+//! | `nodes` | `topology.dims` for so many nodes |
+//! | `node.memory_bytes` | `node.frames` for so much memory |
+//! | `disk.medium` | `disk.access_ns`, `disk.bytes_per_s` and `disk.parallel` of a kind of disk |
+
+use std::path::Path;
+
+use hiroma_sim::Config;
+use toml::{Table, Value};
+
+use crate::presets::{MEDIA, dims_of, preset, preset_names};
+use crate::settings::{Settings, SettingsError};
+
+/// Reads a cluster's file.
+pub fn read_cluster(path: &Path) -> Result<Config, SettingsError> {
+    cluster_of(Settings::read(path)?)
+}
+
+/// The cluster that a file, or the part of one, describes.
+pub fn cluster_of(mut settings: Settings) -> Result<Config, SettingsError> {
+    let config = config_of(&mut settings)?;
+    check(&config, &settings)?;
+    Ok(config)
+}
+
+/// The same without looking whether it makes sense, for those who still change something.
+pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
+    let base = match settings.take("preset") {
+        None => Config::default(),
+        Some(Value::String(name)) => preset(&name)
+            .ok_or_else(|| settings.complain("preset", format_args!("`preset`: there is no `{name}`, use one of {}", preset_names())))?
+            .config(),
+        Some(_) => return Err(settings.complain("preset", format_args!("`preset`: needed is a name, one of {}", preset_names()))),
+    };
+    let nodes = settings.take("nodes");
+    let memory = take_in(settings, "node", "memory_bytes");
+    let medium = take_in(settings, "disk", "medium");
+    let mut config = base;
+    if let Some(medium) = medium {
+        let names = MEDIA.map(|(name, _)| name).join(", ");
+        let found = medium.as_str().and_then(|medium| MEDIA.iter().find(|(name, _)| *name == medium));
+        let (_, medium) = found.ok_or_else(|| {
+            settings.complain("disk.medium", format_args!("`disk.medium`: there is no `{}`, use one of {names}", text_of(&medium)))
+        })?;
+        medium.apply(&mut config.disk);
+    }
+    let mut config = settings.over(&config)?;
+    if let Some(nodes) = nodes {
+        if settings.table().get("topology").and_then(|topology| topology.get("dims")).is_some() {
+            return Err(settings.complain("nodes", "`nodes`: `topology.dims` says the same already, leave one of them out"));
+        }
+        let dims = nodes.as_integer().and_then(|nodes| dims_of(config.topology.kind, u64::try_from(nodes).ok()?));
+        config.topology.dims = dims.ok_or_else(|| {
+            settings.complain("nodes", format_args!("`nodes`: {} is out of range; allowed are 2 to 4194304", text_of(&nodes)))
+        })?;
+    }
+    if let Some(memory) = memory {
+        if settings.table().get("node").and_then(|node| node.get("frames")).is_some() {
+            return Err(
+                settings.complain("node.memory_bytes", "`node.memory_bytes`: `node.frames` says the same already, leave one of them out")
+            );
+        }
+        config.node.frames = frames_of(&memory, config.node.page_bytes).map_err(|what| settings.complain("node.memory_bytes", what))?;
+    }
+    Ok(config)
+}
+
+/// Refuses what cannot be simulated: every problem with its line.
+pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> {
+    config.validate().map_err(|problems| {
+        let lines: Vec<String> = problems
+            .iter()
+            .map(|problem| settings.complain(problem.field, format_args!("`{}`: {}", problem.field, problem.message)).0)
+            .collect();
+        SettingsError(lines.join("\n"))
+    })
+}
+
+/// Takes `key` out of the file's table `table`.
+fn take_in(settings: &mut Settings, table: &str, key: &str) -> Option<Value> {
+    settings.table_mut().get_mut(table).and_then(Value::as_table_mut).and_then(|table: &mut Table| table.remove(key))
+}
+
+fn frames_of(memory: &Value, page_bytes: u64) -> Result<u32, String> {
+    let bytes = match memory {
+        Value::Integer(bytes) => *bytes,
+        Value::String(text) => crate::settings::number("memory_bytes", text).map_err(|what| format!("`node.memory_bytes`: {what}"))?,
+        other => return Err(format!("`node.memory_bytes`: `{}` is not a size", text_of(other))),
+    };
+    let pages = u64::try_from(bytes).ok().map(|bytes| bytes / page_bytes.max(1)).filter(|&pages| pages >= 2);
+    pages.and_then(|pages| u32::try_from(pages).ok()).ok_or_else(|| {
+        format!("`node.memory_bytes`: {bytes} bytes are out of range; allowed are 2 to 16777216 pages of {page_bytes} bytes")
+    })
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_policy::placement::PlacementKind;
+    use hiroma_sim::TopologyKind;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        Settings::parse("cluster.toml", text).and_then(cluster_of).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_papers_cluster() {
+        assert_eq!(read(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn a_file_says_what_is_different_from_its_preset() {
+        let config = read(
+            "preset = \"ethernet-100g\"\nnodes = 2000\n[node]\nmemory_bytes = \"1TiB\"\n[disk]\nmedium = \"sata\"\ncount = 20\n\
+             [policy]\nplacement = \"two_choices\"\n[network]\nbytes_per_s = \"50Gb/s\"\n",
+        )
+        .unwrap();
+        assert_eq!((config.nodes(), config.topology.kind), (2000, TopologyKind::FatTree));
+        assert_eq!((config.node.frames, config.node.page_bytes), (1 << 19, 2 << 20));
+        assert_eq!((config.disk.count, config.disk.parallel, config.disk.bytes_per_s), (20, 1, 520_000_000));
+        assert_eq!((config.policy.placement, config.network.bytes_per_s), (PlacementKind::TwoChoices, 6_250_000_000));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_line_and_what_is_allowed() {
+        for (text, message) in [
+            (
+                "preset = \"cray\"",
+                "cluster.toml:1: `preset`: there is no `cray`, use one of paper, ethernet-10g-sata, ethernet-25g, ethernet-100g, \
+                 ethernet-400g, infiniband-hdr, infiniband-ndr",
+            ),
+            ("\n[disk]\ncount = 300\n", "cluster.toml:3: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256"),
+            (
+                "[topology]\ndims = [4, 4]\n[disk]\ncount = 4\n[policy]\ndomain_radius = 5",
+                "cluster.toml:6: `policy.domain_radius`: a domain of radius 5 is larger than the machine; allowed are 1 to 4 hops",
+            ),
+            ("[load]\narrivals_per_s = 0", "cluster.toml:2: `load.arrivals_per_s`: 0 is out of range; allowed are 0.001 to 1000000000"),
+            (
+                "[network]\nbytes_per_s = 0",
+                "cluster.toml:2: `network.bytes_per_s`: 0 is out of range; allowed are 1000 to 1125899906842624",
+            ),
+            ("[node]\nframes = 1", "cluster.toml:2: `node.frames`: 1 is out of range; allowed are 2 to 16777216"),
+            (
+                "[node]\nmemory_bytes = \"8K\"",
+                "cluster.toml:2: `node.memory_bytes`: 8192 bytes are out of range; allowed are 2 to 16777216 pages of 8192 bytes",
+            ),
+            ("nodes = 0", "cluster.toml:1: `nodes`: 0 is out of range; allowed are 2 to 4194304"),
+            (
+                "nodes = 64\n[topology]\ndims = [8, 8]",
+                "cluster.toml:1: `nodes`: `topology.dims` says the same already, leave one of them out",
+            ),
+            ("[disk]\nmedium = \"tape\"", "cluster.toml:2: `disk.medium`: there is no `tape`, use one of nvme, sata, hdd"),
+            (
+                "[policy]\nplacment = \"random\"",
+                "cluster.toml:2: `policy.placment`: there is no key `placment`, use one of `scope`, `domain_radius`, `peers_max`, `information`, \
+                 `period_ns`, `high_permille`, `low_permille`, `placement`, `on_failure`, `attempts_max`, `reservation`, `reserve_frames`, \
+                 `replacement`, `count_own_sends`",
+            ),
+            (
+                "[policy]\nplacement = \"best\"",
+                "cluster.toml:2: `policy.placement`: there is no `best`, use one of `most_free`, `nearest`, `random`, `weighted_nearest`, \
+                 `two_choices`, `round_robin`, `fill`",
+            ),
+        ] {
+            assert_eq!(read(text).unwrap_err(), message, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_problem_with_what_the_preset_says_is_placed_at_what_changed_it() {
+        let message = read("nodes = 8\n").unwrap_err();
+        assert!(message.starts_with("cluster.toml: `disk.count`: 16 disks at 8 nodes; allowed are 1 to 8"), "{message}");
+    }
+}

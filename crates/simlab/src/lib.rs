@@ -1,0 +1,25 @@
+//! Experiments with the simulator: what is read from files, run many times on a few threads, and reported with confidence intervals.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`settings`], [`cluster`], [`presets`] | files to configurations; mistakes with their line |
+//! | [`lab`], [`jobs`] | runs, many at once |
+//! | [`single`], [`compare`] | one cluster; all policies on it |
+//! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
+//! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
+//! | [`atomic`] | files that are there as a whole or not at all |
+//!
+//! What is written to files and printed depends on the configuration and the seeds alone: not on the number of threads, shards or
+//! interruptions.
+
+pub mod atomic;
+pub mod cluster;
+pub mod compare;
+pub mod figures;
+pub mod jobs;
+pub mod lab;
+pub mod presets;
+pub mod settings;
+pub mod single;
+pub mod stats;
+pub mod trace;

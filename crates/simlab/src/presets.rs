@@ -1,0 +1,214 @@
+//! Clusters to start from: the paper's, and what one buys today.
+//!
+//! Figures of today's networks and disks are of the order that vendors and published measurements give (a switch passes a frame on in
+//! 0.1 to 0.5 µs, a one-sided read over InfiniBand takes 1 to 2 µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a
+//! SATA one in 150 µs); they are there to be overridden by one's own.
+
+use hiroma_sim::{Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind};
+
+/// A cluster to start from.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// How a file names it.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub title: &'static str,
+    build: fn() -> Config,
+}
+
+/// Bytes of a block in today's clusters: what moves as one.
+const BLOCK_BYTES: u64 = 2 << 20;
+const GIB: u64 = 1 << 30;
+
+/// All of them.
+pub const PRESETS: [Preset; 7] = [
+    Preset { name: "paper", title: "16 x 16 torus, 100 MB/s, 16 disks, 64 pages of 8 KB a node", build: Config::default },
+    Preset {
+        name: "ethernet-10g-sata",
+        title: "1,024 nodes of 64 GiB, 10 Gb/s Ethernet, a SATA disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_10G, 64 * GIB, &SATA),
+    },
+    Preset {
+        name: "ethernet-25g",
+        title: "1,024 nodes of 64 GiB, 25 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_25G, 64 * GIB, &NVME),
+    },
+    Preset {
+        name: "ethernet-100g",
+        title: "1,024 nodes of 256 GiB, 100 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_100G, 256 * GIB, &NVME),
+    },
+    Preset {
+        name: "ethernet-400g",
+        title: "1,024 nodes of 1 TiB, 400 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_400G, 1024 * GIB, &NVME),
+    },
+    Preset {
+        name: "infiniband-hdr",
+        title: "1,024 nodes of 256 GiB, 200 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_HDR, 256 * GIB, &NVME),
+    },
+    Preset {
+        name: "infiniband-ndr",
+        title: "1,024 nodes of 512 GiB, 400 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_NDR, 512 * GIB, &NVME),
+    },
+];
+
+/// Kinds of disks that a file can name.
+pub const MEDIA: [(&str, Medium); 3] = [("nvme", NVME), ("sata", SATA), ("hdd", HDD)];
+
+/// A kind of disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Medium {
+    access_ns: u64,
+    bytes_per_s: u64,
+    parallel: u32,
+}
+
+const NVME: Medium = Medium { access_ns: 80_000, bytes_per_s: 3_200_000_000, parallel: 8 };
+const SATA: Medium = Medium { access_ns: 150_000, bytes_per_s: 520_000_000, parallel: 1 };
+const HDD: Medium = Medium { access_ns: 8_000_000, bytes_per_s: 200_000_000, parallel: 1 };
+
+struct Network {
+    bits_per_s: u64,
+    /// Cable and switch.
+    latency_ns: u64,
+    /// Work of the receiving node for one message.
+    handler_ns: u64,
+}
+
+const ETHERNET_10G: Network = Network { bits_per_s: 10_000_000_000, latency_ns: 1_000, handler_ns: 10_000 };
+const ETHERNET_25G: Network = Network { bits_per_s: 25_000_000_000, latency_ns: 800, handler_ns: 10_000 };
+const ETHERNET_100G: Network = Network { bits_per_s: 100_000_000_000, latency_ns: 600, handler_ns: 5_000 };
+const ETHERNET_400G: Network = Network { bits_per_s: 400_000_000_000, latency_ns: 600, handler_ns: 3_000 };
+const INFINIBAND_HDR: Network = Network { bits_per_s: 200_000_000_000, latency_ns: 130, handler_ns: 1_000 };
+const INFINIBAND_NDR: Network = Network { bits_per_s: 400_000_000_000, latency_ns: 130, handler_ns: 1_000 };
+
+/// The preset of this name.
+pub fn preset(name: &str) -> Option<&'static Preset> {
+    PRESETS.iter().find(|preset| preset.name == name)
+}
+
+/// All names, for messages.
+pub fn preset_names() -> String {
+    PRESETS.map(|preset| preset.name).join(", ")
+}
+
+impl Preset {
+    /// The cluster as a configuration.
+    pub fn config(&self) -> Config {
+        (self.build)()
+    }
+}
+
+impl Medium {
+    /// Makes the disks of a machine such ones.
+    pub fn apply(&self, disk: &mut DiskConfig) {
+        (disk.access_ns, disk.bytes_per_s, disk.parallel) = (self.access_ns, self.bytes_per_s, self.parallel);
+    }
+}
+
+fn modern(kind: TopologyKind, network: &Network, memory_bytes: u64, medium: &Medium) -> Config {
+    let mut config = Config {
+        topology: TopologyConfig { kind, dims: dims_of(kind, 1024).expect("1,024 nodes make every shape") },
+        network: NetworkConfig {
+            bytes_per_s: network.bits_per_s / 8,
+            latency_ns: network.latency_ns,
+            hop_overhead_ns: 0,
+            handler_ns: network.handler_ns,
+            message_bytes: 128,
+            switching: Switching::CutThrough,
+            multicast: false,
+        },
+        ..Config::default()
+    };
+    config.disk.count = 64;
+    medium.apply(&mut config.disk);
+    set_memory(&mut config, memory_bytes, BLOCK_BYTES);
+    config
+}
+
+/// Gives every node `memory_bytes` in pages of `page_bytes`, and scales the programs to it as the paper does: they are up to twice as
+/// large as a node's memory, and a phase touches as much of them as its accesses allow.
+fn set_memory(config: &mut Config, memory_bytes: u64, page_bytes: u64) {
+    let frames = u32::try_from(memory_bytes / page_bytes).unwrap_or(u32::MAX);
+    // 2 MiB of content are worked on for a while before the next ones are: 20 us at 100 GB/s.
+    config.node = NodeConfig { frames, page_bytes, access_ns: 20_000 };
+    let load = &mut config.load;
+    load.virtual_pages_max = frames.saturating_mul(2);
+    load.accesses = frames.saturating_mul(2);
+    load.phase_accesses = (frames / 4).max(1);
+}
+
+/// The dimensions of a machine of `nodes` nodes in this shape, as square as they come; none if the number does not fit.
+pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
+    let nodes = u32::try_from(nodes).ok().filter(|&nodes| nodes > 0)?;
+    // The largest divisor up to the root.
+    let split = |nodes: u32, root: f64| (1..=(root.round() as u32).max(1)).rev().find(|part| nodes % part == 0).unwrap_or(1);
+    Some(match kind {
+        TopologyKind::FullBisection => vec![nodes],
+        TopologyKind::Torus2d => {
+            let width = split(nodes, f64::from(nodes).sqrt());
+            vec![nodes / width, width]
+        }
+        TopologyKind::Torus3d => {
+            let z = split(nodes, f64::from(nodes).cbrt());
+            let y = split(nodes / z, f64::from(nodes / z).sqrt());
+            vec![nodes / z / y, y, z]
+        }
+        TopologyKind::FatTree => {
+            let leaf = split(nodes, f64::from(nodes).sqrt().min(32.0));
+            let pod = split(nodes / leaf, f64::from(nodes / leaf).sqrt());
+            vec![leaf, nodes / leaf / pod, pod]
+        }
+        TopologyKind::Dragonfly => {
+            // With a nodes at a router, 2a routers in a group and up to 2a^2 groups, all links are used alike (Kim et al., 2008).
+            let router = split(nodes, (f64::from(nodes) / 4.0).powf(0.25).max(1.0));
+            let group = split(nodes / router, (f64::from(router) * 4.0).max(f64::from(nodes / router).sqrt()));
+            vec![router, group, nodes / router / group]
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_can_be_simulated_and_has_its_own_name() {
+        for preset in &PRESETS {
+            assert_eq!(preset.config().validate(), Ok(()), "{}", preset.name);
+            assert_eq!(PRESETS.iter().filter(|other| other.name == preset.name).count(), 1);
+            assert!(preset.name == "paper" || preset.config().nodes() == 1024, "{}", preset.name);
+        }
+        assert_eq!(preset("paper").unwrap().config(), Config::default());
+        assert!(preset("ethernet-1t").is_none());
+    }
+
+    #[test]
+    fn memory_is_that_of_the_title() {
+        for (name, gib) in [("ethernet-25g", 64), ("ethernet-400g", 1024), ("infiniband-hdr", 256)] {
+            let node = preset(name).unwrap().config().node;
+            assert_eq!(u64::from(node.frames) * node.page_bytes, gib * GIB, "{name}");
+        }
+    }
+
+    #[test]
+    fn shapes_hold_exactly_the_nodes_that_were_asked_for() {
+        for kind in
+            [TopologyKind::Torus2d, TopologyKind::Torus3d, TopologyKind::FatTree, TopologyKind::Dragonfly, TopologyKind::FullBisection]
+        {
+            for nodes in [4, 256, 1000, 4096, 100_000, 1_000_000] {
+                let mut config = Config::default();
+                config.topology = TopologyConfig { kind, dims: dims_of(kind, nodes).unwrap() };
+                config.policy.domain_radius = 1;
+                config.disk.count = 1;
+                assert_eq!(config.nodes(), nodes, "{kind:?} {:?}", config.topology.dims);
+                assert_eq!(config.validate(), Ok(()), "{kind:?} {:?}", config.topology.dims);
+            }
+        }
+        assert_eq!(dims_of(TopologyKind::Torus2d, 256), Some(vec![16, 16]));
+        assert_eq!(dims_of(TopologyKind::Torus2d, 0), None);
+    }
+}

@@ -1,0 +1,377 @@
+//! TOML files over a base of defaults, with the line of every key, so that a mistake is reported where it was made.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+/// One thing that is wrong with a file, or several: `file:line: what, and what is allowed`, a line each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SettingsError(pub String);
+
+/// A TOML file and where its keys are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name for messages.
+    name: String,
+    /// What the file says.
+    table: Table,
+    /// Line of every key, by dotted path.
+    lines: BTreeMap<String, usize>,
+}
+
+impl Settings {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Settings, SettingsError> {
+        let name = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|error| SettingsError(format!("{name}: {error}")))?;
+        Settings::parse(&name, &text)
+    }
+
+    /// Reads a text; `name` is for messages.
+    pub fn parse(name: &str, text: &str) -> Result<Settings, SettingsError> {
+        let document = DeTable::parse(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_of(text, span.start));
+            SettingsError(format!("{name}:{line}: not TOML: {}", error.message().replace('\n', ", ")))
+        })?;
+        let mut lines = BTreeMap::new();
+        let table = take_table(document.get_ref(), "", text, &mut lines);
+        Ok(Settings { name: name.to_owned(), table, lines })
+    }
+
+    /// What the file says.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The same, to be changed; lines stay those of the file.
+    pub fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// Takes out what the file says at a key of its top level.
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.table.remove(key)
+    }
+
+    /// A message about `key` (dotted), with its line or that of the table it would stand in.
+    pub fn complain(&self, key: &str, what: impl fmt::Display) -> SettingsError {
+        SettingsError(format!("{}: {what}", self.place(key)))
+    }
+
+    /// `file:line` of `key`, or of what is nearest to it.
+    pub fn place(&self, key: &str) -> String {
+        let mut known = key;
+        loop {
+            if let Some(line) = self.lines.get(known) {
+                return format!("{}:{line}", self.name);
+            }
+            match known.rsplit_once('.') {
+                Some((parent, _)) => known = parent,
+                None => return self.name.clone(),
+            }
+        }
+    }
+
+    /// The part of the file at table `key`, with lines of its own.
+    pub fn part(&self, key: &str) -> Settings {
+        let prefix = format!("{key}.");
+        let lines = self.lines.iter().filter_map(|(path, line)| Some((path.strip_prefix(&prefix)?.to_owned(), *line))).collect();
+        let table = self.table.get(key).and_then(Value::as_table).cloned().unwrap_or_default();
+        Settings { name: self.name.clone(), table, lines }
+    }
+
+    /// `base` with everything in it that the file says.
+    pub fn over<T: Serialize + DeserializeOwned>(&self, base: &T) -> Result<T, SettingsError> {
+        let mut merged = Table::try_from(base).map_err(|error| SettingsError(format!("{}: {error}", self.name)))?;
+        self.merge(&mut merged, &self.table, "")?;
+        self.typed(merged)
+    }
+
+    /// The file's own content as a `T`.
+    pub fn content<T: DeserializeOwned>(&self) -> Result<T, SettingsError> {
+        self.typed(self.table.clone())
+    }
+
+    fn typed<T: DeserializeOwned>(&self, table: Table) -> Result<T, SettingsError> {
+        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
+            let mut path = error.path().to_string();
+            let message = error.inner().message().replace('\n', ", ");
+            // The path to an unknown key ends at the table it stands in.
+            if let Some(unknown) = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) {
+                let inside = format!("{path}.{unknown}");
+                if !path.ends_with(unknown) && self.lines.contains_key(inside.trim_start_matches('.').trim_start_matches("..")) {
+                    path = inside;
+                }
+            }
+            let path = path.trim_matches('.');
+            let subject = if path.is_empty() || path == "?" { String::new() } else { format!("`{path}`: ") };
+            self.complain(path, format!("{subject}{}", spoken(&message)))
+        })
+    }
+
+    /// Puts `over` into `base`, table by table. Where the base has a number, a text with a unit is one too.
+    fn merge(&self, base: &mut Table, over: &Table, prefix: &str) -> Result<(), SettingsError> {
+        for (key, value) in over {
+            let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            match (base.get_mut(key), value) {
+                (Some(Value::Table(old)), Value::Table(new)) if !changes_kind(old, new) => self.merge(old, new, &path)?,
+                (Some(old @ Value::Integer(_)), Value::String(text)) => {
+                    *old = Value::Integer(number(key, text).map_err(|what| self.complain(&path, format!("`{path}`: {what}")))?);
+                }
+                _ => {
+                    base.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A table that says which of several kinds it is replaces one of another kind, of which nothing would fit.
+fn changes_kind(old: &Table, new: &Table) -> bool {
+    new.get("kind").is_some_and(|kind| old.get("kind") != Some(kind))
+}
+
+/// What serde says, in words for somebody who does not know serde.
+fn spoken(message: &str) -> String {
+    message
+        .replace("unknown field", "there is no key")
+        .replace("unknown variant", "there is no")
+        .replace("expected one of", "use one of")
+        .replace("there are no fields", "no keys are allowed here")
+        .replace(", expected `", ", use `")
+        .replace(", expected ", ", needed is ")
+        .replace("missing field", "missing key")
+        .replace("invalid type", "wrong type")
+        .replace("u32", "a whole number")
+        .replace("u64", "a whole number")
+        .replace("u16", "a whole number")
+        .replace("u8", "a whole number")
+        .replace("usize", "a whole number")
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
+}
+
+fn take_table(table: &DeTable<'_>, prefix: &str, text: &str, lines: &mut BTreeMap<String, usize>) -> Table {
+    let mut taken = Table::new();
+    for (key, value) in table {
+        let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        lines.insert(path.clone(), line_of(text, key.span().start));
+        taken.insert(key.get_ref().to_string(), take_value(value.get_ref(), &path, text, lines));
+    }
+    taken
+}
+
+fn take_value(value: &DeValue<'_>, path: &str, text: &str, lines: &mut BTreeMap<String, usize>) -> Value {
+    match value {
+        DeValue::String(string) => Value::String(string.to_string()),
+        // TOML's integers have 64 bits and a sign; what does not fit is shown to the reader of the error as a text.
+        DeValue::Integer(integer) => {
+            i64::from_str_radix(integer.as_str(), integer.radix()).map_or_else(|_| Value::String(integer.to_string()), Value::Integer)
+        }
+        DeValue::Float(float) => float.as_str().parse().map_or_else(|_| Value::String(float.to_string()), Value::Float),
+        DeValue::Boolean(boolean) => Value::Boolean(*boolean),
+        DeValue::Datetime(datetime) => Value::Datetime(*datetime),
+        DeValue::Array(array) => Value::Array(
+            array
+                .iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    let path = format!("{path}[{index}]");
+                    lines.insert(path.clone(), line_of(text, item.span().start));
+                    take_value(item.get_ref(), &path, text, lines)
+                })
+                .collect(),
+        ),
+        DeValue::Table(table) => Value::Table(take_table(table, path, text, lines)),
+    }
+}
+
+/// A text with a unit, as the whole number that a key of this name takes.
+pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
+    let kind = UNITS.iter().find(|kind| key.ends_with(kind.suffix)).ok_or_else(|| format!("`{text}` is not a whole number"))?;
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let (digits, unit) = (text[..end].replace('_', ""), text[end..].trim());
+    let refused = || {
+        let names: Vec<&str> = kind.units.iter().map(|(name, ..)| *name).filter(|name| !name.is_empty()).collect();
+        format!("`{text}` is not {}: write a number and one of {}", kind.what, names.join(", "))
+    };
+    let &(_, over, under) = kind.units.iter().find(|(name, ..)| *name == unit).ok_or_else(refused)?;
+    let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return Err(refused());
+    }
+    let scale = 10u128.pow(fraction.len() as u32);
+    let mantissa: u128 = format!("{whole}{fraction}").parse().map_err(|_| refused())?;
+    let exact = mantissa.checked_mul(over).ok_or_else(refused)?;
+    if exact % (scale * under) != 0 {
+        return Err(format!("`{text}` is not a whole number of {}", kind.base));
+    }
+    i64::try_from(exact / (scale * under)).map_err(|_| format!("`{text}` is too large"))
+}
+
+/// Units that a key may be written with, by the end of its name.
+struct Unit {
+    suffix: &'static str,
+    what: &'static str,
+    base: &'static str,
+    /// Name, and by what it has to be multiplied and divided.
+    units: &'static [(&'static str, u128, u128)],
+}
+
+const UNITS: [Unit; 4] = [
+    Unit {
+        suffix: "bytes_per_s",
+        what: "a rate",
+        base: "bytes per second",
+        units: &[
+            ("B/s", 1, 1),
+            ("kB/s", 1000, 1),
+            ("MB/s", 1_000_000, 1),
+            ("GB/s", 1_000_000_000, 1),
+            ("Mb/s", 1_000_000, 8),
+            ("Gb/s", 1_000_000_000, 8),
+        ],
+    },
+    Unit {
+        suffix: "_bytes",
+        what: "a size",
+        base: "bytes",
+        units: &[
+            ("", 1, 1),
+            ("B", 1, 1),
+            ("K", 1 << 10, 1),
+            ("KiB", 1 << 10, 1),
+            ("M", 1 << 20, 1),
+            ("MiB", 1 << 20, 1),
+            ("G", 1 << 30, 1),
+            ("GiB", 1 << 30, 1),
+            ("T", 1 << 40, 1),
+            ("TiB", 1 << 40, 1),
+        ],
+    },
+    Unit {
+        suffix: "_ns",
+        what: "a time",
+        base: "nanoseconds",
+        units: &[("ns", 1, 1), ("us", 1000, 1), ("ms", 1_000_000, 1), ("s", 1_000_000_000, 1)],
+    },
+    Unit { suffix: "_permille", what: "a share", base: "thousandths", units: &[("%", 10, 1)] },
+];
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+    #[serde(deny_unknown_fields)]
+    struct Machine {
+        nodes: u32,
+        links: Links,
+        shape: Shape,
+        order: Order,
+    }
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+    #[serde(deny_unknown_fields)]
+    struct Links {
+        latency_ns: u64,
+        rate_bytes_per_s: u64,
+        buffer_bytes: u64,
+        busy_permille: u32,
+    }
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+    #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+    enum Shape {
+        Torus { width: u32, height: u32 },
+        Star { arms: u32 },
+    }
+
+    #[derive(Serialize, Deserialize, Debug, PartialEq, Clone)]
+    #[serde(rename_all = "kebab-case")]
+    enum Order {
+        Fifo,
+        Lru,
+    }
+
+    fn base() -> Machine {
+        Machine {
+            nodes: 4,
+            links: Links { latency_ns: 1, rate_bytes_per_s: 2, buffer_bytes: 3, busy_permille: 4 },
+            shape: Shape::Torus { width: 2, height: 2 },
+            order: Order::Fifo,
+        }
+    }
+
+    fn read(text: &str) -> Result<Machine, String> {
+        Settings::parse("m.toml", text).and_then(|settings| settings.over(&base())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_the_file_does_not_say_stays() {
+        assert_eq!(read("").unwrap(), base());
+        let got = read("nodes = 9\n[links]\nlatency_ns = 7\n").unwrap();
+        assert_eq!((got.nodes, got.links.latency_ns, got.links.rate_bytes_per_s), (9, 7, 2));
+    }
+
+    #[test]
+    fn another_kind_takes_nothing_from_the_one_before() {
+        assert_eq!(read("[shape]\nwidth = 5").unwrap().shape, Shape::Torus { width: 5, height: 2 });
+        assert_eq!(read("[shape]\nkind = \"star\"\narms = 3").unwrap().shape, Shape::Star { arms: 3 });
+    }
+
+    #[test]
+    fn numbers_may_carry_their_units() {
+        let got =
+            read("[links]\nlatency_ns = \"1.5 us\"\nrate_bytes_per_s = \"25Gb/s\"\nbuffer_bytes = \"2MiB\"\nbusy_permille = \"87.5%\"")
+                .unwrap();
+        assert_eq!(got.links, Links { latency_ns: 1500, rate_bytes_per_s: 3_125_000_000, buffer_bytes: 2 << 20, busy_permille: 875 });
+    }
+
+    #[test]
+    fn a_mistake_is_reported_at_its_line_with_what_is_allowed() {
+        for (text, message) in [
+            ("nodes = 4\nnodez = 5", "m.toml:2: `nodez`: there is no key `nodez`, use one of `nodes`, `links`, `shape`, `order`"),
+            (
+                "\n[links]\nlatency = 4",
+                "m.toml:3: `links.latency`: there is no key `latency`, use one of `latency_ns`, `rate_bytes_per_s`, `buffer_bytes`, `busy_permille`",
+            ),
+            ("nodes = -1", "m.toml:1: `nodes`: invalid value: integer `-1`, needed is a whole number"),
+            ("nodes = true", "m.toml:1: `nodes`: wrong type: boolean `true`, needed is a whole number"),
+            ("order = \"lifo\"", "m.toml:1: `order`: there is no `lifo`, use `fifo` or `lru`"),
+            ("[shape]\nkind = \"ring\"", "m.toml:2: `shape.kind`: there is no `ring`, use `torus` or `star`"),
+            (
+                "[links]\nlatency_ns = \"1 min\"",
+                "m.toml:2: `links.latency_ns`: `1 min` is not a time: write a number and one of ns, us, ms, s",
+            ),
+            ("[links]\nlatency_ns = \"1.5 ns\"", "m.toml:2: `links.latency_ns`: `1.5 ns` is not a whole number of nanoseconds"),
+            ("nodes = \"many\"", "m.toml:1: `nodes`: `many` is not a whole number"),
+            ("nodes = 99999999999999999999", "m.toml:1: `nodes`: `99999999999999999999` is not a whole number"),
+            ("nodes = 1\nnodes = 2", "m.toml:2: not TOML: duplicate key"),
+            ("nodes = \n", "m.toml:1: not TOML: string values must be quoted, expected literal string"),
+        ] {
+            assert_eq!(read(text).unwrap_err(), message, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_the_file_lacks_is_placed_at_the_table_it_belongs_to() {
+        let settings = Settings::parse("m.toml", "nodes = 1\n[links]\nlatency_ns = 1\n").unwrap();
+        assert_eq!(settings.place("links.buffer_bytes"), "m.toml:2");
+        assert_eq!(settings.place("order"), "m.toml");
+        assert_eq!(settings.part("links").place("latency_ns"), "m.toml:3");
+    }
+}
