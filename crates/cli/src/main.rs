@@ -12,6 +12,7 @@ mod run;
 mod rundir;
 mod serve;
 mod show;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -31,7 +32,8 @@ Examples:
   hiroma run --local 1G -- sort -S 4G big.txt  far memory is compressed, then in a file
   hiroma serve --memory 8G                     lend memory to others
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
-  hiroma ctl PID --local 2G                    change the limit of a running program";
+  hiroma ctl PID --local 2G                    change the limit of a running program
+  hiroma sim compare cluster.toml              which placement policy suits a cluster";
 
 #[derive(Subcommand)]
 enum Command {
@@ -40,6 +42,7 @@ enum Command {
     Ctl(ctl::Args),
     Doctor(doctor::Args),
     Bench(Box<bench::BenchArgs>),
+    Sim(Box<sim::SimArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
     #[command(hide = true)]
     Demo(demo::Args),
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Bench(args) => bench::run(*args),
+        Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::main(args),
         Command::Man(args) => man::main(args),
     };

@@ -1,17 +1,23 @@
 //! Many runs on a few threads. Results stand in the order of the jobs, so that nothing shows how many threads there were.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
 /// Whether everybody should come to an end: set by Ctrl-C, or because something went wrong.
-#[derive(Debug, Default)]
-pub struct Stop(AtomicBool);
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Nobody has asked for an end yet.
-    pub const fn new() -> Stop {
-        Stop(AtomicBool::new(false))
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// The flag itself, for a signal handler.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
     }
 
     /// Asks for it.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`settings`], [`cluster`], [`presets`] | files to configurations; mistakes with their line |
 //! | [`lab`], [`jobs`] | runs, many at once |
-//! | [`single`], [`compare`] | one cluster; all policies on it |
+//! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
 //! | [`atomic`] | files that are there as a whole or not at all |
@@ -19,6 +19,7 @@ pub mod figures;
 pub mod jobs;
 pub mod lab;
 pub mod presets;
+pub mod replay;
 pub mod settings;
 pub mod single;
 pub mod stats;

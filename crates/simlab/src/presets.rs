@@ -100,6 +100,12 @@ impl Preset {
     pub fn config(&self) -> Config {
         (self.build)()
     }
+
+    /// The cluster as a file with all its settings.
+    pub fn to_toml(&self) -> String {
+        let settings = toml::to_string_pretty(&self.config()).expect("a configuration has no values that TOML lacks");
+        format!("# {}\n{settings}", self.title)
+    }
 }
 
 impl Medium {
@@ -184,6 +190,14 @@ mod tests {
         }
         assert_eq!(preset("paper").unwrap().config(), Config::default());
         assert!(preset("ethernet-1t").is_none());
+    }
+
+    #[test]
+    fn a_preset_written_out_is_read_back_as_it_was() {
+        for preset in &PRESETS {
+            let settings = crate::settings::Settings::parse("p.toml", &preset.to_toml()).unwrap();
+            assert_eq!(crate::cluster::cluster_of(settings), Ok(preset.config()), "{}", preset.name);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod children;
 pub mod content;
 mod far;
 mod job;
-mod machine;
+pub mod machine;
 mod peers;
 mod progress;
 mod stream;

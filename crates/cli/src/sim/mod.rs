@@ -1,0 +1,49 @@
+//! `hiroma sim`: which placement policy suits a cluster, before it is bought.
+
+mod progress;
+mod shared;
+mod single;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Simulates global page placement on a cluster: nodes that lend each other memory.
+///
+/// The same cluster and the same seed give the same result on any machine, however many threads or shards it takes.
+#[derive(clap::Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Shown by every subcommand.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    a file could not be written, or the like
+  2    refused: a file or an option makes no sense; nothing was run
+  3    a run got stuck: the simulator has a bug; the message names the seed
+  4    a run went wrong: the checkers found a broken rule; the message names the seed
+  5    a run crashed: the simulator has a bug
+  130  interrupted; a sweep goes on where it was when it is started again";
+
+#[derive(Subcommand)]
+enum What {
+    Run(single::RunArgs),
+    Compare(single::CompareArgs),
+    Replay(single::ReplayArgs),
+    Presets(single::PresetsArgs),
+}
+
+/// Does what was asked.
+pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
+    shared::tell_crashes_apart();
+    match args.what {
+        What::Run(args) => single::run(&args),
+        What::Compare(args) => single::compare(&args),
+        What::Replay(args) => single::replay(&args),
+        What::Presets(args) => single::presets(&args),
+    }
+}

@@ -1,0 +1,111 @@
+//! How far a simulation is: nothing for two seconds, then a bar with the time left on a terminal, and now and then a line elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// For how long nobody needs to be told anything.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two lines where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(15);
+
+/// Progress through a number of runs, told from any thread.
+pub struct Progress {
+    total: f64,
+    start: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    done: f64,
+    what: String,
+    bar: Option<ProgressBar>,
+    line_at: Option<Instant>,
+}
+
+impl Progress {
+    /// For `total` runs, or whatever is counted.
+    pub fn new(total: f64) -> Progress {
+        Progress { total: total.max(1e-9), start: Instant::now(), state: Mutex::default() }
+    }
+
+    /// Says what is going on from now.
+    pub fn starts(&self, what: &str) {
+        let mut state = self.state.lock().expect("nobody panics here");
+        state.what = what.to_owned();
+        if let Some(bar) = &state.bar {
+            bar.set_message(state.what.clone());
+        }
+    }
+
+    /// Adds `runs` to what is done.
+    pub fn advance(&self, runs: f64) {
+        let mut state = self.state.lock().expect("nobody panics here");
+        state.done += runs;
+        let elapsed = self.start.elapsed();
+        if elapsed < PATIENCE {
+            return;
+        }
+        let share = (state.done / self.total).clamp(0.0, 1.0);
+        if std::io::stderr().is_terminal() {
+            let what = state.what.clone();
+            let bar = state.bar.get_or_insert_with(|| bar(what));
+            bar.set_position((share * 1000.0) as u64);
+            bar.set_prefix(left(elapsed, share));
+        } else if state.line_at.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+            state.line_at = Some(Instant::now());
+            let separator = if state.what.is_empty() { "" } else { "  " };
+            eprintln!("[{:3.0} %] {}{separator}{}", share * 100.0, left(elapsed, share), state.what);
+        }
+    }
+
+    /// Prints a result.
+    pub fn print(&self, text: &str) {
+        let state = self.state.lock().expect("nobody panics here");
+        match &state.bar {
+            Some(bar) => bar.suspend(|| println!("{text}")),
+            None => println!("{text}"),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Ok(State { bar: Some(bar), .. }) = self.state.get_mut() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(what: String) -> ProgressBar {
+    let bar = ProgressBar::new(1000);
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}  {msg}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// What is left, if it goes on as it has gone so far.
+fn left(elapsed: Duration, share: f64) -> String {
+    if share <= 0.0 {
+        return "time left unknown".to_owned();
+    }
+    let left = elapsed.as_secs_f64() * (1.0 - share) / share;
+    if left > 90.0 { format!("about {:.0} min left", left / 60.0) } else { format!("about {left:.0} s left") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_follows_from_the_share_that_is_done() {
+        assert_eq!(left(Duration::from_secs(10), 0.5), "about 10 s left");
+        assert_eq!(left(Duration::from_secs(60), 0.1), "about 9 min left");
+        assert_eq!(left(Duration::from_secs(60), 0.0), "time left unknown");
+    }
+}

@@ -1,0 +1,130 @@
+//! What the subcommands share: options, exit codes, files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use hiroma_report::{Report, Section};
+use hiroma_sim::RunError;
+use hiroma_simlab::atomic::{check_writable, write_atomically};
+use hiroma_simlab::jobs::Stop;
+use hiroma_simlab::lab::LabError;
+use hiroma_simlab::single::seeds_from;
+
+use crate::bench::machine;
+use crate::{Failure, refuse};
+
+/// Exit codes of runs that failed; refusals are the command's own.
+pub const STUCK: u8 = 3;
+pub const WRONG: u8 = 4;
+pub const CRASHED: u8 = 5;
+pub const INTERRUPTED: u8 = 130;
+
+/// How often, and with how many threads.
+#[derive(clap::Args)]
+pub struct Runs {
+    /// First seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Runs at once [default: as many as there are processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+}
+
+/// Where results go besides the terminal.
+#[derive(clap::Args)]
+pub struct Files {
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write everything, with plots, as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+impl Runs {
+    /// `count` seeds from the first on.
+    pub fn seeds(&self, count: u32) -> Vec<u64> {
+        seeds_from(self.seed, count as usize)
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> usize {
+        self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
+}
+
+impl Files {
+    /// Refuses files that cannot be written, before anything is run.
+    pub fn check(&self) -> Result<()> {
+        [&self.json, &self.html].into_iter().flatten().try_for_each(|path| check(path))
+    }
+
+    /// Writes what was asked for.
+    pub fn write(&self, json: impl FnOnce() -> String, html: impl FnOnce() -> Report) -> Result<()> {
+        if let Some(path) = &self.json {
+            write(path, &json())?;
+        }
+        if let Some(path) = &self.html {
+            write(path, &html().to_html())?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a file that cannot be written.
+pub fn check(path: &Path) -> Result<()> {
+    check_writable(path).map_err(|error| refuse(format!("{}: {error}: choose another place", path.display())))
+}
+
+/// Writes a file whole or not at all.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    write_atomically(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))
+}
+
+/// A report of this machine and this command with these sections.
+pub fn report(title: &str, sections: Vec<Section>) -> Report {
+    Report {
+        title: title.to_owned(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        made_at: machine::now(),
+        machine: machine::look(),
+        sections,
+        ..Report::default()
+    }
+}
+
+/// A flag that Ctrl-C and the like set.
+pub fn stop_on_signals() -> Result<Stop> {
+    let stop = Stop::new();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, stop.flag()).context("listening to signals")?;
+    }
+    Ok(stop)
+}
+
+/// The failure of a run with the exit code that tells its kind.
+pub fn failed(error: LabError) -> anyhow::Error {
+    let code = match &error {
+        LabError::Failed { error: RunError::Config(_), .. } => crate::REFUSED,
+        LabError::Failed { error: RunError::Stuck(_), .. } => STUCK,
+        LabError::Failed { error: RunError::Wrong(_), .. } => WRONG,
+        LabError::Interrupted => INTERRUPTED,
+        _ => 1,
+    };
+    Failure { code, message: error.to_string() }.into()
+}
+
+/// From now on a panic, on whatever thread, ends the program with the exit code for it.
+pub fn tell_crashes_apart() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        eprintln!("hiroma: the simulator crashed; this is a bug: keep the configuration and the seed");
+        std::process::exit(CRASHED.into());
+    }));
+}
+
+/// What a file or a trace is refused with.
+pub fn refused(error: impl std::fmt::Display) -> anyhow::Error {
+    refuse(error.to_string())
+}

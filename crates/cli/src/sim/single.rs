@@ -1,0 +1,171 @@
+//! One cluster: `hiroma sim run`, `compare`, `replay`, `presets`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use hiroma_report::Section;
+use hiroma_report::Table;
+use hiroma_sim::Config;
+use hiroma_simlab::cluster::read_cluster;
+use hiroma_simlab::compare::{self, entrants};
+use hiroma_simlab::figures::Figures;
+use hiroma_simlab::lab::{Lab, jobs_of};
+use hiroma_simlab::presets::{PRESETS, preset};
+use hiroma_simlab::replay::replayed;
+use hiroma_simlab::trace::Trace;
+use hiroma_simlab::{presets, single};
+
+use super::progress::Progress;
+use super::shared::{self, Files, Runs};
+
+/// Simulates one cluster as a file describes it.
+///
+/// The file says what is different from its preset; `hiroma sim presets` lists them, and `hiroma sim presets NAME` writes one out with
+/// all its settings. Prints figures of the run, with 95 % confidence intervals if there is more than one seed.
+#[derive(clap::Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub struct RunArgs {
+    /// The cluster's file (TOML), or the name of a preset
+    #[arg(value_name = "CLUSTER")]
+    cluster: PathBuf,
+    /// Seeds to run, from the first on
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs all sensible policies on one cluster and ranks them by mean response.
+///
+/// Every policy meets the same processes at the same times (the same seeds), so that what separates two of them is the confidence
+/// interval of their differences seed by seed. Says so where the seeds do not tell two apart.
+#[derive(clap::Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub struct CompareArgs {
+    /// The cluster's file (TOML), or the name of a preset
+    #[arg(value_name = "CLUSTER")]
+    cluster: PathBuf,
+    /// Seeds for every policy, from the first on
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    seeds: u32,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Runs page-outs and page-ins that were recorded from live clients, instead of a generated load.
+///
+/// The trace is read as a whole or refused as a whole; docs/trace-format.md describes it.
+#[derive(clap::Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub struct ReplayArgs {
+    /// The trace
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// The cluster it runs on: a file (TOML) or the name of a preset; pages are as large as the trace's [default: paper, with as many
+    /// nodes as the trace has]
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<PathBuf>,
+    /// Run all sensible policies and rank them
+    #[arg(long)]
+    compare: bool,
+    #[command(flatten)]
+    runs: Runs,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// Lists the clusters to start from, or writes one out with all its settings.
+#[derive(clap::Args)]
+pub struct PresetsArgs {
+    /// The one to write out
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
+/// `hiroma sim run`.
+pub fn run(args: &RunArgs) -> Result<ExitCode> {
+    args.files.check()?;
+    let config = cluster(&args.cluster)?;
+    simulate(config, &args.runs.seeds(args.seeds), &args.runs, &args.files, "One cluster")
+}
+
+/// `hiroma sim compare`.
+pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
+    args.files.check()?;
+    let config = cluster(&args.cluster)?;
+    rank(&config, &args.runs.seeds(args.seeds), &args.runs, &args.files)
+}
+
+/// `hiroma sim replay`.
+pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
+    args.files.check()?;
+    let trace = Trace::read(&args.trace).map_err(shared::refused)?;
+    let base = args.cluster.as_ref().map(|path| cluster(path)).transpose()?;
+    let config = replayed(trace, base, &args.trace).map_err(shared::refused)?;
+    let seeds = args.runs.seeds(1);
+    if args.compare {
+        return rank(&config, &seeds, &args.runs, &args.files);
+    }
+    simulate(config, &seeds, &args.runs, &args.files, "A recorded load")
+}
+
+/// `hiroma sim presets`.
+pub fn presets(args: &PresetsArgs) -> Result<ExitCode> {
+    let Some(name) = &args.name else {
+        let mut table = Table::new("").text("preset").text("what it is");
+        for preset in &PRESETS {
+            table.row([preset.name, preset.title]);
+        }
+        print!("{}", table.to_text());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let found =
+        preset(name).ok_or_else(|| shared::refused(format_args!("there is no preset `{name}`: use one of {}", presets::preset_names())))?;
+    print!("{}", found.to_toml());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The cluster of a file, or a preset by its name.
+fn cluster(path: &std::path::Path) -> Result<Config> {
+    match path.to_str().and_then(preset) {
+        Some(preset) if !path.exists() => Ok(preset.config()),
+        _ => read_cluster(path).map_err(shared::refused),
+    }
+}
+
+fn simulate(config: Config, seeds: &[u64], runs: &Runs, files: &Files, title: &str) -> Result<ExitCode> {
+    println!("{}", single::seeds_text(seeds));
+    let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
+    let lab = Lab { threads: runs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let config = Arc::new(config);
+    let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
+    let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
+    let section = single::section(title, &config, seeds, &figures);
+    show(&progress, &section);
+    files.write(|| single::to_json(&config, seeds, &figures), || shared::report(title, vec![section]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rank(config: &Config, seeds: &[u64], runs: &Runs, files: &Files) -> Result<ExitCode> {
+    println!("{}", single::seeds_text(seeds));
+    let entrants = entrants(config);
+    let (stop, progress) = (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
+    let lab = Lab { threads: runs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
+    let section = comparison.section("Policies");
+    show(&progress, &section);
+    files.write(|| comparison.to_json(), || shared::report("Policies on one cluster", vec![section]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a section without its title and its first line, the seeds, which stand there already.
+fn show(progress: &Progress, section: &Section) {
+    let tables: Vec<String> = section.tables.iter().map(Table::to_text).collect();
+    progress.print(&format!("{}\n\n{}", section.text[1..].join("\n"), tables.join("\n").trim_end()));
+}
