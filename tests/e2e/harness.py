@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -18,8 +19,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 JOBS = HERE / "jobs"
 MIB = 1 << 20
+# The part of its memory that a job gets, and the least that `hiroma run` takes.
+SHARE = 0.25
+LOCAL_MIN_BYTES = 16 * MIB
 # What the limit may be passed by: buffers of the pager that are in use.
 SLACK_BYTES = 16 * MIB
+# Ends runs that hang; far from what any of them takes, on a busy machine too.
+PATIENCE_S = 600
+# A job is worth running far only if it natively needs so many times its limit: then most of it has to leave and to come back.
+NEED_MIN = 2
 # Exit code of a program whose store failed for good.
 STORE_FAILED = 75
 
@@ -45,7 +53,7 @@ class Outcome:
     output: bytes
     errors: str
     seconds: float
-    rss_bytes: int
+    rss_bytes: int = 0
     stats: dict = dataclasses.field(default_factory=dict)
 
 
@@ -133,49 +141,49 @@ class Bench:
         self.running.append(process)
         return process
 
-    def native(self, command, seconds=180, env=None):
+    def native(self, command, seconds=PATIENCE_S, env=None):
         """Runs to the end; output goes through files, so that a pipe never holds a program up."""
         out, err = self.fresh("out"), self.fresh("err")
         began = time.monotonic()
         with open(out, "wb") as stdout, open(err, "wb") as stderr:
             process = self.start(command, stdout=stdout, stderr=stderr, env={**os.environ, "LC_ALL": "C", **(env or {})})
-            usage = self.wait(process, seconds, command)
-        outcome = Outcome(process.returncode, out.read_bytes(), err.read_text(errors="replace"), time.monotonic() - began,
-                          usage.ru_maxrss * 1024)
+            self.wait(process, seconds, command)
+        outcome = Outcome(process.returncode, out.read_bytes(), err.read_text(errors="replace"), time.monotonic() - began)
         out.unlink()
         err.unlink()
         return outcome
 
     def wait(self, process, seconds, command):
         until = time.monotonic() + seconds
-        while True:
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
-                return usage
+        while process.poll() is None:
             if time.monotonic() > until:
                 raise Failure(f"{' '.join(map(str, command))[:200]}: not finished after {seconds} s\n{where(process.pid)}")
             time.sleep(0.01)
 
     def expected(self, command, **kwargs):
         """A native run that must work: what the far run is measured by."""
-        outcome = self.native(command, **kwargs)
+        rss = self.fresh("rss")
+        outcome = self.native([sys.executable, "-I", HERE / "measured.py", rss, *command], **kwargs)
         want(outcome.code == 0, f"natively: exit code {outcome.code}: {outcome.errors[-600:]}")
+        outcome.rss_bytes = int(rss.read_text())
         return outcome
 
     def run_command(self, local_bytes, command, stats, options=()):
         return [self.hiroma, "run", "--local", str(int(local_bytes)), "--stats", stats, *options, "--", *command]
 
-    def far(self, local_bytes, command, options=(), code=0, env=None, seconds=180, must_fetch=True):
-        """Runs under `hiroma run`; wants the exit code, a limit that held, and memory that really went far and came back."""
+    def far(self, native, command, options=(), code=0, env=None, seconds=PATIENCE_S):
+        """Runs under `hiroma run` with a share of what it needed natively; wants the exit code, a limit that held, and memory that
+        really went far and came back."""
+        local_bytes = share(native)
         stats_file = self.fresh("stats.json")
         outcome = self.native(self.run_command(local_bytes, command, stats_file, options), seconds=seconds, env=env)
         want(outcome.code == code, f"exit code {outcome.code}, not {code}: {outcome.errors[-1000:]}")
         if code == 0:
             outcome.stats = json.loads(stats_file.read_text())
             check_limit(outcome.stats, local_bytes)
-            if must_fetch:
-                want(sum(counter(outcome.stats, "fetched_bytes")) > 0, "nothing was fetched: the program did not run far")
+            fetched, far = (max(counter(outcome.stats, name)) for name in ["fetched_bytes", "far_bytes_max"])
+            want(fetched > 0, f"nothing was fetched: {native.rss_bytes / MIB:.1f} MiB natively, a limit of {local_bytes / MIB:.1f} MiB,"
+                 f" {far / MIB:.1f} MiB far at most")
         return outcome
 
     def serve(self, memory="2G", port=0):
@@ -191,8 +199,16 @@ class Bench:
             want(process.poll() is None, f"the memory server ended with code {process.poll()}: {text[-500:]}")
             return re.search(r"ready on 127\.0\.0\.1:(\d+)", text)
 
-        found = wait_for(ready, 20, "the memory server is ready")
+        found = wait_for(ready, 60, "the memory server is ready")
         return process, f"tcp://127.0.0.1:{found.group(1)}"
+
+
+def share(native):
+    """The limit for a job that was run natively."""
+    local_bytes = max(int(native.rss_bytes * SHARE), LOCAL_MIN_BYTES)
+    want(native.rss_bytes >= NEED_MIN * local_bytes,
+         f"the job is too small: it needs {native.rss_bytes / MIB:.1f} MiB, the limit would be {local_bytes / MIB:.1f} MiB")
+    return local_bytes
 
 
 def check_limit(stats, local_bytes):

@@ -8,13 +8,6 @@ from harness import JOBS, MIB, Skip, compile_job, need, want
 
 # Debian's own interpreter: the one that its NumPy belongs to.
 PYTHON = "/usr/bin/python3"
-SHARE = 0.25
-# The least that `hiroma run` takes.
-LOCAL_MIN_BYTES = 16 * MIB
-
-
-def quarter(outcome):
-    return max(int(outcome.rss_bytes * SHARE), LOCAL_MIN_BYTES)
 
 
 def summary(native, far):
@@ -28,7 +21,7 @@ def compared(bench, command, options=(), env=None, needs_output=True):
     want(native.output or not needs_output, "the native run printed nothing to compare")
     if bench.native_only:
         return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
-    far = bench.far(quarter(native), command, options=options, env=env)
+    far = bench.far(native, command, options=options, env=env)
     want(far.output == native.output, f"other output than natively: {first_difference(native.output, far.output)}")
     return summary(native, far)
 
@@ -76,7 +69,7 @@ def sort(bench, store):
         options = ["--store", f"file:{bench.dir}"]
     elif store == "compressed":
         options = ["--store", "compressed:1G"]
-    far = bench.far(quarter(native), command("far"), options=options)
+    far = bench.far(native, command("far"), options=options)
     want(same_file(bench.file("native"), bench.file("far")), "the outputs differ")
     return summary(native, far)
 
@@ -104,8 +97,8 @@ def pool(bench):
 
 
 def pipeline(bench):
-    """Several programs at once, started by a shell; each has a limit of its own."""
-    lines = numbers_file(bench, 600_000, 1 << 18)
+    """Several programs at once, started by a shell; each has a limit of its own, a quarter of what the largest needs."""
+    lines = numbers_file(bench, 1_000_000, 1 << 18)
     counts = bench.file("counts")
     script = f"sort -S 64M {lines} | uniq -c | sort -S 64M -k1,1nr -k2,2 > {counts}; head -n 50 {counts}; sha256sum < {counts}"
     return compared(bench, [need("sh", "dash"), "-c", script])
@@ -120,7 +113,7 @@ def compiler(bench):
     target.unlink()
     if bench.native_only:
         return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
-    far = bench.far(quarter(native), command)
+    far = bench.far(native, command)
     want(target.read_bytes() == expected, "another object file than natively")
     return summary(native, far)
 
@@ -140,13 +133,13 @@ def xz(bench):
     native = bench.expected(compress)
     if bench.native_only:
         return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
-    far = bench.far(quarter(native), compress)
+    far = bench.far(native, compress)
     want(far.output == native.output, "compressed differently")
     packed.write_bytes(far.output)
     restore = [program, "-T2", "-d", "-k", "-c", packed]
     unpacked = bench.expected(restore)
     want(unpacked.output == text.read_bytes(), "what was compressed far does not unpack natively to the text")
-    back = bench.far(quarter(unpacked), restore, must_fetch=False)
+    back = bench.far(unpacked, restore)
     want(back.output == unpacked.output, "unpacked differently")
     return summary(native, far)
 
