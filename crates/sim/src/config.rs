@@ -92,6 +92,19 @@ pub struct DiskConfig {
     pub bytes_per_s: u64,
     /// Accesses that a disk works on at the same time.
     pub parallel: u32,
+    /// How the times of single accesses spread.
+    pub time: DiskTime,
+}
+
+/// How the times of single accesses to a disk spread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskTime {
+    /// All take the same time.
+    #[default]
+    Fixed,
+    /// Exponentially, with that time as the mean.
+    Exponential,
 }
 
 /// How sizes of programs spread.
@@ -263,7 +276,7 @@ impl Default for NodeConfig {
 
 impl Default for DiskConfig {
     fn default() -> Self {
-        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 6_000_000, parallel: 1 }
+        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 6_000_000, parallel: 1, time: DiskTime::Fixed }
     }
 }
 

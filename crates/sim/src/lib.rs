@@ -4,15 +4,24 @@
 //! Pure: no IO, no clock, no thread. [`run`] takes a [`Config`] and a seed and gives an [`Outcome`]; the same two give the same
 //! outcome, to the last bit, on any machine.
 
+mod check;
 mod config;
+mod disk;
+mod engine;
 mod error;
 mod histogram;
+mod load;
+mod message;
+mod network;
 mod outcome;
+mod queue;
+mod random;
+mod topology;
 mod trace;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, FailureConfig, FirstTouch, LoadConfig, NetworkConfig, NodeConfig, RunConfig, Spread, Switching,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, LoadConfig, NetworkConfig, NodeConfig, RunConfig, Spread, Switching,
     ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{Progress, RunError, Stuck, Violation};
@@ -26,6 +35,12 @@ pub use validate::Problem;
 /// `control` is called every now and then; when it answers `false` the run ends with [`RunError::Stopped`].
 pub fn run(config: &Config, seed: u64, control: &mut dyn FnMut(Progress) -> bool) -> Result<Outcome, RunError> {
     config.validate().map_err(RunError::Config)?;
-    let _ = control;
-    Ok(Outcome { seed, ..Outcome::default() })
+    engine::Engine::new(config, seed).run(control)
+}
+
+/// Memory that the idle machine of a configuration takes, bytes for each node.
+pub fn bytes_per_idle_node(config: &Config) -> Result<u64, RunError> {
+    config.validate().map_err(RunError::Config)?;
+    let engine = engine::Engine::new(config, 0);
+    Ok(engine.heap_bytes() as u64 / config.nodes())
 }

@@ -99,11 +99,9 @@ impl Config {
                 "topology.dims",
                 format!("{nodes} nodes are out of range; allowed are 2 to {NODES_MAX}, at most 1048576 in one direction"),
             );
-        } else if self.topology.kind == TopologyKind::Dragonfly && u64::from(dims[2]) > u64::from(dims[1]) * u64::from(dims[1]) * 4 {
-            problems.add(
-                "topology.dims",
-                format!("{} groups are too many for {} routers in each; allowed are {}", dims[2], dims[1], u64::from(dims[1]).pow(2) * 4),
-            );
+        } else if self.topology.kind == TopologyKind::Dragonfly && (dims[2] > 4096 || dims[1] > 4096) {
+            let message = format!("{} groups of {} routers are too many; allowed are 1 to 4096 of either", dims[2], dims[1]);
+            problems.add("topology.dims", message);
         }
         problems.range("network.bytes_per_s", self.network.bytes_per_s, 1000, 1 << 50);
         problems.range("network.latency_ns", self.network.latency_ns, 0, 1_000_000_000);
@@ -184,7 +182,9 @@ impl Config {
         problems.range("run.duration_ns", run.duration_ns, 1, TIME_MAX_NS / 2);
         problems.range("run.warmup_ns", run.warmup_ns, 0, TIME_MAX_NS / 2);
         problems.range("run.stuck_after_ns", run.stuck_after_ns, 1_000_000, TIME_MAX_NS);
-        if failures.mean_between_ns > 0 {
+        if failures.mean_between_ns > 0 && self.load.trace.is_some() {
+            problems.add("failures.mean_between_ns", "nodes do not fail while a recording is replayed; allowed is 0".to_owned());
+        } else if failures.mean_between_ns > 0 {
             problems.range("failures.mean_between_ns", failures.mean_between_ns, 1000, TIME_MAX_NS);
             problems.range("failures.repair_ns", failures.repair_ns, 1000, TIME_MAX_NS);
         }

@@ -122,6 +122,9 @@ pub enum Command {
     SendToDisk(Leaving),
 }
 
+/// Frames that a node never promises to others: it could not work at all without them.
+const OWN_FRAMES_MIN: u32 = 2;
+
 /// What the placers of all nodes of one kind have in common.
 #[derive(Clone, Debug)]
 pub struct Shared {
@@ -138,6 +141,11 @@ impl Shared {
     pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
         Shared { around: Arc::new(Neighbourhood::new(hops, frames)), marks, frames, diameter, config }
+    }
+
+    /// Number of peers.
+    pub fn peers(&self) -> u16 {
+        self.around.hops.len() as u16
     }
 }
 
@@ -240,7 +248,7 @@ impl Placer {
             Event::BidAsked { node } => commands.push(Command::AnswerBid { node, free: self.free }),
             Event::Bid { peer, free } => self.bid(peer, free, commands),
             Event::ReservationAsked { node } => {
-                let free = self.free;
+                let free = self.free.saturating_sub(OWN_FRAMES_MIN);
                 let granted = self.dealings().promises.ask(node, free);
                 commands.push(Command::AnswerReservation { node, granted });
             }

@@ -1,0 +1,225 @@
+//! Checkers outside the model. They see what is physically done with pages, frames and messages, keep their own books, and object
+//! when a rule is broken: no page lost, none in two places, none with old content, no node with more pages than frames, every
+//! fault answered, as many messages received as sent.
+
+use crate::error::Violation;
+use crate::message::Message;
+
+/// Where a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Nowhere: never written, or thrown away on purpose.
+    Nowhere,
+    /// Taken from one place and not yet put to another; never between events.
+    Moving,
+    /// In a frame of a node.
+    Frame(u32),
+    /// In the hands of a node that has no frame for it.
+    Hand(u32),
+    /// In a message.
+    Message(u32),
+    /// On a disk.
+    Disk(u32),
+    /// With the program itself (replayed recordings: no frame is simulated).
+    Program,
+    /// Lost with a node, which is known.
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    place: Place,
+    content: u32,
+}
+
+/// The books of the checkers. All methods do nothing when checking is off.
+#[derive(Debug)]
+pub struct Checker {
+    on: bool,
+    pages: Vec<Vec<Seen>>,
+    /// Pages in the frames of each node.
+    in_frames: Vec<u32>,
+    frames: u32,
+    sent: u64,
+    received: u64,
+    faults: u64,
+    checks: u64,
+    objection: Option<String>,
+}
+
+impl Checker {
+    /// Books for `nodes` empty nodes of `frames` frames.
+    pub fn new(on: bool, nodes: u32, frames: u32) -> Self {
+        Checker {
+            on,
+            pages: Vec::new(),
+            in_frames: if on { vec![0; nodes as usize] } else { Vec::new() },
+            frames,
+            sent: 0,
+            received: 0,
+            faults: 0,
+            checks: 0,
+            objection: None,
+        }
+    }
+
+    /// What was checked, number of times.
+    pub fn checks(&self) -> u64 {
+        self.checks
+    }
+
+    /// The first rule that was broken, if any.
+    #[inline]
+    pub fn objects(&self) -> bool {
+        self.objection.is_some()
+    }
+
+    /// Takes the objection, with when it came up.
+    pub fn violation(&mut self, now_ns: u64, event: u64) -> Option<Violation> {
+        self.objection.take().map(|what| Violation { now_ns, event, what })
+    }
+
+    fn object(&mut self, what: impl FnOnce() -> String) {
+        self.objection.get_or_insert_with(what);
+    }
+
+    /// Table `table` has `pages` pages that were never written.
+    pub fn table(&mut self, table: u32, pages: u32) {
+        if self.on {
+            let table = table as usize;
+            if table >= self.pages.len() {
+                self.pages.resize_with(table + 1, Vec::new);
+            }
+            if let Some(page) =
+                self.pages[table].iter().position(|seen| !matches!(seen.place, Place::Nowhere | Place::Lost | Place::Disk(_)))
+            {
+                let place = self.pages[table][page].place;
+                self.object(|| format!("table {table} is used again while its page {page} is at {place:?}"));
+            }
+            self.pages[table].clear();
+            self.pages[table].resize(pages as usize, Seen { place: Place::Nowhere, content: 0 });
+        }
+    }
+
+    /// A page is taken from `place`.
+    #[inline]
+    pub fn take(&mut self, table: u32, page: u32, place: Place) {
+        if self.on {
+            self.checks += 1;
+            let seen = &mut self.pages[table as usize][page as usize];
+            let was = std::mem::replace(&mut seen.place, Place::Moving);
+            if was != place {
+                self.object(|| format!("page {page} of table {table} is taken from {place:?} but is at {was:?}"));
+            }
+            if let Place::Frame(node) = place {
+                self.in_frames[node as usize] = self.in_frames[node as usize].saturating_sub(1);
+            }
+        }
+    }
+
+    /// A page that was taken is put to `place`.
+    #[inline]
+    pub fn put(&mut self, table: u32, page: u32, place: Place, content: u32) {
+        if self.on {
+            self.checks += 1;
+            let seen = &mut self.pages[table as usize][page as usize];
+            let (was, latest) = (std::mem::replace(&mut seen.place, place), seen.content);
+            if !matches!(was, Place::Moving | Place::Nowhere) {
+                self.object(|| format!("page {page} of table {table} is in two places: {was:?} and {place:?}"));
+            }
+            if content != latest && place != Place::Nowhere {
+                self.object(|| {
+                    format!("page {page} of table {table} is put to {place:?} with content {content}, but was written {latest} times")
+                });
+            }
+            if let Place::Frame(node) = place {
+                self.in_frames[node as usize] += 1;
+                let (pages, frames) = (self.in_frames[node as usize], self.frames);
+                if pages > frames {
+                    self.object(|| format!("node {node} holds {pages} pages in {frames} frames"));
+                }
+            }
+        }
+    }
+
+    /// A page with nothing written to it since it was read is dropped: `content` must be what is left, and zeros are content 0.
+    pub fn drop_clean(&mut self, table: u32, page: u32, place: Place, content: u32, left: Place) {
+        self.take(table, page, place);
+        self.put(table, page, left, content);
+    }
+
+    /// A page that was taken is lost with a node, and that is known.
+    pub fn lost(&mut self, table: u32, page: u32) {
+        if self.on {
+            self.pages[table as usize][page as usize].place = Place::Lost;
+        }
+    }
+
+    /// A page is written.
+    #[inline]
+    pub fn write(&mut self, table: u32, page: u32, node: u32) {
+        if self.on {
+            let seen = &mut self.pages[table as usize][page as usize];
+            seen.content += 1;
+            let place = seen.place;
+            if place != Place::Frame(node) && place != Place::Program {
+                self.object(|| format!("page {page} of table {table} is written at node {node} but is at {place:?}"));
+            }
+        }
+    }
+
+    /// A message is on its way.
+    #[inline]
+    pub fn sent(&mut self) {
+        self.sent += 1;
+    }
+
+    /// A message arrived and is gone.
+    #[inline]
+    pub fn received(&mut self, slot: u32, message: &Message) {
+        if self.on {
+            self.received += 1;
+            if message.kind.has_page() {
+                let place = self.pages[message.table as usize][message.page as usize].place;
+                if place == Place::Message(slot) {
+                    let Message { kind, table, page, target, .. } = *message;
+                    self.object(|| format!("page {page} of table {table} was lost at node {target}: nobody took it from a {kind:?}"));
+                }
+            }
+        }
+    }
+
+    /// A thread waits for a page.
+    pub fn fault(&mut self) {
+        self.faults += 1;
+    }
+
+    /// It goes on, or is gone.
+    pub fn answered(&mut self) {
+        if self.on && self.faults == 0 {
+            self.object(|| "a fault was answered twice".to_owned());
+        }
+        self.faults = self.faults.saturating_sub(1);
+    }
+
+    /// Holds the books against the model's: messages under way, faults waiting, pages in frames by node.
+    pub fn audit(&mut self, under_way: usize, waiting: u64, mut in_frames: impl FnMut(u32) -> u32) {
+        if !self.on {
+            return;
+        }
+        let (sent, received, faults) = (self.sent, self.received, self.faults);
+        if sent != received + under_way as u64 {
+            self.object(|| format!("{sent} messages were sent, {received} received, but {under_way} are under way"));
+        }
+        if faults != waiting {
+            self.object(|| format!("{faults} faults are not answered, but {waiting} threads wait"));
+        }
+        for node in 0..self.in_frames.len() as u32 {
+            let (seen, model) = (self.in_frames[node as usize], in_frames(node));
+            self.checks += 1;
+            if seen != model {
+                self.object(|| format!("node {node} has {model} pages in its frames, but {seen} pages are there"));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Disks: each works on a fixed number of accesses at a time, first come, first served.
+
+use hiroma_policy::placement::Rng;
+
+use crate::config::{DiskConfig, DiskTime};
+use crate::network::transfer_ns;
+use crate::random::exponential;
+
+/// All disks.
+#[derive(Debug)]
+pub struct Disks {
+    /// The node of each disk.
+    at: Vec<u32>,
+    /// The disk of each node.
+    of_node: Vec<u32>,
+    /// When each place of each disk is free, ns.
+    free_ns: Vec<u64>,
+    parallel: usize,
+    service_ns: u64,
+    random: Option<Rng>,
+    busy_ns: u64,
+    accesses: u64,
+}
+
+impl Disks {
+    /// Disks at the nodes `at`, idle.
+    pub fn new(config: &DiskConfig, page_bytes: u64, at: Vec<u32>, of_node: Vec<u32>, seed: u64) -> Self {
+        Disks {
+            free_ns: vec![0; at.len() * config.parallel as usize],
+            parallel: config.parallel as usize,
+            service_ns: config.access_ns + transfer_ns(page_bytes, config.bytes_per_s),
+            random: (config.time == DiskTime::Exponential).then(|| Rng::part(seed, 0xd15c)),
+            at,
+            of_node,
+            busy_ns: 0,
+            accesses: 0,
+        }
+    }
+
+    /// The node that disk `disk` stands at.
+    pub fn node(&self, disk: u32) -> u32 {
+        self.at[disk as usize]
+    }
+
+    /// The disk that `node` uses.
+    pub fn of_node(&self, node: u32) -> u32 {
+        self.of_node[node as usize]
+    }
+
+    /// Begins an access as soon as it can; when it is done, ns.
+    pub fn access(&mut self, now_ns: u64, disk: u32) -> u64 {
+        let service_ns = match &mut self.random {
+            Some(rng) => exponential(rng, self.service_ns as f64),
+            None => self.service_ns,
+        };
+        let places = &mut self.free_ns[disk as usize * self.parallel..][..self.parallel];
+        let mut first = 0;
+        for place in 1..places.len() {
+            if places[place] < places[first] {
+                first = place;
+            }
+        }
+        let done_ns = places[first].max(now_ns) + service_ns;
+        places[first] = done_ns;
+        self.busy_ns += service_ns;
+        self.accesses += 1;
+        done_ns
+    }
+
+    /// Forgets what was measured so far; what waits or is under way at `now_ns` counts from then on.
+    pub fn restart_measuring(&mut self, now_ns: u64) {
+        self.busy_ns = self.ahead_ns(now_ns);
+        self.accesses = 0;
+    }
+
+    /// Work that is accepted and not done, ns.
+    fn ahead_ns(&self, now_ns: u64) -> u64 {
+        self.free_ns.iter().map(|free_ns| free_ns.saturating_sub(now_ns)).sum()
+    }
+
+    /// Heap memory, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.at.capacity() * 4 + self.of_node.capacity() * 4 + self.free_ns.capacity() * 8
+    }
+
+    /// Busy time of all disks (of one place each) and accesses since measuring began.
+    pub fn measured(&self, now_ns: u64) -> (u64, u64) {
+        (self.busy_ns.saturating_sub(self.ahead_ns(now_ns)) / self.parallel as u64, self.accesses)
+    }
+}

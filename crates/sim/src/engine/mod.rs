@@ -1,0 +1,370 @@
+//! The simulated machine: takes events in their order and lets nodes, network and disks act on them.
+
+mod deliver;
+mod failures;
+mod node;
+mod paging;
+mod post;
+mod replay;
+mod tables;
+mod threads;
+
+use std::sync::Arc;
+
+use hiroma_policy::placement::replacement::AnyRanking;
+use hiroma_policy::placement::{Command, Event, Placer, Rng, ScopeKind, Shared};
+
+use crate::check::Checker;
+use crate::config::{Canary, Config};
+use crate::disk::Disks;
+use crate::error::{Progress, RunError, Stuck};
+use crate::load::{Arrivals, ThreadPlan};
+use crate::message::Messages;
+use crate::network::Network;
+use crate::outcome::Outcome;
+use crate::queue::Queue;
+use crate::random::Normal;
+use crate::topology::Topology;
+use node::{Doing, Node};
+use replay::Replay;
+use tables::Tables;
+
+/// Events between two looks at the world outside.
+const EVENTS_PER_LOOK: u64 = 1 << 16;
+/// Audits of the checkers in a run.
+const AUDITS: u64 = 16;
+
+/// What happens; the low 32 bits of a payload say to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum What {
+    /// A message is at the next node or switch.
+    Hop,
+    /// A message is handled by the node that it is for.
+    Deliver,
+    /// A disk has read what a message asked for.
+    DiskRead,
+    /// A thread goes on.
+    Run,
+    /// The page in a frame has left.
+    FrameFree,
+    /// A placer's deadline.
+    Tick,
+    /// A process arrives.
+    Arrive,
+    /// Measuring begins.
+    Measure,
+    /// The next record of a recorded client.
+    Replay,
+    /// A node fails.
+    Fail,
+    /// A node is back.
+    Repair,
+    /// The sender of a message learns that the receiver does not answer.
+    Bounce,
+    /// The end.
+    End,
+}
+
+const WHATS: [What; 13] = [
+    What::Hop,
+    What::Deliver,
+    What::DiskRead,
+    What::Run,
+    What::FrameFree,
+    What::Tick,
+    What::Arrive,
+    What::Measure,
+    What::Replay,
+    What::Fail,
+    What::Repair,
+    What::Bounce,
+    What::End,
+];
+
+/// A process whose threads have not all ended.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    arrived_ns: u64,
+    threads_left: u32,
+}
+
+/// The machine.
+pub struct Engine<'a> {
+    config: &'a Config,
+    seed: u64,
+    now_ns: u64,
+    events: u64,
+    queue: Queue,
+    topology: Topology,
+    network: Network,
+    disks: Disks,
+    nodes: Vec<Node>,
+    shared: Arc<Shared>,
+    tables: Tables,
+    messages: Messages,
+    normal: Normal,
+    arrivals: Arrivals,
+    processes: Vec<Process>,
+    free_processes: Vec<u32>,
+    replay: Option<Replay>,
+    failures: Rng,
+    checker: Checker,
+    out: Outcome,
+    measuring: bool,
+    ended: bool,
+    /// Nodes with a thread, and frames in use, for their integrals over time.
+    busy_nodes: u64,
+    used_frames: u64,
+    integrated_ns: u64,
+    frames_used_ns: u128,
+    /// Threads that wait for a page.
+    waiting: u64,
+    /// Pages that arrived, for the canary.
+    arrived_pages: u64,
+    /// Buffers that are used again.
+    commands: Vec<Command>,
+    plans: Vec<(u32, ThreadPlan)>,
+}
+
+impl<'a> Engine<'a> {
+    /// The machine of a valid configuration, idle.
+    pub fn new(config: &'a Config, seed: u64) -> Self {
+        let radius = match config.policy.scope {
+            ScopeKind::Gradient => 1,
+            ScopeKind::Domain => config.policy.domain_radius,
+            ScopeKind::Disk => 0,
+        };
+        let topology = Topology::new(config, radius, config.policy.peers_max);
+        let (at, of_node) = topology.disks(config.disk.count);
+        let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
+        let shared = Arc::new(Shared::new(config.policy.clone(), topology.peer_hops(), config.node.frames, diameter));
+        let nodes = (0..topology.nodes())
+            .map(|node| {
+                let placer = Placer::new(shared.clone(), placer_seed(seed, node, 0), 0);
+                Node::new(placer, AnyRanking::new(config.policy.replacement))
+            })
+            .collect();
+        Engine {
+            seed,
+            now_ns: 0,
+            events: 0,
+            queue: Queue::default(),
+            network: Network::new(&config.network, topology.links(), config.node.page_bytes, config.run.count_links),
+            disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
+            nodes,
+            shared,
+            tables: Tables::default(),
+            messages: Messages::default(),
+            normal: Normal::new(),
+            arrivals: Arrivals::new(&config.load, seed),
+            processes: Vec::new(),
+            free_processes: Vec::new(),
+            replay: None,
+            failures: Rng::part(seed, 3),
+            checker: Checker::new(config.run.check, topology.nodes(), config.node.frames),
+            out: Outcome::default(),
+            measuring: false,
+            ended: false,
+            busy_nodes: 0,
+            used_frames: 0,
+            integrated_ns: 0,
+            frames_used_ns: 0,
+            waiting: 0,
+            arrived_pages: 0,
+            commands: Vec::new(),
+            plans: Vec::new(),
+            topology,
+            config,
+        }
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self, control: &mut dyn FnMut(Progress) -> bool) -> Result<Outcome, RunError> {
+        let run = &self.config.run;
+        let end_ns = run.warmup_ns + run.duration_ns;
+        self.begin(end_ns);
+        let (mut looked, mut audited_ns, mut searched_ns) = (0, 0, 0);
+        while let Some((time_ns, payload)) = self.queue.pop() {
+            self.now_ns = time_ns;
+            self.events += 1;
+            self.dispatch(WHATS[(payload >> 32) as usize & 15], payload as u32);
+            if self.checker.objects() {
+                break;
+            }
+            if self.ended && !run.drain {
+                break;
+            }
+            if self.events - looked >= EVENTS_PER_LOOK {
+                looked = self.events;
+                let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
+                if !control(progress) {
+                    return Err(RunError::Stopped(progress));
+                }
+                if self.now_ns - audited_ns >= end_ns / AUDITS {
+                    audited_ns = self.now_ns;
+                    self.audit();
+                }
+                if self.now_ns - searched_ns >= run.stuck_after_ns / 4 {
+                    searched_ns = self.now_ns;
+                    self.find_stuck(run.stuck_after_ns)?;
+                }
+            }
+        }
+        self.finish(end_ns)
+    }
+
+    fn begin(&mut self, end_ns: u64) {
+        self.out = Outcome {
+            seed: self.seed,
+            nodes: self.nodes.len() as u64,
+            links: self.topology.links().into(),
+            disks: self.config.disk.count.into(),
+            measured_ns: self.config.run.duration_ns,
+            ..Outcome::default()
+        };
+        self.at(self.config.run.warmup_ns, What::Measure, 0);
+        for node in 0..self.nodes.len() as u32 {
+            self.plan_tick(node);
+        }
+        if self.config.failures.mean_between_ns > 0 {
+            self.plan_failure();
+        }
+        match &self.config.load.trace {
+            Some(trace) => self.begin_replay(&trace.clone()),
+            None => {
+                let gap_ns = self.arrivals.gap_ns();
+                self.at(gap_ns, What::Arrive, 0);
+            }
+        }
+        self.at(end_ns, What::End, 0);
+    }
+
+    #[inline]
+    fn at(&mut self, time_ns: u64, what: What, whom: u32) {
+        self.queue.push(time_ns, u64::from(what as u8) << 32 | u64::from(whom));
+    }
+
+    #[inline]
+    fn dispatch(&mut self, what: What, whom: u32) {
+        match what {
+            What::Hop => self.hop(whom),
+            What::Deliver => self.deliver(whom),
+            What::DiskRead => self.disk_read(whom),
+            What::Run => self.thread_due(whom),
+            What::FrameFree => self.frame_free(whom & 0xff_ffff, (whom >> 24) as u8),
+            What::Tick => self.tick(whom),
+            What::Arrive => self.arrive(),
+            What::Measure => self.begin_measuring(),
+            What::Replay => self.replay_next(whom),
+            What::Fail => self.fail(),
+            What::Repair => self.repair(whom),
+            What::Bounce => self.bounce(whom),
+            What::End => self.end(),
+        }
+    }
+
+    fn begin_measuring(&mut self) {
+        self.measuring = true;
+        self.integrate();
+        (self.frames_used_ns, self.out.node_busy_ns) = (0, 0);
+        self.network.restart_measuring(self.now_ns);
+        self.disks.restart_measuring(self.now_ns);
+    }
+
+    fn end(&mut self) {
+        self.integrate();
+        self.ended = true;
+        self.measuring = false;
+        self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;
+        (self.out.link_busy_ns, self.out.link_busy_max_ns) = self.network.busy_ns(self.now_ns);
+        (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
+    }
+
+    /// Adds up busy nodes and used frames until now; called before either changes.
+    #[inline]
+    fn integrate(&mut self) {
+        let span_ns = self.now_ns - self.integrated_ns;
+        self.integrated_ns = self.now_ns;
+        if !self.ended {
+            self.out.node_busy_ns += self.busy_nodes * span_ns;
+            self.frames_used_ns += u128::from(self.used_frames) * u128::from(span_ns);
+        }
+    }
+
+    fn plan_tick(&mut self, node: u32) {
+        if let Some(time_ns) = self.nodes[node as usize].placer.deadline_ns() {
+            self.at(time_ns.max(self.now_ns), What::Tick, node);
+        }
+    }
+
+    fn tick(&mut self, node: u32) {
+        // A node that failed has a new deadline; the old one means nothing.
+        let placer = &self.nodes[node as usize].placer;
+        if self.ended || !self.nodes[node as usize].up || placer.deadline_ns() != Some(self.now_ns) {
+            return;
+        }
+        self.tell_placer(node, Event::Tick);
+        self.plan_tick(node);
+    }
+
+    fn audit(&mut self) {
+        let nodes = &self.nodes;
+        self.checker.audit(self.messages.len(), self.waiting, |node| nodes[node as usize].pages);
+    }
+
+    /// A thread that has waited for too long means that nobody will ever answer.
+    fn find_stuck(&self, after_ns: u64) -> Result<(), RunError> {
+        for (number, node) in self.nodes.iter().enumerate() {
+            if let Some(thread) = node.thread.as_ref().filter(|thread| thread.doing != Doing::Running) {
+                if self.now_ns - thread.fault_ns > after_ns {
+                    let what =
+                        format!("node {number} has waited for page {:?} since {} ns ({:?})", thread.pending, thread.fault_ns, thread.doing);
+                    return Err(RunError::Stuck(Stuck { now_ns: self.now_ns, event: self.events, what }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, end_ns: u64) -> Result<Outcome, RunError> {
+        if !self.checker.objects() {
+            self.audit();
+        }
+        if let Some(violation) = self.checker.violation(self.now_ns, self.events) {
+            return Err(RunError::Wrong(violation));
+        }
+        if self.queue.len() == 0 {
+            // Nothing will ever happen any more: who waits now waits for ever.
+            self.find_stuck(0)?;
+        } else {
+            self.find_stuck(self.config.run.stuck_after_ns)?;
+        }
+        debug_assert!(self.ended, "the end at {end_ns} ns is an event");
+        self.out.events = self.events;
+        self.out.checks = self.checker.checks();
+        self.out.link_bytes = self.network.bytes().to_vec();
+        Ok(self.out)
+    }
+
+    /// Memory that the machine takes now, bytes: everything but the program itself.
+    pub fn heap_bytes(&self) -> usize {
+        let nodes: usize = self.nodes.iter().map(|node| size_of::<Node>() + node.heap_bytes()).sum();
+        nodes
+            + self.network.heap_bytes()
+            + self.messages.heap_bytes()
+            + self.tables.heap_bytes()
+            + self.queue.heap_bytes()
+            + self.topology.heap_bytes()
+            + self.disks.heap_bytes()
+    }
+
+    /// Whether this page arrival is the one that a canary spoils.
+    fn is_canary(&self, canary: Canary) -> bool {
+        self.config.run.canary == canary && self.arrived_pages == 100
+    }
+}
+
+fn placer_seed(seed: u64, node: u32, epoch: u8) -> u64 {
+    Rng::part(seed, u64::from(node) << 16 | u64::from(epoch) << 8 | 4).next_u64()
+}

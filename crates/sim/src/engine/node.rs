@@ -1,0 +1,179 @@
+//! One node: frames, the order among them, its placer, its thread.
+
+use std::collections::VecDeque;
+
+use hiroma_policy::placement::Placer;
+use hiroma_policy::placement::replacement::AnyRanking;
+
+use crate::load::{Accesses, ThreadPlan};
+
+/// No frame.
+pub const NO_FRAME: u32 = u32::MAX;
+
+/// A frame and what is in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    /// Table of the page; [`NO_FRAME`] if there is none.
+    pub table: u32,
+    /// Page; without a table the next free frame.
+    pub page: u32,
+    /// Content: how often it was written.
+    pub content: u32,
+    /// Whether no disk has this content.
+    pub dirty: bool,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// It runs, or is about to meet `pending`.
+    Running,
+    /// It waits for a frame.
+    WaitsForFrame,
+    /// It has a frame and waits for the page, which was asked for.
+    WaitsForPage,
+    /// It has a frame and waits to learn where the page is.
+    WaitsForPlace,
+}
+
+/// The thread that runs on a node.
+#[derive(Debug)]
+pub struct Thread {
+    /// What it was made from.
+    pub plan: ThreadPlan,
+    /// Its pages.
+    pub table: u32,
+    /// Its accesses to come.
+    pub accesses: Accesses,
+    /// What it does.
+    pub doing: Doing,
+    /// The page that it could not touch, and whether it wants to write.
+    pub pending: Option<(u32, bool)>,
+    /// Whether a frame is set aside for that page.
+    pub framed: bool,
+    /// Whether it stands for a recorded client, which has its memory elsewhere.
+    pub replays: bool,
+    /// When it met that page, ns.
+    pub fault_ns: u64,
+    /// When the page was asked for, ns.
+    pub asked_ns: u64,
+    /// Whether the fault counts as one that waits for a page.
+    pub counts: bool,
+    /// When it started, ns.
+    pub started_ns: u64,
+    /// The event that it waits for is at this time, ns; others are left over from before a failure.
+    pub due_ns: u64,
+}
+
+/// A page in a node's hands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InHand {
+    /// Its table.
+    pub table: u32,
+    /// The page.
+    pub page: u32,
+    /// Whether it came from a frame, which is free when the page is sent.
+    pub from_frame: bool,
+}
+
+/// What few nodes need.
+#[derive(Debug, Default)]
+pub struct Extra {
+    /// Threads that wait for the node.
+    pub queue: VecDeque<ThreadPlan>,
+    /// Pages in the node's hands: on their way out, or arrived where no frame is free.
+    pub hands: Vec<InHand>,
+    /// Tables, with their serials, of threads that were lost with the node, whose pages others still keep.
+    pub orphans: Vec<(u32, u32)>,
+}
+
+/// One node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its part in global page placement.
+    pub placer: Placer,
+    /// The order among its frames.
+    pub ranking: AnyRanking,
+    /// Frames that were ever used.
+    pub frames: Vec<Frame>,
+    free_frame: u32,
+    /// Frames in use: with a page, or for one that is expected, or with one that is being sent.
+    pub used: u32,
+    /// Frames with a page.
+    pub pages: u32,
+    /// From when on its message handler is free, ns.
+    pub handler_free_ns: u64,
+    /// Its thread.
+    pub thread: Option<Box<Thread>>,
+    /// What few nodes need.
+    pub extra: Option<Box<Extra>>,
+    /// Whether it works.
+    pub up: bool,
+    /// How often it failed.
+    pub epoch: u8,
+}
+
+impl Node {
+    /// An idle node.
+    pub fn new(placer: Placer, ranking: AnyRanking) -> Self {
+        Node {
+            placer,
+            ranking,
+            frames: Vec::new(),
+            free_frame: NO_FRAME,
+            used: 0,
+            pages: 0,
+            handler_free_ns: 0,
+            thread: None,
+            extra: None,
+            up: true,
+            epoch: 0,
+        }
+    }
+
+    /// Puts a page into a frame that has none.
+    pub fn fill(&mut self, frame: Frame) -> u32 {
+        self.pages += 1;
+        if self.free_frame == NO_FRAME {
+            self.frames.push(frame);
+            return self.frames.len() as u32 - 1;
+        }
+        let place = self.free_frame;
+        self.free_frame = self.frames[place as usize].page;
+        self.frames[place as usize] = frame;
+        place
+    }
+
+    /// Takes the page out of a frame.
+    pub fn empty(&mut self, place: u32) -> Frame {
+        self.pages -= 1;
+        let empty = Frame { table: NO_FRAME, page: self.free_frame, content: 0, dirty: false };
+        self.free_frame = place;
+        std::mem::replace(&mut self.frames[place as usize], empty)
+    }
+
+    /// The node fails: nothing is left in its memory.
+    pub fn forget(&mut self) {
+        (self.up, self.used, self.pages, self.free_frame) = (false, 0, 0, NO_FRAME);
+        self.epoch = self.epoch.wrapping_add(1);
+        self.frames.clear();
+    }
+
+    /// What few nodes need.
+    pub fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Heap memory of the node, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        use hiroma_policy::placement::replacement::Ranking;
+        let extra = self.extra.as_ref().map_or(0, |extra| {
+            size_of::<Extra>() + extra.queue.capacity() * size_of::<ThreadPlan>() + extra.hands.capacity() * size_of::<InHand>()
+        });
+        self.placer.heap_bytes()
+            + self.ranking.heap_bytes()
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.thread.as_ref().map_or(0, |_| size_of::<Thread>())
+            + extra
+    }
+}

@@ -1,0 +1,347 @@
+//! Pages that leave a node: the one that is chosen, where it goes, and the frame that becomes free.
+
+use hiroma_policy::placement::replacement::Ranking;
+use hiroma_policy::placement::{Arrival, Avoid, Command, Event, Leaving};
+
+use crate::check::Place;
+use crate::config::Canary;
+use crate::engine::node::{Doing, Frame, InHand};
+use crate::engine::tables::{State, Whereabouts};
+use crate::engine::{Engine, What};
+use crate::message::{Kind, Message, ON_DISK};
+
+fn token(table: u32, page: u32) -> u64 {
+    u64::from(table) << 32 | u64::from(page)
+}
+
+impl Engine<'_> {
+    /// Hands an event to a node's placer and does what it says.
+    pub(super) fn tell_placer(&mut self, number: u32, event: Event) {
+        let mut commands = std::mem::take(&mut self.commands);
+        self.nodes[number as usize].placer.handle(self.now_ns, event, &mut commands);
+        for command in commands.drain(..) {
+            self.act(number, command);
+        }
+        self.commands = commands;
+    }
+
+    fn act(&mut self, number: u32, command: Command) {
+        match command {
+            Command::Tell(value) => self.post_to_peers(Kind::Told, number, value),
+            Command::AskBids => self.post_to_peers(Kind::BidAsked, number, 0),
+            Command::AnswerBid { node, free } => {
+                self.post(Message::new(Kind::Bid, number, node, free));
+            }
+            Command::AskReservation(peer) => {
+                let target = self.topology.peer(number, peer);
+                self.post(Message::new(Kind::ReservationAsked, number, target, 0));
+            }
+            Command::AnswerReservation { node, granted } => {
+                self.post(Message::new(Kind::ReservationAnswered, number, node, granted.into()));
+                if granted {
+                    self.free_changed(number);
+                } else {
+                    self.out.reservations_refused += u64::from(self.measuring);
+                }
+            }
+            Command::ReleaseReservation(peer) => {
+                let target = self.topology.peer(number, peer);
+                self.post(Message::new(Kind::ReservationReleased, number, target, 0));
+            }
+            Command::Send { page, to, reserved } => {
+                let target = self.topology.peer(number, to);
+                self.send_page(number, Message { reserved, ..page_message(Kind::PageOut, number, target, page) });
+            }
+            Command::SendToDisk(page) => {
+                let disk = self.disks.of_node(number);
+                let target = self.disks.node(disk);
+                self.send_page(number, Message { value: disk, ..page_message(Kind::PageToDisk, number, target, page) });
+            }
+        }
+    }
+
+    /// A frame for the thread of a node: whether there is one now. Else a page is leaving, and its frame will come.
+    pub(super) fn acquire_frame(&mut self, number: u32) -> bool {
+        let node = &mut self.nodes[number as usize];
+        if node.used + node.placer.promised() < self.config.node.frames {
+            self.use_frame(number);
+            self.free_changed(number);
+            return true;
+        }
+        match node.ranking.victim() {
+            Some(place) => match self.take_victim(number, place, true) {
+                Some(leaving) => {
+                    self.tell_placer(number, Event::PageLeaves(leaving));
+                    false
+                }
+                None => true,
+            },
+            None => false,
+        }
+    }
+
+    /// Takes the page out of a frame, which stays in use. A page that nothing was written to is dropped; any other is in the node's
+    /// hands, on its way out.
+    fn take_victim(&mut self, number: u32, place: u32, frees_frame: bool) -> Option<Leaving> {
+        let node = &mut self.nodes[number as usize];
+        let Frame { table, page, content, dirty } = node.empty(place);
+        let owner = self.tables.get(table).node;
+        let entry = self.tables.page(table, page);
+        if owner == number && !dirty && (entry.saved || content == 0) {
+            entry.whereabouts = Whereabouts::Elsewhere;
+            entry.state = if entry.saved { State::OnDisk } else { State::Fresh };
+            entry.holder = entry.disk | ON_DISK;
+            let left = if entry.saved { Place::Disk(entry.disk) } else { Place::Nowhere };
+            self.checker.drop_clean(table, page, Place::Frame(number), content, left);
+            self.out.clean_drops += u64::from(self.measuring);
+            return None;
+        }
+        if owner == number {
+            entry.state = State::Leaving;
+        }
+        self.out.page_outs += u64::from(self.measuring);
+        self.out.guests_displaced += u64::from(self.measuring && owner != number);
+        self.checker.take(table, page, Place::Frame(number));
+        self.take_in_hand(number, table, page, content, frees_frame);
+        Some(Leaving { page: token(table, page), attempts: 0, avoid: self.avoid(number, owner, number) })
+    }
+
+    /// Where a page must not go: to its owner, and to where it came from.
+    pub(super) fn avoid(&self, number: u32, owner: u32, source: u32) -> Avoid {
+        let peer_of = |other: u32| if other == number { None } else { self.topology.peer_of(number, other) };
+        Avoid([peer_of(owner), peer_of(source)])
+    }
+
+    /// A page is in a node's hands from now on.
+    pub(super) fn take_in_hand(&mut self, number: u32, table: u32, page: u32, content: u32, from_frame: bool) {
+        let entry = self.tables.page(table, page);
+        (entry.whereabouts, entry.node, entry.content) = (Whereabouts::Hand, number, content);
+        self.checker.put(table, page, Place::Hand(number), content);
+        self.nodes[number as usize].extra().hands.push(InHand { table, page, from_frame });
+    }
+
+    /// A page leaves a node's hands; whether a frame becomes free with that.
+    pub(super) fn take_from_hand(&mut self, number: u32, table: u32, page: u32) -> bool {
+        self.checker.take(table, page, Place::Hand(number));
+        let hands = &mut self.nodes[number as usize].extra().hands;
+        let place = hands.iter().position(|hand| hand.table == table && hand.page == page);
+        place.is_some_and(|place| hands.swap_remove(place).from_frame)
+    }
+
+    /// Sends a page from a node's hands, unless nobody needs it any more.
+    pub(super) fn send_page(&mut self, number: u32, message: Message) {
+        let Message { table, page, target, kind, .. } = message;
+        let from_frame = self.take_from_hand(number, table, page);
+        let (owner, live, serial) = {
+            let table = self.tables.get(table);
+            (table.node, table.live, table.serial)
+        };
+        let entry = self.tables.page(table, page);
+        if !live {
+            entry.whereabouts = Whereabouts::Elsewhere;
+            let content = entry.content;
+            self.checker.put(table, page, Place::Nowhere, content);
+            self.tables.gone(table);
+            if from_frame {
+                self.frame_unused(number);
+            }
+            return;
+        }
+        entry.moves += 1;
+        entry.whereabouts = Whereabouts::Message;
+        if owner == number {
+            entry.moves_known = entry.moves;
+            (entry.state, entry.holder) = match kind {
+                Kind::PageToDisk => (State::OnDisk, message.value | ON_DISK),
+                _ => (State::Away, target),
+            };
+        }
+        let (moves, content) = (entry.moves, entry.content);
+        let (sent_ns, slot) = self.post(Message { serial, moves, content, ..message });
+        self.checker.put(table, page, Place::Message(slot), content);
+        if from_frame {
+            let epoch = u32::from(self.nodes[number as usize].epoch);
+            self.at(sent_ns, What::FrameFree, number | epoch << 24);
+        }
+        if owner == number {
+            self.place_known(number, page);
+        }
+    }
+
+    /// The owner of a page knows where it is now: its thread may be waiting for that.
+    pub(super) fn place_known(&mut self, number: u32, page: u32) {
+        let thread = self.nodes[number as usize].thread.as_ref();
+        if thread.is_some_and(|thread| thread.doing == Doing::WaitsForPlace && thread.pending.is_some_and(|(pending, _)| pending == page)) {
+            self.ask_for_page(number);
+        }
+    }
+
+    /// The page that was in a frame has left.
+    pub(super) fn frame_free(&mut self, number: u32, epoch: u8) {
+        if self.nodes[number as usize].epoch == epoch {
+            self.frame_unused(number);
+        }
+    }
+
+    /// A frame in use is not needed any more: the thread may be waiting for one.
+    pub(super) fn frame_unused(&mut self, number: u32) {
+        let thread = self.nodes[number as usize].thread.as_ref();
+        if thread.is_some_and(|thread| thread.doing == Doing::WaitsForFrame && !thread.replays) {
+            self.frame_acquired(number);
+        } else {
+            self.unuse_frame(number);
+            self.free_changed(number);
+        }
+    }
+
+    /// One frame more is in use.
+    pub(super) fn use_frame(&mut self, number: u32) {
+        self.integrate();
+        self.used_frames += 1;
+        self.nodes[number as usize].used += 1;
+    }
+
+    /// One frame less is in use.
+    pub(super) fn unuse_frame(&mut self, number: u32) {
+        self.integrate();
+        self.used_frames -= 1;
+        self.nodes[number as usize].used -= 1;
+    }
+
+    /// A page arrives to be kept.
+    pub(super) fn page_out_arrived(&mut self, number: u32, slot: u32, message: Message) {
+        self.arrived_pages += 1;
+        let Message { table, page, content, source, attempts, .. } = message;
+        if self.is_canary(Canary::LosePage) {
+            return;
+        }
+        self.checker.take(table, page, Place::Message(slot));
+        let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
+        if !live {
+            self.page_is_gone(table, page, content);
+            return;
+        }
+        if owner == number && self.is_waited_for(number, page) {
+            self.page_is_here(number, content, true);
+            return;
+        }
+        let mut arrival = self.nodes[number as usize].placer.arrival(source, attempts.into(), message.reserved);
+        if self.config.run.canary == Canary::OverfillNode && self.nodes[number as usize].used >= self.config.node.frames {
+            arrival = Arrival::Keep;
+        }
+        if arrival != Arrival::Keep {
+            self.out.repeated_page_outs += u64::from(self.measuring);
+        }
+        match arrival {
+            Arrival::Keep => {
+                self.use_frame(number);
+                self.keep(number, message);
+                self.free_changed(number);
+            }
+            Arrival::Replace => self.replace(number, message),
+            Arrival::SendBack => {
+                self.take_in_hand(number, table, page, content, false);
+                self.send_page(number, Message { kind: Kind::PageBack, source: number, target: source, reserved: false, ..message });
+            }
+            Arrival::SendOn => self.send_on(number, message),
+            Arrival::Disk => {
+                self.take_in_hand(number, table, page, content, false);
+                self.act(number, Command::SendToDisk(self.leaving(number, &message)));
+            }
+        }
+    }
+
+    fn leaving(&self, number: u32, message: &Message) -> Leaving {
+        let owner = self.tables.get(message.table).node;
+        let avoid = self.avoid(number, owner, message.source);
+        Leaving { page: token(message.table, message.page), attempts: message.attempts.into(), avoid }
+    }
+
+    /// A page that cannot stay is sent on from here.
+    fn send_on(&mut self, number: u32, message: Message) {
+        let leaving = self.leaving(number, &message);
+        self.take_in_hand(number, message.table, message.page, message.content, false);
+        self.tell_placer(number, Event::PageLeaves(leaving));
+    }
+
+    /// A page takes the place of another one, which leaves in turn.
+    fn replace(&mut self, number: u32, message: Message) {
+        let Some(place) = self.nodes[number as usize].ranking.victim() else {
+            self.send_on(number, message);
+            return;
+        };
+        let leaving = self.take_victim(number, place, false);
+        self.keep(number, message);
+        if let Some(leaving) = leaving {
+            let leaving = Leaving { attempts: message.attempts.into(), ..leaving };
+            self.tell_placer(number, Event::PageLeaves(leaving));
+        }
+    }
+
+    /// Puts a page that arrived into a frame that is already counted as used.
+    fn keep(&mut self, number: u32, message: Message) {
+        let Message { table, page, content, source, moves, serial, .. } = message;
+        let node = &mut self.nodes[number as usize];
+        let frame = node.fill(Frame { table, page, content, dirty: true });
+        node.ranking.insert(frame);
+        let owner = self.tables.get(table).node;
+        let entry = self.tables.page(table, page);
+        (entry.whereabouts, entry.node, entry.frame) = (Whereabouts::Frame, number, frame);
+        if owner == number {
+            (entry.state, entry.moves_known) = (State::Resident, entry.moves);
+        }
+        self.checker.put(table, page, Place::Frame(number), content);
+        self.out.placed_remote += u64::from(self.measuring);
+        if source != owner && owner != number {
+            self.post(Message { table, serial, page, moves, ..Message::new(Kind::Placed, number, owner, number) });
+        }
+    }
+
+    /// A page came back.
+    pub(super) fn page_back_arrived(&mut self, number: u32, slot: u32, message: Message) {
+        let Message { table, page, content, source, .. } = message;
+        self.checker.take(table, page, Place::Message(slot));
+        self.refused(number, message, source, content, table, page);
+    }
+
+    /// A page that `by` did not take is in the hands of `number` again.
+    pub(super) fn refused(&mut self, number: u32, message: Message, by: u32, content: u32, table: u32, page: u32) {
+        let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
+        if !live {
+            self.page_is_gone(table, page, content);
+            return;
+        }
+        if owner == number && self.is_waited_for(number, page) {
+            self.page_is_here(number, content, true);
+            return;
+        }
+        if owner == number {
+            self.tables.page(table, page).state = State::Leaving;
+        }
+        self.take_in_hand(number, table, page, content, false);
+        let leaving = Leaving { page: token(table, page), attempts: message.attempts.into(), avoid: self.avoid(number, owner, by) };
+        match self.topology.peer_of(number, by) {
+            Some(peer) => self.tell_placer(number, Event::Refused { peer, page: leaving }),
+            None => self.tell_placer(number, Event::PageLeaves(leaving)),
+        }
+    }
+
+    /// Whether the thread of `number` has a frame for `page` and waits to learn where it is: then it is here.
+    fn is_waited_for(&self, number: u32, page: u32) -> bool {
+        let thread = self.nodes[number as usize].thread.as_ref();
+        thread.is_some_and(|thread| thread.doing == Doing::WaitsForPlace && thread.pending.is_some_and(|(pending, _)| pending == page))
+    }
+
+    /// A page that was taken from somewhere and that nobody needs any more is thrown away.
+    pub(super) fn page_is_gone(&mut self, table: u32, page: u32, content: u32) {
+        self.tables.page(table, page).whereabouts = Whereabouts::Elsewhere;
+        self.checker.put(table, page, Place::Nowhere, content);
+        self.tables.gone(table);
+    }
+}
+
+/// The message that carries a page on its way out.
+fn page_message(kind: Kind, source: u32, target: u32, leaving: Leaving) -> Message {
+    let (table, page) = ((leaving.page >> 32) as u32, leaving.page as u32);
+    Message { table, page, attempts: leaving.attempts.min(u8::MAX.into()) as u8, ..Message::new(kind, source, target, 0) }
+}

@@ -1,0 +1,104 @@
+//! Messages on their way: sent, passed on, arrived.
+
+use hiroma_policy::placement::Peer;
+
+use crate::engine::{Engine, What};
+use crate::message::{Kind, Message};
+
+impl Engine<'_> {
+    /// Sends a message; when the sender has nothing left to send, ns, and the message's number.
+    pub(super) fn post(&mut self, mut message: Message) -> (u64, u32) {
+        self.checker.sent();
+        self.count(message.kind);
+        message.at = self.topology.start(message.source);
+        let first = self.topology.next(message.at, message.source, message.target);
+        match first {
+            Some((link, next)) => {
+                let hop = self.network.send(self.now_ns, link, message.kind.has_page());
+                message.at = next;
+                let slot = self.messages.insert(message);
+                self.at(hop.on_ns, What::Hop, slot);
+                (hop.sent_ns, slot)
+            }
+            None => {
+                let slot = self.messages.insert(message);
+                self.arrived(slot, 0);
+                (self.now_ns, slot)
+            }
+        }
+    }
+
+    /// Sends a message to the whole domain of a node.
+    pub(super) fn post_to_peers(&mut self, kind: Kind, node: u32, value: u32) {
+        if self.config.network.multicast && self.spread(Message::new(kind, node, node, value)) {
+            return;
+        }
+        for peer in 0..self.shared.peers() {
+            let target = self.topology.peer(node, Peer(peer));
+            self.post(Message::new(kind, node, target, value));
+        }
+    }
+
+    /// Sends a message for a domain on from where it is; whether there is a tree for that.
+    fn spread(&mut self, message: Message) -> bool {
+        let Some((ways, count)) = self.topology.spread(message.source, message.target) else {
+            return false;
+        };
+        for &(link, next) in &ways[..count] {
+            self.checker.sent();
+            self.count(message.kind);
+            let hop = self.network.send(self.now_ns, link, false);
+            let slot = self.messages.insert(Message { at: next, target: next, spreads: true, ..message });
+            self.at(hop.on_ns, What::Hop, slot);
+        }
+        true
+    }
+
+    fn count(&mut self, kind: Kind) {
+        if !self.measuring {
+            return;
+        }
+        let counts = &mut self.out.messages;
+        let count = match kind {
+            Kind::Told | Kind::Restarted => &mut counts.information,
+            Kind::BidAsked | Kind::Bid => &mut counts.bids,
+            Kind::ReservationAsked | Kind::ReservationAnswered | Kind::ReservationReleased => &mut counts.reservations,
+            Kind::PageOut | Kind::PageBack | Kind::PageToDisk => &mut counts.pages_out,
+            Kind::Fetch | Kind::FetchFromDisk | Kind::NotHere => &mut counts.requests,
+            Kind::PageIn => &mut counts.pages_in,
+            Kind::Placed | Kind::Discard => &mut counts.bookkeeping,
+        };
+        *count += 1;
+    }
+
+    /// A message is at the next node or switch of its way.
+    #[inline]
+    pub(super) fn hop(&mut self, slot: u32) {
+        let message = self.messages.get_mut(slot);
+        let has_page = message.kind.has_page();
+        match self.topology.next(message.at, message.source, message.target) {
+            Some((link, next)) => {
+                message.at = next;
+                let hop = self.network.send(self.now_ns, link, has_page);
+                self.at(hop.on_ns, What::Hop, slot);
+            }
+            None => {
+                if message.spreads {
+                    let message = *message;
+                    self.spread(message);
+                }
+                self.arrived(slot, self.network.tail_ns(has_page));
+            }
+        }
+    }
+
+    /// A message is where it should go, all of it in `tail_ns`: it waits for the handler.
+    #[inline]
+    fn arrived(&mut self, slot: u32, tail_ns: u64) {
+        let target = self.messages.get(slot).target as usize;
+        let node = &mut self.nodes[target];
+        let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + self.config.network.handler_ns;
+        node.handler_free_ns = done_ns;
+        self.at(done_ns, What::Deliver, slot);
+    }
+}

@@ -1,0 +1,147 @@
+//! Recorded page-outs and page-ins instead of a generated load. The client's own memory is not simulated: a page is with the program,
+//! or somewhere in the machine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hiroma_policy::placement::{Avoid, Event, Leaving};
+
+use crate::check::Place;
+use crate::config::LoadConfig;
+use crate::engine::node::{Doing, Thread};
+use crate::engine::tables::State;
+use crate::engine::{Engine, What};
+use crate::load::{Accesses, ThreadPlan};
+use crate::trace::{TraceKind, TraceRecord};
+
+/// One record, with its page numbered within its node.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    time_ns: u64,
+    page: u32,
+    kind: TraceKind,
+}
+
+/// What each node still has to do.
+#[derive(Debug)]
+pub struct Replay {
+    steps: Vec<Step>,
+    /// By node: next step, and the end of its steps.
+    next: Vec<(u32, u32)>,
+}
+
+impl Replay {
+    /// Sorts records by node and numbers their pages; also the number of pages of each node.
+    fn new(records: &[TraceRecord], nodes: usize) -> (Self, Vec<u32>) {
+        let mut by_node: Vec<Vec<&TraceRecord>> = vec![Vec::new(); nodes];
+        records.iter().for_each(|record| by_node[record.node as usize].push(record));
+        let (mut steps, mut next, mut counts) = (Vec::with_capacity(records.len()), Vec::new(), Vec::new());
+        for records in by_node {
+            let mut numbers = BTreeMap::<u64, u32>::new();
+            let first = steps.len() as u32;
+            for record in records {
+                let count = numbers.len() as u32;
+                let page = *numbers.entry(record.page).or_insert(count);
+                steps.push(Step { time_ns: record.time_ns, page, kind: record.kind });
+            }
+            next.push((first, steps.len() as u32));
+            counts.push(numbers.len() as u32);
+        }
+        (Replay { steps, next }, counts)
+    }
+
+    fn peek(&self, node: u32) -> Option<Step> {
+        let (next, end) = self.next[node as usize];
+        (next < end).then(|| self.steps[next as usize])
+    }
+}
+
+impl Engine<'_> {
+    pub(super) fn begin_replay(&mut self, records: &Arc<[TraceRecord]>) {
+        let (replay, pages) = Replay::new(records, self.nodes.len());
+        for (number, pages) in (0..).zip(pages) {
+            let Some(first) = replay.peek(number) else { continue };
+            let table = self.tables.create(number, pages);
+            self.checker.table(table, pages);
+            let plan = ThreadPlan { process: 0, pages, seed: 0 };
+            let thread = Thread {
+                plan,
+                table,
+                accesses: Accesses::new(&LoadConfig::default(), &plan),
+                doing: Doing::Running,
+                pending: None,
+                framed: false,
+                replays: true,
+                fault_ns: 0,
+                asked_ns: 0,
+                counts: true,
+                started_ns: 0,
+                due_ns: 0,
+            };
+            self.nodes[number as usize].thread = Some(Box::new(thread));
+            self.at(first.time_ns, What::Replay, number);
+        }
+        self.replay = Some(replay);
+    }
+
+    /// The records of a client whose time has come, up to the first page-in that has to wait.
+    pub(super) fn replay_next(&mut self, number: u32) {
+        while let Some(step) = self.replay.as_ref().and_then(|replay| replay.peek(number)) {
+            if step.time_ns > self.now_ns {
+                self.at(step.time_ns, What::Replay, number);
+                return;
+            }
+            if let Some(replay) = &mut self.replay {
+                replay.next[number as usize].0 += 1;
+            }
+            match step.kind {
+                TraceKind::PageOut => self.replay_page_out(number, step.page),
+                TraceKind::PageIn => {
+                    if self.replay_page_in(number, step.page) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A waiting page-in is done: on with the next record.
+    pub(super) fn replay_after(&mut self, number: u32) {
+        self.at(self.now_ns, What::Replay, number);
+    }
+
+    fn replay_page_out(&mut self, number: u32, page: u32) {
+        let Some(thread) = self.nodes[number as usize].thread.as_ref() else { return };
+        let table = thread.table;
+        let entry = self.tables.page(table, page);
+        if !matches!(entry.state, State::Fresh | State::Resident) {
+            // It is out already: the recording repeats itself.
+            return;
+        }
+        if entry.state == State::Fresh {
+            self.checker.take(table, page, Place::Nowhere);
+            self.checker.put(table, page, Place::Program, entry.content);
+        }
+        entry.content += 1;
+        entry.state = State::Leaving;
+        let content = entry.content;
+        self.checker.write(table, page, number);
+        self.checker.take(table, page, Place::Program);
+        self.out.page_outs += u64::from(self.measuring);
+        self.take_in_hand(number, table, page, content, false);
+        let leaving = Leaving { page: u64::from(table) << 32 | u64::from(page), attempts: 0, avoid: Avoid::default() };
+        self.tell_placer(number, Event::PageLeaves(leaving));
+    }
+
+    /// Whether the client waits now.
+    fn replay_page_in(&mut self, number: u32, page: u32) -> bool {
+        let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return false };
+        if matches!(self.tables.page(thread.table, page).state, State::Fresh | State::Resident) {
+            self.out.first_touches += u64::from(self.measuring);
+            return false;
+        }
+        thread.pending = Some((page, false));
+        self.fault(number);
+        true
+    }
+}

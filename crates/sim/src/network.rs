@@ -1,0 +1,100 @@
+//! Links: who sends waits until the link is free; a link carries one message at a time.
+
+use crate::config::{NetworkConfig, Switching};
+
+/// One direction of a cable.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// From when on it is free, ns.
+    free_ns: u64,
+    /// How long it carried something since measuring began, ns.
+    busy_ns: u64,
+}
+
+/// Times of one hop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hop {
+    /// When the sender has nothing left to send, ns.
+    pub sent_ns: u64,
+    /// When the next node or switch can send it on, ns.
+    pub on_ns: u64,
+    /// When all of it is at the next node or switch, ns.
+    pub there_ns: u64,
+}
+
+/// All links.
+#[derive(Debug)]
+pub struct Network {
+    links: Vec<Link>,
+    /// Bytes per link, if they are counted.
+    bytes: Vec<u64>,
+    latency_ns: u64,
+    overhead_ns: u64,
+    cut_through: bool,
+    /// Bytes and time on a link of a message without and with a page.
+    sizes: [(u64, u64); 2],
+}
+
+/// Time that `bytes` take, rounded up, ns.
+pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
+    (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s)) as u64
+}
+
+impl Network {
+    /// `links` idle links; `page_bytes` in a page.
+    pub fn new(config: &NetworkConfig, links: u32, page_bytes: u64, count_bytes: bool) -> Self {
+        let size = |bytes| (bytes, transfer_ns(bytes, config.bytes_per_s));
+        Network {
+            links: vec![Link::default(); links as usize],
+            bytes: if count_bytes { vec![0; links as usize] } else { Vec::new() },
+            latency_ns: config.latency_ns,
+            overhead_ns: config.hop_overhead_ns,
+            cut_through: config.switching == Switching::CutThrough,
+            sizes: [size(config.message_bytes), size(config.message_bytes + page_bytes)],
+        }
+    }
+
+    /// Sends a message over `link` as soon as it is free.
+    #[inline]
+    pub fn send(&mut self, now_ns: u64, link: u32, has_page: bool) -> Hop {
+        let (bytes, bytes_ns) = self.sizes[usize::from(has_page)];
+        let busy_ns = self.overhead_ns + bytes_ns;
+        let state = &mut self.links[link as usize];
+        let start_ns = state.free_ns.max(now_ns);
+        state.free_ns = start_ns + busy_ns;
+        state.busy_ns += busy_ns;
+        if let Some(counted) = self.bytes.get_mut(link as usize) {
+            *counted += bytes;
+        }
+        let there_ns = start_ns + busy_ns + self.latency_ns;
+        let on_ns = if self.cut_through { start_ns + self.overhead_ns + self.latency_ns } else { there_ns };
+        Hop { sent_ns: start_ns + busy_ns, on_ns, there_ns }
+    }
+
+    /// Time that the bytes of a message need behind its head at the end of a way without store and forward, ns.
+    #[inline]
+    pub fn tail_ns(&self, has_page: bool) -> u64 {
+        if self.cut_through { self.sizes[usize::from(has_page)].1 } else { 0 }
+    }
+
+    /// Forgets what was measured so far; what is being carried at `now_ns` counts from then on.
+    pub fn restart_measuring(&mut self, now_ns: u64) {
+        self.links.iter_mut().for_each(|link| link.busy_ns = link.free_ns.saturating_sub(now_ns));
+    }
+
+    /// Busy time of all links and of the busiest one since measuring began, ns.
+    pub fn busy_ns(&self, now_ns: u64) -> (u64, u64) {
+        let busy = self.links.iter().map(|link| link.busy_ns.saturating_sub(link.free_ns.saturating_sub(now_ns)));
+        busy.fold((0, 0), |(sum, most), busy| (sum + busy, busy.max(most)))
+    }
+
+    /// Bytes by link; empty if they are not counted.
+    pub fn bytes(&self) -> &[u64] {
+        &self.bytes
+    }
+
+    /// Heap memory, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.links.capacity() * size_of::<Link>() + self.bytes.capacity() * 8
+    }
+}

@@ -1,0 +1,152 @@
+//! Shapes of networks: who is near whom, and which links a message takes.
+
+mod dragonfly;
+mod levels;
+mod torus;
+
+use hiroma_policy::placement::Peer;
+
+use crate::config::{Config, TopologyKind};
+use dragonfly::Dragonfly;
+use levels::Levels;
+use torus::Torus;
+
+/// Most links on which a message for a whole domain is sent on at one node.
+pub const FANOUT_MAX: usize = 6;
+
+/// A network of nodes and links, and the domain around each node.
+#[derive(Debug)]
+pub enum Topology {
+    /// 2-D or 3-D torus.
+    Torus(Torus),
+    /// Fat tree, and one switch.
+    Levels(Levels),
+    /// Dragonfly.
+    Dragonfly(Dragonfly),
+}
+
+impl Topology {
+    /// The network of a valid configuration, with domains of at most `radius` hops and `peers_max` peers.
+    pub fn new(config: &Config, radius: u32, peers_max: u32) -> Self {
+        let (dims, most) = (&config.topology.dims, peers_max as usize);
+        match config.topology.kind {
+            TopologyKind::Torus2d => Topology::Torus(Torus::new([dims[0], dims[1], 1], 2, radius, most)),
+            TopologyKind::Torus3d => Topology::Torus(Torus::new([dims[0], dims[1], dims[2]], 3, radius, most)),
+            TopologyKind::FatTree => Topology::Levels(Levels::new(&dims[..], radius, most)),
+            TopologyKind::FullBisection => Topology::Levels(Levels::new(&dims[..1], radius, most)),
+            TopologyKind::Dragonfly => Topology::Dragonfly(Dragonfly::new([dims[0], dims[1], dims[2]], radius, most)),
+        }
+    }
+
+    /// Number of nodes.
+    pub fn nodes(&self) -> u32 {
+        match self {
+            Topology::Torus(torus) => torus.nodes(),
+            Topology::Levels(levels) => levels.blocks().nodes(),
+            Topology::Dragonfly(dragonfly) => dragonfly.blocks().nodes(),
+        }
+    }
+
+    /// Number of links, one per direction.
+    pub fn links(&self) -> u32 {
+        match self {
+            Topology::Torus(torus) => torus.links(),
+            Topology::Levels(levels) => levels.links(),
+            Topology::Dragonfly(dragonfly) => dragonfly.links(),
+        }
+    }
+
+    /// Where a message from `source` starts; what [`next`](Topology::next) takes first.
+    #[inline]
+    pub fn start(&self, source: u32) -> u32 {
+        if matches!(self, Topology::Torus(_)) { source } else { 0 }
+    }
+
+    /// The next link of a message, and where it is after that; none where it has arrived. All messages between two nodes take the
+    /// same way.
+    #[inline]
+    pub fn next(&self, at: u32, source: u32, target: u32) -> Option<(u32, u32)> {
+        match self {
+            Topology::Torus(torus) => torus.next(at, source, target),
+            Topology::Levels(levels) => levels.next(at, source, target),
+            Topology::Dragonfly(dragonfly) => dragonfly.next(at, source, target),
+        }
+    }
+
+    /// Links between two nodes.
+    pub fn distance(&self, a: u32, b: u32) -> u32 {
+        match self {
+            Topology::Torus(torus) => torus.distance(a, b),
+            Topology::Levels(levels) => levels.blocks().hops(a, b),
+            Topology::Dragonfly(dragonfly) => dragonfly.distance(a, b),
+        }
+    }
+
+    /// Hops to each peer, nearest first.
+    pub fn peer_hops(&self) -> Box<[u16]> {
+        match self {
+            Topology::Torus(torus) => torus.peer_hops(),
+            Topology::Levels(levels) => levels.blocks().peer_hops(),
+            Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer_hops(),
+        }
+    }
+
+    /// The node that is peer `peer` of `node`.
+    #[inline]
+    pub fn peer(&self, node: u32, peer: Peer) -> u32 {
+        match self {
+            Topology::Torus(torus) => torus.peer(node, peer),
+            Topology::Levels(levels) => levels.blocks().peer(node, peer),
+            Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer(node, peer),
+        }
+    }
+
+    /// Which peer of `node` the node `other` is; none outside its domain.
+    #[inline]
+    pub fn peer_of(&self, node: u32, other: u32) -> Option<Peer> {
+        match self {
+            Topology::Torus(torus) => torus.peer_of(node, other),
+            Topology::Levels(levels) => levels.blocks().peer_of(node, other),
+            Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer_of(node, other),
+        }
+    }
+
+    /// Where a message of `source` for its whole domain goes on from `at`: (link, node), and how many; none if there is no tree.
+    #[inline]
+    pub fn spread(&self, source: u32, at: u32) -> Option<([(u32, u32); FANOUT_MAX], usize)> {
+        match self {
+            Topology::Torus(torus) => Some(torus.spread(source, at)),
+            Topology::Levels(_) | Topology::Dragonfly(_) => None,
+        }
+    }
+
+    /// Heap memory, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Topology::Torus(torus) => torus.heap_bytes(),
+            Topology::Levels(_) | Topology::Dragonfly(_) => 0,
+        }
+    }
+
+    /// For each of `disks` disks the node that it stands at, and for each node its disk.
+    pub fn disks(&self, disks: u32) -> (Vec<u32>, Vec<u32>) {
+        let nodes = self.nodes();
+        if let Topology::Torus(torus) = self {
+            if let Some(placed) = torus.disks(disks) {
+                return placed;
+            }
+        }
+        let of_node: Vec<u32> = (0..nodes).map(|node| (u64::from(node) * u64::from(disks) / u64::from(nodes)) as u32).collect();
+        let first = |disk: u32| (u64::from(disk) * u64::from(nodes)).div_ceil(u64::from(disks)) as u32;
+        ((0..disks).map(|disk| first(disk) + (first(disk + 1) - first(disk)) / 2).collect(), of_node)
+    }
+}
+
+/// 64 bits that depend on both ends, to spread messages over equal ways.
+fn mix(source: u32, target: u32) -> u32 {
+    let both = (u64::from(source) << 32 | u64::from(target)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((both ^ both >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::TopologyConfig;
+
+fn topology(kind: TopologyKind, dims: &[u32], radius: u32, most: u32) -> Topology {
+    let config = Config { topology: TopologyConfig { kind, dims: dims.to_vec() }, ..Config::default() };
+    Topology::new(&config, radius, most)
+}
+
+fn any_topology() -> impl Strategy<Value = Topology> {
+    let kinds = prop_oneof![
+        (prop::collection::vec(1u32..8, 2), Just(TopologyKind::Torus2d)),
+        (prop::collection::vec(1u32..6, 3), Just(TopologyKind::Torus3d)),
+        (prop::collection::vec(1u32..6, 3), Just(TopologyKind::FatTree)),
+        (prop::collection::vec(1u32..6, 3), Just(TopologyKind::Dragonfly)),
+        (prop::collection::vec(2u32..40, 1), Just(TopologyKind::FullBisection)),
+    ];
+    (kinds, 1u32..7, prop_oneof![Just(3u32), Just(1000)]).prop_map(|((dims, kind), radius, most)| topology(kind, &dims, radius, most))
+}
+
+fn way(topology: &Topology, source: u32, target: u32) -> Vec<u32> {
+    let mut at = topology.start(source);
+    let mut links = Vec::new();
+    while let Some((link, next)) = topology.next(at, source, target) {
+        links.push(link);
+        at = next;
+        assert!(links.len() <= 1000, "no end between {source} and {target}");
+    }
+    links
+}
+
+proptest! {
+    #[test]
+    fn ways_end_use_no_link_twice_and_are_as_long_as_the_distance(topology in any_topology()) {
+        for source in 0..topology.nodes() {
+            for target in 0..topology.nodes() {
+                let links = way(&topology, source, target);
+                prop_assert_eq!(links.len() as u32, topology.distance(source, target));
+                prop_assert!(links.iter().all(|&link| link < topology.links()));
+                prop_assert_eq!(links.iter().collect::<BTreeSet<_>>().len(), links.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_finds_its_peers_and_they_are_all_different_and_nearest_first(topology in any_topology()) {
+        let hops = topology.peer_hops();
+        prop_assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]));
+        for node in 0..topology.nodes() {
+            let peers: Vec<u32> = (0..hops.len() as u16).map(|peer| topology.peer(node, Peer(peer))).collect();
+            prop_assert_eq!(peers.iter().collect::<BTreeSet<_>>().len(), peers.len());
+            for (place, &peer) in peers.iter().enumerate() {
+                prop_assert!(peer != node && peer < topology.nodes());
+                prop_assert_eq!(topology.peer_of(node, peer), Some(Peer(place as u16)));
+            }
+            let others: BTreeSet<u32> = (0..topology.nodes()).filter(|other| !peers.contains(other)).collect();
+            prop_assert!(others.iter().all(|&other| topology.peer_of(node, other).is_none()));
+        }
+    }
+
+    #[test]
+    fn a_message_for_the_domain_reaches_every_peer_once(dims in prop::collection::vec(1u32..8, 3), radius in 1u32..7, node in 0u32..400) {
+        let topology = topology(TopologyKind::Torus3d, &dims, radius, 1000);
+        let node = node % topology.nodes();
+        let (mut todo, mut reached) = (vec![node], BTreeSet::new());
+        while let Some(at) = todo.pop() {
+            let (ways, count) = topology.spread(node, at).unwrap();
+            for &(_, next) in &ways[..count] {
+                prop_assert!(reached.insert(next), "{} twice", next);
+                todo.push(next);
+            }
+        }
+        let peers: BTreeSet<u32> = (0..topology.peer_hops().len() as u16).map(|peer| topology.peer(node, Peer(peer))).collect();
+        prop_assert_eq!(reached, peers);
+    }
+
+    #[test]
+    fn every_node_has_a_disk_and_every_disk_stands_among_its_nodes(topology in any_topology(), disks in 1u32..20) {
+        let disks = disks.min(topology.nodes());
+        let (at, of_node) = topology.disks(disks);
+        prop_assert_eq!((at.len() as u32, of_node.len() as u32), (disks, topology.nodes()));
+        for (disk, &node) in at.iter().enumerate() {
+            prop_assert_eq!(of_node[node as usize] as usize, disk);
+        }
+    }
+}
+
+#[test]
+fn the_papers_machine_has_a_disk_in_the_middle_of_each_four_by_four() {
+    let topology = topology(TopologyKind::Torus2d, &[16, 16], 4, 1000);
+    let (at, of_node) = topology.disks(16);
+    assert_eq!(&at[..5], [34, 38, 42, 46, 98]);
+    assert_eq!((of_node[0], of_node[3], of_node[4], of_node[255]), (0, 0, 1, 15));
+    assert_eq!(topology.peer_hops().len(), 40);
+    assert_eq!(topology.links(), 1024);
+}
+
+#[test]
+fn a_single_switch_is_two_hops_from_anyone_to_anyone() {
+    let topology = topology(TopologyKind::FullBisection, &[100], 2, 6);
+    assert_eq!(topology.distance(3, 77), 2);
+    let peers: Vec<u32> = (0..6).map(|peer| topology.peer(0, Peer(peer))).collect();
+    assert_eq!(peers, [1, 99, 2, 98, 3, 97]);
+}
