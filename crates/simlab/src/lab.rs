@@ -61,24 +61,33 @@ impl Lab<'_> {
 
     /// The same for those who keep less than the whole outcome of each.
     pub fn map_all<T: Send>(&self, jobs: &[Job], keep: impl Fn(&Job, Outcome) -> T + Sync) -> Result<Vec<T>, LabError> {
-        let work = |job: &Job| {
-            let result = self.run(job).map(|outcome| keep(job, outcome));
+        self.each(jobs, |job| job, keep)
+    }
+
+    /// The same for those whose jobs are part of something else.
+    pub fn each<J: Sync, T: Send>(
+        &self,
+        items: &[J],
+        job: impl Fn(&J) -> &Job + Sync,
+        keep: impl Fn(&J, Outcome) -> T + Sync,
+    ) -> Result<Vec<T>, LabError> {
+        let work = |item: &J| {
+            let result = self.run(job(item)).map(|outcome| keep(item, outcome));
             if result.is_err() {
                 self.stop.set();
             }
             result
         };
-        let was_stopped = self.stop.is_set();
-        let results = run_all(jobs, self.threads, self.stop, work, |_, _| {});
-        for (job, result) in jobs.iter().zip(&results) {
+        let results = run_all(items, self.threads, self.stop, work, |_, _| {});
+        for (item, result) in items.iter().zip(&results) {
             if let Some(Err(error)) = result {
                 if !matches!(error, RunError::Stopped(_)) {
-                    return Err(LabError::Failed { label: job.label.clone(), seed: job.seed, error: error.clone() });
+                    return Err(LabError::Failed { label: job(item).label.clone(), seed: job(item).seed, error: error.clone() });
                 }
             }
         }
         let whole: Option<Vec<T>> = results.into_iter().map(|result| result.and_then(Result::ok)).collect();
-        whole.filter(|_| !was_stopped || jobs.is_empty()).ok_or(LabError::Interrupted)
+        whole.ok_or(LabError::Interrupted)
     }
 }
 

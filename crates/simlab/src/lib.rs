@@ -5,6 +5,7 @@
 //! | [`settings`], [`cluster`], [`presets`] | files to configurations; mistakes with their line |
 //! | [`lab`], [`jobs`] | runs, many at once |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
+//! | [`sweep`] | a grid of settings, in shards that run anywhere |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
 //! | [`atomic`] | files that are there as a whole or not at all |
@@ -23,4 +24,5 @@ pub mod replay;
 pub mod settings;
 pub mod single;
 pub mod stats;
+pub mod sweep;
 pub mod trace;

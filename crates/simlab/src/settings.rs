@@ -22,8 +22,8 @@ pub struct Settings {
     name: String,
     /// What the file says.
     table: Table,
-    /// Line of every key, by dotted path.
-    lines: BTreeMap<String, usize>,
+    /// `file:line` of every key, by dotted path.
+    places: BTreeMap<String, String>,
 }
 
 impl Settings {
@@ -42,7 +42,8 @@ impl Settings {
         })?;
         let mut lines = BTreeMap::new();
         let table = take_table(document.get_ref(), "", text, &mut lines);
-        Ok(Settings { name: name.to_owned(), table, lines })
+        let places = lines.into_iter().map(|(path, line)| (path, format!("{name}:{line}"))).collect();
+        Ok(Settings { name: name.to_owned(), table, places })
     }
 
     /// What the file says.
@@ -69,8 +70,8 @@ impl Settings {
     pub fn place(&self, key: &str) -> String {
         let mut known = key;
         loop {
-            if let Some(line) = self.lines.get(known) {
-                return format!("{}:{line}", self.name);
+            if let Some(place) = self.places.get(known) {
+                return place.clone();
             }
             match known.rsplit_once('.') {
                 Some((parent, _)) => known = parent,
@@ -82,9 +83,27 @@ impl Settings {
     /// The part of the file at table `key`, with lines of its own.
     pub fn part(&self, key: &str) -> Settings {
         let prefix = format!("{key}.");
-        let lines = self.lines.iter().filter_map(|(path, line)| Some((path.strip_prefix(&prefix)?.to_owned(), *line))).collect();
+        let places = self.places.iter().filter_map(|(path, place)| Some((path.strip_prefix(&prefix)?.to_owned(), place.clone()))).collect();
         let table = self.table.get(key).and_then(Value::as_table).cloned().unwrap_or_default();
-        Settings { name: self.name.clone(), table, lines }
+        Settings { name: self.name.clone(), table, places }
+    }
+
+    /// Sets `key` (dotted) as if the file said so at `place`.
+    pub fn set(&mut self, key: &str, value: Value, place: String) {
+        self.places.insert(key.to_owned(), place);
+        let mut table = &mut self.table;
+        let mut parts = key.split('.').peekable();
+        while let Some(part) = parts.next() {
+            if parts.peek().is_none() {
+                table.insert(part.to_owned(), value);
+                return;
+            }
+            let inner = table.entry(part).or_insert_with(|| Value::Table(Table::new()));
+            if !inner.is_table() {
+                *inner = Value::Table(Table::new());
+            }
+            table = inner.as_table_mut().expect("it was made one");
+        }
     }
 
     /// `base` with everything in it that the file says.
@@ -106,7 +125,7 @@ impl Settings {
             // The path to an unknown key ends at the table it stands in.
             if let Some(unknown) = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) {
                 let inside = format!("{path}.{unknown}");
-                if !path.ends_with(unknown) && self.lines.contains_key(inside.trim_start_matches('.').trim_start_matches("..")) {
+                if !path.ends_with(unknown) && self.places.contains_key(inside.trim_start_matches('.').trim_start_matches("..")) {
                     path = inside;
                 }
             }

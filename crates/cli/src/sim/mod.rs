@@ -3,6 +3,7 @@
 mod progress;
 mod shared;
 mod single;
+mod sweep;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,8 @@ Exit codes:
 enum What {
     Run(single::RunArgs),
     Compare(single::CompareArgs),
+    Sweep(sweep::SweepArgs),
+    Merge(sweep::MergeArgs),
     Replay(single::ReplayArgs),
     Presets(single::PresetsArgs),
 }
@@ -43,6 +46,8 @@ pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Run(args) => single::run(&args),
         What::Compare(args) => single::compare(&args),
+        What::Sweep(args) => sweep::sweep(&args),
+        What::Merge(args) => sweep::merge(&args),
         What::Replay(args) => single::replay(&args),
         What::Presets(args) => single::presets(&args),
     }

@@ -19,12 +19,19 @@ pub const WRONG: u8 = 4;
 pub const CRASHED: u8 = 5;
 pub const INTERRUPTED: u8 = 130;
 
-/// How often, and with how many threads.
+/// With which seeds.
 #[derive(clap::Args)]
 pub struct Runs {
     /// First seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub jobs: Jobs,
+}
+
+/// With how many threads.
+#[derive(clap::Args)]
+pub struct Jobs {
     /// Runs at once [default: as many as there are processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
@@ -46,7 +53,9 @@ impl Runs {
     pub fn seeds(&self, count: u32) -> Vec<u64> {
         seeds_from(self.seed, count as usize)
     }
+}
 
+impl Jobs {
     /// Threads.
     pub fn threads(&self) -> usize {
         self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)

@@ -142,7 +142,7 @@ fn cluster(path: &std::path::Path) -> Result<Config> {
 fn simulate(config: Config, seeds: &[u64], runs: &Runs, files: &Files, title: &str) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
-    let lab = Lab { threads: runs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let lab = Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let config = Arc::new(config);
     let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
     let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
@@ -156,7 +156,7 @@ fn rank(config: &Config, seeds: &[u64], runs: &Runs, files: &Files) -> Result<Ex
     println!("{}", single::seeds_text(seeds));
     let entrants = entrants(config);
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
-    let lab = Lab { threads: runs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let lab = Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
     let section = comparison.section("Policies");
     show(&progress, &section);

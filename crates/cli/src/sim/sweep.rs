@@ -1,0 +1,101 @@
+//! Many clusters: `hiroma sim sweep` and `merge`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use hiroma_report::Table;
+use hiroma_simlab::lab::Lab;
+use hiroma_simlab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
+
+use super::progress::Progress;
+use super::shared::{self, Files, Jobs};
+
+/// Simulates a grid of settings, with several seeds each.
+///
+/// Every run's result is a small file of its own in the directory. A sweep that was interrupted goes on where it was; shards can run
+/// anywhere (a Slurm array, Spark or Ray tasks) with the same directory, or with directories that are copied into one afterwards. The results are the
+/// same bytes whatever the shards and threads were.
+#[derive(clap::Args)]
+#[command(after_help = SWEEP_HELP)]
+pub struct SweepArgs {
+    /// The sweep's file (TOML)
+    #[arg(value_name = "SWEEP")]
+    sweep: PathBuf,
+    /// Directory of the results
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Only every M-th run, from the N-th on
+    #[arg(long, value_name = "N/M", default_value = "1/1")]
+    shard: Shard,
+    #[command(flatten)]
+    jobs: Jobs,
+}
+
+const SWEEP_HELP: &str = "\
+A sweep's file:
+  cluster = \"cluster.toml\"     # or a table [cluster] with the settings themselves
+  seeds = 10
+  [grid]
+  load.arrivals_per_s = [50, 100, 200]
+  policy.placement = [\"random\", \"two_choices\"]
+
+Exit codes are those of `hiroma sim`.";
+
+/// Puts the results of a sweep together.
+#[derive(clap::Args)]
+#[command(after_help = super::EXIT_CODES)]
+pub struct MergeArgs {
+    /// Directory of the results
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Write one line for each point of the grid, with all figures, as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
+}
+
+/// `hiroma sim sweep`.
+pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
+    let plan = Plan::read(&args.sweep).map_err(shared::refused)?;
+    let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
+    let missing = sweep::missing(&plan, args.shard, &store).len();
+    let (stop, progress) = (shared::stop_on_signals()?, Progress::new(missing as f64));
+    let lab = Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let done = sweep::run(&plan, args.shard, &store, &lab).map_err(|error| match error {
+        SweepError::Store(error) => refused_or_failed(error),
+        SweepError::Lab(error) => shared::failed(error),
+        other => other.into(),
+    })?;
+    progress.print(&format!("{} runs done, {} were there already; results in {}", done.run, done.kept, args.out.display()));
+    if args.shard.is_all() {
+        let merged = Merged::of(&store).map_err(refused_or_failed)?;
+        progress.print(&format!("\n{}", merged.table().to_text().trim_end()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `hiroma sim merge`.
+pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
+    args.files.check()?;
+    args.csv.iter().try_for_each(|path| shared::check(path))?;
+    let store = Store::find(&args.directory).map_err(refused_or_failed)?;
+    let merged = Merged::of(&store).map_err(refused_or_failed)?;
+    let section = merged.section();
+    let tables: Vec<String> = section.tables.iter().map(Table::to_text).collect();
+    println!("{}\n\n{}", section.text.join("\n"), tables.join("\n").trim_end());
+    if let Some(path) = &args.csv {
+        shared::write(path, &merged.to_csv())?;
+    }
+    args.files.write(|| merged.to_json(), || shared::report("A sweep", vec![section]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the user can mend is refused; a disk that is full, for one, is a failure.
+fn refused_or_failed(error: StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => error.into(),
+        error => shared::refused(error),
+    }
+}

@@ -1,0 +1,46 @@
+//! A grid of settings, each point with several seeds: planned from a file, run in shards anywhere, kept point by point, merged.
+
+mod merge;
+mod plan;
+mod store;
+
+pub use merge::Merged;
+pub use plan::{Cell, Plan, Shard};
+pub use store::{Store, StoreError};
+
+use crate::figures::Figures;
+use crate::lab::{Job, Lab, LabError};
+
+/// Why a sweep did not come to its end. What was done is kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lab(#[from] LabError),
+}
+
+/// What a call has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// Points that were there before.
+    pub kept: usize,
+    /// Points that were run now.
+    pub run: usize,
+}
+
+/// The points of `shard` that `store` does not have yet.
+pub fn missing(plan: &Plan, shard: Shard, store: &Store) -> Vec<usize> {
+    (0..plan.points()).filter(|&point| shard.has(point) && !store.has(point)).collect()
+}
+
+/// Runs those points and keeps each as soon as it is done.
+pub fn run(plan: &Plan, shard: Shard, store: &Store, lab: &Lab<'_>) -> Result<Done, SweepError> {
+    let points = missing(plan, shard, store);
+    let of_shard = (0..plan.points()).filter(|&point| shard.has(point)).count();
+    let jobs: Vec<(usize, Job)> = points.iter().map(|&point| (point, plan.job(point))).collect();
+    let saved = lab.each(&jobs, |(_, job)| job, |(point, _), outcome| store.save(*point, &Figures::of(&outcome)))?;
+    saved.into_iter().collect::<Result<Vec<()>, StoreError>>()?;
+    Ok(Done { kept: of_shard - points.len(), run: points.len() })
+}
