@@ -98,7 +98,7 @@ fn a_reservation_on_demand_is_asked_before_the_page_moves_and_refusals_go_on_to_
 #[test]
 fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
     let mut placer = placer(|config| config.on_failure = FailureKind::Return);
-    commands(&mut placer, Event::Free(1));
+    commands(&mut placer, Event::Free(3));
     assert_eq!(commands(&mut placer, Event::ReservationAsked { node: 40 }), [Command::AnswerReservation { node: 40, granted: true }]);
     assert_eq!(placer.promised(), 1);
     commands(&mut placer, Event::Free(0));
