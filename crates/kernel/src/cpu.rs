@@ -1,9 +1,82 @@
-//! Where threads run: affinity, priority, names.
+//! Where and when threads run: affinity and scheduling class.
+//!
+//! Contract: calls change the scheduling of threads of this process only.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::Read;
 
-use rustix::thread::{CpuSet, Pid, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+/// A thread of this process, as the kernel numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadId(pub u32);
+
+/// The calling thread.
+pub fn this_thread() -> ThreadId {
+    ThreadId(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+}
+
+/// A set of processors.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpus(CpuSet);
+
+impl Cpus {
+    /// Those on which the calling thread may run.
+    pub fn of_this_thread() -> Option<Cpus> {
+        sched_getaffinity(None::<Pid>).ok().map(Cpus)
+    }
+
+    /// One processor.
+    pub fn only(cpu: usize) -> Cpus {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        Cpus(set)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.0.count()
+    }
+
+    /// All but one.
+    pub fn without(mut self, cpu: usize) -> Cpus {
+        self.0.unset(cpu);
+        self
+    }
+
+    /// Lets a thread run on these only. False where that is not allowed, or the thread has gone.
+    pub fn confine(&self, thread: ThreadId) -> bool {
+        sched_setaffinity(Pid::from_raw(thread.0 as i32), &self.0).is_ok()
+    }
+}
+
+fn set_class(thread: ThreadId, class: i32) -> bool {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads one structure and changes the scheduling of one thread.
+    unsafe { libc::sched_setscheduler(thread.0 as i32, class, &param) == 0 }
+}
+
+/// Makes a thread one that runs only where nothing else wants to (`SCHED_IDLE`, `sched(7)`). To the scheduler its processor counts as
+/// idle.
+pub fn make_idle_class(thread: ThreadId) -> bool {
+    set_class(thread, libc::SCHED_IDLE)
+}
+
+/// Makes a thread a normal one again (`SCHED_OTHER`).
+pub fn make_normal_class(thread: ThreadId) -> bool {
+    set_class(thread, libc::SCHED_OTHER)
+}
+
+/// Whether the calling thread is a normal one, and a thread of the idle class could be made a normal one again: that needs `RLIMIT_NICE`
+/// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Tried on a thread of its own.
+pub fn may_raise_from_idle() -> bool {
+    // SAFETY: asks for the class of the calling thread.
+    let normal = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+    let attempt = || make_idle_class(this_thread()) && make_normal_class(this_thread());
+    let spawned = std::thread::Builder::new().stack_size(64 << 10).spawn(attempt);
+    normal && spawned.is_ok_and(|thread| thread.join().unwrap_or(false))
+}
 
 /// The processor on which thread `tid` of this process last ran, from `/proc/self/task/TID/stat` (field 39).
 pub fn last_cpu_of(tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
@@ -28,9 +101,7 @@ fn task_path(tid: u32, buf: &mut [u8; 40]) -> Option<&str> {
 
 /// Ties the calling thread to one processor. False where that is not allowed.
 pub fn stay_on(cpu: usize) -> bool {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None::<Pid>, &set).is_ok()
+    Cpus::only(cpu).confine(this_thread())
 }
 
 /// Nanoseconds of the monotonic clock.
@@ -45,12 +116,12 @@ mod tests {
 
     #[test]
     fn a_thread_is_found_where_it_was_tied() {
-        let allowed = rustix::thread::sched_getaffinity(None::<Pid>).unwrap();
-        let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).unwrap();
+        let allowed = Cpus::of_this_thread().unwrap();
+        let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.0.is_set(cpu)).unwrap();
+        assert_eq!(allowed.without(cpu).count(), allowed.count() - 1);
         std::thread::spawn(move || {
             assert!(stay_on(cpu));
-            let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            assert_eq!(last_cpu_of(tid, &mut [0; 512]), Some(cpu));
+            assert_eq!(last_cpu_of(this_thread().0, &mut [0; 512]), Some(cpu));
         })
         .join()
         .unwrap();

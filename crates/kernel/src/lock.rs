@@ -15,37 +15,67 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 const SPINS: u32 = 400;
+/// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and waking it would cost.
+const EAGER_SPINS: u32 = 4000;
 /// Somebody who sleeps and never comes (a thread that ended in a forked child) must not hold up the polite for ever.
 const POLITE_YIELDS: u32 = 200;
 
+/// What a value leaves to be done once its lock is free.
+pub trait Afterwards {
+    /// The work; kept while the lock is let go.
+    type Work;
+
+    /// Takes the work, with the lock held. None is the usual answer.
+    fn take_work(&mut self) -> Option<Self::Work>;
+
+    /// Does it, without the lock.
+    fn do_work(work: Self::Work);
+}
+
 /// A value behind a futex lock.
-pub struct Lock<T> {
+pub struct Lock<T: Afterwards> {
     state: AtomicU32,
     held: AtomicBool,
-    /// Threads that have gone to sleep for it.
-    sleepers: AtomicU32,
+    /// Threads that wait for it: asleep, or eager.
+    waiters: AtomicU32,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the lock hands the value to one thread at a time.
-unsafe impl<T: Send> Sync for Lock<T> {}
+unsafe impl<T: Send + Afterwards> Sync for Lock<T> {}
 
-impl<T> Lock<T> {
+impl<T: Afterwards> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), sleepers: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), waiters: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
     pub fn lock(&self) -> Guard<'_, T> {
-        self.acquire();
+        self.acquire(SPINS);
         Guard { lock: self }
+    }
+
+    /// Waits for the lock with a program waiting for us: those who are polite let us go first, and learn of it while they hold it
+    /// ([`Lock::is_wanted`]).
+    pub fn lock_eagerly(&self) -> Guard<'_, T> {
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.waiters.fetch_add(1, Ordering::Relaxed);
+            self.acquire(EAGER_SPINS);
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+        Guard { lock: self }
+    }
+
+    /// Whether somebody waits for it who should not wait long.
+    pub fn is_wanted(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) != 0
     }
 
     /// Waits for the lock, and lets those go first who are waiting for it already: for work that others should not wait for.
     pub fn lock_politely(&self) -> Guard<'_, T> {
         for _ in 0..POLITE_YIELDS {
-            if self.sleepers.load(Ordering::Relaxed) == 0 {
+            if !self.is_wanted() {
                 break;
             }
             std::thread::yield_now();
@@ -53,18 +83,20 @@ impl<T> Lock<T> {
         self.lock()
     }
 
-    fn acquire(&self) {
-        for _ in 0..SPINS {
-            if self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+    fn acquire(&self, spins: u32) {
+        for _ in 0..spins {
+            if self.state.load(Ordering::Relaxed) == FREE
+                && self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
                 return;
             }
             std::hint::spin_loop();
         }
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.waiters.fetch_add(1, Ordering::Relaxed);
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             let _ = futex::wait(&self.state, Flags::PRIVATE, CONTENDED, None);
         }
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn release(&self) {
@@ -81,19 +113,19 @@ impl<T> Lock<T> {
 
     /// The guard of a lock that is held by [`Lock::hold`]; in a forked child too, where nobody else can be waiting.
     pub fn resume_held(&self) -> Guard<'_, T> {
-        // In a forked child the sleepers do not exist.
-        self.sleepers.store(0, Ordering::Relaxed);
+        // In a forked child those who waited do not exist.
+        self.waiters.store(0, Ordering::Relaxed);
         assert!(self.held.swap(false, Ordering::AcqRel), "resume_held without hold");
         Guard { lock: self }
     }
 }
 
 /// The right to use the value.
-pub struct Guard<'a, T> {
+pub struct Guard<'a, T: Afterwards> {
     lock: &'a Lock<T>,
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T: Afterwards> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -102,16 +134,20 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T: Afterwards> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the lock is held by this guard, which is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T: Afterwards> Drop for Guard<'_, T> {
     fn drop(&mut self) {
+        let work = self.take_work();
         self.lock.release();
+        if let Some(work) = work {
+            T::do_work(work);
+        }
     }
 }
 
@@ -156,6 +192,16 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    impl Afterwards for (u64, u64) {
+        type Work = ();
+
+        fn take_work(&mut self) -> Option<()> {
+            None
+        }
+
+        fn do_work((): ()) {}
+    }
+
     #[test]
     fn many_threads_never_hold_it_together() {
         let lock = Arc::new(Lock::new((0u64, 0u64)));
@@ -179,17 +225,17 @@ mod tests {
 
     #[test]
     fn a_held_lock_stays_held_until_it_is_let_go() {
-        let lock = Arc::new(Lock::new(0));
+        let lock = Arc::new(Lock::new((0, 0)));
         Lock::hold(lock.lock());
         let other = lock.clone();
-        let thread = std::thread::spawn(move || *other.lock() += 1);
+        let thread = std::thread::spawn(move || other.lock().0 += 1);
         std::thread::sleep(Duration::from_millis(20));
         let mut guard = lock.resume_held();
-        assert_eq!(*guard, 0);
-        *guard = 5;
+        assert_eq!(guard.0, 0);
+        guard.0 = 5;
         drop(guard);
         thread.join().unwrap();
-        assert_eq!(*lock.lock(), 6);
+        assert_eq!(lock.lock().0, 6);
     }
 
     #[test]

@@ -342,13 +342,18 @@ impl Uffd {
         self.transfer::<COPY>(dst, src, len, if write_protected { COPY_WRITE_PROTECTED } else { 0 })
     }
 
+    /// The same without waking anybody; see [`Uffd::wake`].
+    pub fn copy_quietly(&self, dst: usize, src: usize, len: usize) -> Outcome {
+        self.transfer::<COPY>(dst, src, len, DONTWAKE)
+    }
+
     /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8). `holes`: pages that are not
     /// there are passed over.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.transfer::<MOVE>(dst, src, len, if holes { MOVE_ALLOW_HOLES } else { 0 })
     }
 
-    /// The same without waking anybody: for moves out of the program, where nobody waits at the destination.
+    /// The same without waking anybody: nobody waits at the destination, or they are to be woken later.
     pub fn move_quietly(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.transfer::<MOVE>(dst, src, len, DONTWAKE | if holes { MOVE_ALLOW_HOLES } else { 0 })
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hiroma_kernel::lock::Afterwards;
 use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
@@ -85,6 +86,8 @@ pub struct Core {
     pub blocks: FxHashMap<BlockId, Block>,
     /// Staged, oldest first, to be compared and written.
     pub probation: VecDeque<(BlockId, u32)>,
+    /// Staged and known to differ from the far copy.
+    pub differing: VecDeque<(BlockId, u32)>,
     /// Staged and known to be the same as the far copy.
     pub clean: VecDeque<(BlockId, u32)>,
     /// Staged blocks that are in `clean`, in bytes.
@@ -106,6 +109,9 @@ pub struct Core {
     pub stuck: (usize, u32),
     /// Messages that were read by somebody other than the fault thread.
     pub pending: Vec<Message>,
+    /// Ranges whose waiters are to be woken once the lock is free: a woken thread may run at once in place of the one that woke it,
+    /// which must not hold the lock then.
+    pub wakes: Vec<(usize, usize)>,
     /// Requests under way with the store.
     pub in_flight: usize,
     /// A fork is being made.
@@ -129,6 +135,41 @@ pub struct Core {
     runs: usize,
     far_sectors: usize,
     resident_blocks: usize,
+}
+
+/// Threads to wake once the lock is free.
+pub struct Wakes {
+    live: Arc<Live>,
+    ranges: [(usize, usize); WAKES_MAX],
+    count: usize,
+}
+
+/// Ranges that are woken after one hold of the lock; more are woken while it is held.
+const WAKES_MAX: usize = 16;
+
+impl Afterwards for Core {
+    type Work = Wakes;
+
+    fn take_work(&mut self) -> Option<Wakes> {
+        if self.wakes.is_empty() {
+            return None;
+        }
+        let more = self.wakes.len().saturating_sub(WAKES_MAX);
+        for (addr, len) in self.wakes.drain(..more) {
+            self.live.uffd.wake(addr, len);
+        }
+        let mut ranges = [(0, 0); WAKES_MAX];
+        let count = self.wakes.len();
+        ranges[..count].copy_from_slice(&self.wakes);
+        self.wakes.clear();
+        Some(Wakes { live: self.live.clone(), ranges, count })
+    }
+
+    fn do_work(wakes: Wakes) {
+        for &(addr, len) in &wakes.ranges[..wakes.count] {
+            wakes.live.uffd.wake(addr, len);
+        }
+    }
 }
 
 impl Core {
@@ -164,6 +205,7 @@ impl Core {
             frames,
             blocks: FxHashMap::with_capacity_and_hasher(448, Default::default()),
             probation: VecDeque::with_capacity(512),
+            differing: VecDeque::with_capacity(128),
             clean: VecDeque::with_capacity(512),
             clean_bytes: 0,
             staged_bytes: 0,
@@ -178,6 +220,7 @@ impl Core {
             own_removals: Vec::new(),
             pending: Vec::with_capacity(64),
             stuck: (0, 0),
+            wakes: Vec::with_capacity(64),
             in_flight: 0,
             forking: None,
             evict_everything: false,
@@ -208,6 +251,11 @@ impl Core {
     /// Bytes in a sector.
     pub fn sector_bytes(&self) -> usize {
         PAGE << self.sector_order
+    }
+
+    /// Wakes who waits for a block, once the lock is free.
+    pub fn wake_after(&mut self, block: BlockId) {
+        self.wakes.push((self.addr(block), block.bytes()));
     }
 
     /// Address of a block in the program.
@@ -526,7 +574,8 @@ impl Core {
 
     /// Tells the evictor if there is less to be had than there should be.
     pub fn mind_reserve(&self) {
-        if self.reserve() < self.reserve_target() as isize {
+        let enough = if self.live.quiet.is_on() && !self.forked { self.reserve_target() / 2 } else { self.reserve_target() };
+        if self.reserve() < enough as isize {
             self.live.evict_bell.ring();
         }
     }

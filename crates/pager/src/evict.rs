@@ -12,7 +12,7 @@ use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Core, LIMIT_MIN, Phase, ahead_pages};
+use crate::core::{Block, Core, LIMIT_MIN, Phase, ahead_pages};
 use crate::extent::{Copy, Mode, flag};
 use crate::fetch::lost;
 use crate::live::{Live, Path};
@@ -57,6 +57,9 @@ const BATCH: usize = 8;
 const TEND_EVERY: Duration = Duration::from_millis(50);
 /// Victims looked at for one that can be staged.
 const TRIES: usize = 4;
+/// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
+const HERE_MAX: usize = 2;
+const DIFFERING_MAX: usize = 64;
 /// Bytes of write-backs under way.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 
@@ -78,6 +81,7 @@ impl Evicting {
     }
 
     pub fn run(mut self) {
+        self.live.quiet.i_work_beside_it();
         while !self.live.stopping() {
             let mut moved = self.poll();
             moved |= self.choose();
@@ -126,12 +130,13 @@ impl Evicting {
 
     /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
     fn choose(&mut self) -> bool {
-        let mut guard = self.core.lock_politely();
+        let shared = self.core.clone();
+        let mut guard = shared.lock_politely();
         let core = &mut *guard;
         if core.quiesce {
             return false;
         }
-        let mut moved = core.stage_victims();
+        let mut moved = core.stage_victims(&shared);
         core.catch_up();
         let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.limit) };
         if over > 0 {
@@ -142,11 +147,13 @@ impl Evicting {
             && self.under_way_bytes(core) < UNDER_WAY_MAX
             && (core.reserve() < (2 * core.reserve_target()) as isize || core.evict_everything)
         {
-            let Some((block, stamp)) = core.probation.pop_front() else { break };
-            let Some(entry) = core.blocks.get_mut(&block) else { continue };
-            if entry.stamp != stamp || entry.phase != Phase::Staged || entry.clean {
-                continue;
-            }
+            let next = match core.differing.pop_front() {
+                None if core.is_cared_for() => None,
+                None => core.probation.pop_front(),
+                some => some,
+            };
+            let Some((block, stamp)) = next else { break };
+            let Some(entry) = core.to_be_written(block, stamp) else { continue };
             entry.phase = Phase::Writing;
             let frame = entry.frame;
             core.staged_bytes -= block.bytes();
@@ -337,7 +344,7 @@ impl Job {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
             core.settle(block.extent_no().0 as usize);
-            core.live.uffd.wake(core.addr(block), block.bytes());
+            core.wake_after(block);
             core.live.wake_fault_thread();
             return;
         }
@@ -365,13 +372,16 @@ impl Core {
     }
 
     /// Moves victims out of the program until enough is staged, or until there is enough to be had.
-    fn stage_victims(&mut self) -> bool {
+    fn stage_victims(&mut self, lock: &Lock<Core>) -> bool {
         let mut moved = false;
         for _ in 0..TRIES {
+            if moved && lock.is_wanted() {
+                break;
+            }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             let scarce = to_come < (2 * self.reserve_target()) as isize;
             let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
-            if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) {
+            if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) || self.is_cared_for() {
                 break;
             }
             let Some(block) = self.replacement.next_victim() else { break };
@@ -383,6 +393,64 @@ impl Core {
             self.publish();
         }
         moved
+    }
+
+    /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the processor of the program's only busy
+    /// thread, where no other has to be interrupted for each page that moves. What has to be written is left to the evictor.
+    pub fn evict_here(&mut self) {
+        let enough = (self.reserve_target() + self.reserve_target() / 2) as isize;
+        for _ in 0..HERE_MAX {
+            if self.quiesce || self.forked || self.reserve() >= enough {
+                return;
+            }
+            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+            if (to_come < 2 * enough || self.staged_bytes < self.stage_target())
+                && let Some(block) = self.replacement.next_victim()
+                && self.is_resident(block)
+            {
+                self.stage(block);
+            }
+            while let Some((block, stamp)) = self.probation.pop_front() {
+                if self.to_be_written(block, stamp).is_none() {
+                    continue;
+                }
+                if !block.is_huge() && self.is_unchanged(block) {
+                    self.mark_clean(block);
+                } else {
+                    self.differing.push_back((block, stamp));
+                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
+                        self.live.evict_bell.ring();
+                    }
+                }
+                break;
+            }
+        }
+    }
+
+    /// Whether the fault thread evicts, and keeps up.
+    fn is_cared_for(&self) -> bool {
+        self.live.quiet.is_on()
+            && !self.forked
+            && !self.evict_everything
+            && self.local() <= self.limit
+            && self.reserve() > (self.reserve_target() / 2) as isize
+    }
+
+    /// A staged block of which it is not known yet whether it differs from its far copy.
+    fn to_be_written(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
+        self.blocks.get_mut(&block).filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
+    }
+
+    /// Whether a staged block is as its far copy.
+    fn is_unchanged(&self, block: BlockId) -> bool {
+        let buf = vm::lend(self.frames.addr(self.blocks[&block].frame), block.bytes());
+        let (first, count) = self.sector_range(block);
+        let extent = self.extent(block);
+        buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent.copy(first + at) {
+            Copy::Stored { sum, .. } => content::checksum(self.seed, bytes) == sum,
+            Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
+            Copy::None => false,
+        })
     }
 
     /// Moves one block out of the program.

@@ -3,7 +3,7 @@
 //! On this path nothing touches managed memory, and no lock is taken that a thread of the program could hold while it faults: the
 //! pager's own lock is taken by the program's threads only in calls that touch no managed memory meanwhile.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,7 @@ use crate::fatal;
 use crate::fetch::Fetcher;
 use crate::live::{Live, Path};
 use crate::mover::PutIn;
+use crate::quiet::{Density, Quiet};
 use crate::store::Channel;
 
 /// A fault that has not been answered yet.
@@ -51,6 +52,7 @@ pub struct Faulting {
     waiting: Vec<Fault>,
     requests: Vec<PrefetchRequest>,
     follow: Follow,
+    density: Density,
 }
 
 /// Keeps the fault thread on the processor of the thread that faults: waking another one costs many times more than switching here,
@@ -58,11 +60,18 @@ pub struct Faulting {
 struct Follow {
     cpu: Option<usize>,
     faults: u32,
+    /// There was nothing to read since.
+    slept: bool,
+    /// For how many faults in a row that was so.
+    apart: u32,
     buf: [u8; 512],
 }
 
 /// How many faults pass between two looks at where the faulting thread runs.
 const FOLLOW_EVERY: u32 = 128;
+/// A quiet fault thread runs when the faulting thread sleeps, and finds the next fault waiting. If it has to wait for faults so many
+/// times in a row, the two are on different processors.
+const APART_MAX: u32 = 2;
 /// So many faults in a row on one page that is mapped cannot be late messages of threads that faulted together.
 const STUCK_AFTER: u32 = 10_000;
 /// By how much the copy of a block that is being written may pass the limit.
@@ -79,21 +88,25 @@ impl Faulting {
             messages: Vec::with_capacity(64),
             waiting: Vec::with_capacity(64),
             requests: Vec::with_capacity(64),
-            follow: Follow { cpu: None, faults: 0, buf: [0; 512] },
+            follow: Follow { cpu: None, faults: 0, slept: false, apart: 0, buf: [0; 512] },
+            density: Density::default(),
         }
     }
 
     pub fn run(mut self) {
+        self.live.quiet.i_am_the_fault_thread();
         while !self.live.stopping() {
+            self.live.quiet.round();
             let mut moved = self.read_messages();
             moved |= self.fetcher.poll(&self.core);
             if moved && !self.waiting.is_empty() {
                 self.retry();
             }
-            if moved && self.fetcher.is_busy() {
+            if moved && (self.fetcher.is_busy() || self.live.quiet.is_on()) {
                 continue;
             }
             self.sleep();
+            self.follow.slept = true;
         }
     }
 
@@ -106,7 +119,9 @@ impl Faulting {
             return;
         }
         let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
-        let ready = wait::readable(&[self.live.uffd.as_fd().as_raw_fd(), self.live.fault_wake.as_raw_fd()], ms);
+        self.live.quiet.awake(false);
+        let ready = wait::readable(&[self.live.uffd_number(), self.live.fault_wake.as_raw_fd()], ms);
+        self.live.quiet.awake(true);
         let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
         if woken || !self.waiting.is_empty() {
             self.retry();
@@ -117,7 +132,7 @@ impl Faulting {
     /// the program goes on, and must not meet what the books still held then.
     fn read_messages(&mut self) -> bool {
         let shared = self.core.clone();
-        let mut core = shared.lock();
+        let mut core = shared.lock_eagerly();
         let mut messages = std::mem::take(&mut self.messages);
         if self.live.uffd.read(&mut core.pending).is_err() {
             fatal::die("reading from userfaultfd failed; please report this");
@@ -128,8 +143,10 @@ impl Faulting {
         let any = !messages.is_empty();
         for message in messages.drain(..) {
             if let Message::Fault { addr, thread, .. } = message {
-                self.follow.on_fault(thread);
-                self.answer(Fault { addr, since: Nanos(cpu::now_ns()), known: false });
+                let now = Nanos(cpu::now_ns());
+                self.follow.on_fault(thread, &self.live.quiet);
+                self.density.on_fault(&self.live.quiet, thread, now);
+                self.answer(Fault { addr, since: now, known: false });
             }
         }
         self.messages = messages;
@@ -137,7 +154,7 @@ impl Faulting {
     }
 
     fn answer(&mut self, mut fault: Fault) {
-        let mut core = self.core.lock();
+        let mut core = self.core.lock_eagerly();
         let answer = core.on_fault(&mut fault, &mut self.requests);
         let outcome = match answer {
             Answer::Done => {
@@ -172,6 +189,11 @@ impl Faulting {
             self.fetcher.submit(job);
             self.fetcher.poll(&self.core);
         }
+        if self.live.quiet.is_on() {
+            let mut core = self.core.lock_eagerly();
+            core.evict_here();
+            core.catch_up();
+        }
     }
 
     fn retry(&mut self) {
@@ -183,16 +205,17 @@ impl Faulting {
 }
 
 impl Follow {
-    fn on_fault(&mut self, thread: u32) {
+    fn on_fault(&mut self, thread: u32, quiet: &Quiet) {
         self.faults = self.faults.wrapping_add(1);
-        if self.faults % FOLLOW_EVERY != 1 {
-            return;
-        }
-        if let Some(cpu) = cpu::last_cpu_of(thread, &mut self.buf)
+        self.apart = if std::mem::take(&mut self.slept) { self.apart + 1 } else { 0 };
+        let due = if quiet.is_on() { self.apart % APART_MAX == APART_MAX - 1 } else { self.faults % FOLLOW_EVERY == 1 };
+        if due
+            && let Some(cpu) = cpu::last_cpu_of(thread, &mut self.buf)
             && self.cpu != Some(cpu)
             && cpu::stay_on(cpu)
         {
             self.cpu = Some(cpu);
+            quiet.stays_on(cpu);
         }
     }
 }
@@ -295,7 +318,7 @@ impl Core {
                     "the page at {page:#x} should be there and is not: the program (or a library) changed its memory behind the back of hiroma. It was ended rather than given wrong data"
                 ));
             }
-            self.live.uffd.wake(page, PAGE);
+            self.wakes.push((page, PAGE));
         }
         Answer::Done
     }

@@ -126,7 +126,7 @@ impl Fetcher {
         }
         while let Some(index) = self.done.pop() {
             self.jobs[index].verify();
-            let mut core = core.lock();
+            let mut core = core.lock_eagerly();
             self.jobs[index].finish(&mut core);
             core.catch_up();
             drop(core);
@@ -193,7 +193,7 @@ impl Job {
             core.store.free(&freed);
             core.gone_away(block);
             // Threads that were promised it fault again, and find zeros.
-            core.live.uffd.wake(core.addr(block), block.bytes());
+            core.wake_after(block);
             core.live.wake_fault_thread();
         } else if entry.map_when_ready {
             let origin = if entry.stream {
@@ -288,6 +288,7 @@ impl Prefetching {
     }
 
     pub fn run(mut self) {
+        self.live.quiet.i_work_beside_it();
         let mut submitted = Vec::with_capacity(64);
         while !self.live.stopping() {
             self.start(&mut submitted);

@@ -21,6 +21,7 @@ pub mod hooks;
 mod live;
 mod mover;
 mod pager;
+mod quiet;
 pub mod store;
 
 pub use config::Config;

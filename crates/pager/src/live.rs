@@ -1,6 +1,6 @@
 //! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child starts another.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hiroma_kernel::lock::Bell;
@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
 use crate::error::PagerError;
+use crate::quiet::Quiet;
 
 /// Which kernel interface moves pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,8 @@ pub struct Live {
     pub fault_wake: OwnedFd,
     pub evict_bell: Bell,
     pub fetch_bell: Bell,
+    /// Between the fault thread and its guard.
+    pub quiet: Quiet,
     /// Faults wait for room or for something to end.
     pub faults_waiting: AtomicBool,
     /// Threads end when this is set.
@@ -74,9 +77,15 @@ impl Live {
             fault_wake,
             evict_bell: Bell::default(),
             fetch_bell: Bell::default(),
+            quiet: Quiet::default(),
             faults_waiting: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         })
+    }
+
+    /// The number of the descriptor that watches the arena.
+    pub fn uffd_number(&self) -> RawFd {
+        self.uffd.as_fd().as_raw_fd()
     }
 
     /// Wakes the fault thread.

@@ -30,13 +30,14 @@ pub enum TakeOut {
 }
 
 impl Core {
-    /// Maps the content of `frame` at the block's address and wakes who waits for it. The books are the caller's affair, except for
-    /// the memory behind frames.
+    /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock is free. The books are the caller's
+    /// affair, except for the memory behind frames.
     pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
         let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let mut at = 0;
+        self.wakes.push((dst, len));
         while self.live.path == Path::Full && !self.extent(block).has(flag::MIXED) {
-            let Outcome { done, stop } = self.live.uffd.move_pages(dst + at, src + at, len - at, false);
+            let Outcome { done, stop } = self.live.uffd.move_quietly(dst + at, src + at, len - at, false);
             at += done;
             match stop {
                 None => {
@@ -60,13 +61,13 @@ impl Core {
         end
     }
 
-    /// Copies, page by page where it must be: over protections, around pages that are there already.
+    /// Copies, page by page where it must be: over protections, around pages that are there already. Whom to wake is the caller's affair.
     fn copy_in(&mut self, dst: usize, src: usize, len: usize) -> PutIn {
         let (mut at, mut by_page, mut gone) = (0, false, true);
         while at < len {
             // Mixed mappings refuse a range that spans several; one page always lies in one.
             let step = if by_page { PAGE } else { len - at };
-            let Outcome { done, stop } = self.live.uffd.copy(dst + at, src + at, step, false);
+            let Outcome { done, stop } = self.live.uffd.copy_quietly(dst + at, src + at, step);
             at += done;
             gone &= done == 0;
             match stop {
@@ -85,7 +86,6 @@ impl Core {
                 Some(stop) => fatal_move("UFFDIO_COPY", dst + at, stop),
             }
         }
-        self.live.uffd.wake(dst, len);
         if gone { PutIn::Gone } else { PutIn::Done }
     }
 
@@ -94,6 +94,7 @@ impl Core {
     /// Pages of their own, not the kernel's zero page: a mapping that has nothing but zero pages is not copied by fork, and the
     /// child would find pages missing that the books say are there.
     pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
+        self.wakes.push((dst, len));
         self.copy_in(dst, self.zeros.base(), len)
     }
 
@@ -124,7 +125,7 @@ impl Core {
             match stop {
                 None => break,
                 Some(Stop::Again) => self.drain(),
-                Some(Stop::Busy) if self.forked && touched != at => {
+                Some(Stop::Busy) if self.forked && touched != at && !self.is_being_removed(start + at) => {
                     touched = at;
                     vm::touch(start + at, PAGE);
                 }
@@ -148,6 +149,11 @@ impl Core {
             live.wake_fault_thread();
         }
         std::thread::yield_now();
+    }
+
+    /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
+    fn is_being_removed(&self, page: usize) -> bool {
+        self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
     }
 
     fn drop_frame(&mut self, frame: Frame) {
@@ -182,7 +188,7 @@ impl Core {
                 }
                 // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
                 // are shared: they stay busy, and where they are.
-                Some(Stop::Busy) if self.forked && unshared != at => {
+                Some(Stop::Busy) if self.forked && unshared != at && !self.is_being_removed(src + at) => {
                     unshared = at;
                     vm::touch(src + at, PAGE);
                     continue;
@@ -203,7 +209,7 @@ impl Core {
     fn undo_move(&mut self, home: usize, frame_addr: usize, done: usize, len: usize, frame: Frame) {
         let mut at = 0;
         while at < done {
-            let Outcome { done: moved, stop } = self.live.uffd.move_pages(home + at, frame_addr + at, done - at, true);
+            let Outcome { done: moved, stop } = self.live.uffd.move_quietly(home + at, frame_addr + at, done - at, true);
             at += moved;
             match stop {
                 None => break,
@@ -214,7 +220,7 @@ impl Core {
                 }
             }
         }
-        self.live.uffd.wake(home, len);
+        self.wakes.push((home, len));
         self.frames.scrub(frame);
     }
 

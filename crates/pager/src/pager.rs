@@ -24,6 +24,7 @@ use crate::fault::Faulting;
 use crate::fetch::Prefetching;
 use crate::hooks;
 use crate::live::{Live, Path};
+use crate::quiet::Guarding;
 use crate::store::{self, Purpose, Store};
 
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -84,7 +85,13 @@ impl Pager {
         start_thread("hiroma-evict", move || Evicting::new(core, thread_live, channel).run())?;
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Read)?;
-        start_thread("hiroma-fetch", move || Prefetching::new(core, thread_live, channel).run())
+        start_thread("hiroma-fetch", move || Prefetching::new(core, thread_live, channel).run())?;
+        let thread_live = live.clone();
+        start_thread("hiroma-guard", move || {
+            if let Some(guarding) = Guarding::new(thread_live) {
+                guarding.run();
+            }
+        })
     }
 
     /// Whether `addr` lies in the arena.
@@ -312,6 +319,7 @@ impl Pager {
         live.stop.store(true, Ordering::SeqCst);
         live.evict_bell.ring();
         live.fetch_bell.ring();
+        live.quiet.stop();
         live.wake_fault_thread();
     }
 }
