@@ -15,6 +15,9 @@ const SLACK: u64 = 16 << 20;
 const LIMIT_MIN: u64 = 16 << 20;
 /// A thread that finishes nothing for so long hangs. (Sixteen threads share few cores, and children run beside them.)
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Lines that a canary damages, and how many are looked at to find them.
+const CANARY_LINES: usize = 100;
+const CANARY_TRIES: usize = 20_000;
 
 pub fn run(checker: &Checker) {
     let mut random = Random::new(checker.options.seed, 1 << 32);
@@ -22,12 +25,13 @@ pub fn run(checker: &Checker) {
     let mut limit = Limit { now: normal, before: normal, lowered: Instant::now(), highest: normal };
     let mut seen = vec![(0, Instant::now()); checker.options.threads];
     let mut round = 0u64;
+    let mut damaged = checker.options.canary.is_none();
     while !checker.stop.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(2));
         round += 1;
         limit.check(checker);
-        if round == 150 {
-            canary(checker, &mut random);
+        if round % 150 == 0 && !damaged {
+            damaged = canary(checker, &mut random);
         }
         if round % 64 == 0 {
             // The kernel counts while memory moves, and what moves can be counted twice: only what is seen again and again is there.
@@ -104,17 +108,21 @@ impl Limit {
 }
 
 /// Damages some pages as `--canary` says. A checker that does not find that finds nothing.
-fn canary(checker: &Checker, random: &mut Random) {
-    let Some(kind) = checker.options.canary.as_deref() else { return };
+fn canary(checker: &Checker, random: &mut Random) -> bool {
+    let Some(kind) = checker.options.canary.as_deref() else { return true };
     let _all_stand_still = checker.gate.write().unwrap();
-    let mut left = 100;
-    while left > 0 {
-        let page = checker.page(checker.line_pages + random.below(checker.pages - checker.line_pages));
-        let line = random.below(PAGE_LINES);
+    let written_again = |(page, line): &(usize, usize)| {
+        let version = checker.page(*page).version(*line);
+        version > 4 && version & 3 != 3
+    };
+    let mut any = || (checker.line_pages + random.below(checker.pages - checker.line_pages), random.below(PAGE_LINES));
+    let chosen: Vec<_> = std::iter::repeat_with(&mut any).take(CANARY_TRIES).filter(written_again).take(CANARY_LINES).collect();
+    if chosen.len() < CANARY_LINES {
+        return false;
+    }
+    for (page, line) in chosen {
+        let page = checker.page(page);
         let (at, version) = (line * LINE_WORDS, page.version(line));
-        if version <= 4 || version & 3 == 3 {
-            continue;
-        }
         let place = page.index + at as u64;
         page.spoil(
             at,
@@ -124,8 +132,8 @@ fn canary(checker: &Checker, random: &mut Random) {
                 word(place + if kind == "misplaced" { 512 } else { 0 }, version - if kind == "stale" { 4 } else { 0 })
             },
         );
-        left -= 1;
     }
+    true
 }
 
 /// What the kernel says is resident of the arena.
