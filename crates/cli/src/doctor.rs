@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use hiroma_kernel::cpu;
 use hiroma_pager::config::PathChoice;
 use hiroma_units::Bytes;
 use rustix::fs::{OFlags, statvfs};
@@ -63,7 +64,7 @@ impl Check {
 /// Checks everything and prints it.
 pub fn main(args: Args) -> Result<ExitCode> {
     let mut checks = vec![kernel(), userfaultfd(), library(), address_space(), overcommit(), map_count()];
-    checks.extend([huge_pages(), free_huge_pages(), memory()?, cgroup()?, io_uring(), file_store(), direct_io(), loopback()]);
+    checks.extend([huge_pages(), free_huge_pages(), memory()?, cgroup()?, scheduling(), io_uring(), file_store(), direct_io(), loopback()]);
     let works = checks.iter().all(|check| check.state != State::Lacks);
     if args.json {
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&serde_json::json!({ "works": works, "checks": checks }))?)?;
@@ -198,6 +199,20 @@ fn cgroup() -> Result<Check> {
         Some((limit, file)) => Check::ok("cgroup", format!("limited to {limit} by {}", file.display())),
         None => Check::ok("cgroup", "no limit"),
     })
+}
+
+/// Whether the pager may keep its fault thread beside the faulting thread (`docs/far-memory.md`).
+fn scheduling() -> Check {
+    const NAME: &str = "scheduling";
+    if cpu::may_raise_from_idle() {
+        Check::ok(NAME, "threads may come back from SCHED_IDLE: faults are answered on the processor where they happen")
+    } else {
+        Check::weak(
+            NAME,
+            "threads may not come back from SCHED_IDLE: faults of a single thread take three times as long",
+            "sudo prlimit --pid $$ --nice=20 (for good: echo '* - nice 0' | sudo tee /etc/security/limits.d/60-hiroma.conf)",
+        )
+    }
 }
 
 fn io_uring() -> Check {
