@@ -180,8 +180,9 @@ impl Checker {
         if self.on {
             self.received += 1;
             if message.kind.has_page() {
-                let place = self.pages[message.table as usize][message.page as usize].place;
-                if place == Place::Message(slot) {
+                // The table may have been freed by what the message did, and be in use for another thread.
+                let place = self.pages[message.table as usize].get(message.page as usize).map(|seen| seen.place);
+                if place == Some(Place::Message(slot)) {
                     let Message { kind, table, page, target, .. } = *message;
                     self.object(|| format!("page {page} of table {table} was lost at node {target}: nobody took it from a {kind:?}"));
                 }

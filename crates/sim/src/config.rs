@@ -58,6 +58,8 @@ pub struct NetworkConfig {
     pub latency_ns: u64,
     /// Time for which a message occupies a link besides its bytes: the work of sending it on, ns.
     pub hop_overhead_ns: u64,
+    /// The same for a page in addition: it is copied into and out of the memory of every node that it passes, ns.
+    pub page_overhead_ns: u64,
     /// Time for which a message occupies the node that it is for, ns.
     pub handler_ns: u64,
     /// Size of a message without a page, and of the head of one with a page, bytes.
@@ -259,8 +261,9 @@ impl Default for NetworkConfig {
         NetworkConfig {
             bytes_per_s: 100_000_000,
             latency_ns: 0,
-            hop_overhead_ns: 50_000,
-            handler_ns: 50_000,
+            hop_overhead_ns: 5_000,
+            page_overhead_ns: 110_000,
+            handler_ns: 5_000,
             message_bytes: 64,
             switching: Switching::StoreAndForward,
             multicast: true,
@@ -276,7 +279,7 @@ impl Default for NodeConfig {
 
 impl Default for DiskConfig {
     fn default() -> Self {
-        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 6_000_000, parallel: 1, time: DiskTime::Fixed }
+        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 8_000_000, parallel: 1, time: DiskTime::Fixed }
     }
 }
 

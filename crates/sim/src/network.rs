@@ -22,6 +22,16 @@ pub struct Hop {
     pub there_ns: u64,
 }
 
+/// What a message of a kind takes.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    bytes: u64,
+    /// Time of its bytes on a link, ns.
+    bytes_ns: u64,
+    /// Time on a link before its head is on, ns.
+    overhead_ns: u64,
+}
+
 /// All links.
 #[derive(Debug)]
 pub struct Network {
@@ -29,10 +39,9 @@ pub struct Network {
     /// Bytes per link, if they are counted.
     bytes: Vec<u64>,
     latency_ns: u64,
-    overhead_ns: u64,
     cut_through: bool,
-    /// Bytes and time on a link of a message without and with a page.
-    sizes: [(u64, u64); 2],
+    /// A message without and with a page.
+    sizes: [Size; 2],
 }
 
 /// Time that `bytes` take, rounded up, ns.
@@ -43,22 +52,22 @@ pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
 impl Network {
     /// `links` idle links; `page_bytes` in a page.
     pub fn new(config: &NetworkConfig, links: u32, page_bytes: u64, count_bytes: bool) -> Self {
-        let size = |bytes| (bytes, transfer_ns(bytes, config.bytes_per_s));
+        let size = |bytes, overhead_ns| Size { bytes, bytes_ns: transfer_ns(bytes, config.bytes_per_s), overhead_ns };
+        let page_overhead_ns = config.hop_overhead_ns + config.page_overhead_ns;
         Network {
             links: vec![Link::default(); links as usize],
             bytes: if count_bytes { vec![0; links as usize] } else { Vec::new() },
             latency_ns: config.latency_ns,
-            overhead_ns: config.hop_overhead_ns,
             cut_through: config.switching == Switching::CutThrough,
-            sizes: [size(config.message_bytes), size(config.message_bytes + page_bytes)],
+            sizes: [size(config.message_bytes, config.hop_overhead_ns), size(config.message_bytes + page_bytes, page_overhead_ns)],
         }
     }
 
     /// Sends a message over `link` as soon as it is free.
     #[inline]
     pub fn send(&mut self, now_ns: u64, link: u32, has_page: bool) -> Hop {
-        let (bytes, bytes_ns) = self.sizes[usize::from(has_page)];
-        let busy_ns = self.overhead_ns + bytes_ns;
+        let Size { bytes, bytes_ns, overhead_ns } = self.sizes[usize::from(has_page)];
+        let busy_ns = overhead_ns + bytes_ns;
         let state = &mut self.links[link as usize];
         let start_ns = state.free_ns.max(now_ns);
         state.free_ns = start_ns + busy_ns;
@@ -67,14 +76,14 @@ impl Network {
             *counted += bytes;
         }
         let there_ns = start_ns + busy_ns + self.latency_ns;
-        let on_ns = if self.cut_through { start_ns + self.overhead_ns + self.latency_ns } else { there_ns };
+        let on_ns = if self.cut_through { start_ns + overhead_ns + self.latency_ns } else { there_ns };
         Hop { sent_ns: start_ns + busy_ns, on_ns, there_ns }
     }
 
     /// Time that the bytes of a message need behind its head at the end of a way without store and forward, ns.
     #[inline]
     pub fn tail_ns(&self, has_page: bool) -> u64 {
-        if self.cut_through { self.sizes[usize::from(has_page)].1 } else { 0 }
+        if self.cut_through { self.sizes[usize::from(has_page)].bytes_ns } else { 0 }
     }
 
     /// Forgets what was measured so far; what is being carried at `now_ns` counts from then on.

@@ -125,7 +125,9 @@ pub struct PlacementConfig {
 }
 
 impl Default for PlacementConfig {
-    /// Table 1 of the paper; watermarks and period from section 4.
+    /// Table 1 of the paper; watermarks and period from section 4. The paper's watermarks are 87.5 % and 100 % (high), 75 % and 0 %
+    /// (low) of local memory, which is taken to mean memory in use: read as free frames, a node that was full once would be thought
+    /// full until nearly all of it is free again.
     fn default() -> Self {
         PlacementConfig {
             scope: ScopeKind::default(),
@@ -133,8 +135,8 @@ impl Default for PlacementConfig {
             peers_max: 128,
             information: InformationKind::default(),
             period_ns: 1_000_000,
-            high_permille: vec![875, 1000],
-            low_permille: vec![750, 0],
+            high_permille: vec![250, 1000],
+            low_permille: vec![125, 0],
             placement: PlacementKind::default(),
             on_failure: FailureKind::default(),
             attempts_max: 8,

@@ -65,19 +65,19 @@ mod tests {
     use proptest::prelude::*;
 
     fn told(frees: &[u32]) -> Vec<u32> {
-        let mut on_change = OnChange::new(Arc::new(Watermarks::new(&[875, 1000], &[750, 0], 64)), 64);
+        let mut on_change = OnChange::new(Arc::new(Watermarks::new(&[250, 1000], &[125, 0], 64)), 64);
         frees.iter().copied().filter(|&free| on_change.free_changed(free)).collect()
     }
 
     #[test]
-    fn the_papers_watermarks_speak_at_a_quarter_used_at_full_and_on_the_way_back() {
+    fn the_papers_watermarks_speak_when_nearly_full_when_full_and_on_the_way_back() {
         let down_and_up: Vec<u32> = (0..64).rev().chain(1..=64).collect();
-        assert_eq!(told(&down_and_up), [48, 0, 56, 64]);
+        assert_eq!(told(&down_and_up), [8, 0, 16, 64]);
     }
 
     #[test]
     fn going_back_and_forth_between_watermarks_says_nothing() {
-        assert_eq!(told(&[60, 55, 50, 55, 49, 55, 60]), [60]);
+        assert_eq!(told(&[15, 12, 15, 12, 9, 15, 16]), [16]);
     }
 
     proptest! {

@@ -111,7 +111,7 @@ fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
 #[test]
 fn in_advance_a_frame_is_ready_when_the_page_leaves_and_the_next_one_is_asked_for() {
     let mut placer = placer(|config| (config.reservation, config.placement) = (ReservationKind::InAdvance, PlacementKind::Fill));
-    assert_eq!(commands(&mut placer, Event::Free(33)), [Command::Tell(33)]);
+    assert_eq!(commands(&mut placer, Event::Free(33)), []);
     assert_eq!(commands(&mut placer, Event::Free(32)), [Command::AskReservation(Peer(0))]);
     assert_eq!(commands(&mut placer, Event::Free(31)), [], "one request is under way");
     assert_eq!(commands(&mut placer, Event::ReservationAnswered { peer: Peer(0), granted: true }), []);
@@ -120,7 +120,7 @@ fn in_advance_a_frame_is_ready_when_the_page_leaves_and_the_next_one_is_asked_fo
     let granted = Event::ReservationAnswered { peer: Peer(0), granted: true };
     assert_eq!(commands(&mut placer, granted), [sent(2, 0, true)]);
     commands(&mut placer, granted);
-    assert_eq!(commands(&mut placer, Event::Free(60)), [Command::Tell(60), Command::ReleaseReservation(Peer(0))]);
+    assert_eq!(commands(&mut placer, Event::Free(60)), [Command::ReleaseReservation(Peer(0))]);
 }
 
 #[test]

@@ -1,0 +1,335 @@
+//! The engine as a whole: the same seed gives the same outcome, times are those worked out by hand, every policy keeps every rule,
+//! and a fault built in on purpose is caught.
+
+use std::sync::Arc;
+
+use hiroma_policy::placement::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
+use hiroma_sim::{Canary, Config, DiskTime, FirstTouch, Outcome, RunError, Switching, TopologyKind, TraceKind, TraceRecord, run};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+/// A small machine under pressure: four by four nodes of 16 frames, programs of up to 40 pages.
+fn small() -> Config {
+    let mut config = Config::default();
+    config.topology.dims = vec![4, 4];
+    config.disk.count = 4;
+    config.node.frames = 16;
+    (config.load.virtual_pages_max, config.load.accesses, config.load.arrivals_per_s) = (40, 400, 150.0);
+    config.policy.domain_radius = 2;
+    (config.run.warmup_ns, config.run.duration_ns) = (20 * MS, 300 * MS);
+    config
+}
+
+fn outcome(config: &Config, seed: u64) -> Outcome {
+    run(config, seed, &mut |_| true).unwrap_or_else(|error| panic!("{error}\n{config:#?}"))
+}
+
+fn replay(config: &mut Config, records: Vec<TraceRecord>) {
+    config.load.trace = Some(Arc::from(records));
+    config.run.warmup_ns = 0;
+    config.run.drain = true;
+}
+
+fn out(time_ns: u64, node: u32, page: u64) -> TraceRecord {
+    TraceRecord { time_ns, node, kind: TraceKind::PageOut, page }
+}
+
+fn back(time_ns: u64, node: u32, page: u64) -> TraceRecord {
+    TraceRecord { time_ns, node, kind: TraceKind::PageIn, page }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_and_another_seed_another_one() {
+    let mut config = small();
+    config.failures.mean_between_ns = 30 * MS;
+    config.failures.repair_ns = 20 * MS;
+    let (first, second, other) = (outcome(&config, 1), outcome(&config, 1), outcome(&config, 2));
+    assert_eq!(first, second);
+    assert_ne!(first.response_ns, other.response_ns);
+    assert!(first.response_ns.count() > 300 && first.node_failures > 3, "{first:?}");
+}
+
+#[test]
+fn checking_and_looking_on_change_nothing() {
+    let config = small();
+    let mut unchecked = config.clone();
+    unchecked.run.check = false;
+    let (with, without) = (outcome(&config, 3), outcome(&unchecked, 3));
+    assert!(with.checks > 10_000 && without.checks == 0);
+    assert_eq!(Outcome { checks: 0, ..with }, without);
+}
+
+#[test]
+fn who_says_stop_is_obeyed() {
+    let mut config = small();
+    config.run.duration_ns = 60_000 * MS;
+    let mut calls = 0;
+    let result = run(&config, 1, &mut |progress| {
+        calls += 1;
+        assert!(progress.now_ns <= progress.end_ns && progress.events > 0);
+        calls < 3
+    });
+    assert!(matches!(result, Err(RunError::Stopped(_))) && calls == 3);
+}
+
+/// A page travels `hops` links out and back on an empty network.
+fn transfer(config: &mut Config) -> (u64, u64) {
+    replay(config, vec![out(0, 0, 7), back(100 * MS, 0, 7)]);
+    let outcome = outcome(config, 1);
+    assert_eq!((outcome.transfer_ns.count, outcome.response_ns.count()), (1, 1));
+    assert_eq!(outcome.response_ns.sum(), outcome.transfer_ns.sum);
+    (outcome.transfer_ns.sum, outcome.transfer_hops.sum)
+}
+
+#[test]
+fn an_empty_networks_transfer_times_are_those_worked_out_by_hand() {
+    let mut config = small();
+    // 1 byte is 10 ns: 100 bytes 1 us, a page with its head 9 us.
+    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (100_000_000, 100, 800);
+    (config.network.latency_ns, config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns) =
+        (50, 200, 3000, 700);
+    for seed_like in [PlacementKind::Fill, PlacementKind::Random] {
+        config.policy.placement = seed_like;
+        config.network.switching = Switching::StoreAndForward;
+        let (time_ns, hops) = transfer(&mut config);
+        assert!((1..=2).contains(&hops));
+        assert_eq!(time_ns, hops * (200 + 1000 + 50) + 700 + hops * (3200 + 9000 + 50) + 700);
+        config.network.switching = Switching::CutThrough;
+        let (time_ns, hops) = transfer(&mut config);
+        assert_eq!(time_ns, hops * (200 + 50) + 1000 + 700 + hops * (3200 + 50) + 9000 + 700);
+    }
+}
+
+#[test]
+fn a_page_on_a_tree_and_on_a_dragonfly_takes_the_links_of_its_way() {
+    for (kind, dims, radius, hops) in [
+        (TopologyKind::FatTree, vec![1, 1, 6], 6, 6),
+        (TopologyKind::FatTree, vec![6, 1, 1], 2, 2),
+        (TopologyKind::Dragonfly, vec![1, 4, 1], 3, 3),
+        (TopologyKind::FullBisection, vec![6], 2, 2),
+    ] {
+        let mut config = small();
+        (config.topology.kind, config.topology.dims, config.disk.count, config.policy.domain_radius) = (kind, dims, 1, radius);
+        let (time_ns, counted) = transfer(&mut config);
+        let (small_ns, page_ns) = (5_000 + 640, 115_000 + 82_560);
+        assert_eq!((counted, time_ns), (hops, hops * (small_ns + page_ns) + 2 * 5_000), "{kind:?}");
+    }
+}
+
+#[test]
+fn messages_that_want_the_same_link_wait_for_each_other() {
+    let mut config = small();
+    config.topology.kind = TopologyKind::FullBisection;
+    (config.topology.dims, config.disk.count) = (vec![2], 1);
+    (config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns, config.network.message_bytes) =
+        (0, 0, 0, 1);
+    (config.node.page_bytes, config.network.bytes_per_s) = (9_999, 10_000_000_000);
+    // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page is there after 11 us.
+    config.run.count_links = true;
+    replay(&mut config, (0..10).map(|page| out(0, 0, page)).collect());
+    config.run.duration_ns = MS;
+    let outcome = outcome(&config, 1);
+    assert_eq!((outcome.placed_remote, outcome.link_busy_max_ns, outcome.link_busy_ns), (10, 10_000, 20_000));
+    assert_eq!(outcome.link_bytes, [100_000, 0, 0, 100_000]);
+}
+
+/// Pages are read from one disk at random times, each by a node of its own: mean time in the disk, and share of time it is busy.
+fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
+    let mut config = Config::default();
+    (config.topology.kind, config.topology.dims, config.disk.count) = (TopologyKind::FullBisection, vec![4000], 1);
+    (config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns) = (0, 0, 0);
+    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (1 << 40, 1, 1);
+    (config.disk.access_ns, config.disk.bytes_per_s, config.disk.time) = (1_000_000, 1 << 40, time);
+    config.policy.scope = ScopeKind::Disk;
+    config.disk.count = 1;
+    let mut rng = hiroma_policy::placement::Rng::new(99);
+    let mut records: Vec<TraceRecord> = (0..4000).map(|node| out(0, node, 1)).collect();
+    // A Poisson process: that many times drawn from one long span, in order. Writing takes at most 8 s.
+    let span_ns = 10 * 4000 * 1_000_000 * 1000 / load_permille;
+    let mut times: Vec<u64> = (0..40_000).map(|_| 20_000 * MS + rng.next_u64() % span_ns).collect();
+    times.sort_unstable();
+    for (number, time_ns) in times.into_iter().enumerate() {
+        let node = number as u32 % 4000;
+        records.push(back(time_ns, node, 1 + number as u64 / 4000));
+    }
+    // Each node reads ten pages, which have to be out before.
+    let mut all: Vec<TraceRecord> = (0..4000).flat_map(|node| (1..=10).map(move |page| out(0, node, page))).collect();
+    all.extend(records.into_iter().filter(|record| record.kind == TraceKind::PageIn));
+    all.iter_mut().filter(|record| record.kind == TraceKind::PageIn).for_each(|record| record.time_ns += 100_000 * MS);
+    replay(&mut config, all);
+    config.run.duration_ns = 110_000 * MS + span_ns + 20_000 * MS;
+    config.run.stuck_after_ns = 1 << 45;
+    let outcome = outcome(&config, 4);
+    assert_eq!(outcome.disk_fetch_ns.count, 40_000);
+    outcome.disk_fetch_ns.mean().unwrap() / 1e6
+}
+
+#[test]
+fn a_disk_with_random_times_is_an_m_m_1_queue_and_one_with_fixed_times_an_m_d_1_queue() {
+    for load in [300, 600] {
+        let rho = load as f64 / 1000.0;
+        let (random, fixed) = (disk_queue(DiskTime::Exponential, load), disk_queue(DiskTime::Fixed, load));
+        let (mm1, md1) = (1.0 / (1.0 - rho), 1.0 + rho / (2.0 * (1.0 - rho)));
+        assert!((random / mm1 - 1.0).abs() < 0.06, "M/M/1 at {rho}: {random} ms, not {mm1}");
+        assert!((fixed / md1 - 1.0).abs() < 0.03, "M/D/1 at {rho}: {fixed} ms, not {md1}");
+    }
+}
+
+#[test]
+fn a_program_that_fits_never_waits() {
+    let mut config = small();
+    config.load.virtual_pages_max = 16;
+    config.load.arrivals_per_s = 5.0;
+    let outcome = outcome(&config, 1);
+    assert!(outcome.accesses > 0 && outcome.first_touches > 0);
+    assert_eq!((outcome.response_ns.count(), outcome.page_outs, outcome.disk_accesses), (0, 0, 0));
+}
+
+#[test]
+fn only_pages_that_were_written_leave() {
+    let mut config = small();
+    config.load.reads_per_write = 1_000_000;
+    let outcome = outcome(&config, 1);
+    assert!(outcome.clean_drops > 1000 && outcome.page_outs * 20 < outcome.clean_drops, "{outcome:?}");
+}
+
+#[test]
+fn a_first_touch_reads_from_disk_if_it_has_to() {
+    let mut config = small();
+    config.load.first_touch = FirstTouch::Disk;
+    let outcome = outcome(&config, 1);
+    assert!(outcome.first_touches > 100 && outcome.disk_fetch_ns.count > 100, "{outcome:?}");
+}
+
+#[test]
+fn after_draining_every_process_that_arrived_has_ended() {
+    let mut config = small();
+    (config.run.warmup_ns, config.run.drain) = (0, true);
+    config.run.duration_ns = 50 * MS;
+    let outcome = outcome(&config, 9);
+    assert!(outcome.processes_arrived > 0);
+}
+
+fn kinds() -> impl Strategy<Value = PlacementConfig> {
+    let scope = prop_oneof![Just(ScopeKind::Domain), Just(ScopeKind::Domain), Just(ScopeKind::Gradient), Just(ScopeKind::Disk)];
+    let information = prop_oneof![Just(InformationKind::Periodic), Just(InformationKind::OnChange), Just(InformationKind::OnDemand)];
+    let placement = prop_oneof![
+        Just(PlacementKind::MostFree),
+        Just(PlacementKind::Nearest),
+        Just(PlacementKind::Random),
+        Just(PlacementKind::WeightedNearest),
+        Just(PlacementKind::TwoChoices),
+        Just(PlacementKind::RoundRobin),
+        Just(PlacementKind::Fill),
+    ];
+    let on_failure =
+        prop_oneof![Just(FailureKind::Replace), Just(FailureKind::Return), Just(FailureKind::Cascade), Just(FailureKind::Disk)];
+    let reservation = prop_oneof![Just(ReservationKind::None), Just(ReservationKind::OnDemand), Just(ReservationKind::InAdvance)];
+    let replacement =
+        prop_oneof![Just(ReplacementKind::Fifo), Just(ReplacementKind::Lru), Just(ReplacementKind::Lfu), Just(ReplacementKind::Clock)];
+    (scope, information, placement, on_failure, reservation, replacement, 0u32..10, any::<bool>(), 1u32..4).prop_map(
+        |(scope, information, placement, on_failure, reservation, replacement, attempts_max, count_own_sends, reserve_frames)| {
+            PlacementConfig {
+                scope,
+                information,
+                placement,
+                on_failure,
+                reservation: if scope == ScopeKind::Gradient { ReservationKind::None } else { reservation },
+                replacement,
+                attempts_max,
+                count_own_sends,
+                reserve_frames,
+                domain_radius: 2,
+                ..PlacementConfig::default()
+            }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_mix_of_policies_keeps_every_rule_and_finishes_what_it_began(
+        policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, handler_ns in prop_oneof![Just(0u64), Just(5000)],
+    ) {
+        let mut config = small();
+        config.policy = policy;
+        config.load.arrivals_per_s = rate.into();
+        config.network.handler_ns = handler_ns;
+        (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (5 * MS, 60 * MS, true);
+        if fails {
+            (config.failures.mean_between_ns, config.failures.repair_ns) = (10 * MS, 8 * MS);
+        }
+        match run(&config, seed, &mut |_| true) {
+            Ok(outcome) => prop_assert!(outcome.checks > 0),
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+
+    #[test]
+    fn any_recording_is_replayed_to_its_end(
+        policy in kinds(), seed in any::<u64>(),
+        steps in prop::collection::vec((0u64..1000, 0u32..16, any::<bool>(), 0u64..30), 0..500),
+    ) {
+        let mut config = small();
+        config.policy = policy;
+        config.node.frames = 4;
+        let mut time_ns = 0;
+        let records = steps.into_iter().map(|(gap, node, is_out, page)| {
+            time_ns += gap * 1000;
+            if is_out { out(time_ns, node, page) } else { back(time_ns, node, page) }
+        });
+        replay(&mut config, records.collect());
+        match run(&config, seed, &mut |_| true) {
+            Ok(outcome) => prop_assert!(outcome.response_ns.count() <= 500),
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}
+
+#[test]
+fn every_canary_is_caught_and_says_what_is_wrong() {
+    let caught = |canary: Canary, change: &dyn Fn(&mut Config)| {
+        let mut config = small();
+        (config.run.canary, config.run.drain) = (canary, true);
+        change(&mut config);
+        run(&config, 1, &mut |_| true).expect_err("a canary must be caught")
+    };
+    let wrong = |error: RunError| match error {
+        RunError::Wrong(violation) => violation.what,
+        other => panic!("{other}"),
+    };
+    assert!(wrong(caught(Canary::LosePage, &|_| ())).contains("was lost at node"));
+    assert!(wrong(caught(Canary::KeepCopy, &|_| ())).contains("is taken from Frame"));
+    assert!(wrong(caught(Canary::OverfillNode, &|config| config.load.arrivals_per_s = 200.0)).contains("pages in 16 frames"));
+    assert!(wrong(caught(Canary::StaleContent, &|config| config.policy.scope = ScopeKind::Disk)).contains("was written"));
+    assert!(matches!(caught(Canary::DropAnswer, &|_| ()), RunError::Stuck(_)));
+}
+
+/// What a run of a small configuration comes to, in a few numbers that nearly every change of behaviour changes.
+fn golden(outcome: &Outcome) -> [u64; 8] {
+    [
+        outcome.events,
+        outcome.response_ns.count(),
+        outcome.response_ns.sum(),
+        outcome.transfer_hops.sum,
+        outcome.page_outs,
+        outcome.repeated_page_outs,
+        outcome.messages.total(),
+        outcome.link_busy_ns,
+    ]
+}
+
+#[test]
+fn two_small_configurations_come_to_what_they_always_came_to() {
+    let torus = small();
+    let mut tree = small();
+    (tree.topology.kind, tree.topology.dims) = (TopologyKind::FatTree, vec![4, 2, 2]);
+    (tree.policy.domain_radius, tree.policy.placement, tree.policy.reservation) =
+        (6, PlacementKind::TwoChoices, ReservationKind::InAdvance);
+    tree.network.switching = Switching::CutThrough;
+    assert_eq!(golden(&outcome(&torus, 1)), [0; 8]);
+    assert_eq!(golden(&outcome(&tree, 1)), [0; 8]);
+}
