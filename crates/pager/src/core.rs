@@ -61,6 +61,15 @@ pub enum Wait {
     Busy,
 }
 
+/// A removal that the pager has asked the kernel for, until the kernel is done with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnRemoval {
+    pub start: usize,
+    pub end: usize,
+    /// Its event has been read; another one of the same range is the program's.
+    pub seen: bool,
+}
+
 /// What the prefetch thread is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ahead {
@@ -103,8 +112,8 @@ pub struct Core {
     pub reclaim_queue: Vec<u32>,
     /// Parts of sectors that were discarded while the sector was away: zeroed when it comes back. Byte ranges in the sector.
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
-    /// Removals that we raise ourselves, so that their events mean nothing.
-    pub own_removals: Vec<(usize, usize)>,
+    /// Removals of whole extents that we raise ourselves, so that their events mean nothing.
+    pub own_removals: Vec<OwnRemoval>,
     /// The page of the last fault on something that is mapped, and how many there were in a row.
     pub stuck: (usize, u32),
     /// Messages that were read by somebody other than the fault thread.

@@ -201,8 +201,8 @@ impl Core {
 
     /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        if let Some(own) = self.own_removals.iter().position(|&own| own == (start, end)) {
-            self.own_removals.swap_remove(own);
+        if let Some(own) = self.own_removals.iter_mut().find(|own| (own.start, own.end, own.seen) == (start, end, false)) {
+            own.seen = true;
             return;
         }
         let _ = self.forget(start, end, By::Kernel);

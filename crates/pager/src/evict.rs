@@ -12,7 +12,7 @@ use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Block, Core, LIMIT_MIN, Phase, ahead_pages};
+use crate::core::{Block, Core, LIMIT_MIN, OwnRemoval, Phase, ahead_pages};
 use crate::extent::{Copy, Mode, flag};
 use crate::fetch::lost;
 use crate::live::{Live, Path};
@@ -259,20 +259,24 @@ impl Evicting {
             return false;
         }
         let Some(extent) = core.reclaim_queue.pop() else { return false };
-        // A child forked in between would wait for ever for what is being given back here.
-        core.in_flight += 1;
-        let addr = core.arena.base() + extent as usize * EXTENT;
-        let arena = core.arena.clone();
-        core.own_removals.push((addr, addr + EXTENT));
+        let extent = extent as usize;
+        // Several mappings: its pages move one by one, and the page table may stay.
+        if !core.extents[extent].has(flag::MIXED) {
+            // A child forked in between would wait for ever for what is being given back here.
+            core.in_flight += 1;
+            let start = core.arena.base() + extent * EXTENT;
+            let arena = core.arena.clone();
+            core.own_removals.push(OwnRemoval { start, end: start + EXTENT, seen: false });
+            drop(guard);
+            // Without the lock: the kernel waits until the fault thread has read the event.
+            let _ = arena.advise(start, EXTENT, Advise::Drop);
+            guard = self.core.lock();
+            guard.in_flight -= 1;
+            guard.own_removals.retain(|own| own.start != start);
+            guard.extents[extent].set(flag::PAGE_TABLE, false);
+        }
+        guard.extents[extent].set(flag::RECLAIMING, false);
         drop(guard);
-        // Without the lock: the kernel waits until the fault thread has read the event.
-        let _ = arena.advise(addr, EXTENT, Advise::Drop);
-        let mut core = self.core.lock();
-        core.in_flight -= 1;
-        let extent = &mut core.extents[extent as usize];
-        extent.set(flag::PAGE_TABLE, false);
-        extent.set(flag::RECLAIMING, false);
-        drop(core);
         self.live.wake_fault_thread();
         true
     }

@@ -140,8 +140,8 @@ impl Core {
         self.quiesce = false;
         self.pending.clear();
         // A page table that the parent was giving back at that moment is not being given back here.
-        for (addr, _) in std::mem::take(&mut self.own_removals) {
-            let extent = (addr - self.arena.base()) / hiroma_units::EXTENT;
+        for own in std::mem::take(&mut self.own_removals) {
+            let extent = (own.start - self.arena.base()) / hiroma_units::EXTENT;
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
         self.new_forks.clear();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
-use hiroma_kernel::lock::Lock;
+use hiroma_kernel::lock::{Guard, Lock};
 use hiroma_kernel::uffd::Watch;
 use hiroma_kernel::vm::{self, Access, Advise, Reservation};
 use hiroma_policy::{Hint, PrefetchRequest};
@@ -117,7 +117,7 @@ impl Pager {
     fn place(&self, len: usize, align: usize, alone: bool, prot: i32) -> Result<usize, PagerError> {
         let none = || PagerError::NoAddresses { wanted: Bytes(len as u64), arena: Bytes(self.arena.len() as u64) };
         let len = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(none)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(0, usize::MAX);
         let placed = core.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;
         if let Some((start, opened)) = placed.opened {
             core.open_extents(start, opened, prot)?;
@@ -126,6 +126,19 @@ impl Pager {
             core.addresses.special.insert(placed.addr, placed.addr + len.next_multiple_of(EXTENT));
         }
         Ok(placed.addr)
+    }
+
+    /// The lock, once no page table in a range is being given back. Mappings that change meanwhile would make the kernel tell of that in
+    /// pieces, which nobody could tell from discards by the program.
+    fn lock_steady(&self, start: usize, end: usize) -> Guard<'_, Core> {
+        loop {
+            let core = self.core.lock();
+            if !core.own_removals.iter().any(|own| own.start < end && start < own.end) {
+                return core;
+            }
+            drop(core);
+            thread::sleep(Duration::from_micros(20));
+        }
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(usize, usize), PagerError> {
@@ -138,20 +151,20 @@ impl Pager {
     /// Unmaps a range, or what is mapped in it. Its content is gone, also where it was far.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(start, end);
         core.make_plain(start, end)?;
         let to_zero = core.forget_mapped(start, end);
         core.catch_up();
         drop(core);
         // Before the addresses are given back: from then on they can be somebody else's.
         to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
-        self.core.lock().unmap(start, end)
+        self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT)).unmap(start, end)
     }
 
     /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED | MAP_ANONYMOUS)` does.
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
         core.claim(start, end)?;
         core.make_plain(start, end)?;
         drop(core);
@@ -162,7 +175,7 @@ impl Pager {
     /// Changes the protection of a range (`PROT_*`). Content stays.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
         core.claim(start, end)?;
         core.mark_mixed(start, end);
         if prot == PROT_RW {
@@ -208,7 +221,7 @@ impl Pager {
             }
             return Ok(start);
         }
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(start, (start + new_len).next_multiple_of(EXTENT));
         if core.addresses.is_plain(start, end)
             && let Some(opened) = core.addresses.extend(end, new_len - old_len)
         {
@@ -232,7 +245,7 @@ impl Pager {
     /// Forgets a range because something else is about to be mapped over it (a file, shared memory).
     pub fn release(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.core.lock();
+        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
         core.claim(start, end)?;
         core.mark_mixed(start, end);
         let _ = core.forget(start, end, By::Unmapped);
