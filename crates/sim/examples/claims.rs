@@ -1,0 +1,185 @@
+//! What the paper claims, and what comes out here: `cargo run --release --example claims [seeds] [part...]`.
+//!
+//! Means over seeds with the half width of their 95 % confidence interval. Parts: disk, information, placement, own-high, gradient,
+//! reservation, domain, watermarks, herding, failures.
+
+use hiroma_policy::placement::{InformationKind, PlacementKind, ReservationKind, ScopeKind};
+use hiroma_sim::{Config, Outcome, run};
+
+const LOW: f64 = 20.0;
+const MIDDLE: f64 = 60.0;
+const HIGH: f64 = 100.0;
+
+/// Mean and half width of the 95 % confidence interval (Student's t).
+fn interval(values: &[f64]) -> (f64, f64) {
+    const T: [f64; 11] = [0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 {
+        return (mean, f64::NAN);
+    }
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    (mean, T.get(values.len() - 1).copied().unwrap_or(2.09) * (variance / n).sqrt())
+}
+
+fn show(label: &str, config: &Config, seeds: u64) {
+    let start = std::time::Instant::now();
+    let outcomes: Vec<Outcome> =
+        (1..=seeds).map(|seed| run(config, seed, &mut |_| true).unwrap_or_else(|error| panic!("{label}: {error}"))).collect();
+    let column = |value: &dyn Fn(&Outcome) -> f64| interval(&outcomes.iter().map(value).collect::<Vec<_>>());
+    let (response, half) = column(&|o| o.response_ns.mean().unwrap_or(0.0) / 1e6);
+    let (median, _) = column(&|o| o.response_ns.quantile(500).unwrap_or(0) as f64 / 1e6);
+    let (transfer, transfer_half) = column(&|o| o.transfer_ns.mean().unwrap_or(0.0) / 1e6);
+    let (hops, _) = column(&|o| o.transfer_hops.mean().unwrap_or(0.0));
+    let (repeated, repeated_half) = column(&|o| 100.0 * o.repeated_page_outs as f64 / o.page_outs.max(1) as f64);
+    let (to_disk, _) = column(&|o| 100.0 * o.placed_disk as f64 / o.page_outs.max(1) as f64);
+    let (messages, _) = column(&|o| o.messages_per_page_out().unwrap_or(0.0));
+    let (link, _) = column(&|o| 100.0 * o.link_use());
+    let (busy, _) = column(&|o| 100.0 * o.node_use());
+    let (thread, _) = column(&|o| o.thread_ns.mean().unwrap_or(0.0) / 1e6);
+    println!(
+        "{label:<34} {:>4} | {response:8.3} +-{half:6.3} {median:7.3} | {transfer:.3} +-{transfer_half:.3} {hops:.2} | {repeated:6.2} +-{repeated_half:5.2} {to_disk:5.1} | {messages:6.1} {link:4.1} {busy:5.1} {thread:6.1} | {:.1} s",
+        config.load.arrivals_per_s,
+        start.elapsed().as_secs_f64()
+    );
+}
+
+fn config(rate: f64, change: &dyn Fn(&mut Config)) -> Config {
+    let mut config = Config::default();
+    config.load.arrivals_per_s = rate;
+    change(&mut config);
+    config
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let seeds: u64 = arguments.next().map_or(10, |text| text.parse().expect("the first argument is a number of seeds"));
+    let parts: Vec<String> = arguments.collect();
+    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
+    println!(
+        "{:<34} {:>4} | response ms, median        | transfer ms, hops  | repeated %, disk %    | msgs link% busy% thread ms",
+        "", "rate"
+    );
+    type Change<'a> = &'a dyn Fn(&mut Config);
+    let sweep = |part: &str, rates: &[f64], changes: &[(&str, Change)]| {
+        if wanted(part) {
+            println!("-- {part}");
+            for &rate in rates {
+                changes.iter().for_each(|(label, change)| show(label, &config(rate, change), seeds));
+            }
+        }
+    };
+    sweep(
+        "disk",
+        &[LOW, MIDDLE, HIGH, 200.0],
+        &[("no global placement", &|config| {
+            config.policy.scope = ScopeKind::Disk;
+            (config.run.warmup_ns, config.run.duration_ns) = (20_000_000_000, 5_000_000_000);
+        })],
+    );
+    let period = |ms: u64| {
+        move |config: &mut Config| {
+            (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
+            config.run.duration_ns /= 2;
+        }
+    };
+    let (one, four, sixteen) = (period(1), period(4), period(16));
+    let on_demand = |config: &mut Config| {
+        config.policy.information = InformationKind::OnDemand;
+        config.run.duration_ns /= 2;
+    };
+    sweep(
+        "information",
+        &[LOW, MIDDLE, 80.0, HIGH],
+        &[
+            ("on change", &|_| ()),
+            ("periodic 1 ms", &one),
+            ("periodic 4 ms", &four),
+            ("periodic 16 ms", &sixteen),
+            ("on demand", &on_demand),
+        ],
+    );
+    sweep(
+        "placement",
+        &[LOW, MIDDLE, 80.0, HIGH],
+        &[
+            ("random", &|_| ()),
+            ("most free", &|config| config.policy.placement = PlacementKind::MostFree),
+            ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
+            ("weighted nearest", &|config| config.policy.placement = PlacementKind::WeightedNearest),
+            ("two choices", &|config| config.policy.placement = PlacementKind::TwoChoices),
+            ("round robin", &|config| config.policy.placement = PlacementKind::RoundRobin),
+            ("fill in order", &|config| config.policy.placement = PlacementKind::Fill),
+            ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
+        ],
+    );
+    sweep(
+        "own-high",
+        &[120.0, 140.0, 150.0, 160.0],
+        &[
+            ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
+            ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
+        ],
+    );
+    let advance = |frames: u32| {
+        move |config: &mut Config| (config.policy.reservation, config.policy.reserve_frames) = (ReservationKind::InAdvance, frames)
+    };
+    let (first, second, fourth) = (advance(1), advance(2), advance(4));
+    sweep(
+        "reservation",
+        &[LOW, MIDDLE, 80.0, 90.0, HIGH, 110.0],
+        &[
+            ("no reservation", &|_| ()),
+            ("on demand", &|config| config.policy.reservation = ReservationKind::OnDemand),
+            ("in advance 1", &first),
+            ("in advance 2", &second),
+            ("in advance 4", &fourth),
+        ],
+    );
+    let radius = |radius: u32| move |config: &mut Config| config.policy.domain_radius = radius;
+    let radii = [radius(1), radius(2), radius(3), radius(4), radius(5), radius(6)];
+    let domains: Vec<(String, Change)> =
+        radii.iter().enumerate().map(|(r, change)| (format!("domain {}", r + 1), change as Change)).collect();
+    let domains: Vec<(&str, Change)> = domains.iter().map(|(label, change)| (label.as_str(), *change)).collect();
+    sweep("domain", &[LOW, MIDDLE, HIGH, 130.0], &domains);
+    if wanted("watermarks") {
+        println!("-- watermarks (memory in use: told above / told below)");
+        for (above, below) in [(1000, 875), (875, 750), (875, 500), (750, 625), (625, 500), (500, 250)] {
+            let marks = |config: &mut Config| {
+                config.policy.low_permille = vec![1000 - above, 0];
+                config.policy.high_permille = vec![1000 - below, 1000];
+            };
+            show(&format!("{:.1} % / {:.1} %", f64::from(above) / 10.0, f64::from(below) / 10.0), &config(80.0, &marks), seeds);
+        }
+        let free = |config: &mut Config| (config.policy.high_permille, config.policy.low_permille) = (vec![875, 1000], vec![750, 0]);
+        show("read as free frames", &config(80.0, &free), seeds);
+    }
+    if wanted("herding") {
+        println!("-- herding (periodic information of a growing age)");
+        for ms in [1, 2, 4, 8, 16, 32, 64, 128] {
+            for (label, placement) in
+                [("most free", PlacementKind::MostFree), ("two choices", PlacementKind::TwoChoices), ("random", PlacementKind::Random)]
+            {
+                let aged = |config: &mut Config| {
+                    (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
+                    config.policy.placement = placement;
+                };
+                show(&format!("{label}, {ms} ms"), &config(80.0, &aged), seeds);
+            }
+        }
+    }
+    if wanted("failures") {
+        println!("-- failures (one node every 100 ms, back after 500 ms)");
+        for (label, placement) in [
+            ("random", PlacementKind::Random),
+            ("nearest", PlacementKind::Nearest),
+            ("most free", PlacementKind::MostFree),
+            ("fill in order", PlacementKind::Fill),
+        ] {
+            for gap_ns in [0, 100_000_000] {
+                let failing = |config: &mut Config| (config.policy.placement, config.failures.mean_between_ns) = (placement, gap_ns);
+                show(&format!("{label}, {}", if gap_ns == 0 { "none fail" } else { "failing" }), &config(MIDDLE, &failing), seeds);
+            }
+        }
+    }
+}
