@@ -5,7 +5,7 @@
 //! | Key | Means |
 //! |---|---|
 //! | `preset` | what everything starts from; `paper` if it is left out |
-//! | `nodes` | `topology.dims` for so many nodes |
+//! | `nodes` | `topology.dims` for so many nodes; disks and arrivals in proportion, and a domain no larger than the machine, where the file does not say otherwise |
 //! | `node.memory_bytes` | `node.frames` for so much memory |
 //! | `disk.medium` | `disk.access_ns`, `disk.bytes_per_s` and `disk.parallel` of a kind of disk |
 
@@ -55,10 +55,12 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
         if settings.table().get("topology").and_then(|topology| topology.get("dims")).is_some() {
             return Err(settings.complain("nodes", "`nodes`: `topology.dims` says the same already, leave one of them out"));
         }
+        let before = config.nodes();
         let dims = nodes.as_integer().and_then(|nodes| dims_of(config.topology.kind, u64::try_from(nodes).ok()?));
         config.topology.dims = dims.ok_or_else(|| {
             settings.complain("nodes", format_args!("`nodes`: {} is out of range; allowed are 2 to 4194304", text_of(&nodes)))
         })?;
+        scale(&mut config, before, settings);
     }
     if let Some(memory) = memory {
         if settings.table().get("node").and_then(|node| node.get("frames")).is_some() {
@@ -80,6 +82,21 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
             .collect();
         SettingsError(lines.join("\n"))
     })
+}
+
+/// Makes what belongs to a machine of `before` nodes fit its new size, where the file does not say what it should be.
+fn scale(config: &mut Config, before: u64, settings: &Settings) {
+    let said = |table: &str, key: &str| settings.table().get(table).is_some_and(|table| table.get(key).is_some());
+    let nodes = config.nodes();
+    if !said("disk", "count") {
+        config.disk.count = ((u64::from(config.disk.count) * nodes).div_ceil(before.max(1)) as u32).max(1);
+    }
+    if !said("load", "arrivals_per_s") {
+        config.load.arrivals_per_s *= nodes as f64 / before.max(1) as f64;
+    }
+    if !said("policy", "domain_radius") {
+        config.policy.domain_radius = config.policy.domain_radius.min(config.diameter() as u32);
+    }
 }
 
 /// Takes `key` out of the file's table `table`.
@@ -179,7 +196,18 @@ mod tests {
 
     #[test]
     fn a_problem_with_what_the_preset_says_is_placed_at_what_changed_it() {
-        let message = read("nodes = 8\n").unwrap_err();
+        let message = read("[topology]\ndims = [4, 2]\n").unwrap_err();
         assert!(message.starts_with("cluster.toml: `disk.count`: 16 disks at 8 nodes; allowed are 1 to 8"), "{message}");
+    }
+
+    #[test]
+    fn the_number_of_nodes_brings_disks_and_load_with_it() {
+        let config = read("nodes = 1024").unwrap();
+        assert_eq!(
+            (config.topology.dims, config.disk.count, config.load.arrivals_per_s),
+            (vec![32, 32], 64, Config::default().load.arrivals_per_s * 4.0)
+        );
+        let config = read("nodes = 4\n[disk]\ncount = 2").unwrap();
+        assert_eq!((config.disk.count, config.policy.domain_radius), (2, 2));
     }
 }

@@ -6,6 +6,7 @@
 //! | [`lab`], [`jobs`] | runs, many at once |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
+//! | [`paper`] | every experiment of the paper, and some beyond |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
 //! | [`atomic`] | files that are there as a whole or not at all |
@@ -19,6 +20,7 @@ pub mod compare;
 pub mod figures;
 pub mod jobs;
 pub mod lab;
+pub mod paper;
 pub mod presets;
 pub mod replay;
 pub mod settings;

@@ -3,6 +3,10 @@
 //! Figures of today's networks and disks are of the order that vendors and published measurements give (a switch passes a frame on in
 //! 0.1 to 0.5 µs, a one-sided read over InfiniBand takes 1 to 2 µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a
 //! SATA one in 150 µs); they are there to be overridden by one's own.
+//!
+//! Memory is scaled down, as the paper's is (section 3): blocks are 2 MiB, and a node has one frame for 64, 128 or 256 of its own. Filling
+//! 1,024 nodes of 1 TiB block by block would be half a billion events before the first block has to leave. A file that sets
+//! `node.memory_bytes` gets every frame.
 
 use hiroma_sim::{Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind};
 
@@ -18,40 +22,39 @@ pub struct Preset {
 
 /// Bytes of a block in today's clusters: what moves as one.
 const BLOCK_BYTES: u64 = 2 << 20;
-const GIB: u64 = 1 << 30;
 
 /// All of them.
 pub const PRESETS: [Preset; 7] = [
     Preset { name: "paper", title: "16 x 16 torus, 100 MB/s, 16 disks, 64 pages of 8 KB a node", build: Config::default },
     Preset {
         name: "ethernet-10g-sata",
-        title: "1,024 nodes of 64 GiB, 10 Gb/s Ethernet, a SATA disk for 16 nodes",
-        build: || modern(TopologyKind::FatTree, &ETHERNET_10G, 64 * GIB, &SATA),
+        title: "1,024 nodes of 64 GiB (1:64), 10 Gb/s Ethernet, a SATA disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_10G, 512, &SATA),
     },
     Preset {
         name: "ethernet-25g",
-        title: "1,024 nodes of 64 GiB, 25 Gb/s Ethernet, an NVMe disk for 16 nodes",
-        build: || modern(TopologyKind::FatTree, &ETHERNET_25G, 64 * GIB, &NVME),
+        title: "1,024 nodes of 64 GiB (1:64), 25 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_25G, 512, &NVME),
     },
     Preset {
         name: "ethernet-100g",
-        title: "1,024 nodes of 256 GiB, 100 Gb/s Ethernet, an NVMe disk for 16 nodes",
-        build: || modern(TopologyKind::FatTree, &ETHERNET_100G, 256 * GIB, &NVME),
+        title: "1,024 nodes of 256 GiB (1:128), 100 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_100G, 1024, &NVME),
     },
     Preset {
         name: "ethernet-400g",
-        title: "1,024 nodes of 1 TiB, 400 Gb/s Ethernet, an NVMe disk for 16 nodes",
-        build: || modern(TopologyKind::FatTree, &ETHERNET_400G, 1024 * GIB, &NVME),
+        title: "1,024 nodes of 1 TiB (1:256), 400 Gb/s Ethernet, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::FatTree, &ETHERNET_400G, 2048, &NVME),
     },
     Preset {
         name: "infiniband-hdr",
-        title: "1,024 nodes of 256 GiB, 200 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
-        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_HDR, 256 * GIB, &NVME),
+        title: "1,024 nodes of 256 GiB (1:128), 200 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_HDR, 1024, &NVME),
     },
     Preset {
         name: "infiniband-ndr",
-        title: "1,024 nodes of 512 GiB, 400 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
-        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_NDR, 512 * GIB, &NVME),
+        title: "1,024 nodes of 512 GiB (1:256), 400 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
+        build: || modern(TopologyKind::Dragonfly, &INFINIBAND_NDR, 1024, &NVME),
     },
 ];
 
@@ -115,13 +118,14 @@ impl Medium {
     }
 }
 
-fn modern(kind: TopologyKind, network: &Network, memory_bytes: u64, medium: &Medium) -> Config {
+fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -> Config {
     let mut config = Config {
         topology: TopologyConfig { kind, dims: dims_of(kind, 1024).expect("1,024 nodes make every shape") },
         network: NetworkConfig {
             bytes_per_s: network.bits_per_s / 8,
             latency_ns: network.latency_ns,
             hop_overhead_ns: 0,
+            page_overhead_ns: 0,
             handler_ns: network.handler_ns,
             message_bytes: 128,
             switching: Switching::CutThrough,
@@ -131,20 +135,23 @@ fn modern(kind: TopologyKind, network: &Network, memory_bytes: u64, medium: &Med
     };
     config.disk.count = 64;
     medium.apply(&mut config.disk);
-    set_memory(&mut config, memory_bytes, BLOCK_BYTES);
+    set_load(&mut config, frames);
     config
 }
 
-/// Gives every node `memory_bytes` in pages of `page_bytes`, and scales the programs to it as the paper does: they are up to twice as
-/// large as a node's memory, and a phase touches as much of them as its accesses allow.
-fn set_memory(config: &mut Config, memory_bytes: u64, page_bytes: u64) {
-    let frames = u32::try_from(memory_bytes / page_bytes).unwrap_or(u32::MAX);
-    // 2 MiB of content are worked on for a while before the next ones are: 20 us at 100 GB/s.
-    config.node = NodeConfig { frames, page_bytes, access_ns: 20_000 };
+/// Gives every node `frames` blocks, and scales the load to it as the paper's is to its 64 pages: programs are up to twice as large as a
+/// node's memory, and threads keep three tenths of the nodes busy.
+fn set_load(config: &mut Config, frames: u32) {
+    // 2 MiB of content are worked on for a while before the next ones are: 100 us at 20 GB/s.
+    config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000 };
+    let nodes = config.nodes() as f64;
     let load = &mut config.load;
-    load.virtual_pages_max = frames.saturating_mul(2);
-    load.accesses = frames.saturating_mul(2);
-    load.phase_accesses = (frames / 4).max(1);
+    load.virtual_pages_max = frames * 2;
+    load.accesses = frames * 8;
+    load.phase_accesses = frames;
+    let thread_ns = u64::from(load.accesses) * config.node.access_ns;
+    load.arrivals_per_s = (0.3 * nodes / (f64::from(load.threads_mean) * thread_ns as f64 / 1e9)).round();
+    (config.run.warmup_ns, config.run.duration_ns) = (thread_ns, thread_ns);
 }
 
 /// The dimensions of a machine of `nodes` nodes in this shape, as square as they come; none if the number does not fit.
@@ -201,10 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_the_title() {
-        for (name, gib) in [("ethernet-25g", 64), ("ethernet-400g", 1024), ("infiniband-hdr", 256)] {
-            let node = preset(name).unwrap().config().node;
-            assert_eq!(u64::from(node.frames) * node.page_bytes, gib * GIB, "{name}");
+    fn memory_is_that_of_the_title_scaled() {
+        for (name, gib, scale) in [("ethernet-25g", 64, 64), ("ethernet-400g", 1024, 256), ("infiniband-hdr", 256, 128)] {
+            let preset = preset(name).unwrap();
+            let node = preset.config().node;
+            assert_eq!(u64::from(node.frames) * node.page_bytes * scale, gib << 30, "{name}");
+            assert!(preset.title.contains(&format!("(1:{scale})")), "{name}");
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use hiroma_sim::{Config, TopologyConfig};
+use hiroma_sim::Config;
 
-use crate::presets::dims_of;
-use crate::settings::SettingsError;
+use crate::cluster::cluster_of;
+use crate::settings::{Settings, SettingsError};
 use crate::trace::Trace;
 
 /// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages are as large as the trace's.
@@ -16,7 +16,7 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
     }
     let mut config = match base {
         Some(base) => base,
-        None => fitting(trace.nodes),
+        None => fitting(trace.nodes)?,
     };
     if u64::from(trace.nodes) > config.nodes() {
         return Err(refused(format!(
@@ -37,15 +37,9 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
     Ok(config)
 }
 
-/// The paper's cluster with at least `nodes` nodes, as square as possible, and disks in proportion.
-fn fitting(nodes: u32) -> Config {
-    let mut config = Config::default();
-    let nodes = u64::from(nodes).max(4);
-    let dims = dims_of(config.topology.kind, nodes).expect("there are nodes");
-    config.topology = TopologyConfig { dims, ..config.topology };
-    config.disk.count = ((nodes / 16) as u32).max(1);
-    config.policy.domain_radius = config.policy.domain_radius.min(config.diameter() as u32);
-    config
+/// The paper's cluster with at least `nodes` nodes.
+fn fitting(nodes: u32) -> Result<Config, SettingsError> {
+    cluster_of(Settings::parse("", &format!("nodes = {}", nodes.max(4)))?)
 }
 
 #[cfg(test)]

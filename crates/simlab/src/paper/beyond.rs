@@ -1,0 +1,212 @@
+//! Beyond the paper: herding on stale information, today's clusters, nodes that fail.
+
+use hiroma_policy::placement::{InformationKind, PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
+use hiroma_report::{Axis, Better, Measure, Report, Section, Spread, Table, figures as digits};
+use hiroma_sim::Config;
+
+use super::book::{Book, Curve, Id};
+use super::{HIGH, MIDDLE, Params};
+use crate::figures::RESPONSE;
+use crate::presets::PRESETS;
+use crate::single::{estimate_text, name_of};
+use crate::stats::{Verdict, compare_paired};
+
+/// Time between two messages of periodic information, ms: how old it gets.
+const AGES_MS: [f64; 8] = [0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0];
+/// Time between failures of nodes in the whole machine, ms.
+const BETWEEN_MS: [f64; 3] = [400.0, 100.0, 25.0];
+
+/// What is asked for.
+pub struct Beyond {
+    /// Most free, two choices, random.
+    herding: Vec<Curve>,
+    /// Preset and policies on it.
+    presets: Vec<(&'static str, Vec<(String, Id)>)>,
+    /// Policy, and by time between failures (none for no failures).
+    failing: Vec<(String, Vec<(Option<f64>, Id)>)>,
+}
+
+impl Beyond {
+    /// Asks for it.
+    pub fn plan(params: &Params, book: &mut Book) -> Beyond {
+        let ages: Vec<f64> = if params.quick { vec![0.5, 5.0, 50.0] } else { AGES_MS.to_vec() };
+        let herding = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random].map(|placement| {
+            let config = |age_ms: f64| {
+                params.paper(HIGH, |policy| {
+                    (policy.placement, policy.information) = (placement, InformationKind::Periodic);
+                    policy.period_ns = (age_ms * 1e6) as u64;
+                })
+            };
+            book.curve(&name_of(&placement).replace('_', " "), &ages, &params.seeds, config)
+        });
+        let modern = PRESETS.iter().filter(|preset| preset.name != "paper");
+        let chosen = modern.filter(|preset| !params.quick || preset.name == "ethernet-25g");
+        let presets = chosen.map(|preset| {
+            let base = preset.config();
+            let ask = |(name, change): (String, Change)| {
+                let mut config = base.clone();
+                change(&mut config.policy);
+                (name, book.ask(preset.name, config, &params.seeds_modern))
+            };
+            (preset.name, policies().into_iter().map(ask).collect())
+        });
+        let presets = presets.collect();
+        Beyond { herding: herding.to_vec(), presets, failing: plan_failing(params, book) }
+    }
+
+    /// Adds its sections.
+    pub fn report(&self, book: &Book, report: &mut Report) {
+        report.sections.push(Section {
+            title: "Herding: old information".to_owned(),
+            text: vec![
+                format!("Periodic information, {HIGH} processes/s: the longer the period, the older what a node knows. Everybody who believes the same sends to the same node."),
+                self.crossover_text(book),
+            ],
+            tables: vec![book.table("Mean response by age of information", "period, ms", &self.herding)],
+            plots: vec![book.plot("Herding", Axis::log("time between messages", "ms"), &self.herding)],
+        });
+        report.sections.push(self.preset_section(book));
+        report.sections.push(self.failing_section(book));
+    }
+
+    /// The age from which on two choices beat most free, and seeds tell the two apart.
+    fn crossover_ms(&self, book: &Book) -> Option<f64> {
+        let pairs = self.herding[0].points.iter().zip(&self.herding[1].points);
+        let wins: Vec<(f64, bool)> = pairs
+            .map(|((age, most_free), (_, two))| {
+                (*age, compare_paired(&book.responses(*two), &book.responses(*most_free)) == Verdict::Smaller)
+            })
+            .collect();
+        let last_loss = wins.iter().rposition(|(_, wins)| !wins);
+        match last_loss {
+            None => wins.first().map(|(age, _)| *age),
+            Some(at) => wins.get(at + 1).map(|(age, _)| *age),
+        }
+    }
+
+    fn crossover_text(&self, book: &Book) -> String {
+        match self.crossover_ms(book) {
+            Some(age) => format!("Two random choices beat most free from a period of {} ms on.", digits(age)),
+            None => "Two random choices do not beat most free at the longest period, as far as the seeds tell.".to_owned(),
+        }
+    }
+
+    fn preset_section(&self, book: &Book) -> Section {
+        let mut best =
+            Table::new("Best policy of each cluster").text("cluster").text("best").number("response", "ms").text("not told apart from it");
+        let mut tables = Vec::new();
+        for (name, rows) in &self.presets {
+            let mut rows = rows.clone();
+            rows.sort_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+            let (first, id) = rows[0].clone();
+            let close =
+                rows[1..].iter().filter(|(_, other)| compare_paired(&book.responses(id), &book.responses(*other)) != Verdict::Smaller);
+            let close: Vec<&str> = close.map(|(name, _)| name.as_str()).collect();
+            best.row([(*name).to_owned(), first, estimate_text(book.estimate(id, RESPONSE)), close.join("; ")]);
+            tables.push(book.details(name, &rows));
+        }
+        tables.insert(0, best);
+        Section {
+            title: "Today's clusters: the best policy of each".to_owned(),
+            text: vec![
+                "1,024 nodes, blocks of 2 MiB; `hiroma sim presets NAME` shows all settings, `hiroma sim compare NAME` runs all policies."
+                    .to_owned(),
+            ],
+            tables,
+            plots: Vec::new(),
+        }
+    }
+
+    fn failing_section(&self, book: &Book) -> Section {
+        let mut table = Table::new(format!("{MIDDLE} processes/s; a node is back after 500 ms, empty"))
+            .text("policy")
+            .number("between failures", "ms")
+            .number("response", "ms")
+            .number("failures", "")
+            .number("pages lost", "")
+            .number("work lost", "ms");
+        for (name, ids) in &self.failing {
+            for (between_ms, id) in ids {
+                let between = between_ms.map_or("none".to_owned(), digits);
+                let mut row = vec![name.clone(), between, estimate_text(book.estimate(*id, RESPONSE))];
+                row.extend(["node_failures", "pages_lost", "work_lost_ms"].map(|figure| estimate_text(book.estimate(*id, figure))));
+                table.row(row);
+            }
+        }
+        Section { title: "What failures of nodes cost".to_owned(), text: Vec::new(), tables: vec![table], plots: Vec::new() }
+    }
+
+    /// Adds its figures.
+    pub fn measures(&self, book: &Book, measures: &mut Vec<Measure>) {
+        measures.push(
+            Measure::new("herding_crossover_ms", "two choices beat most free from this period on", "ms", Better::Lower)
+                .spread(self.crossover_ms(book).and_then(|age| Spread::of(&[age])))
+                .note(self.crossover_text(book)),
+        );
+        for (name, rows) in &self.presets {
+            let best = rows.iter().min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+            let disk = rows.iter().find(|(name, _)| name == "disk only");
+            if let (Some((best, id)), Some((_, disk))) = (best, disk) {
+                let gain = book.response(*disk) / book.response(*id);
+                measures.push(
+                    Measure::new(
+                        format!("gain_{}", name.replace('-', "_")),
+                        format!("{name}: disk only against the best policy"),
+                        "",
+                        Better::Higher,
+                    )
+                    .spread(if gain.is_finite() { Spread::of(&[gain]) } else { None })
+                    .note(format!("best: {best}")),
+                );
+            }
+        }
+    }
+}
+
+type Change = Box<dyn Fn(&mut PlacementConfig)>;
+
+/// Policies that are tried on every preset.
+fn policies() -> Vec<(String, Change)> {
+    let mut policies: Vec<(String, Change)> = Vec::new();
+    let placements = [
+        PlacementKind::MostFree,
+        PlacementKind::Nearest,
+        PlacementKind::Random,
+        PlacementKind::WeightedNearest,
+        PlacementKind::TwoChoices,
+        PlacementKind::RoundRobin,
+    ];
+    for placement in placements {
+        let name = name_of(&placement).replace('_', " ");
+        policies.push((name, Box::new(move |policy: &mut PlacementConfig| policy.placement = placement)));
+    }
+    policies.push((
+        "two choices, on demand".to_owned(),
+        Box::new(|policy| (policy.placement, policy.information) = (PlacementKind::TwoChoices, InformationKind::OnDemand)),
+    ));
+    policies.push((
+        "nearest, reserve in advance".to_owned(),
+        Box::new(|policy| (policy.placement, policy.reservation) = (PlacementKind::Nearest, ReservationKind::InAdvance)),
+    ));
+    policies.push(("disk only".to_owned(), Box::new(|policy| policy.scope = ScopeKind::Disk)));
+    policies
+}
+
+fn plan_failing(params: &Params, book: &mut Book) -> Vec<(String, Vec<(Option<f64>, Id)>)> {
+    let between: &[f64] = if params.quick { &BETWEEN_MS[1..2] } else { &BETWEEN_MS };
+    let mut rows: Vec<(String, Config)> = Vec::new();
+    for placement in [PlacementKind::MostFree, PlacementKind::Nearest, PlacementKind::Random, PlacementKind::TwoChoices] {
+        rows.push((name_of(&placement).replace('_', " "), params.paper(MIDDLE, |policy| policy.placement = placement)));
+    }
+    rows.push(("disk only".to_owned(), params.paper(MIDDLE, |policy| policy.scope = ScopeKind::Disk)));
+    let ask = |(name, config): (String, Config)| {
+        let mut ids = vec![(None, book.ask(&name, config.clone(), &params.seeds))];
+        for &between_ms in between {
+            let mut failing = config.clone();
+            failing.failures.mean_between_ns = (between_ms * 1e6) as u64;
+            ids.push((Some(between_ms), book.ask(&name, failing, &params.seeds)));
+        }
+        (name, ids)
+    };
+    rows.into_iter().map(ask).collect()
+}

@@ -1,0 +1,151 @@
+//! Every experiment of the paper on global page placement (Miyata, Masaki, Shimizu, Ashihara), and some that it left for later.
+
+mod beyond;
+mod book;
+mod claims;
+mod experiments;
+
+use hiroma_policy::placement::PlacementConfig;
+use hiroma_report::{Machine, Report};
+use hiroma_sim::Config;
+
+use crate::lab::{Lab, LabError};
+use crate::single::{seeds_from, seeds_text};
+
+use beyond::Beyond;
+use book::Book;
+use experiments::Experiments;
+
+/// How much is run.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// Smaller: fewer rates, seeds and variants, shorter runs.
+    pub quick: bool,
+    /// Seeds of every configuration.
+    pub seeds: Vec<u64>,
+    /// Seeds of those on today's clusters, which take longer.
+    pub seeds_modern: Vec<u64>,
+    /// Processes that arrive per second.
+    pub rates: Vec<f64>,
+}
+
+/// Few processes: most memory is free.
+const LOW: f64 = 20.0;
+/// In between.
+const MIDDLE: f64 = 60.0;
+/// As many as find room without disks.
+const HIGH: f64 = 90.0;
+
+impl Params {
+    /// All of it with `seeds` seeds, or a quick look.
+    pub fn new(quick: bool, seeds: Option<usize>) -> Params {
+        let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
+        let rates = if quick { vec![LOW, MIDDLE, HIGH] } else { vec![LOW, 40.0, MIDDLE, 75.0, HIGH, 100.0] };
+        let seeds_modern = seeds[..seeds.len().min(if quick { 1 } else { 3 })].to_vec();
+        Params { quick, seeds, seeds_modern, rates }
+    }
+
+    /// The paper's cluster at a rate, with a policy that differs by `change` from the paper's.
+    fn paper(&self, rate: f64, change: impl Fn(&mut PlacementConfig)) -> Config {
+        let mut config = Config::default();
+        config.load.arrivals_per_s = rate;
+        if self.quick {
+            (config.run.warmup_ns, config.run.duration_ns) = (config.run.warmup_ns / 2, config.run.duration_ns / 4);
+        }
+        change(&mut config.policy);
+        config
+    }
+}
+
+/// What is run and read off.
+pub struct Paper {
+    params: Params,
+    book: Book,
+    experiments: Experiments,
+    beyond: Beyond,
+}
+
+impl Paper {
+    /// Plans it.
+    pub fn plan(params: Params) -> Paper {
+        let mut book = Book::default();
+        let experiments = Experiments::plan(&params, &mut book);
+        let beyond = Beyond::plan(&params, &mut book);
+        Paper { params, book, experiments, beyond }
+    }
+
+    /// Number of runs.
+    pub fn runs(&self) -> usize {
+        self.book.runs()
+    }
+
+    /// Runs it.
+    pub fn run(&mut self, lab: &Lab<'_>) -> Result<(), LabError> {
+        self.book.run(lab)
+    }
+
+    /// Tables, plots, and the paper's claims; `wall_s` is what [`Paper::run`] took.
+    pub fn report(&self, machine: Machine, wall_s: f64) -> Report {
+        let mut report = Report {
+            title: "Global page placement: the paper's experiments".to_owned(),
+            machine,
+            preamble: vec![format!(
+                "The paper's cluster (256 nodes, 16 x 16 torus, table 1) with {}; today's clusters with {}. Times are simulated. Behind each \
+                 mean stands the half width of its 95 % confidence interval over the seeds. The same seeds give the same processes to every \
+                 policy.",
+                seeds_text(&self.params.seeds),
+                seeds_text(&self.params.seeds_modern)
+            )],
+            ..Report::default()
+        };
+        self.experiments.report(&self.book, &mut report);
+        self.beyond.report(&self.book, &mut report);
+        claims::judge(&self.params, &self.experiments, &self.book, &mut report.measures);
+        self.beyond.measures(&self.book, &mut report.measures);
+        claims::judge_time(self.params.quick, wall_s, &mut report.measures);
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::jobs::Stop;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_asks_for_every_configuration_once_and_all_of_them_can_be_run() {
+        for quick in [true, false] {
+            let paper = Paper::plan(Params::new(quick, None));
+            for (place, (label, config)) in paper.book.configs().enumerate() {
+                assert_eq!(config.validate(), Ok(()), "{label}");
+                assert!(paper.book.configs().skip(place + 1).all(|(_, other)| other != config), "{label} twice");
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_is_whole_and_says_of_every_claim_whether_it_is_met() {
+        // The same experiments on a machine and for a time that take no time.
+        let params = Params::new(true, Some(2));
+        let mut paper = Paper::plan(params);
+        paper.book.change(|config| {
+            config.topology.dims = if config.topology.dims.len() == 2 { vec![8, 8] } else { vec![4, 4, 4] };
+            config.disk.count = 4;
+            config.policy.domain_radius = config.policy.domain_radius.min(4);
+            config.load.arrivals_per_s /= 4.0;
+            config.load.virtual_pages_max = config.load.virtual_pages_max.min(128);
+            config.node.frames = config.node.frames.min(64);
+            (config.run.warmup_ns, config.run.duration_ns) = (20_000_000, 20_000_000);
+        });
+        let stop = Stop::new();
+        paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| () }).unwrap();
+        let report = paper.report(Machine::default(), 1.0);
+        assert!(report.sections.len() >= 9);
+        let names: Vec<&str> = report.measures.iter().map(|measure| measure.name.as_str()).collect();
+        for claim in ["no_global_off_percent", "nearest_transfer_off_percent", "reservation_gain_high", "domain_best_is_3_or_4", "wall_s"] {
+            assert!(names.contains(&claim), "{claim} is not in {names:?}");
+        }
+        assert!(!report.to_html().contains("NaN"));
+    }
+}
