@@ -2,11 +2,13 @@
 //!
 //! A process has one session with each server, and a connection to each server for every channel; another one is for questions.
 //! Room is set aside on a server before it is used, so that a write never meets a full server on its way. Where a channel waits, it
-//! waits on an epoll descriptor, which also knows when a connection can be written to again and when to try to reconnect.
+//! waits on an epoll descriptor, which also knows when a connection can be written to again and when to try to reconnect. While
+//! nobody asks anything, a thread minds the connections for questions.
 
 mod books;
 mod channel;
 mod link;
+mod minder;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +25,7 @@ use hiroma_wire::{ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, Ses
 use self::books::{Books, RESERVE_CHUNKS};
 use self::channel::{Requests, TcpChannel};
 use self::link::{Link, Trouble};
+use self::minder::Minding;
 use super::space::FreezeId;
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 use crate::config::Allocation;
@@ -32,6 +35,9 @@ const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Takes one line for the user, without a line end.
 pub type LogLine = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Takes the news that what is far on a server is lost for good.
+pub type Lost = Arc<dyn Fn(&StoreError) + Send + Sync>;
 
 /// How to reach the servers.
 #[derive(Clone)]
@@ -48,6 +54,8 @@ pub struct TcpOptions {
     pub key_file: Option<PathBuf>,
     /// Hears about lost connections.
     pub log: LogLine,
+    /// Hears if content is lost while nothing is asked for that would fail.
+    pub lost: Lost,
 }
 
 /// The store. See the module's text.
@@ -67,6 +75,8 @@ struct Shared {
     key: Option<Key>,
     timeout: Duration,
     log: LogLine,
+    lost: Lost,
+    minding: Minding,
     books: Mutex<Books>,
     /// A link to each server, for questions.
     controls: Mutex<Vec<Link>>,
@@ -95,6 +105,7 @@ impl TcpStore {
             timeout,
             key_file: key_file.map(Path::to_path_buf),
             log: Arc::new(|line| eprintln!("hiroma: {line}")),
+            lost: Arc::new(|error| crate::fetch::lost(error)),
         })
     }
 
@@ -130,6 +141,8 @@ impl TcpStore {
             key,
             timeout: options.timeout,
             log: options.log,
+            lost: options.lost,
+            minding: Minding::default(),
             controls: Mutex::default(),
             next_lane: AtomicU32::new(1),
             epoch: AtomicU64::new(0),
@@ -137,6 +150,7 @@ impl TcpStore {
             frees_waiting: AtomicUsize::new(0),
         });
         shared.connect_controls(&[])?;
+        minder::start(&shared)?;
         Ok(TcpStore { shared })
     }
 }
@@ -306,6 +320,7 @@ impl Store for TcpStore {
     }
 
     fn usage(&self) -> StoreUsage {
+        self.shared.minding.goes_on();
         let books = self.shared.books();
         StoreUsage {
             far_bytes: books.space.live_bytes(),
@@ -317,6 +332,7 @@ impl Store for TcpStore {
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
+        self.shared.minding.stand_still();
         for server in 0..self.shared.servers.len() {
             self.shared.call(server, Message::Fork)?;
         }
@@ -332,6 +348,7 @@ impl Drop for TcpStore {
         if self.shared.process.load(Ordering::SeqCst) != std::process::id() {
             return;
         }
+        self.shared.minding.stop();
         for link in self.shared.controls().iter_mut().filter(|link| link.is_up()) {
             link.push_control(Message::Bye, false);
             link.pump(&mut Requests::default(), false);
@@ -359,7 +376,8 @@ impl ForkGuard for TcpFork {
             }
             books.servers.iter().map(|server| server.attached.clone()).collect::<Vec<_>>()
         };
-        shared.connect_controls(&attached)
+        shared.connect_controls(&attached)?;
+        minder::start(shared)
     }
 }
 

@@ -216,6 +216,11 @@ impl Books {
         self.generation
     }
 
+    /// Whether anything of ours, or of an ancestor of ours, lies on a server.
+    pub fn holds_something(&self, server: usize) -> bool {
+        self.homes.iter().flatten().any(|home| usize::from(home.server) == server)
+    }
+
     /// The most bytes that could be stored, as far as the servers have told.
     pub fn capacity_bytes(&self) -> u64 {
         let chunks = |server: &ServerBook| {

@@ -34,6 +34,7 @@ fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
         timeout: Duration::from_secs(30),
         key_file: None,
         log: Arc::new(|_| {}),
+        lost: Arc::new(|_| {}),
     }
 }
 
@@ -114,6 +115,7 @@ fn through(proxy: &Proxy) -> TcpOptions {
         timeout: Duration::from_secs(60),
         key_file: None,
         log: Arc::new(|_| {}),
+        lost: Arc::new(|_| {}),
     }
 }
 
@@ -223,6 +225,101 @@ fn a_server_that_keeps_the_connection_but_does_not_answer_is_not_waited_for_for_
     let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
     assert!(lines.lock().unwrap()[0].contains("does not answer"));
+}
+
+type Heard<T> = Arc<Mutex<Vec<T>>>;
+
+/// Options that collect what the user is told, and what is lost.
+fn listening(options: TcpOptions) -> (TcpOptions, Heard<String>, Heard<StoreError>) {
+    let (lines, losses) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+    let (log, lost) = (Arc::clone(&lines), Arc::clone(&losses));
+    let log: LogLine = Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned()));
+    let lost: Lost = Arc::new(move |error: &StoreError| lost.lock().unwrap().push(error.clone()));
+    (TcpOptions { log, lost, ..options }, lines, losses)
+}
+
+#[test]
+fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_server_gives_the_program_up() {
+    let server = serve(ServeOptions { grace: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
+    let proxy = Proxy::new(server.local_addr());
+    let (options, lines, losses) = listening(through(&proxy));
+    let store = TcpStore::connect_with(options).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    let connections = || server.stats().sessions[0].connections;
+    assert_eq!(connections(), 3);
+    proxy.cut();
+    // Nothing is asked, and yet the server sees the program again.
+    eventually("word of the loss", || lines.lock().unwrap().iter().any(|line| line.contains("lost the connection")));
+    eventually("word of the return", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
+    eventually("one connection of three", || connections() == 1);
+    assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
+    assert!(losses.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost() {
+    for silently in [false, true] {
+        let server = server(64 << 20);
+        let proxy = Proxy::new(server.local_addr());
+        let (options, lines, losses) = listening(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) });
+        let store = TcpStore::connect_with(options).unwrap();
+        let (_reader, mut writer) = channels(&store);
+        write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+        if silently {
+            proxy.hold()
+        } else {
+            proxy.close()
+        }
+        eventually("word of the loss", || !losses.lock().unwrap().is_empty());
+        let (lines, losses) = (lines.lock().unwrap(), losses.lock().unwrap());
+        assert!(matches!(&losses[..], [StoreError::Unreachable { .. }]), "{losses:?}");
+        assert!(lines[0].contains(if silently { "does not answer" } else { "lost the connection" }), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_server_that_dies_with_nothing_of_ours_is_no_loss() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let (options, lines, losses) = listening(TcpOptions { timeout: Duration::from_millis(500), ..through(&proxy) });
+    let _store = TcpStore::connect_with(options).unwrap();
+    proxy.close();
+    eventually("word of it", || lines.lock().unwrap().iter().any(|line| line.contains("hiroma serve")));
+    assert!(losses.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_server_that_was_restarted_while_nothing_was_asked_has_lost_everything_and_that_is_noticed() {
+    let first = server(64 << 20);
+    let listen = first.local_addr().to_string();
+    let (options, _, losses) = listening(store_options(&[&first]));
+    let store = TcpStore::connect_with(options).unwrap();
+    let (_reader, mut writer) = channels(&store);
+    write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    drop(first);
+    let _second = serve(ServeOptions { listen, ..super::tests::options(64 << 20) }).unwrap();
+    eventually("word of the loss", || !losses.lock().unwrap().is_empty());
+    assert!(losses.lock().unwrap()[0].to_string().contains("restarted"));
+}
+
+#[test]
+fn while_a_process_forks_nobody_minds_the_servers_and_afterwards_somebody_does_again() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let (options, lines, _) = listening(through(&proxy));
+    let store = TcpStore::connect_with(options).unwrap();
+    let guard = store.prepare_fork().unwrap();
+    proxy.cut();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(lines.lock().unwrap().is_empty());
+    store.usage();
+    eventually("word of the return", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
+    // The same for the child's part.
+    guard.adopt().unwrap();
+    lines.lock().unwrap().clear();
+    proxy.cut();
+    eventually("word of the return in the child", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
 }
 
 #[test]
