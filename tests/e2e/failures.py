@@ -1,9 +1,12 @@
-"""Limits that change, servers that stop, die, come back empty or are full: the right result, or a clear end with code 75."""
+"""Limits that change, servers and disks that stop, die, come back empty, are full or damaged, a pager that dies: the right result, or a
+clear end (code 75 where the store is to blame)."""
 
 import contextlib
+import ctypes
 import functools
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -18,12 +21,17 @@ class Sweep:
         if bench.native_only:
             raise Skip("has no native half")
         self.bench = bench
-        self.stop_file, self.stats = bench.file("stop"), bench.file("stats.json")
+        self.stop_file, self.idle_file, self.stats = bench.file("stop"), bench.file("idle"), bench.file("stats.json")
         self.out, self.err = bench.file("sweep.out"), bench.file("sweep.err")
-        program = [compile_job(bench, "sweep.c", "-O2"), mib, rounds, *([] if rounds else [self.stop_file])]
+        program = [compile_job(bench, "sweep.c", "-O2"), mib, rounds, *([] if rounds else [self.stop_file, self.idle_file])]
         command = bench.run_command(local_mib * MIB, program, self.stats, options)
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.process = bench.start(command, stdout=out, stderr=err)
+
+    def rests(self):
+        """Waits until the program touches no memory any more."""
+        self.idle_file.touch()
+        wait_for(lambda: self.alive() or "idle" in self.output(), 120, "the program rests")
 
     def output(self):
         return self.out.read_text(errors="replace")
@@ -70,6 +78,10 @@ class Sweep:
         processes = json.loads(told.stdout)
         want(len(processes) == 1, f"hiroma ctl shows {len(processes)} processes instead of one")
         return processes[0]
+
+    def pid(self):
+        """The process that runs the program."""
+        return self.counters()["pid"]
 
     def set_limit(self, mib):
         told = subprocess.run([self.bench.hiroma, "ctl", str(self.process.pid), "--local", f"{mib}M"], capture_output=True, timeout=60)
@@ -128,12 +140,12 @@ def limit_is_hard(bench):
 
 def server_killed(bench):
     server, store = bench.serve()
-    sweep = Sweep(bench, 192, 48, ["--store", store, "--store-timeout", "3s"]).filled()
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--store-timeout", "10s"]).filled()
     server.kill()
     server.wait()
     began = time.monotonic()
     sweep.ends_with_store_failure(60, store)
-    return f"ended {time.monotonic() - began:.1f} s after the server, with 3 s of patience"
+    return f"ended {time.monotonic() - began:.1f} s after the server, with 10 s of patience"
 
 
 def server_replaced(bench):
@@ -167,6 +179,124 @@ def store_full(bench, kind):
     sweep.ends_with_store_failure(120, word)
 
 
+def one_of_two_killed(bench):
+    """Half of the memory is on a server that dies: the other one cannot make up for it."""
+    (_, stays), (dies, lost) = bench.serve(), bench.serve()
+    store = f"{stays},{lost.removeprefix('tcp://')}"
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--allocation", "round-robin", "--store-timeout", "10s"]).filled()
+    dies.kill()
+    dies.wait()
+    sweep.ends_with_store_failure(120, lost)
+
+
+def idle_server_killed(bench):
+    """A program that touches nothing far does not wait for ever for a server that is gone."""
+    server, store = bench.serve()
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--store-timeout", "10s"]).filled()
+    sweep.rests()
+    server.kill()
+    server.wait()
+    sweep.ends_with_store_failure(120, store)
+
+
+def store_file(pid, directory):
+    """The file store's file, which has no name any more."""
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if os.readlink(entry).startswith(str(directory)) and os.readlink(entry).endswith("(deleted)") and entry.stat().st_size > MIB:
+                return entry
+    raise Failure("the file store's file is not among the program's descriptors")
+
+
+def damaged_file(bench):
+    """Somebody writes into the file store's file: the checksums have to find that, and nothing of it may be believed."""
+    sweep = Sweep(bench, 192, 48, ["--store", f"file:{bench.dir}"]).filled()
+    file = store_file(sweep.pid(), bench.dir)
+    with open(file, "r+b") as out:
+        for at in range(0, os.fstat(out.fileno()).st_size, MIB):
+            out.seek(at + 512)
+            out.write(b"damaged!" * 8)
+    sweep.ends_with_store_failure(120, "checksum")
+
+
+def far_bytes(sweep):
+    """None before the pager has started."""
+    try:
+        return sweep.counters()["far_bytes"]
+    except Failure:
+        return 0
+
+
+def disk_full(bench):
+    """The file system fills up while the program runs, by another's file."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, for a file system of its own")
+    if bench.native_only:
+        raise Skip("has no native half")
+    disk = bench.file("disk")
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "hiroma-e2e", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        raise Skip(f"cannot mount here: {mounted.stderr.strip()}")
+    try:
+        with open(disk / "another", "wb") as out:
+            sweep = Sweep(bench, 256, 48, ["--store", f"file:{disk}"], rounds=3)
+            wait_for(lambda: sweep.alive() or far_bytes(sweep) > 32 * MIB, 60, "memory goes far")
+            with contextlib.suppress(OSError):
+                while True:
+                    out.write(bytes(MIB))
+                    out.flush()
+        sweep.ends_with_store_failure(120, "full")
+    finally:
+        # The program is gone, or is ended here; then nothing is in use there any more.
+        sweep.process.kill()
+        sweep.process.wait()
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def thread_of(pid, name):
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        if (task / "comm").read_text().strip() == name:
+            return int(task.name)
+    raise Failure(f"process {pid} has no thread {name}")
+
+
+def crash(thread):
+    """Lets a thread jump to address 0."""
+    if os.uname().machine != "x86_64":
+        raise Skip("needs x86_64")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    libc.ptrace.restype = ctypes.c_long
+
+    def ptrace(request, data=None):
+        if libc.ptrace(request, thread, None, data) != 0:
+            error = ctypes.get_errno()
+            if request == PTRACE_SEIZE:
+                raise Skip(f"ptrace is not allowed here: {os.strerror(error)}")
+            raise OSError(error, os.strerror(error))
+
+    PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WAIT_ALL = 12, 13, 17, 0x4206, 0x4207, 0x40000000
+    ptrace(PTRACE_SEIZE)
+    ptrace(PTRACE_INTERRUPT)
+    os.waitpid(thread, WAIT_ALL)
+    registers = (ctypes.c_uint64 * 27)()
+    ptrace(PTRACE_GETREGS, ctypes.byref(registers))
+    # Not in a system call that would be started again; then: where to go on.
+    registers[15], registers[16] = 2**64 - 1, 0
+    ptrace(PTRACE_SETREGS, ctypes.byref(registers))
+    ptrace(PTRACE_DETACH)
+
+
+def pager_dies(bench, thread):
+    """Without its pager a program would wait for memory for ever; it has to end, and not as if it had been right."""
+    sweep = Sweep(bench, 192, 48).filled()
+    crash(thread_of(sweep.pid(), thread))
+    code = sweep.ends(60)
+    want(code == -signal.SIGSEGV, f"exit code {code}: {sweep.errors()[-400:]}")
+    want("sweep: right" not in sweep.output(), "the program claims to have finished")
+
+
 def chain_overflows(bench):
     """Three stores, each too small alone."""
     _, server = bench.serve(memory="96M")
@@ -183,5 +313,10 @@ TESTS = {
     "server-replaced": server_replaced,
     "server-stopped": server_stopped,
     **{f"full-{kind}": functools.partial(store_full, kind=kind) for kind in ["server", "compressed", "file"]},
+    "full-disk": disk_full,
     "chain": chain_overflows,
+    "one-of-two-killed": one_of_two_killed,
+    "idle-server-killed": idle_server_killed,
+    "damaged-file": damaged_file,
+    **{f"pager-dies-{part}": functools.partial(pager_dies, thread=f"hiroma-{part}") for part in ["fault", "evict"]},
 }

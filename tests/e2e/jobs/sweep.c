@@ -1,7 +1,7 @@
 /*
- * sweep MIB ROUNDS [STOPFILE]: fills memory that does not compress, then verifies and rewrites it round by round; ends after
- * ROUNDS, or, with a STOPFILE, when that file is there. Prints `filled` after the first round and `sweep: right` at the end;
- * wrong content is said on standard output and ends with code 1.
+ * sweep MIB ROUNDS [STOPFILE [IDLEFILE]]: fills memory that does not compress, then verifies and rewrites it round by round; ends
+ * after ROUNDS, or, with a STOPFILE, when that file is there; does nothing while IDLEFILE is there, after it has said `idle`. Prints
+ * `filled` after the first round and `sweep: right` at the end; wrong content is said on standard output and ends with code 1.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 2;
     uint64_t pages = strtoull(argv[1], NULL, 0) << 8, rounds = strtoull(argv[2], NULL, 0);
-    const char *stop = argc > 3 ? argv[3] : NULL;
+    const char *stop = argc > 3 ? argv[3] : NULL, *idle = argc > 4 ? argv[4] : NULL;
     uint64_t *mem = mmap(NULL, pages << 12, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mem == MAP_FAILED) {
         perror("mmap");
@@ -46,6 +46,10 @@ int main(int argc, char **argv)
         }
         if (round == 0)
             puts("filled");
+        if (idle && access(idle, F_OK) == 0)
+            puts("idle");
+        while (idle && access(idle, F_OK) == 0)
+            usleep(10000);
     }
     puts("sweep: right");
     return 0;
