@@ -15,7 +15,7 @@ check() {
 	shift
 	[ "$only" = all ] || [ "$only" = "$name" ] || return 0
 	read -r began _ </proc/uptime
-	if timeout 300 "$@" >/tmp/output 2>&1; then
+	if timeout 600 "$@" >/tmp/output 2>&1; then
 		read -r now _ </proc/uptime
 		passed=$((passed + 1))
 		echo "VM ok $name ($((${now%.*} - ${began%.*})) s)"
@@ -35,8 +35,9 @@ skip() {
 	echo "VM skip $1: $2"
 }
 
+# The largest value of a counter among the processes of a run (each has a limit of its own, so sums would say nothing).
 number() {
-	sed -n "s/.*\"$1\": *\([0-9][0-9]*\).*/\1/p" "$2" | sort -n | tail -n 1
+	sed -n "/\"total\": /q; s/.*\"$1\": *\([0-9][0-9]*\).*/\1/p" "$2" | sort -n | tail -n 1
 }
 
 # far LOCAL_MIB OPTIONS... -- PROGRAM...: runs it, and wants that memory really went far and that the limit held.
@@ -101,7 +102,7 @@ served() {
 }
 
 sorts() {
-	awk 'BEGIN { srand(7); for (i = 0; i < 600000; i++) printf "%d\n", rand() * 4000000000 }' >/tmp/lines
+	awk 'BEGIN { srand(7); for (i = 0; i < 400000; i++) printf "%d\n", rand() * 4000000000 }' >/tmp/lines
 	LC_ALL=C /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/native || return 1
 	export LC_ALL=C
 	far 16 "$@" -- /test/sort --parallel=1 -S 64M /tmp/lines -o /tmp/far || return $?
@@ -129,7 +130,7 @@ allowed() {
 everything() {
 	check probe probe
 	grep '^probe:' /tmp/output
-	check native-pattern /test/pattern 256
+	check native-pattern /test/pattern 128
 	check native-discards /test/discards 64
 	check native-forks /test/forks 64 2
 	check native-syscalls /test/syscalls 40
@@ -145,14 +146,14 @@ everything() {
 	check "best-path" self chooses "$BEST"
 	[ "$BEST" = full ] || check "refuses-full" self refuses_full
 	for path in $PATHS; do
-		check "$path-compressed" self far 64 --path "$path" --store compressed:512M -- /test/pattern 256
-		check "$path-file" self far 64 --path "$path" --store "file:$SCRATCH" -- /test/pattern 256
-		check "$path-file-tmpfs" self far 16 --path "$path" --store file:/tmp -- /test/pattern 64
-		check "$path-tcp" self served self far 64 --path "$path" --store tcp://127.0.0.1:$PORT -- /test/pattern 256
+		check "$path-compressed" self far 32 --path "$path" --store compressed:512M -- /test/pattern 128
+		check "$path-file" self far 32 --path "$path" --store "file:$SCRATCH" -- /test/pattern 128
+		check "$path-file-tmpfs" self far 16 --path "$path" --store file:/tmp -- /test/pattern 64 1000
+		check "$path-tcp" self served self far 32 --path "$path" --store tcp://127.0.0.1:$PORT -- /test/pattern 128
 		check "$path-block-4k" self far 16 --path "$path" --block 4K -- /test/pattern 48 500
-		check "$path-block-2m" self far 32 --path "$path" --block 2M -- /test/pattern 96 200
+		check "$path-block-2m" self far 32 --path "$path" --block 2M -- /test/pattern 80 100
 		check "$path-sort" self sorts --path "$path"
-		check "$path-discards" self far 24 --path "$path" -- /test/discards 64
+		check "$path-discards" self far 16 --path "$path" -- /test/discards 40
 		check "$path-forks" self far 24 --path "$path" -- /test/forks 64 2
 		check "$path-forks-file" self far 24 --path "$path" --store "file:$SCRATCH" -- /test/forks 64 2
 		check "$path-syscalls" self far 16 --path "$path" -- /test/syscalls 40
@@ -160,7 +161,7 @@ everything() {
 	check unprivileged self unprivileged
 	check unprivileged-allowed self allowed
 	case " $HAVE " in
-	*" checker "*) for path in $PATHS; do check "$path-checker" checker --path "$path" --seconds 30 --region 128M --seed 1; done ;;
+	*" checker "*) for path in $PATHS; do check "$path-checker" checker --path "$path" --seconds 20 --region 128M --seed 1; done ;;
 	*) skip checker "target/release/examples/checker is not built" ;;
 	esac
 }
