@@ -17,8 +17,8 @@ const CONTENDED: u32 = 2;
 const SPINS: u32 = 400;
 /// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and waking it would cost.
 const EAGER_SPINS: u32 = 4000;
-/// Somebody who sleeps and never comes (a thread that ended in a forked child) must not hold up the polite for ever.
-const POLITE_YIELDS: u32 = 200;
+/// For how long the polite let others go first: as long as it takes to wake a processor. Who has not come by then does not run.
+const POLITE_SPINS: u32 = 800;
 
 /// What a value leaves to be done once its lock is free.
 pub trait Afterwards {
@@ -74,11 +74,15 @@ impl<T: Afterwards> Lock<T> {
 
     /// Waits for the lock, and lets those go first who are waiting for it already: for work that others should not wait for.
     pub fn lock_politely(&self) -> Guard<'_, T> {
-        for _ in 0..POLITE_YIELDS {
-            if !self.is_wanted() {
-                break;
-            }
+        if self.is_wanted() {
+            // Once only: where the processor is wanted by others too, each time would cost a turn of theirs.
             std::thread::yield_now();
+            for _ in 0..POLITE_SPINS {
+                if !self.is_wanted() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
         }
         self.lock()
     }

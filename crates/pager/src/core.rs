@@ -66,8 +66,9 @@ pub enum Wait {
 pub struct OwnRemoval {
     pub start: usize,
     pub end: usize,
-    /// Its event has been read; another one of the same range is the program's.
-    pub seen: bool,
+    /// So far its events have been read. The kernel tells of each mapping by itself, in the order of addresses; mappings that look the
+    /// same stay apart after a fork.
+    pub seen_to: usize,
 }
 
 /// What the prefetch thread is asked for.
@@ -144,6 +145,7 @@ pub struct Core {
     runs: usize,
     far_sectors: usize,
     resident_blocks: usize,
+    pub recorder: crate::recorder::Recorder,
 }
 
 /// Threads to wake once the lock is free.
@@ -246,6 +248,7 @@ impl Core {
             runs: 0,
             far_sectors: 0,
             resident_blocks: 0,
+            recorder: Default::default(),
             live,
             arena,
             store,
@@ -364,6 +367,7 @@ impl Core {
             "{block:?}"
         );
         assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
+        self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
         let (sector, _) = self.sector_range(block);
         let (sectors, huge) = (self.sectors(), self.extent(block).mode == Mode::Huge);
         let extent = self.extent_mut(block);
@@ -402,6 +406,12 @@ impl Core {
     /// Sets the far copy of a sector; frees the one before.
     pub fn set_copy(&mut self, block: BlockId, sector: usize, copy: Copy, freed: &mut Vec<Loc>) {
         let sectors = self.sectors();
+        let page = block.page() - block.page_in_extent() as u64 + ((sector as u64) << self.sector_order);
+        match copy {
+            Copy::None => self.recorder.note("copy none", page, 0, 0),
+            Copy::Pattern(word) => self.recorder.note("copy pattern", page, word as usize, 0),
+            Copy::Stored { loc, .. } => self.recorder.note("copy stored", page, loc.0 as usize, 0),
+        }
         let extent = self.extent_mut(block);
         let (had_detail, was_run) = (extent.has_detail(), extent.is_run());
         let before = extent.set_copy(sector, sectors, copy);
@@ -425,6 +435,7 @@ impl Core {
     /// Puts a block that came to be in a frame on the books.
     pub fn enter(&mut self, block: BlockId, frame: Frame, phase: Phase) -> u32 {
         assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
+        self.recorder.note("enter: phase, pages", block.page(), phase as usize, block.pages());
         self.stamp = self.stamp.wrapping_add(1);
         let entry = Block {
             frame,
@@ -449,6 +460,8 @@ impl Core {
     /// Strikes a block off the books of frames. The frame is the caller's.
     pub fn leave(&mut self, block: BlockId) -> Block {
         let entry = self.blocks.remove(&block).expect("only blocks in frames leave");
+        let flags = usize::from(entry.clean) | usize::from(entry.left) << 1 | usize::from(entry.doomed) << 2;
+        self.recorder.note("leave: phase, flags", block.page(), entry.phase as usize, flags);
         self.extent_mut(block).in_frames -= 1;
         if entry.phase == Phase::Staged {
             self.staged_bytes -= block.bytes();
@@ -465,6 +478,7 @@ impl Core {
         debug_assert!(entry.phase == Phase::Staged && !entry.clean);
         entry.clean = true;
         let stamp = entry.stamp;
+        self.recorder.note("clean", block.page(), stamp as usize, 0);
         self.clean_bytes += block.bytes();
         self.clean.push_back((block, stamp));
     }

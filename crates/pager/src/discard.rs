@@ -49,6 +49,7 @@ impl Core {
     }
 
     fn forget_extent(&mut self, extent: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
+        self.recorder.note("forget_extent", extent as u64 * 512, by as usize, 0);
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let addr = self.arena.base() + extent * EXTENT;
         if by == By::Kernel {
@@ -84,6 +85,16 @@ impl Core {
 
     fn forget_part(&mut self, extent: usize, from: usize, to: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
         let base = self.arena.base() + extent * EXTENT;
+        self.recorder.note(
+            match by {
+                By::Us => "forget us",
+                By::Kernel => "forget kernel",
+                By::Unmapped => "forget unmapped",
+            },
+            (extent * 512 + from / PAGE) as u64,
+            from,
+            to,
+        );
         match by {
             By::Kernel => {
                 self.extents[extent].set(flag::HOLES, true);
@@ -116,6 +127,7 @@ impl Core {
             let far = !matches!(self.extents[extent].copy(sector), Copy::None);
             if huge_framed || !all && !resident && (far || self.blocks.contains_key(&piece)) {
                 self.overlay.entry(piece).or_default().push(part);
+                self.recorder.note("overlay", piece.page(), part.0, part.1);
             } else if all {
                 if self.blocks.contains_key(&piece) {
                     self.forget_frame(piece);
@@ -191,7 +203,10 @@ impl Core {
         let entry = self.blocks.get_mut(&block).expect("the caller has looked");
         match entry.phase {
             // Faults on it wait until the request has ended, and find nothing then.
-            Phase::Fetching | Phase::Writing => entry.doomed = true,
+            Phase::Fetching | Phase::Writing => {
+                entry.doomed = true;
+                self.recorder.note("doomed", block.page(), 0, 0);
+            }
             Phase::Staged => {
                 let entry = self.leave(block);
                 self.frames.put_full(entry.frame);
@@ -201,8 +216,8 @@ impl Core {
 
     /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        if let Some(own) = self.own_removals.iter_mut().find(|own| (own.start, own.end, own.seen) == (start, end, false)) {
-            own.seen = true;
+        if let Some(own) = self.own_removals.iter_mut().find(|own| own.seen_to == start && end <= own.end) {
+            own.seen_to = end;
             return;
         }
         let _ = self.forget(start, end, By::Kernel);
@@ -272,10 +287,54 @@ impl Core {
         for sector in first..first + count {
             let piece = self.sector_block(extent, sector);
             for (from, to) in self.overlay.remove(&piece).unwrap_or_default() {
+                self.recorder.note("overlay applied", piece.page(), from, to);
                 vm::zero(frame_addr + (sector - first) * self.sector_bytes() + from, to - from);
                 any = true;
             }
         }
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_kernel::vm::{self, Advise};
+    use hiroma_units::{EXTENT, PAGE};
+
+    use crate::config::parse_stores;
+    use crate::extent::flag;
+    use crate::{Advice, Config, Pager};
+
+    #[test]
+    fn a_page_table_that_is_given_back_in_pieces_takes_no_content_along() {
+        let stores = parse_stores("compressed:64M").unwrap();
+        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let addr = pager.map(EXTENT, EXTENT).unwrap();
+        let extent = (addr - pager.arena().0) / EXTENT;
+        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
+        // Two words, so that the page is none that needs no store.
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        // What looks like one mapping to us is three to the kernel, as after a fork.
+        pager.arena.advise(addr + PAGE, PAGE, Advise::DoFork).unwrap();
+        pager.evict_all().unwrap();
+        pager.advise(addr, EXTENT, Advice::Random);
+        (0..512).step_by(64).for_each(|page| vm::touch(addr + page * PAGE, 1));
+        assert!(pager.core.lock().extents[extent].has(flag::PAGE_TABLE), "single pages came as such");
+        pager.evict_all().unwrap();
+        let mut core = pager.core.lock();
+        core.unmark_mixed(addr, addr + EXTENT);
+        core.extents[extent].set(flag::RECLAIMING, true);
+        core.reclaim_queue.push(extent as u32);
+        core.live.evict_bell.ring();
+        drop(core);
+        // Faults wait for it.
+        for page in 0..512 {
+            let bytes = vm::lend(addr + page * PAGE, PAGE);
+            assert_eq!(bytes.bytes()[..8], word(page).to_ne_bytes(), "page {page}");
+            assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
+        }
+        assert!(pager.core.lock().own_removals.is_empty());
+        pager.stop();
     }
 }

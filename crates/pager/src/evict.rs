@@ -153,7 +153,7 @@ impl Evicting {
                 some => some,
             };
             let Some((block, stamp)) = next else { break };
-            let Some(entry) = core.to_be_written(block, stamp) else { continue };
+            let Some(entry) = core.awaiting_write(block, stamp) else { continue };
             entry.phase = Phase::Writing;
             let frame = entry.frame;
             core.staged_bytes -= block.bytes();
@@ -266,12 +266,14 @@ impl Evicting {
             core.in_flight += 1;
             let start = core.arena.base() + extent * EXTENT;
             let arena = core.arena.clone();
-            core.own_removals.push(OwnRemoval { start, end: start + EXTENT, seen: false });
+            core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
+            core.own_removals.push(OwnRemoval { start, end: start + EXTENT, seen_to: start });
             drop(guard);
             // Without the lock: the kernel waits until the fault thread has read the event.
             let _ = arena.advise(start, EXTENT, Advise::Drop);
             guard = self.core.lock();
             guard.in_flight -= 1;
+            guard.recorder.note("reclaimed", extent as u64 * 512, 0, 0);
             guard.own_removals.retain(|own| own.start != start);
             guard.extents[extent].set(flag::PAGE_TABLE, false);
         }
@@ -328,6 +330,7 @@ impl Job {
         let block = self.block.take().expect("a job in use has a block");
         let entry = core.blocks[&block];
         debug_assert_eq!((entry.stamp, entry.phase), (self.stamp, Phase::Writing));
+        core.recorder.note("commit", block.page(), entry.left as usize | (entry.doomed as usize) << 1, self.written);
         let (first, _) = core.sector_range(block);
         for (at, &copy) in self.copies.iter().enumerate().filter(|&(at, _)| self.changed[at]) {
             if entry.doomed {
@@ -415,7 +418,7 @@ impl Core {
                 self.stage(block);
             }
             while let Some((block, stamp)) = self.probation.pop_front() {
-                if self.to_be_written(block, stamp).is_none() {
+                if self.awaiting_write(block, stamp).is_none() {
                     continue;
                 }
                 if !block.is_huge() && self.is_unchanged(block) {
@@ -441,7 +444,7 @@ impl Core {
     }
 
     /// A staged block of which it is not known yet whether it differs from its far copy.
-    fn to_be_written(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
+    fn awaiting_write(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
         self.blocks.get_mut(&block).filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
     }
 

@@ -224,6 +224,7 @@ impl Core {
     fn on_fault(&mut self, fault: &mut Fault, requests: &mut Vec<PrefetchRequest>) -> Answer {
         let offset = fault.addr - self.arena.base();
         let (page, extent) = ((offset / PAGE) as u64, offset / EXTENT);
+        self.recorder.note("fault", page, fault.known as usize, self.extents[extent].mode as usize);
         if self.extents[extent].has(flag::RECLAIMING) {
             return Answer::Wait;
         }
@@ -301,6 +302,7 @@ impl Core {
         if mode == Mode::Huge && fresh {
             self.extents[extent].set(flag::BORN_FRESH, true);
         }
+        self.recorder.note("mode", extent as u64 * 512, mode as usize, 0);
         self.extents[extent].mode = mode;
         Some(mode)
     }
@@ -381,6 +383,7 @@ impl Core {
         let entry = self.blocks.get_mut(&block).expect("looked up just now");
         let from = entry.frame;
         let addr = self.frames.addr(frame);
+        self.recorder.note("rescue copy", block.page(), block.pages(), 0);
         vm::copy(addr, self.frames.addr(from), block.bytes());
         self.apply_overlay(block, addr);
         if self.put_in(block, frame) == PutIn::Done {

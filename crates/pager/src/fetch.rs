@@ -181,6 +181,7 @@ impl Job {
         let block = self.block.take().expect("a job in use has a block");
         core.in_flight -= 1;
         core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
+        core.recorder.note("fetched", block.page(), self.locs.len(), self.words.len());
         let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
         debug_assert_eq!(entry.stamp, self.stamp);
@@ -349,6 +350,7 @@ impl Prefetching {
                     return;
                 }
                 core.extents[number].mode = mode;
+                core.recorder.note("mode by prefetch", number as u64 * 512, mode as usize, 0);
             }
             now if now != mode => return,
             _ => {}

@@ -22,6 +22,7 @@ mod live;
 mod mover;
 mod pager;
 mod quiet;
+mod recorder;
 pub mod store;
 
 pub use config::Config;

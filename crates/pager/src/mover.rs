@@ -35,6 +35,7 @@ impl Core {
     pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
         let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let mut at = 0;
+        self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
         while self.live.path == Path::Full && !self.extent(block).has(flag::MIXED) {
             let Outcome { done, stop } = self.live.uffd.move_quietly(dst + at, src + at, len - at, false);
@@ -52,6 +53,7 @@ impl Core {
                 Some(_) => break,
             }
         }
+        self.recorder.note("put_in copies from", block.page(), at, 0);
         let end = self.copy_in(dst + at, src + at, len - at);
         if at == 0 {
             self.frames.put_full(frame);
@@ -73,6 +75,7 @@ impl Core {
             match stop {
                 None => {}
                 Some(Stop::Exists) => {
+                    self.recorder.note("copy_in exists", ((dst + at - self.arena.base()) / PAGE) as u64, at, 0);
                     at += PAGE;
                     gone = false;
                 }
@@ -82,7 +85,15 @@ impl Core {
                 }
                 Some(Stop::NoMemory) => std::thread::yield_now(),
                 Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
-                Some(Stop::NotThere | Stop::Invalid | Stop::Dead) => at += PAGE,
+                Some(stop @ (Stop::NotThere | Stop::Invalid | Stop::Dead)) => {
+                    self.recorder.note(
+                        if stop == Stop::NotThere { "copy_in not there" } else { "copy_in invalid" },
+                        ((dst + at - self.arena.base()) / PAGE) as u64,
+                        at,
+                        0,
+                    );
+                    at += PAGE
+                }
                 Some(stop) => fatal_move("UFFDIO_COPY", dst + at, stop),
             }
         }
@@ -95,6 +106,7 @@ impl Core {
     /// child would find pages missing that the books say are there.
     pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
         self.wakes.push((dst, len));
+        self.recorder.note("put_zeros", ((dst - self.arena.base()) / PAGE) as u64, len, 0);
         self.copy_in(dst, self.zeros.base(), len)
     }
 
@@ -118,6 +130,7 @@ impl Core {
         let live = self.live.clone();
         let (Some(staging), Some(frame)) = (&live.staging, self.frames.take_empty(9)) else { return };
         let (dst, len) = (self.frames.addr(frame), end - start);
+        self.recorder.note("punch", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
         let (mut at, mut touched) = (0, usize::MAX);
         while at < len {
             let Outcome { done, stop } = staging.move_quietly(dst + at, start + at, len - at, true);
@@ -173,11 +186,14 @@ impl Core {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let live = self.live.clone();
         let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
-        let (mut at, mut unshared) = (0, usize::MAX);
+        let (mut at, mut unshared, mut by_page) = (0, usize::MAX, false);
+        self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         loop {
-            let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, len - at, true);
+            let step = if by_page { PAGE } else { len - at };
+            let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, step, true);
             at += done;
             let end = match stop {
+                None if at < len => continue,
                 None => {
                     self.frames.gained(frame);
                     return TakeOut::Done;
@@ -193,10 +209,16 @@ impl Core {
                     vm::touch(src + at, PAGE);
                     continue;
                 }
+                // Mappings can lie apart that look the same (after a fork, for one): each page lies in one.
+                Some(Stop::Invalid) if !by_page && !block.is_huge() => {
+                    by_page = true;
+                    continue;
+                }
                 Some(Stop::Invalid) => TakeOut::Mixed,
                 Some(Stop::NotThere | Stop::Dead) => TakeOut::Gone,
                 Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => TakeOut::Unmovable,
             };
+            self.recorder.note("move_out failed", block.page(), at, end as usize);
             if at > 0 {
                 self.undo_move(src, dst, at, len, frame);
                 return if end == TakeOut::Gone { TakeOut::Unmovable } else { end };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
-use hiroma_kernel::lock::{Guard, Lock};
+use hiroma_kernel::lock::Lock;
 use hiroma_kernel::uffd::Watch;
 use hiroma_kernel::vm::{self, Access, Advise, Reservation};
 use hiroma_policy::{Hint, PrefetchRequest};
@@ -117,7 +117,7 @@ impl Pager {
     fn place(&self, len: usize, align: usize, alone: bool, prot: i32) -> Result<usize, PagerError> {
         let none = || PagerError::NoAddresses { wanted: Bytes(len as u64), arena: Bytes(self.arena.len() as u64) };
         let len = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(none)?;
-        let mut core = self.lock_steady(0, usize::MAX);
+        let mut core = self.core.lock();
         let placed = core.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;
         if let Some((start, opened)) = placed.opened {
             core.open_extents(start, opened, prot)?;
@@ -126,19 +126,6 @@ impl Pager {
             core.addresses.special.insert(placed.addr, placed.addr + len.next_multiple_of(EXTENT));
         }
         Ok(placed.addr)
-    }
-
-    /// The lock, once no page table in a range is being given back. Mappings that change meanwhile would make the kernel tell of that in
-    /// pieces, which nobody could tell from discards by the program.
-    fn lock_steady(&self, start: usize, end: usize) -> Guard<'_, Core> {
-        loop {
-            let core = self.core.lock();
-            if !core.own_removals.iter().any(|own| own.start < end && start < own.end) {
-                return core;
-            }
-            drop(core);
-            thread::sleep(Duration::from_micros(20));
-        }
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(usize, usize), PagerError> {
@@ -151,20 +138,20 @@ impl Pager {
     /// Unmaps a range, or what is mapped in it. Its content is gone, also where it was far.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.lock_steady(start, end);
+        let mut core = self.core.lock();
         core.make_plain(start, end)?;
         let to_zero = core.forget_mapped(start, end);
         core.catch_up();
         drop(core);
         // Before the addresses are given back: from then on they can be somebody else's.
         to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
-        self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT)).unmap(start, end)
+        self.core.lock().unmap(start, end)
     }
 
     /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED | MAP_ANONYMOUS)` does.
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
+        let mut core = self.core.lock();
         core.claim(start, end)?;
         core.make_plain(start, end)?;
         drop(core);
@@ -175,7 +162,7 @@ impl Pager {
     /// Changes the protection of a range (`PROT_*`). Content stays.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
+        let mut core = self.core.lock();
         core.claim(start, end)?;
         core.mark_mixed(start, end);
         if prot == PROT_RW {
@@ -183,6 +170,7 @@ impl Pager {
         } else {
             core.addresses.special.insert(start, end);
         }
+        core.recorder.note("protect", ((start - self.arena.base()) / PAGE) as u64, end - start, prot as usize);
         core.arena.protect(start, end - start, prot).map_err(PagerError::io("mprotect"))?;
         core.unmark_mixed(start, end);
         Ok(())
@@ -221,7 +209,7 @@ impl Pager {
             }
             return Ok(start);
         }
-        let mut core = self.lock_steady(start, (start + new_len).next_multiple_of(EXTENT));
+        let mut core = self.core.lock();
         if core.addresses.is_plain(start, end)
             && let Some(opened) = core.addresses.extend(end, new_len - old_len)
         {
@@ -245,7 +233,7 @@ impl Pager {
     /// Forgets a range because something else is about to be mapped over it (a file, shared memory).
     pub fn release(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        let mut core = self.lock_steady(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
+        let mut core = self.core.lock();
         core.claim(start, end)?;
         core.mark_mixed(start, end);
         let _ = core.forget(start, end, By::Unmapped);
@@ -308,6 +296,11 @@ impl Pager {
         }
         self.core.lock().evict_everything = false;
         Ok(())
+    }
+
+    /// What happened lately to the extent of an address, one event a line; empty without the feature `recorder`.
+    pub fn recent(&self, addr: usize) -> String {
+        self.core.lock().recorder.of_extent(((addr - self.arena.base()) / PAGE) as u64)
     }
 
     /// Statistics, now.
@@ -381,6 +374,7 @@ impl Core {
 
     /// Gives addresses back whose content has been forgotten.
     fn unmap(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
+        self.recorder.note("unmap", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
         let closed = self.addresses.unmap(start, end);
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);
@@ -411,7 +405,7 @@ impl Core {
     }
 
     /// Extents that are readable and writable as a whole can move as a whole again.
-    fn unmark_mixed(&mut self, start: usize, end: usize) {
+    pub(crate) fn unmark_mixed(&mut self, start: usize, end: usize) {
         let base = self.arena.base();
         for extent in (start - base) / EXTENT..(end - base).div_ceil(EXTENT) {
             let from = base + extent * EXTENT;

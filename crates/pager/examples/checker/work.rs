@@ -201,6 +201,10 @@ impl<'a> Worker<'a> {
             (addr - base) >> 12 & 511,
             (addr % PAGE) / LINE
         );
+        let recent = self.checker.pager.recent(addr);
+        if !recent.is_empty() {
+            let _ = std::fs::write(format!("/tmp/recent.{}", std::process::id()), format!("{text}\n{recent}"));
+        }
         self.checker.fail(&self.name(), &text);
     }
 

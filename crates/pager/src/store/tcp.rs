@@ -33,6 +33,9 @@ use crate::config::Allocation;
 /// How long a server may take to answer when the store is opened; nothing is lost yet if it does not.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
+/// Shorter than this no server is waited for, whatever the user says: an answer takes its time on a healthy one too.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
 /// Takes one line for the user, without a line end.
 pub type LogLine = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -139,7 +142,7 @@ impl TcpStore {
             name,
             servers,
             key,
-            timeout: options.timeout,
+            timeout: options.timeout.max(TIMEOUT_MIN),
             log: options.log,
             lost: options.lost,
             minding: Minding::default(),

@@ -106,7 +106,7 @@ impl Minder {
             if self.given_up[server] {
                 continue;
             }
-            if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ASK_EVERY.min(shared.timeout)) {
+            if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ASK_EVERY) {
                 link.push_control(Message::Ping, false);
                 self.asked[server] = Instant::now();
             }
@@ -118,6 +118,6 @@ impl Minder {
                 if needed { (shared.lost)(error) } else { (shared.log)(&error.to_string()) }
             }
         }
-        if all_well { LOOK_EVERY.min(shared.timeout / 4) } else { LOOK_EVERY_DOWN }
+        if all_well { LOOK_EVERY } else { LOOK_EVERY_DOWN }
     }
 }

@@ -279,6 +279,15 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
 }
 
 #[test]
+fn without_any_patience_a_server_that_answers_is_still_a_server() {
+    let server = server(64 << 20);
+    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::ZERO, ..store_options(&[&server]) }).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
+}
+
+#[test]
 fn a_server_that_dies_with_nothing_of_ours_is_no_loss() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());

@@ -1,0 +1,55 @@
+//! The last events of each extent, for finding out what went wrong with one. Compiled in with the feature `recorder` only; without it a
+//! note costs nothing.
+
+/// What happened, to what, with two numbers that depend on it.
+#[cfg(feature = "recorder")]
+#[derive(Clone, Copy, Debug)]
+struct Note {
+    at_ns: u64,
+    what: &'static str,
+    /// Page of the arena.
+    page: u64,
+    a: usize,
+    b: usize,
+}
+
+/// The last notes.
+#[derive(Default)]
+pub struct Recorder {
+    #[cfg(feature = "recorder")]
+    notes: std::collections::VecDeque<Note>,
+}
+
+/// How many notes are kept.
+#[cfg(feature = "recorder")]
+const NOTES_MAX: usize = 4_000_000;
+
+impl Recorder {
+    #[cfg(feature = "recorder")]
+    pub fn note(&mut self, what: &'static str, page: u64, a: usize, b: usize) {
+        if self.notes.len() == NOTES_MAX {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(Note { at_ns: hiroma_kernel::cpu::now_ns(), what, page, a, b });
+    }
+
+    #[cfg(not(feature = "recorder"))]
+    #[inline(always)]
+    pub fn note(&mut self, _what: &'static str, _page: u64, _a: usize, _b: usize) {}
+
+    /// The notes of the extent that holds a page, oldest first, one a line.
+    pub fn of_extent(&self, page: u64) -> String {
+        #[cfg(feature = "recorder")]
+        return self
+            .notes
+            .iter()
+            .filter(|note| note.page / 512 == page / 512)
+            .map(|note| format!("{} {} page {} {:#x} {:#x}\n", note.at_ns, note.what, note.page % 512, note.a, note.b))
+            .collect();
+        #[cfg(not(feature = "recorder"))]
+        {
+            let _ = page;
+            String::new()
+        }
+    }
+}
