@@ -18,6 +18,7 @@ mod queue;
 mod random;
 mod topology;
 mod trace;
+mod transfers;
 mod validate;
 
 pub use config::{
@@ -28,6 +29,7 @@ pub use error::{Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
 pub use outcome::{Messages, Outcome, Tally};
 pub use trace::{TraceKind, TraceRecord};
+pub use transfers::{Transfer, Transferred, transfer_all};
 pub use validate::Problem;
 
 /// Simulates one cluster.

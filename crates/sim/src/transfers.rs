@@ -1,0 +1,86 @@
+//! Pages sent through a network and nothing else: no policies, no memory. For holding the network against other simulators.
+
+use crate::config::Config;
+use crate::error::RunError;
+use crate::network::Network;
+use crate::queue::Queue;
+use crate::topology::Topology;
+
+/// One page to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// When it is sent, ns.
+    pub start_ns: u64,
+    /// The node that sends it.
+    pub source: u32,
+    /// The node that it is for.
+    pub target: u32,
+}
+
+/// What became of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Transferred {
+    /// When each was there as a whole, in the order in which they were given, ns.
+    pub there_ns: Vec<u64>,
+    /// Bytes between neighbours: (from, to, bytes), in the order of the nodes; of a torus only.
+    pub neighbour_bytes: Vec<(u32, u32, u64)>,
+    /// Hops of all pages.
+    pub hops: u64,
+}
+
+/// Sends `transfers` (all nodes below the machine's number of them) over the links of `config`.
+pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferred, RunError> {
+    config.validate().map_err(RunError::Config)?;
+    let topology = Topology::new(config, 1, 1);
+    let mut network = Network::new(&config.network, topology.links(), config.node.page_bytes, true);
+    let mut queue = Queue::default();
+    let mut at: Vec<u32> = transfers.iter().map(|transfer| topology.start(transfer.source)).collect();
+    let mut result = Transferred { there_ns: vec![0; transfers.len()], ..Transferred::default() };
+    let mut ends = vec![None; topology.links() as usize];
+    for (number, transfer) in transfers.iter().enumerate() {
+        queue.push(transfer.start_ns, number as u64);
+    }
+    while let Some((now_ns, number)) = queue.pop() {
+        let number = number as usize;
+        let Transfer { source, target, .. } = transfers[number];
+        match topology.next(at[number], source, target) {
+            Some((link, next)) => {
+                ends[link as usize] = Some((at[number], next));
+                at[number] = next;
+                result.hops += 1;
+                queue.push(network.send(now_ns, link, true).on_ns, number as u64);
+            }
+            None => result.there_ns[number] = now_ns + network.tail_ns(true),
+        }
+    }
+    if matches!(topology, Topology::Torus(_)) {
+        let bytes = ends.iter().zip(network.bytes()).filter_map(|(ends, &bytes)| ends.map(|(from, to)| (from, to, bytes)));
+        result.neighbour_bytes = bytes.collect();
+        result.neighbour_bytes.sort_unstable();
+    }
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_take_what_their_hops_take_and_wait_for_each_other() {
+        let mut config = Config::default();
+        config.network = crate::NetworkConfig {
+            bytes_per_s: 1_000_000_000,
+            latency_ns: 10,
+            hop_overhead_ns: 5,
+            page_overhead_ns: 0,
+            message_bytes: 8,
+            ..config.network
+        };
+        config.node.page_bytes = 992;
+        // 1,000 bytes need 1,000 ns; with overhead and latency a hop takes 1,015 ns. 0 to 2 are two hops; the second page waits for the first.
+        let transfers = [0, 0].map(|start_ns| Transfer { start_ns, source: 0, target: 2 });
+        let result = transfer_all(&config, &transfers).unwrap();
+        assert_eq!(result.there_ns, [2030, 2030 + 1005]);
+        assert_eq!((result.hops, result.neighbour_bytes), (4, vec![(0, 1, 2000), (1, 2, 2000)]));
+    }
+}
