@@ -8,7 +8,7 @@ use hiroma_sim::{Config, Outcome, run};
 
 const LOW: f64 = 20.0;
 const MIDDLE: f64 = 60.0;
-const HIGH: f64 = 100.0;
+const HIGH: f64 = 90.0;
 
 /// Mean and half width of the 95 % confidence interval (Student's t).
 fn interval(values: &[f64]) -> (f64, f64) {
@@ -51,135 +51,159 @@ fn config(rate: f64, change: &dyn Fn(&mut Config)) -> Config {
     config
 }
 
+type Change<'a> = &'a dyn Fn(&mut Config);
+
+/// What the user asked for.
+struct Claims {
+    seeds: u64,
+    parts: Vec<String>,
+}
+
+impl Claims {
+    fn wants(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
+    }
+
+    fn sweep(&self, part: &str, rates: &[f64], changes: &[(&str, Change)]) {
+        if self.wants(part) {
+            println!("-- {part}");
+            for &rate in rates {
+                changes.iter().for_each(|(label, change)| show(label, &config(rate, change), self.seeds));
+            }
+        }
+    }
+
+    fn information(&self) {
+        self.sweep(
+            "disk",
+            &[LOW, MIDDLE, HIGH, 200.0],
+            &[("no global placement", &|config| {
+                config.policy.scope = ScopeKind::Disk;
+                (config.run.warmup_ns, config.run.duration_ns) = (20_000_000_000, 5_000_000_000);
+            })],
+        );
+        let period = |ms: u64| {
+            move |config: &mut Config| {
+                (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
+                config.run.duration_ns /= 2;
+            }
+        };
+        let (one, four, sixteen) = (period(1), period(4), period(16));
+        let on_demand = |config: &mut Config| {
+            config.policy.information = InformationKind::OnDemand;
+            config.run.duration_ns /= 2;
+        };
+        self.sweep(
+            "information",
+            &[LOW, MIDDLE, HIGH],
+            &[
+                ("on change", &|_| ()),
+                ("periodic 1 ms", &one),
+                ("periodic 4 ms", &four),
+                ("periodic 16 ms", &sixteen),
+                ("on demand", &on_demand),
+            ],
+        );
+        if self.wants("watermarks") {
+            println!("-- watermarks (memory in use: told above / told below)");
+            for (above, below) in [(1000, 875), (875, 750), (875, 500), (750, 625), (625, 500), (500, 250)] {
+                let marks = |config: &mut Config| {
+                    config.policy.low_permille = vec![1000 - above, 0];
+                    config.policy.high_permille = vec![1000 - below, 1000];
+                };
+                let label = format!("{:.1} % / {:.1} %", f64::from(above) / 10.0, f64::from(below) / 10.0);
+                show(&label, &config(MIDDLE, &marks), self.seeds);
+            }
+            let free = |config: &mut Config| (config.policy.high_permille, config.policy.low_permille) = (vec![875, 1000], vec![750, 0]);
+            show("read as free frames", &config(MIDDLE, &free), self.seeds);
+        }
+    }
+
+    fn placement(&self) {
+        self.sweep(
+            "placement",
+            &[LOW, MIDDLE, HIGH],
+            &[
+                ("random", &|_| ()),
+                ("most free", &|config| config.policy.placement = PlacementKind::MostFree),
+                ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
+                ("weighted nearest", &|config| config.policy.placement = PlacementKind::WeightedNearest),
+                ("two choices", &|config| config.policy.placement = PlacementKind::TwoChoices),
+                ("round robin", &|config| config.policy.placement = PlacementKind::RoundRobin),
+                ("fill in order", &|config| config.policy.placement = PlacementKind::Fill),
+                ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
+            ],
+        );
+        self.sweep(
+            "own-high",
+            &[130.0, 140.0, 150.0, 160.0],
+            &[
+                ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
+                ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
+            ],
+        );
+    }
+
+    fn reservation_and_domain(&self) {
+        let advance = |frames: u32| {
+            move |config: &mut Config| {
+                (config.policy.reservation, config.policy.reserve_frames) = (ReservationKind::InAdvance, frames);
+            }
+        };
+        let (first, second, fourth) = (advance(1), advance(2), advance(4));
+        self.sweep(
+            "reservation",
+            &[LOW, MIDDLE, HIGH],
+            &[
+                ("no reservation", &|_| ()),
+                ("on demand", &|config| config.policy.reservation = ReservationKind::OnDemand),
+                ("in advance 1", &first),
+                ("in advance 2", &second),
+                ("in advance 4", &fourth),
+            ],
+        );
+        for radius in 1..=6 {
+            let part = |config: &mut Config| config.policy.domain_radius = radius;
+            self.sweep("domain", &[LOW, MIDDLE, HIGH], &[(&format!("domain {radius}"), &part)]);
+        }
+    }
+
+    fn beyond_the_paper(&self) {
+        if self.wants("herding") {
+            println!("-- herding (periodic information of a growing age)");
+            for ms in [1, 4, 16, 64, 128] {
+                for placement in [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random] {
+                    let aged = |config: &mut Config| {
+                        (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
+                        config.policy.placement = placement;
+                    };
+                    show(&format!("{placement:?}, {ms} ms"), &config(80.0, &aged), self.seeds);
+                }
+            }
+        }
+        if self.wants("failures") {
+            println!("-- failures (one node every 100 ms, back after 500 ms)");
+            for placement in [PlacementKind::Random, PlacementKind::Nearest, PlacementKind::MostFree, PlacementKind::Fill] {
+                for gap_ns in [0, 100_000_000] {
+                    let failing = |config: &mut Config| (config.policy.placement, config.failures.mean_between_ns) = (placement, gap_ns);
+                    let label = format!("{placement:?}, {}", if gap_ns == 0 { "none fail" } else { "failing" });
+                    show(&label, &config(MIDDLE, &failing), self.seeds);
+                }
+            }
+        }
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let seeds: u64 = arguments.next().map_or(10, |text| text.parse().expect("the first argument is a number of seeds"));
-    let parts: Vec<String> = arguments.collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
+    let claims = Claims { seeds, parts: arguments.collect() };
     println!(
         "{:<34} {:>4} | response ms, median        | transfer ms, hops  | repeated %, disk %    | msgs link% busy% thread ms",
         "", "rate"
     );
-    type Change<'a> = &'a dyn Fn(&mut Config);
-    let sweep = |part: &str, rates: &[f64], changes: &[(&str, Change)]| {
-        if wanted(part) {
-            println!("-- {part}");
-            for &rate in rates {
-                changes.iter().for_each(|(label, change)| show(label, &config(rate, change), seeds));
-            }
-        }
-    };
-    sweep(
-        "disk",
-        &[LOW, MIDDLE, HIGH, 200.0],
-        &[("no global placement", &|config| {
-            config.policy.scope = ScopeKind::Disk;
-            (config.run.warmup_ns, config.run.duration_ns) = (20_000_000_000, 5_000_000_000);
-        })],
-    );
-    let period = |ms: u64| {
-        move |config: &mut Config| {
-            (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
-            config.run.duration_ns /= 2;
-        }
-    };
-    let (one, four, sixteen) = (period(1), period(4), period(16));
-    let on_demand = |config: &mut Config| {
-        config.policy.information = InformationKind::OnDemand;
-        config.run.duration_ns /= 2;
-    };
-    sweep(
-        "information",
-        &[LOW, MIDDLE, 80.0, HIGH],
-        &[
-            ("on change", &|_| ()),
-            ("periodic 1 ms", &one),
-            ("periodic 4 ms", &four),
-            ("periodic 16 ms", &sixteen),
-            ("on demand", &on_demand),
-        ],
-    );
-    sweep(
-        "placement",
-        &[LOW, MIDDLE, 80.0, HIGH],
-        &[
-            ("random", &|_| ()),
-            ("most free", &|config| config.policy.placement = PlacementKind::MostFree),
-            ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
-            ("weighted nearest", &|config| config.policy.placement = PlacementKind::WeightedNearest),
-            ("two choices", &|config| config.policy.placement = PlacementKind::TwoChoices),
-            ("round robin", &|config| config.policy.placement = PlacementKind::RoundRobin),
-            ("fill in order", &|config| config.policy.placement = PlacementKind::Fill),
-            ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
-        ],
-    );
-    sweep(
-        "own-high",
-        &[120.0, 140.0, 150.0, 160.0],
-        &[
-            ("nearest", &|config| config.policy.placement = PlacementKind::Nearest),
-            ("gradient", &|config| config.policy.scope = ScopeKind::Gradient),
-        ],
-    );
-    let advance = |frames: u32| {
-        move |config: &mut Config| (config.policy.reservation, config.policy.reserve_frames) = (ReservationKind::InAdvance, frames)
-    };
-    let (first, second, fourth) = (advance(1), advance(2), advance(4));
-    sweep(
-        "reservation",
-        &[LOW, MIDDLE, 80.0, 90.0, HIGH, 110.0],
-        &[
-            ("no reservation", &|_| ()),
-            ("on demand", &|config| config.policy.reservation = ReservationKind::OnDemand),
-            ("in advance 1", &first),
-            ("in advance 2", &second),
-            ("in advance 4", &fourth),
-        ],
-    );
-    let radius = |radius: u32| move |config: &mut Config| config.policy.domain_radius = radius;
-    let radii = [radius(1), radius(2), radius(3), radius(4), radius(5), radius(6)];
-    let domains: Vec<(String, Change)> =
-        radii.iter().enumerate().map(|(r, change)| (format!("domain {}", r + 1), change as Change)).collect();
-    let domains: Vec<(&str, Change)> = domains.iter().map(|(label, change)| (label.as_str(), *change)).collect();
-    sweep("domain", &[LOW, MIDDLE, HIGH, 130.0], &domains);
-    if wanted("watermarks") {
-        println!("-- watermarks (memory in use: told above / told below)");
-        for (above, below) in [(1000, 875), (875, 750), (875, 500), (750, 625), (625, 500), (500, 250)] {
-            let marks = |config: &mut Config| {
-                config.policy.low_permille = vec![1000 - above, 0];
-                config.policy.high_permille = vec![1000 - below, 1000];
-            };
-            show(&format!("{:.1} % / {:.1} %", f64::from(above) / 10.0, f64::from(below) / 10.0), &config(80.0, &marks), seeds);
-        }
-        let free = |config: &mut Config| (config.policy.high_permille, config.policy.low_permille) = (vec![875, 1000], vec![750, 0]);
-        show("read as free frames", &config(80.0, &free), seeds);
-    }
-    if wanted("herding") {
-        println!("-- herding (periodic information of a growing age)");
-        for ms in [1, 2, 4, 8, 16, 32, 64, 128] {
-            for (label, placement) in
-                [("most free", PlacementKind::MostFree), ("two choices", PlacementKind::TwoChoices), ("random", PlacementKind::Random)]
-            {
-                let aged = |config: &mut Config| {
-                    (config.policy.information, config.policy.period_ns) = (InformationKind::Periodic, ms * 1_000_000);
-                    config.policy.placement = placement;
-                };
-                show(&format!("{label}, {ms} ms"), &config(80.0, &aged), seeds);
-            }
-        }
-    }
-    if wanted("failures") {
-        println!("-- failures (one node every 100 ms, back after 500 ms)");
-        for (label, placement) in [
-            ("random", PlacementKind::Random),
-            ("nearest", PlacementKind::Nearest),
-            ("most free", PlacementKind::MostFree),
-            ("fill in order", PlacementKind::Fill),
-        ] {
-            for gap_ns in [0, 100_000_000] {
-                let failing = |config: &mut Config| (config.policy.placement, config.failures.mean_between_ns) = (placement, gap_ns);
-                show(&format!("{label}, {}", if gap_ns == 0 { "none fail" } else { "failing" }), &config(MIDDLE, &failing), seeds);
-            }
-        }
-    }
+    claims.information();
+    claims.placement();
+    claims.reservation_and_domain();
+    claims.beyond_the_paper();
 }

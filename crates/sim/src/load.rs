@@ -125,7 +125,7 @@ impl Accesses {
             Middles::One(middle) => *middle,
             Middles::Several(middles) => middles[(bits as usize & 0xff) % middles.len()],
         };
-        let place = middle + (normal.quantile((bits >> 36) as u32) * self.spread >> 16);
+        let place = middle + ((normal.quantile((bits >> 36) as u32) * self.spread) >> 16);
         // What falls outside of the program falls back into it, as in a mirror.
         let end = i64::from(self.pages) << FRACTION_BITS;
         let mut place = if place < 0 { -place - 1 } else { place };

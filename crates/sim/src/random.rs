@@ -49,7 +49,7 @@ impl Normal {
     pub fn quantile(&self, bits: u32) -> i64 {
         let (step, part) = ((bits >> 16) as usize & (STEPS - 1), i64::from(bits & 0xffff));
         let (low, high) = (i64::from(self.0[step]), i64::from(self.0[step + 1]));
-        low + ((high - low) * part >> 16)
+        low + (((high - low) * part) >> 16)
     }
 
     /// A draw with mean `mean` and standard deviation `sd`, rounded to a whole number.
@@ -64,7 +64,7 @@ fn quantile(p: f64) -> f64 {
         -3.969683028665376e+01,
         2.209460984245205e+02,
         -2.759285104469687e+02,
-        1.383577518672690e+02,
+        1.383_577_518_672_69e2,
         -3.066479806614716e+01,
         2.506628277459239e+00,
     ];
