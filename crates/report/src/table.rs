@@ -99,6 +99,21 @@ impl Table {
         text
     }
 
+    /// The table as CSV (RFC 4180); units stand behind the names of the columns.
+    pub fn to_csv(&self) -> String {
+        let quoted = |text: &str| {
+            if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+        };
+        let name = |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{} ({})", column.name, column.unit) };
+        let header: Vec<String> = self.columns.iter().map(|column| quoted(&name(column))).collect();
+        let mut csv = header.join(",") + "\n";
+        for row in &self.rows {
+            let cells: Vec<String> = row.iter().map(|cell| quoted(cell)).collect();
+            let _ = writeln!(csv, "{}", cells.join(","));
+        }
+        csv
+    }
+
     /// The table as HTML.
     pub fn to_html(&self) -> String {
         let class = |column: &Column| if column.align == Align::Right { " class=\"n\"" } else { "" };
@@ -176,5 +191,12 @@ swap file <disk>   0.12   58.9
     #[should_panic(expected = "a row of 4 cells in a table of 3 columns")]
     fn a_row_with_too_many_cells_is_refused() {
         sample().row(["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn csv_has_units_in_its_heading_and_quotes_commas() {
+        let mut table = Table::new("t").text("policy").number("response", "ms");
+        table.row(["nearest, on demand", "1.23"]);
+        assert_eq!(table.to_csv(), "policy,response (ms)\n\"nearest, on demand\",1.23\n");
     }
 }

@@ -1,5 +1,6 @@
 //! `hiroma sim`: which placement policy suits a cluster, before it is bought.
 
+mod paper;
 mod progress;
 mod shared;
 mod single;
@@ -32,6 +33,7 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum What {
+    Paper(paper::PaperArgs),
     Run(single::RunArgs),
     Compare(single::CompareArgs),
     Sweep(sweep::SweepArgs),
@@ -44,6 +46,7 @@ enum What {
 pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     shared::tell_crashes_apart();
     match args.what {
+        What::Paper(args) => paper::paper(&args),
         What::Run(args) => single::run(&args),
         What::Compare(args) => single::compare(&args),
         What::Sweep(args) => sweep::sweep(&args),

@@ -21,7 +21,6 @@ pub struct Progress {
 #[derive(Default)]
 struct State {
     done: f64,
-    what: String,
     bar: Option<ProgressBar>,
     line_at: Option<Instant>,
 }
@@ -30,15 +29,6 @@ impl Progress {
     /// For `total` runs, or whatever is counted.
     pub fn new(total: f64) -> Progress {
         Progress { total: total.max(1e-9), start: Instant::now(), state: Mutex::default() }
-    }
-
-    /// Says what is going on from now.
-    pub fn starts(&self, what: &str) {
-        let mut state = self.state.lock().expect("nobody panics here");
-        state.what = what.to_owned();
-        if let Some(bar) = &state.bar {
-            bar.set_message(state.what.clone());
-        }
     }
 
     /// Adds `runs` to what is done.
@@ -51,14 +41,12 @@ impl Progress {
         }
         let share = (state.done / self.total).clamp(0.0, 1.0);
         if std::io::stderr().is_terminal() {
-            let what = state.what.clone();
-            let bar = state.bar.get_or_insert_with(|| bar(what));
+            let bar = state.bar.get_or_insert_with(bar);
             bar.set_position((share * 1000.0) as u64);
             bar.set_prefix(left(elapsed, share));
         } else if state.line_at.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
             state.line_at = Some(Instant::now());
-            let separator = if state.what.is_empty() { "" } else { "  " };
-            eprintln!("[{:3.0} %] {}{separator}{}", share * 100.0, left(elapsed, share), state.what);
+            eprintln!("[{:3.0} %] {}", share * 100.0, left(elapsed, share));
         }
     }
 
@@ -80,12 +68,11 @@ impl Drop for Progress {
     }
 }
 
-fn bar(what: String) -> ProgressBar {
+fn bar() -> ProgressBar {
     let bar = ProgressBar::new(1000);
-    if let Ok(style) = ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}  {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix}") {
         bar.set_style(style);
     }
-    bar.set_message(what);
     bar
 }
 

@@ -5,7 +5,7 @@ mod book;
 mod claims;
 mod experiments;
 
-use hiroma_policy::placement::PlacementConfig;
+use hiroma_policy::placement::{PlacementConfig, ScopeKind};
 use hiroma_report::{Machine, Report};
 use hiroma_sim::Config;
 
@@ -41,7 +41,7 @@ impl Params {
     pub fn new(quick: bool, seeds: Option<usize>) -> Params {
         let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
         let rates = if quick { vec![LOW, MIDDLE, HIGH] } else { vec![LOW, 40.0, MIDDLE, 75.0, HIGH, 100.0] };
-        let seeds_modern = seeds[..seeds.len().min(if quick { 1 } else { 3 })].to_vec();
+        let seeds_modern = seeds[..seeds.len().min(if quick { 2 } else { 3 })].to_vec();
         Params { quick, seeds, seeds_modern, rates }
     }
 
@@ -49,10 +49,14 @@ impl Params {
     fn paper(&self, rate: f64, change: impl Fn(&mut PlacementConfig)) -> Config {
         let mut config = Config::default();
         config.load.arrivals_per_s = rate;
-        if self.quick {
-            (config.run.warmup_ns, config.run.duration_ns) = (config.run.warmup_ns / 2, config.run.duration_ns / 4);
-        }
         change(&mut config.policy);
+        (config.run.warmup_ns, config.run.duration_ns) = match (config.policy.scope, self.quick) {
+            // Without lenders it takes long until every disk has the queue that it keeps.
+            (ScopeKind::Disk, false) => (20_000_000_000, 5_000_000_000),
+            (ScopeKind::Disk, true) => (10_000_000_000, 2_000_000_000),
+            (_, false) => (config.run.warmup_ns, config.run.duration_ns / 2),
+            (_, true) => (config.run.warmup_ns, config.run.duration_ns / 4),
+        };
         config
     }
 }
