@@ -52,6 +52,9 @@ pub struct FarArgs {
     /// Repetitions of every run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     repetitions: u8,
+    /// Give a sort up that takes so many times as long as native [default: 5, quick: 4]
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u16).range(2..=1000))]
+    patience: Option<u16>,
 }
 
 struct Experiment {
@@ -86,6 +89,7 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
     undo::undo_on_panic();
     let mut params = Params::new(args.quick, args.full_sort);
     params.repetitions = usize::from(args.repetitions);
+    params.patience = args.patience.map_or(params.patience, f64::from);
     let interrupt = Interrupt::listen()?;
     let outcome = measure(&params, &chosen, &interrupt);
     undo::undo_all();
