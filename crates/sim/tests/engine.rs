@@ -247,15 +247,35 @@ fn kinds() -> impl Strategy<Value = PlacementConfig> {
     )
 }
 
+/// Machines of every shape with about 16 nodes, and the radius of a domain in them.
+fn shapes() -> impl Strategy<Value = (TopologyKind, Vec<u32>, u32)> {
+    prop_oneof![
+        Just((TopologyKind::Torus2d, vec![4, 4], 2)),
+        Just((TopologyKind::Torus3d, vec![3, 2, 3], 2)),
+        Just((TopologyKind::FatTree, vec![4, 2, 2], 4)),
+        Just((TopologyKind::FatTree, vec![3, 3, 2], 6)),
+        Just((TopologyKind::Dragonfly, vec![2, 3, 3], 5)),
+        Just((TopologyKind::FullBisection, vec![17], 2)),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_mix_of_policies_keeps_every_rule_and_finishes_what_it_began(
-        policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, handler_ns in prop_oneof![Just(0u64), Just(5000)],
+        policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, shape in shapes(),
+        handler_ns in prop_oneof![Just(0u64), Just(5000)], cut_through in any::<bool>(), multicast in any::<bool>(),
     ) {
         let mut config = small();
-        config.policy = policy;
+        let (kind, dims, radius) = shape;
+        (config.topology.kind, config.topology.dims) = (kind, dims);
+        config.policy = PlacementConfig { domain_radius: radius, ..policy };
+        if !matches!(kind, TopologyKind::Torus2d | TopologyKind::Torus3d) && config.policy.scope == ScopeKind::Gradient {
+            config.policy.scope = ScopeKind::Domain;
+        }
+        config.network.switching = if cut_through { Switching::CutThrough } else { Switching::StoreAndForward };
+        config.network.multicast = multicast;
         config.load.arrivals_per_s = rate.into();
         config.network.handler_ns = handler_ns;
         (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (5 * MS, 60 * MS, true);
