@@ -65,7 +65,13 @@ lint() {
 	single "format" "$cargo" fmt --all --check
 	single "clippy" "$cargo" clippy -q --workspace --all-targets -- -D warnings
 	if "$cargo" deny --version >/dev/null 2>&1; then
-		single "licences and advisories of dependencies" "$cargo" deny --log-level error check
+		single "licences, bans and sources of dependencies" "$cargo" deny --log-level error check licenses bans sources
+		# The database of advisories comes from the network.
+		if timeout 60 "$cargo" deny fetch db >/dev/null 2>&1; then
+			single "advisories on dependencies" "$cargo" deny --offline --log-level error check advisories
+		else
+			skip "advisories on dependencies" "the database cannot be fetched from here"
+		fi
 	else
 		skip "licences and advisories of dependencies" "cargo-deny is not installed (cargo install --locked cargo-deny)"
 	fi
@@ -79,6 +85,11 @@ everything() {
 	single "release build" "$cargo" build -q --release --workspace
 	# The command's tests run programs with the library of the release.
 	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	if command -v c++ >/dev/null 2>&1; then
+		single "frames, fuzzed for 20 s" scripts/fuzz.sh 20
+	else
+		skip "frames, fuzzed" "there is no C++ compiler for libFuzzer: sudo apt-get install g++"
+	fi
 	if [ -x target/release/hiroma ]; then
 		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
 	else
