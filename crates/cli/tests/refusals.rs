@@ -3,8 +3,10 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 
 use common::{compile, hiroma, refusal};
 
@@ -45,6 +47,20 @@ fn absurd_sizes_are_usage_errors() {
         &["run", "--block", "3K", "--", "true"],
         "error: invalid value '3K' for '--block <SIZE>': `3K` is not a block size: use auto, or a power of two from 4K to 4M",
     );
+}
+
+#[test]
+fn absurd_sizes_of_stores_and_servers_are_usage_errors() {
+    let not_positive = "`0` is not a usable size: it must be greater than zero";
+    let not_a_size = "`1Q` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)";
+    assert_usage_error(&["serve", "--memory", "0"], &format!("error: invalid value '0' for '--memory <SIZE>': {not_positive}"));
+    assert_usage_error(&["serve", "--memory", "1Q"], &format!("error: invalid value '1Q' for '--memory <SIZE>': {not_a_size}"));
+    for (store, reason) in [("compressed:0", not_positive), ("file:/tmp:1Q", not_a_size)] {
+        let text = format!("error: invalid value '{store}' for '--store <LIST>': {reason}");
+        assert_usage_error(&["run", "--store", store, "--", "true"], &text);
+    }
+    let text = "error: invalid value 'tcp://a:70000' for '--store <LIST>': `a:70000` is not a server address: write HOST:PORT, as in tcp://10.0.0.2:7070";
+    assert_usage_error(&["run", "--store", "tcp://a:70000", "--", "true"], text);
 }
 
 #[test]
@@ -139,6 +155,20 @@ fn a_server_that_cannot_be_reached_is_named() {
 }
 
 #[test]
+fn of_two_servers_the_one_that_cannot_be_reached_is_named() {
+    let mut server =
+        hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let here = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ready on ")?.1.split(',').next()?.to_owned()));
+    let here = here.expect("the server is ready");
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, stderr) = refusal(["run", "--store", &format!("tcp://{here},{gone}"), "--", "true"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(code == Some(2) && stderr.contains(&gone) && stderr.contains("hiroma serve"), "{stderr}");
+}
+
+#[test]
 fn a_directory_of_a_file_store_must_be_there() {
     let text = "hiroma: file:/no/such/place: /no/such/place is not a directory: make it, or name another one";
     assert_refused(&["run", "--store", "file:/no/such/place", "--", "true"], 2, text);
@@ -164,6 +194,10 @@ fn serving_beyond_this_machine_needs_a_key() {
     assert!(code == Some(2) && stderr.contains("--key-file"), "{stderr}");
     let (code, stderr) = refusal(["serve", "--memory", "4000T"]);
     assert!(code == Some(2) && stderr.contains("lend less"), "{stderr}");
+    let (code, stderr) = refusal(["serve", "--listen", "nonsense", "--memory", "64M"]);
+    assert!(code == Some(2) && stderr.contains("write HOST:PORT"), "{stderr}");
+    let (code, stderr) = refusal(["serve", "--listen", "127.0.0.1:0", "--memory", "64M", "--key-file", "/no/such/key"]);
+    assert!(code == Some(2) && stderr.contains("make one with"), "{stderr}");
 }
 
 #[test]

@@ -440,6 +440,21 @@ fn a_thread_that_is_woken_without_its_page_faults_again_and_goes_on_with_zeros_o
     });
 }
 
+#[test]
+fn a_quiet_copy_leaves_the_thread_asleep_until_it_is_woken() {
+    let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
+    let addr = scene.dst(5);
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || word(addr));
+        assert!(matches!(next_message(&scene.uffd), Message::Fault { .. }));
+        assert_eq!(scene.uffd.copy_quietly(addr, scene.src(5), PAGE), all_of(1));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!reader.is_finished());
+        scene.uffd.wake(addr, PAGE);
+        assert_eq!(reader.join().unwrap(), WORD);
+    });
+}
+
 // The address space is gone ---------------------------------------------------------------------------------------------
 
 /// Results of the ioctls in a process whose descriptor outlived the address space it belongs to.
