@@ -136,17 +136,16 @@ impl Comparison {
         Estimate::of_differences(&self.responses(place), &self.responses(0))
     }
 
-    /// How many of the first cannot be told apart from the best.
-    pub fn leaders(&self) -> usize {
-        let apart = |place: &usize| compare_paired(&self.responses(0), &self.responses(*place)) == Verdict::Smaller;
-        (1..self.ranked.len()).find(apart).unwrap_or(self.ranked.len())
+    /// Places of those that cannot be told apart from the best.
+    pub fn close(&self) -> Vec<usize> {
+        let apart = |place: usize| compare_paired(&self.responses(0), &self.responses(place)) == Verdict::Smaller;
+        (1..self.ranked.len()).filter(|&place| !apart(place)).collect()
     }
 
     /// What came out, in a sentence.
     pub fn verdict(&self) -> String {
         let Some(best) = self.ranked.first() else { return "Nobody took part.".to_owned() };
-        let leaders = self.leaders();
-        let others: Vec<&str> = self.ranked[1..leaders].iter().map(|ranked| ranked.entrant.name.as_str()).collect();
+        let others: Vec<&str> = self.close().iter().map(|&place| self.ranked[place].entrant.name.as_str()).collect();
         match (self.seeds.len(), others.len()) {
             (1, _) => format!("{} is first with this seed; one seed does not tell whether that is chance: use --seeds.", best.entrant.name),
             (_, 0) => format!("{} is best.", best.entrant.name),
@@ -288,7 +287,7 @@ mod tests {
         let comparison = compared(&[("slow", &[9.0, 9.5, 9.2]), ("close", &[1.0, 3.0, 2.3]), ("fast", &[1.1, 2.9, 2.2])]);
         let names: Vec<&str> = comparison.ranked.iter().map(|ranked| ranked.entrant.name.as_str()).collect();
         assert_eq!(names, ["fast", "close", "slow"]);
-        assert_eq!(comparison.leaders(), 2);
+        assert_eq!(comparison.close(), [1]);
         assert_eq!(comparison.verdict(), "fast is first, but 3 seeds do not tell it apart from close.");
         let text = comparison.table().to_text();
         assert!(text.lines().any(|line| line.contains("slow") && line.contains("yes")), "{text}");

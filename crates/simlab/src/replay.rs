@@ -8,6 +8,9 @@ use crate::cluster::cluster_of;
 use crate::settings::{Settings, SettingsError};
 use crate::trace::Trace;
 
+/// Time that is still measured after the last record.
+const AFTER_NS: u64 = 1_000_000_000;
+
 /// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages are as large as the trace's.
 pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Config, SettingsError> {
     let refused = |what: String| SettingsError(format!("{}: {what}", path.display()));
@@ -26,9 +29,9 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
         )));
     }
     config.node.page_bytes = trace.page_bytes;
-    // All of the trace counts, and what is under way at its end is finished.
+    // All of the trace counts, and what its last records began has time to end.
     let last_ns = trace.records.last().map_or(0, |record| record.time_ns);
-    (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (0, last_ns + 1, true);
+    (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (0, last_ns + AFTER_NS, true);
     config.load.trace = Some(trace.records.into());
     config.validate().map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| refused(format!("`{}`: {}", problem.field, problem.message)).0).collect();
@@ -58,7 +61,7 @@ mod tests {
         for nodes in [1, 2, 7, 64, 1000] {
             let config = replayed(trace(nodes), None, Path::new("t.bin")).unwrap();
             assert!(config.nodes() >= u64::from(nodes));
-            assert_eq!((config.node.page_bytes, config.run.duration_ns, config.run.warmup_ns), (4096, 11, 0));
+            assert_eq!((config.node.page_bytes, config.run.duration_ns, config.run.warmup_ns), (4096, 10 + AFTER_NS, 0));
         }
     }
 

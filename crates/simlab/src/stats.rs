@@ -38,7 +38,9 @@ impl Estimate {
         let mean = values.iter().sum::<f64>() / n as f64;
         let half_width = (n > 1).then(|| {
             let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
-            student_t_975(n - 1) * (variance / n as f64).sqrt()
+            let half_width = student_t_975(n - 1) * (variance / n as f64).sqrt();
+            // Equal values differ from their mean by what rounding leaves.
+            if half_width < 1e-12 * mean.abs() { 0.0 } else { half_width }
         });
         Some(Estimate { mean, half_width, n })
     }
@@ -112,6 +114,11 @@ mod tests {
         assert_eq!((estimate.mean, estimate.n), (3.0, 5));
         assert!((estimate.half_width.unwrap() - 1.963_21).abs() < 1e-4);
         assert!((estimate.low() - 1.036_79).abs() < 1e-4 && (estimate.high() - 4.963_21).abs() < 1e-4);
+    }
+
+    #[test]
+    fn equal_values_have_an_interval_of_nothing() {
+        assert_eq!(Estimate::of(&[0.1, 0.1, 0.1]).unwrap().half_width, Some(0.0));
     }
 
     #[test]
