@@ -27,6 +27,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 /// How long a server may be silent before the user hears of it.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Who was not looked at for so long was not looked at because this process stood still (it was stopped, or its machine was).
+const STOOD_STILL: Duration = Duration::from_secs(2);
 /// Most frames in one call to send.
 const BATCH: usize = 16;
 
@@ -96,6 +98,7 @@ pub struct Link {
     /// The socket took less than there was to send.
     blocked: bool,
     last_progress: Instant,
+    last_look: Instant,
     /// When the first of `parts` was queued.
     busy_since: Instant,
     /// Why the last attempt to connect failed.
@@ -154,6 +157,7 @@ impl Link {
             received: 0,
             blocked: false,
             last_progress: now,
+            last_look: now,
             busy_since: now,
             failure: None,
             attempts: 0,
@@ -229,12 +233,24 @@ impl Link {
             self.fail_all(requests);
             return;
         }
+        if look_at_idle {
+            self.forgive_standstill();
+        }
         let result = self.pump_state(requests, look_at_idle);
         match result {
             Ok(()) => {}
             Err(Trouble::Fatal(error)) => self.die(error, requests),
             Err(Trouble::Broken(reason)) => self.break_off(&reason, requests),
         }
+    }
+
+    /// Time in which this process stood still does not count as the server's: it may have stood still as well.
+    fn forgive_standstill(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.last_look) > STOOD_STILL {
+            (self.last_progress, self.busy_since) = (now, now);
+        }
+        self.last_look = now;
     }
 
     fn pump_state(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {

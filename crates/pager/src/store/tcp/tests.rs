@@ -279,6 +279,23 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
 }
 
 #[test]
+fn time_in_which_the_program_stood_still_is_not_held_against_the_server() {
+    let server = server(64 << 20);
+    let proxy = Proxy::new(server.local_addr());
+    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) }).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
+    proxy.hold();
+    reader.read(Token(1), &locs, FrameBuf::leak(SECTOR));
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut out = Vec::new();
+    reader.poll(&mut out);
+    assert!(out.is_empty() && reader.in_flight() == 1, "given up without having been looked at");
+    let error = wait(&mut *reader).pop().unwrap().result.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+}
+
+#[test]
 fn without_any_patience_a_server_that_answers_is_still_a_server() {
     let server = server(64 << 20);
     let store = TcpStore::connect_with(TcpOptions { timeout: Duration::ZERO, ..store_options(&[&server]) }).unwrap();
