@@ -223,8 +223,8 @@ mod tests {
             [TopologyKind::Torus2d, TopologyKind::Torus3d, TopologyKind::FatTree, TopologyKind::Dragonfly, TopologyKind::FullBisection]
         {
             for nodes in [4, 256, 1000, 4096, 100_000, 1_000_000] {
-                let mut config = Config::default();
-                config.topology = TopologyConfig { kind, dims: dims_of(kind, nodes).unwrap() };
+                let topology = TopologyConfig { kind, dims: dims_of(kind, nodes).unwrap() };
+                let mut config = Config { topology, ..Config::default() };
                 config.policy.domain_radius = 1;
                 config.disk.count = 1;
                 assert_eq!(config.nodes(), nodes, "{kind:?} {:?}", config.topology.dims);

@@ -19,14 +19,16 @@ const BETWEEN_MS: [f64; 3] = [400.0, 100.0, 25.0];
 /// Policies that a quick look at today's clusters tries.
 const QUICK: [&str; 4] = ["nearest", "two choices", "random", "disk only"];
 
+/// A policy, and its runs by the time between failures, ms; none for no failures.
+type Failing = (String, Vec<(Option<f64>, Id)>);
+
 /// What is asked for.
 pub struct Beyond {
     /// Most free, two choices, random.
     herding: Vec<Curve>,
     /// Preset and policies on it.
     presets: Vec<(&'static str, Vec<(String, Id)>)>,
-    /// Policy, and by time between failures (none for no failures).
-    failing: Vec<(String, Vec<(Option<f64>, Id)>)>,
+    failing: Vec<Failing>,
 }
 
 impl Beyond {
@@ -196,7 +198,7 @@ fn policies() -> Vec<(String, Change)> {
     policies
 }
 
-fn plan_failing(params: &Params, book: &mut Book) -> Vec<(String, Vec<(Option<f64>, Id)>)> {
+fn plan_failing(params: &Params, book: &mut Book) -> Vec<Failing> {
     let between: &[f64] = if params.quick { &BETWEEN_MS[1..2] } else { &BETWEEN_MS };
     let mut rows: Vec<(String, Config)> = Vec::new();
     for placement in [PlacementKind::MostFree, PlacementKind::Nearest, PlacementKind::Random, PlacementKind::TwoChoices] {

@@ -13,11 +13,15 @@ use crate::sweep::store::{Store, StoreError};
 /// More lines than this cannot be told apart in a plot.
 const SERIES_MAX: usize = 8;
 
+/// Settings that distinguish a cell, with their values.
+type CellValues = Vec<(String, String)>;
+
 /// Every cell with its runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
     seeds: Vec<u64>,
-    cells: Vec<(Vec<(String, String)>, Vec<Figures>)>,
+    /// Settings with their values, and the runs.
+    cells: Vec<(CellValues, Vec<Figures>)>,
 }
 
 impl Merged {

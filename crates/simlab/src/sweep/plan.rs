@@ -157,7 +157,7 @@ fn collect(settings: &Settings, grid: &Table, prefix: &str, axes: &mut Vec<(Stri
 }
 
 /// All combinations; the last axis changes fastest.
-fn combinations<'a>(axes: &'a [(String, Vec<Value>)]) -> impl Iterator<Item = Vec<(&'a str, usize, &'a Value)>> {
+fn combinations(axes: &[(String, Vec<Value>)]) -> impl Iterator<Item = Vec<(&str, usize, &Value)>> {
     let total: usize = axes.iter().map(|(_, values)| values.len()).product();
     (0..total).map(move |mut number| {
         let mut chosen: Vec<(&str, usize, &Value)> = Vec::with_capacity(axes.len());
