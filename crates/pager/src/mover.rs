@@ -55,7 +55,8 @@ impl Core {
         }
         self.recorder.note("put_in copies from", block.page(), at, 0);
         let end = self.copy_in(dst + at, src + at, len - at);
-        if at == 0 {
+        // The frame stays as a spare one only if both it and the copy may be local.
+        if at == 0 && self.local() + len <= self.limit {
             self.frames.put_full(frame);
         } else {
             self.drop_frame(frame);
