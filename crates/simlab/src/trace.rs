@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::XxHash3_64;
 
 use crate::atomic::AtomicFile;
 pub use hiroma_sim::{TraceKind, TraceRecord};
@@ -68,7 +68,7 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.page_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.count.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.content_hash.to_le_bytes());
-        let hash = xxh3_64(&bytes[..HEADER_BYTES - 8]);
+        let hash = XxHash3_64::oneshot(&bytes[..HEADER_BYTES - 8]);
         bytes[HEADER_BYTES - 8..].copy_from_slice(&hash.to_le_bytes());
         bytes
     }
@@ -82,7 +82,7 @@ impl Header {
         if version != VERSION {
             return Err(TraceError::Version { path: path.to_owned(), version });
         }
-        if xxh3_64(&bytes[..HEADER_BYTES - 8]) != u64_at(bytes, HEADER_BYTES - 8) {
+        if XxHash3_64::oneshot(&bytes[..HEADER_BYTES - 8]) != u64_at(bytes, HEADER_BYTES - 8) {
             return Err(damaged("the header does not fit its checksum"));
         }
         let header =
@@ -178,14 +178,14 @@ impl Trace {
             return Err(damaged(format!("{length} bytes, and {} records need {expected}", header.count)));
         }
         let mut records = Vec::with_capacity(header.count as usize);
-        let (mut hash, mut last_ns) = (Xxh3::new(), 0);
+        let (mut hash, mut last_ns) = (XxHash3_64::new(), 0);
         for number in 0..header.count {
             let mut bytes = [0; RECORD_BYTES];
             input.read_exact(&mut bytes).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => damaged(format!("it ends in record {number} of {}", header.count)),
                 _ => failed(error),
             })?;
-            hash.update(&bytes);
+            hash.write(&bytes);
             let record = record_of_bytes(&bytes).and_then(|record| check(&record, header.nodes, last_ns).map(|()| record));
             let record = record.map_err(|what| damaged(format!("record {number}: {what}")))?;
             last_ns = record.time_ns;
@@ -227,7 +227,7 @@ pub struct TraceWriter {
     path: PathBuf,
     output: BufWriter<AtomicFile>,
     header: Header,
-    hash: Xxh3,
+    hash: XxHash3_64,
     last_ns: u64,
 }
 
@@ -239,7 +239,7 @@ impl TraceWriter {
         let mut output = BufWriter::with_capacity(1 << 16, AtomicFile::create(path).map_err(failed)?);
         output.write_all(&[0; HEADER_BYTES]).map_err(failed)?;
         let header = Header { page_bytes, nodes, count: 0, content_hash: 0 };
-        Ok(TraceWriter { path: path.to_owned(), output, header, hash: Xxh3::new(), last_ns: 0 })
+        Ok(TraceWriter { path: path.to_owned(), output, header, hash: XxHash3_64::new(), last_ns: 0 })
     }
 
     /// Adds a record, or refuses it: a node that does not exist, a time before the last one.
@@ -247,7 +247,7 @@ impl TraceWriter {
         check(&record, self.header.nodes, self.last_ns).map_err(|what| TraceError::Record { path: self.path.clone(), what })?;
         let bytes = bytes_of_record(record);
         self.output.write_all(&bytes).map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
-        self.hash.update(&bytes);
+        self.hash.write(&bytes);
         self.header.count += 1;
         self.last_ns = record.time_ns;
         Ok(())
@@ -313,8 +313,8 @@ mod tests {
         assert_eq!(bytes.len(), 64 + 4 * 24);
         assert_eq!(&bytes[..24], b"HIROTRC\n\x01\0\x18\0\x02\0\0\0\0\x20\0\0\0\0\0\0");
         assert_eq!(&bytes[24..32], &4u64.to_le_bytes());
-        assert_eq!(u64_at(&bytes, 32), xxh3_64(&bytes[64..]));
-        assert_eq!(u64_at(&bytes, 56), xxh3_64(&bytes[..56]));
+        assert_eq!(u64_at(&bytes, 32), XxHash3_64::oneshot(&bytes[64..]));
+        assert_eq!(u64_at(&bytes, 56), XxHash3_64::oneshot(&bytes[..56]));
         assert_eq!(&bytes[64 + 24..64 + 48], b"\x05\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0");
     }
 

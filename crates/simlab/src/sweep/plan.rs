@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hiroma_sim::Config;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::cluster::{check, config_of};
 use crate::lab::Job;
@@ -106,7 +106,7 @@ impl Plan {
         Manifest {
             format: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            fingerprint: format!("{:016x}", xxh3_64(&content)),
+            fingerprint: format!("{:016x}", XxHash3_64::oneshot(&content)),
             seeds: self.seeds.clone(),
             cells: self.cells.iter().map(|cell| cell.values.clone()).collect(),
         }
