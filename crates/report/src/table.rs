@@ -104,7 +104,8 @@ impl Table {
         let quoted = |text: &str| {
             if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
         };
-        let name = |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{} ({})", column.name, column.unit) };
+        let name =
+            |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{} ({})", column.name, column.unit) };
         let header: Vec<String> = self.columns.iter().map(|column| quoted(&name(column))).collect();
         let mut csv = header.join(",") + "\n";
         for row in &self.rows {

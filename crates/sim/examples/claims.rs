@@ -1,7 +1,8 @@
 //! What the paper claims, and what comes out here: `cargo run --release --example claims [seeds] [part...]`.
 //!
-//! Means over seeds with the half width of their 95 % confidence interval. Parts: disk, information, placement, own-high, gradient,
-//! reservation, domain, watermarks, herding, failures.
+//! Means over seeds with the half width of their 95 % confidence interval. Parts: disk, information, placement, own-high,
+//! reservation, domain, watermarks, herding, failures, and `scan`, which is run only when it is asked for: the policies of the
+//! claims at rates from a half empty memory to a full one (`scan=80,120` for other rates).
 
 use hiroma_policy::placement::{InformationKind, PlacementKind, ReservationKind, ScopeKind};
 use hiroma_sim::{Config, Outcome, run};
@@ -37,8 +38,10 @@ fn show(label: &str, config: &Config, seeds: u64) {
     let (link, _) = column(&|o| 100.0 * o.link_use());
     let (busy, _) = column(&|o| 100.0 * o.node_use());
     let (thread, _) = column(&|o| o.thread_ns.mean().unwrap_or(0.0) / 1e6);
+    let frames = |o: &Outcome| o.nodes as f64 * f64::from(config.node.frames) * o.measured_ns as f64 / 1e3;
+    let (used, _) = column(&|o| 100.0 * o.frames_used_us as f64 / frames(o));
     println!(
-        "{label:<34} {:>4} | {response:8.3} +-{half:6.3} {median:7.3} | {transfer:.3} +-{transfer_half:.3} {hops:.2} | {repeated:6.2} +-{repeated_half:5.2} {to_disk:5.1} | {messages:6.1} {link:4.1} {busy:5.1} {thread:6.1} | {:.1} s",
+        "{label:<34} {:>4} | {response:8.3} +-{half:6.3} {median:7.3} | {transfer:.3} +-{transfer_half:.3} {hops:.2} | {repeated:6.2} +-{repeated_half:5.2} {to_disk:5.1} | {messages:6.1} {link:4.1} {used:5.1} {busy:5.1} {thread:6.1} | {:.1} s",
         config.load.arrivals_per_s,
         start.elapsed().as_secs_f64()
     );
@@ -168,6 +171,30 @@ impl Claims {
         }
     }
 
+    /// One line for each policy that a claim compares, at rates up to where memory is full and beyond.
+    fn scan(&self) {
+        let Some(asked) = self.parts.iter().find_map(|part| part.strip_prefix("scan")) else { return };
+        let asked: Vec<f64> = asked.split([',', '=']).filter_map(|rate| rate.parse().ok()).collect();
+        let rates = if asked.is_empty() { vec![80.0, 100.0, 110.0, 120.0, 150.0, 180.0, 220.0, 300.0] } else { asked };
+        for rate in rates {
+            let line = |label: &str, change: Change| {
+                let mut config = config(rate, change);
+                config.run.duration_ns /= 2;
+                show(label, &config, self.seeds);
+            };
+            println!("-- scan");
+            line("random, cascade", &|_| ());
+            line("most free", &|config| config.policy.placement = PlacementKind::MostFree);
+            line("nearest", &|config| config.policy.placement = PlacementKind::Nearest);
+            line("gradient", &|config| config.policy.scope = ScopeKind::Gradient);
+            line("reserved on demand", &|config| config.policy.reservation = ReservationKind::OnDemand);
+            line("reserved in advance 1", &|config| config.policy.reservation = ReservationKind::InAdvance);
+            for radius in [2, 3, 5] {
+                line(&format!("domain {radius}"), &|config| config.policy.domain_radius = radius);
+            }
+        }
+    }
+
     fn beyond_the_paper(&self) {
         if self.wants("herding") {
             println!("-- herding (periodic information of a growing age)");
@@ -199,11 +226,12 @@ fn main() {
     let seeds: u64 = arguments.next().map_or(10, |text| text.parse().expect("the first argument is a number of seeds"));
     let claims = Claims { seeds, parts: arguments.collect() };
     println!(
-        "{:<34} {:>4} | response ms, median        | transfer ms, hops  | repeated %, disk %    | msgs link% busy% thread ms",
+        "{:<34} {:>4} | response ms, median        | transfer ms, hops  | repeated %, disk %    | msgs link% frames% busy% thread ms",
         "", "rate"
     );
     claims.information();
     claims.placement();
     claims.reservation_and_domain();
     claims.beyond_the_paper();
+    claims.scan();
 }
