@@ -1,7 +1,7 @@
 //! What the paper claims, and what comes out here: `cargo run --release --example claims [seeds] [part...]`.
 //!
 //! Means over seeds with the half width of their 95 % confidence interval. Parts: disk, information, placement, own-high,
-//! reservation, domain, watermarks, herding, failures, and `scan`, which is run only when it is asked for: the policies of the
+//! reservation, domain, watermarks, herding, failures, steady, and `scan`, which is run only when it is asked for: the policies of the
 //! claims at rates from a half empty memory to a full one (`scan=80,120` for other rates).
 
 use hiroma_policy::placement::{InformationKind, PlacementKind, ReservationKind, ScopeKind};
@@ -23,7 +23,8 @@ fn interval(values: &[f64]) -> (f64, f64) {
     (mean, T.get(values.len() - 1).copied().unwrap_or(2.09) * (variance / n).sqrt())
 }
 
-fn show(label: &str, config: &Config, seeds: u64) {
+/// Prints a line; mean responses seed by seed, ms.
+fn show(label: &str, config: &Config, seeds: u64) -> Vec<f64> {
     let start = std::time::Instant::now();
     let outcomes: Vec<Outcome> =
         (1..=seeds).map(|seed| run(config, seed, &mut |_| true).unwrap_or_else(|error| panic!("{label}: {error}"))).collect();
@@ -45,6 +46,7 @@ fn show(label: &str, config: &Config, seeds: u64) {
         config.load.arrivals_per_s,
         start.elapsed().as_secs_f64()
     );
+    outcomes.iter().map(|o| o.response_ns.mean().unwrap_or(0.0) / 1e6).collect()
 }
 
 fn config(rate: f64, change: &dyn Fn(&mut Config)) -> Config {
@@ -71,7 +73,9 @@ impl Claims {
         if self.wants(part) {
             println!("-- {part}");
             for &rate in rates {
-                changes.iter().for_each(|(label, change)| show(label, &config(rate, change), self.seeds));
+                for (label, change) in changes {
+                    show(label, &config(rate, change), self.seeds);
+                }
             }
         }
     }
@@ -177,13 +181,19 @@ impl Claims {
         let asked: Vec<f64> = asked.split([',', '=']).filter_map(|rate| rate.parse().ok()).collect();
         let rates = if asked.is_empty() { vec![80.0, 100.0, 110.0, 120.0, 150.0, 180.0, 220.0, 300.0] } else { asked };
         for rate in rates {
-            let line = |label: &str, change: Change| {
+            println!("-- scan (behind a line: response less that of the first line, seed by seed)");
+            let run = |label: &str, change: Change| {
                 let mut config = config(rate, change);
                 config.run.duration_ns /= 2;
-                show(label, &config, self.seeds);
+                show(label, &config, self.seeds)
             };
-            println!("-- scan");
-            line("random, cascade", &|_| ());
+            let first = run("random, cascade", &|_| ());
+            let line = |label: &str, change: Change| {
+                let more: Vec<f64> = run(label, change).iter().zip(&first).map(|(one, other)| one - other).collect();
+                let (mean, half) = interval(&more);
+                let verdict = if mean.abs() > half { "told apart" } else { "not told apart" };
+                println!("    {mean:+.3} +- {half:.3} ms: {verdict}");
+            };
             line("most free", &|config| config.policy.placement = PlacementKind::MostFree);
             line("nearest", &|config| config.policy.placement = PlacementKind::Nearest);
             line("gradient", &|config| config.policy.scope = ScopeKind::Gradient);
@@ -192,6 +202,18 @@ impl Claims {
             for radius in [2, 3, 5] {
                 line(&format!("domain {radius}"), &|config| config.policy.domain_radius = radius);
             }
+        }
+    }
+
+    /// Whether the default policy keeps up with a rate: the same response however long the run.
+    fn steady(&self) {
+        for seconds in [1, 2, 4] {
+            let label = format!("random, cascade, {seconds} s");
+            self.sweep(
+                "steady",
+                &[60.0, 75.0, 90.0, 120.0, 150.0],
+                &[(&label, &|config| config.run.duration_ns = seconds * 1_000_000_000)],
+            );
         }
     }
 
@@ -234,4 +256,5 @@ fn main() {
     claims.reservation_and_domain();
     claims.beyond_the_paper();
     claims.scan();
+    claims.steady();
 }
