@@ -11,6 +11,8 @@ use crate::single::{estimate_text, name_of};
 /// Watermarks that are tried: thousandths of a node's memory, in the paper's steps of 12.5 %.
 const HIGH_MARKS: [u32; 4] = [500, 625, 750, 875];
 const LOW_MARKS: [u32; 4] = [250, 500, 625, 750];
+/// The defaults: the paper's 87.5 % and 75 % read as memory in use instead of free frames.
+const DEFAULT_MARKS: (u32, u32) = (250, 125);
 const PERIODS_NS: [u64; 6] = [250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000];
 
 /// Every experiment's lines.
@@ -165,18 +167,17 @@ impl Experiments {
 }
 
 fn plan_watermarks(params: &Params, book: &mut Book) -> Vec<((u32, u32), Id)> {
-    let mut found = Vec::new();
     // The paper's come last in both lists.
     let from = if params.quick { 2 } else { 0 };
-    for &high in &HIGH_MARKS[from..] {
-        for low in LOW_MARKS[from..].iter().copied().filter(|&low| low <= high) {
-            let config = params.paper(MIDDLE, |policy| {
-                (policy.high_permille, policy.low_permille) = (vec![high, 1000], vec![low, 0]);
-            });
-            found.push(((high, low), book.ask("watermarks", config, &params.seeds)));
-        }
-    }
-    found
+    let pairs = HIGH_MARKS[from..].iter().flat_map(|&high| LOW_MARKS[from..].iter().map(move |&low| (high, low)));
+    let pairs = pairs.filter(|(high, low)| low <= high).chain([DEFAULT_MARKS]);
+    let ask = |(high, low): (u32, u32)| {
+        let config = params.paper(MIDDLE, |policy| {
+            (policy.high_permille, policy.low_permille) = (vec![high, 1000], vec![low, 0]);
+        });
+        ((high, low), book.ask("watermarks", config, &params.seeds))
+    };
+    pairs.map(ask).collect()
 }
 
 fn periodic(params: &Params, period_ns: u64) -> hiroma_sim::Config {
