@@ -186,7 +186,7 @@ impl Granularity {
     }
 
     /// The extent left local memory in huge mode. `nonzero_sectors` are not a repeated word (known and used only at the first
-    /// eviction after being fresh); it was rescued from staging `rescues` times during this residence.
+    /// eviction after being fresh; none of them: nothing is learnt); it was rescued from staging `rescues` times during this residence.
     pub fn on_huge_evicted(
         &mut self,
         state: &mut ExtentHistory,
@@ -202,7 +202,8 @@ impl Granularity {
             state.set_strikes(state.strikes() + 1);
         }
         state.flags &= !PAID;
-        if was_fresh {
+        // With nothing in it, it was mapped ahead of a stream and not reached: that says nothing of the region.
+        if was_fresh && nonzero_sectors > 0 {
             let filled = (u64::from(nonzero_sectors) << 16) / self.sectors_per_extent;
             region.sample(filled.min(u64::from(u16::MAX)) as u16);
             if filled >= DENSE_FROM && state.strikes() == 0 {

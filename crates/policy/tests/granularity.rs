@@ -247,3 +247,21 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 }
+
+#[test]
+fn extents_that_leave_with_nothing_in_them_do_not_make_their_region_sparse() {
+    let mut granularity = Granularity::new(256, 48, 64);
+    let mut region = RegionHistory::default();
+    let fresh = |granularity: &mut Granularity, region: &mut RegionHistory, nonzero| {
+        let mut state = ExtentHistory::default();
+        let mode = granularity.on_fresh_fault(&mut state, region, false);
+        granularity.on_huge_evicted(&mut state, region, true, nonzero, 0);
+        mode
+    };
+    // Mapped ahead of a stream, and pushed out before the stream came there.
+    (0..20).for_each(|_| assert_eq!(fresh(&mut granularity, &mut region, 0), Mode::Huge));
+    assert_eq!(fresh(&mut granularity, &mut region, 256), Mode::Huge);
+    // A few words in each: that is sparse.
+    (0..20).for_each(|_| drop(fresh(&mut granularity, &mut region, 1)));
+    assert_eq!(fresh(&mut granularity, &mut region, 1), Mode::Small);
+}
