@@ -361,11 +361,8 @@ impl Core {
     /// Says whether a block is mapped into the program, and keeps the accounts.
     pub fn set_resident(&mut self, block: BlockId, on: bool) {
         debug_assert_ne!(self.is_resident(block), on, "{block:?}");
-        assert_eq!(
-            self.extent(block).mode,
-            if block.is_huge() && self.sector_order < 9 { Mode::Huge } else { self.extent(block).mode },
-            "{block:?}"
-        );
+        let whole = block.is_huge() && self.sector_order < 9;
+        assert!(!whole || self.extent(block).mode == Mode::Huge, "{block:?}");
         assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
         let (sector, _) = self.sector_range(block);

@@ -39,22 +39,12 @@ pub struct Comparison {
     pub ranked: Vec<Ranked>,
 }
 
-const PLACEMENTS: [PlacementKind; 7] = [
-    PlacementKind::MostFree,
-    PlacementKind::Nearest,
-    PlacementKind::Random,
-    PlacementKind::WeightedNearest,
-    PlacementKind::TwoChoices,
-    PlacementKind::RoundRobin,
-    PlacementKind::Fill,
-];
-
 /// The combinations that make sense on `base`'s machine: every placement with every way to learn about others, with and without
 /// reservations; then the other choices one by one, around the base's own; disk only; gradient where nodes are linked to each other.
 pub fn entrants(base: &Config) -> Vec<Entrant> {
     let mut policies: Vec<PlacementConfig> = Vec::new();
     let domain = PlacementConfig { scope: ScopeKind::Domain, ..base.policy.clone() };
-    for placement in PLACEMENTS {
+    for placement in PlacementKind::ALL {
         for information in [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand] {
             // A bid is an answer about now; setting a frame aside on top of it asks the same node twice.
             let reservations: &[ReservationKind] = match information {

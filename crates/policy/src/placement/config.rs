@@ -47,6 +47,19 @@ pub enum PlacementKind {
     Fill,
 }
 
+impl PlacementKind {
+    /// All of them.
+    pub const ALL: [PlacementKind; 7] = [
+        PlacementKind::MostFree,
+        PlacementKind::Nearest,
+        PlacementKind::Random,
+        PlacementKind::WeightedNearest,
+        PlacementKind::TwoChoices,
+        PlacementKind::RoundRobin,
+        PlacementKind::Fill,
+    ];
+}
+
 /// What happens to a page that arrives where no frame is free (section 2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]

@@ -208,6 +208,19 @@ impl Engine<'_> {
         self.nodes[number as usize].used -= 1;
     }
 
+    /// Whether the way of a page ends at `number`, which has it in hands: nobody wants it any more, or it is waited for right there.
+    fn goes_no_further(&mut self, number: u32, table: u32, page: u32, content: u32) -> bool {
+        if !self.tables.get(table).live {
+            self.page_is_gone(table, page, content);
+            return true;
+        }
+        let waited_for = self.tables.get(table).node == number && self.is_waited_for(number, page);
+        if waited_for {
+            self.page_is_here(number, content, true);
+        }
+        waited_for
+    }
+
     /// A page arrives to be kept.
     pub(super) fn page_out_arrived(&mut self, number: u32, slot: u32, message: Message) {
         self.arrived_pages += 1;
@@ -216,13 +229,7 @@ impl Engine<'_> {
             return;
         }
         self.checker.take(table, page, Place::Message(slot));
-        let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
-        if !live {
-            self.page_is_gone(table, page, content);
-            return;
-        }
-        if owner == number && self.is_waited_for(number, page) {
-            self.page_is_here(number, content, true);
+        if self.goes_no_further(number, table, page, content) {
             return;
         }
         let mut arrival = self.nodes[number as usize].placer.arrival(source, attempts.into(), message.reserved);
@@ -306,13 +313,8 @@ impl Engine<'_> {
 
     /// A page that `by` did not take is in the hands of `number` again.
     pub(super) fn refused(&mut self, number: u32, message: Message, by: u32, content: u32, table: u32, page: u32) {
-        let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
-        if !live {
-            self.page_is_gone(table, page, content);
-            return;
-        }
-        if owner == number && self.is_waited_for(number, page) {
-            self.page_is_here(number, content, true);
+        let owner = self.tables.get(table).node;
+        if self.goes_no_further(number, table, page, content) {
             return;
         }
         if owner == number {

@@ -174,15 +174,8 @@ type Change = Box<dyn Fn(&mut PlacementConfig)>;
 /// Policies that are tried on every preset.
 fn policies() -> Vec<(String, Change)> {
     let mut policies: Vec<(String, Change)> = Vec::new();
-    let placements = [
-        PlacementKind::MostFree,
-        PlacementKind::Nearest,
-        PlacementKind::Random,
-        PlacementKind::WeightedNearest,
-        PlacementKind::TwoChoices,
-        PlacementKind::RoundRobin,
-    ];
-    for placement in placements {
+    // Filling one node after the other is for servers, not for peers.
+    for placement in PlacementKind::ALL.into_iter().filter(|&placement| placement != PlacementKind::Fill) {
         let name = name_of(&placement).replace('_', " ");
         policies.push((name, Box::new(move |policy: &mut PlacementConfig| policy.placement = placement)));
     }

@@ -31,16 +31,6 @@ fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
     }
 }
 
-const ALL: [PlacementKind; 7] = [
-    PlacementKind::MostFree,
-    PlacementKind::Nearest,
-    PlacementKind::Random,
-    PlacementKind::WeightedNearest,
-    PlacementKind::TwoChoices,
-    PlacementKind::RoundRobin,
-    PlacementKind::Fill,
-];
-
 proptest! {
     #[test]
     fn each_choice_is_one_that_its_rule_allows(
@@ -51,7 +41,7 @@ proptest! {
     ) {
         let view = view(&frees, hops[..frees.len()].to_vec());
         let avoid = Avoid(avoid);
-        for kind in ALL {
+        for kind in PlacementKind::ALL {
             let (mut choice, mut rng) = (AnyChoice::new(kind), Rng::new(seed));
             let allowed = allowed(kind, &view, avoid);
             for _ in 0..5 {
@@ -66,7 +56,7 @@ proptest! {
     #[test]
     fn ties_all_get_their_share(frees in prop::collection::vec(0u32..3, 1..12), hops in prop::collection::vec(1u16..3, 12), seed in any::<u64>()) {
         let view = view(&frees, hops[..frees.len()].to_vec());
-        for kind in ALL {
+        for kind in PlacementKind::ALL {
             if matches!(kind, PlacementKind::TwoChoices) { continue; }
             let (mut choice, mut rng) = (AnyChoice::new(kind), Rng::new(seed));
             let seen: BTreeSet<u16> = (0..600).filter_map(|_| choice.choose(&view, Avoid::default(), &mut rng)).map(|peer| peer.0).collect();

@@ -10,6 +10,14 @@ pub struct Fifo {
     queue: Queue,
 }
 
+impl Fifo {
+    /// As if `frame` had been filled just now.
+    #[inline]
+    pub(super) fn move_to_end(&mut self, frame: u32) {
+        self.queue.move_to_end(&mut self.links, frame);
+    }
+}
+
 impl Ranking for Fifo {
     fn insert(&mut self, frame: u32) {
         self.queue.push(&mut self.links, frame, 0);

@@ -1,36 +1,30 @@
 //! Least recently used.
 
-use super::Ranking;
-use super::list::{Links, Queue};
+use super::{Fifo, Ranking};
 
-/// The frame whose last use is longest ago leaves.
+/// The frame whose last use is longest ago leaves: first in, first out, where a use counts as coming in anew.
 #[derive(Clone, Debug, Default)]
-pub struct Lru {
-    links: Links,
-    queue: Queue,
-}
+pub struct Lru(Fifo);
 
 impl Ranking for Lru {
     fn insert(&mut self, frame: u32) {
-        self.queue.push(&mut self.links, frame, 0);
+        self.0.insert(frame);
     }
 
     #[inline]
     fn touch(&mut self, frame: u32) {
-        self.queue.move_to_end(&mut self.links, frame);
+        self.0.move_to_end(frame);
     }
 
     fn remove(&mut self, frame: u32) {
-        self.queue.remove(&mut self.links, frame);
+        self.0.remove(frame);
     }
 
     fn victim(&mut self) -> Option<u32> {
-        let frame = self.queue.first()?;
-        self.remove(frame);
-        Some(frame)
+        self.0.victim()
     }
 
     fn heap_bytes(&self) -> usize {
-        self.links.heap_bytes()
+        self.0.heap_bytes()
     }
 }
