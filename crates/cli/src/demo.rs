@@ -15,6 +15,7 @@ use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::bench::ballast::Ballast;
 use crate::bench::content;
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW};
 use crate::show;
@@ -65,11 +66,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     // It was the first child of this process, so the largest of its children is it.
     let peak_native = Bytes(u64::try_from(getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())? << 10);
     let local = Bytes((peak_native.0 * args.share / 100).max(LOCAL_MIN));
+    let ballast = Ballast::new(Bytes(peak_native.0 * 3 / 2))?;
     println!("It takes {peak_native}. Now with {local} local and the rest in a memory server on this machine:");
     let server = Server::start(&bench.hiroma, Bytes((peak_native.0 * 3 / 2).next_multiple_of(64 << 20)))?;
     let (mut native, mut far) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
+        ballast.load()?;
         native.push(bench.sort_natively()?);
+        ballast.load()?;
         let run = bench.sort_far(local, &server.store)?;
         println!(
             "  round {round}: natively {:.1} s, with far memory {:.1} s, the outputs are the same",

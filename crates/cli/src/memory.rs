@@ -27,14 +27,29 @@ impl Limits {
     }
 
     fn read_below(root: &Path) -> Result<Limits> {
-        let meminfo = fs::read_to_string(root.join("proc/meminfo")).context("cannot read /proc/meminfo")?;
-        let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
-        let machine = Bytes(kib.context("/proc/meminfo has no MemTotal")? << 10);
+        let machine = meminfo(root, "MemTotal:")?;
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
         let cgroup = mounts.lines().filter_map(|mount| mount_limit(root, mount, &groups)).min();
         Ok(Limits { machine, cgroup })
     }
+}
+
+/// Memory of the machine that nobody uses, and that holds no cached files either.
+pub fn free() -> Result<Bytes> {
+    meminfo(Path::new("/"), "MemFree:")
+}
+
+/// Memory of the machine that can be had without swapping.
+pub fn available() -> Result<Bytes> {
+    meminfo(Path::new("/"), "MemAvailable:")
+}
+
+/// A line of /proc/meminfo.
+fn meminfo(root: &Path, key: &str) -> Result<Bytes> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).context("cannot read /proc/meminfo")?;
+    let kib = text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(Bytes(kib.with_context(|| format!("/proc/meminfo has no line {key}"))? << 10))
 }
 
 /// The tightest limit in the hierarchy that is mounted as one line of `mountinfo` says.

@@ -411,11 +411,10 @@ impl Core {
                 return;
             }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
-            if (to_come < 2 * enough || self.staged_bytes < self.stage_target())
-                && let Some(block) = self.replacement.next_victim()
-                && self.is_resident(block)
-            {
-                self.stage(block);
+            if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
+                if let Some(block) = self.replacement.next_victim().filter(|&block| self.is_resident(block)) {
+                    self.stage(block);
+                }
             }
             while let Some((block, stamp)) = self.probation.pop_front() {
                 if self.awaiting_write(block, stamp).is_none() {

@@ -145,17 +145,22 @@ impl Faulting {
             if let Message::Fault { addr, thread, .. } = message {
                 let now = Nanos(cpu::now_ns());
                 self.follow.on_fault(thread, &self.live.quiet);
-                self.density.on_fault(&self.live.quiet, thread, now);
-                self.answer(Fault { addr, since: now, known: false });
+                // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
+                if self.answer(Fault { addr, since: now, known: false }) == Mode::Small {
+                    self.density.on_fault(&self.live.quiet, thread, now);
+                }
             }
         }
         self.messages = messages;
         any
     }
 
-    fn answer(&mut self, mut fault: Fault) {
+    /// Answers a fault as far as it goes without waiting; returns how its extent is handled now.
+    fn answer(&mut self, mut fault: Fault) -> Mode {
         let mut core = self.core.lock_eagerly();
+        let extent = (fault.addr - core.arena.base()) / EXTENT;
         let answer = core.on_fault(&mut fault, &mut self.requests);
+        let mode = core.extents[extent].mode;
         let outcome = match answer {
             Answer::Done => {
                 self.live.page.record_latency(Nanos(cpu::now_ns()).since(fault.since));
@@ -194,6 +199,7 @@ impl Faulting {
             core.evict_here();
             core.catch_up();
         }
+        mode
     }
 
     fn retry(&mut self) {
@@ -209,11 +215,8 @@ impl Follow {
         self.faults = self.faults.wrapping_add(1);
         self.apart = if std::mem::take(&mut self.slept) { self.apart + 1 } else { 0 };
         let due = if quiet.is_on() { self.apart % APART_MAX == APART_MAX - 1 } else { self.faults % FOLLOW_EVERY == 1 };
-        if due
-            && let Some(cpu) = cpu::last_cpu_of(thread, &mut self.buf)
-            && self.cpu != Some(cpu)
-            && cpu::stay_on(cpu)
-        {
+        let cpu = if due { cpu::last_cpu_of(thread, &mut self.buf) } else { None };
+        if let Some(cpu) = cpu.filter(|&cpu| self.cpu != Some(cpu) && cpu::stay_on(cpu)) {
             self.cpu = Some(cpu);
             quiet.stays_on(cpu);
         }

@@ -312,10 +312,10 @@ impl Prefetching {
         let shared = self.core.clone();
         let mut guard = shared.lock_politely();
         let core = &mut *guard;
-        while !core.quiesce
-            && self.fetcher.under_way() + submitted.len() < 64
-            && let Some(&ahead) = core.fetch_queue.front()
-        {
+        while let Some(&ahead) = core.fetch_queue.front() {
+            if core.quiesce || self.fetcher.under_way() + submitted.len() >= 64 {
+                return;
+            }
             let bytes = ahead.block.bytes();
             if (self.fetcher.under_way() * bytes >= UNDER_WAY_MAX && self.fetcher.under_way() > 0)
                 || core.reserve() < (core.reserve_target() / 4 + bytes) as isize

@@ -98,9 +98,7 @@ impl Pager {
         let live = Live::open(&self.config).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         let live = Arc::new(live);
         self.watch(&live).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
-        if let Some(staging) = &live.staging
-            && let Err(error) = core.frames.register(staging)
-        {
+        if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
             fatal::die(&format!("in a forked child: registering the staging area: {error}"));
         }
         if let Some(Forking { guard, parent_end, child_end }) = core.forking.take() {

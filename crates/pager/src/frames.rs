@@ -107,7 +107,7 @@ impl Frames {
     /// A frame with memory and nothing of interest in it. The flag: it is all zero.
     pub fn take_full(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
         let pool = self.pool_mut(order);
-        let (index, zero) = if zero_wanted && let Some(index) = pool.zeroed.pop() {
+        let (index, zero) = if let Some(index) = zero_wanted.then(|| pool.zeroed.pop()).flatten() {
             (index, true)
         } else if let Some(index) = pool.full.pop() {
             (index, false)

@@ -210,9 +210,8 @@ impl Pager {
             return Ok(start);
         }
         let mut core = self.core.lock();
-        if core.addresses.is_plain(start, end)
-            && let Some(opened) = core.addresses.extend(end, new_len - old_len)
-        {
+        let extended = if core.addresses.is_plain(start, end) { core.addresses.extend(end, new_len - old_len) } else { None };
+        if let Some(opened) = extended {
             if let Some((from, len)) = opened {
                 core.open_extents(from, len, PROT_RW)?;
             }

@@ -19,9 +19,9 @@ use hiroma_units::Nanos;
 
 use crate::live::Live;
 
-/// So many faults of one thread in such a span are dense.
+/// So many faults of one thread on small blocks in such a span are dense.
 const DENSE_FAULTS: u32 = 24;
-const DENSE_SPAN: Nanos = Nanos::from_millis(4);
+const DENSE_SPAN: Nanos = Nanos::from_millis(8);
 /// How often the guard looks while the fault thread is quiet.
 const LOOK_EVERY: Duration = Duration::from_millis(4);
 /// So many looks without a fault end it.
@@ -116,7 +116,7 @@ pub struct Density {
 }
 
 impl Density {
-    /// A fault of `thread` at `now`.
+    /// A fault of `thread` on a small block at `now`.
     pub fn on_fault(&mut self, quiet: &Quiet, thread: u32, now: Nanos) {
         if quiet.is_on() || !quiet.offered.load(Ordering::Relaxed) {
             return;

@@ -310,7 +310,7 @@ impl Connection<'_> {
         }
         self.flush()?;
         let start = Instant::now();
-        if self.credit > 0 {
+        if self.credit > 0 && !sockets::is_beside_its_peer(&self.stream) {
             while start.elapsed() < SPIN_TIME {
                 std::thread::yield_now();
                 if let Some(received) = try_once(self, false)? {

@@ -43,6 +43,7 @@ pub struct ServerHandle {
     local_addr: SocketAddr,
     accepting: Mutex<Option<JoinHandle<()>>>,
     tending: Mutex<Option<JoinHandle<()>>>,
+    readying: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Starts a server; it runs in threads of its own.
@@ -62,7 +63,10 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let accepting = spawn("hiroma-accept", Box::new(move || accept(&acceptor, &listener)))?;
     let tender = Arc::clone(&server);
     let tending = spawn("hiroma-tend", Box::new(move || tender.registry.tend(&tender.log)))?;
-    Ok(ServerHandle { server, local_addr, accepting: Mutex::new(Some(accepting)), tending: Mutex::new(Some(tending)) })
+    let readier = Arc::clone(&server);
+    let readying = spawn("hiroma-ready", Box::new(move || readier.registry.pool().keep_ready(&readier.stopping)))?;
+    let [accepting, tending, readying] = [accepting, tending, readying].map(|thread| Mutex::new(Some(thread)));
+    Ok(ServerHandle { server, local_addr, accepting, tending, readying })
 }
 
 impl ServerHandle {
@@ -83,13 +87,14 @@ impl ServerHandle {
             drop(TcpStream::connect_timeout(&self.wake_addr(), Duration::from_secs(1)));
         }
         self.server.registry.stop();
+        self.server.registry.pool().wake();
         self.wait();
         self.server.registry.wait_until_idle();
     }
 
     /// Waits until somebody stops it.
     pub fn wait(&self) {
-        for thread in [&self.accepting, &self.tending] {
+        for thread in [&self.accepting, &self.tending, &self.readying] {
             if let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = thread.join();
             }

@@ -2,24 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use hiroma_kernel::hugepool::{HugePool, PoolRange};
 use hiroma_wire::CHUNK;
 
 /// Free chunks of one session that keep their memory, for the next time it needs one.
 const WARM_CHUNKS_MAX: usize = 64;
+/// Free chunks that have memory behind them before anybody asks: getting it can take milliseconds, in a virtual machine ten of
+/// them, and a client that writes waits for all of it.
+const READY_CHUNKS: usize = 32;
 
 /// The memory of a server.
 pub struct Pool {
     pub memory: HugePool,
     books: Mutex<Books>,
+    /// Rings when a ready chunk was taken.
+    taken: Condvar,
     total: usize,
 }
 
 struct Books {
     /// Chunks that have no memory behind them.
     cold: Vec<u32>,
+    /// Chunks of zeros with memory behind them.
+    ready: Vec<u32>,
+    /// The chunk that is being made ready. It may be taken all the same.
+    preparing: Option<u32>,
     /// Chunks from here on have never been used.
     untouched: u32,
     /// Chunks that were given back by a session and still hold its bytes: only that session may get them as they are.
@@ -48,8 +58,9 @@ pub struct PoolUsage {
 
 impl Pool {
     pub fn new(chunks: usize) -> io::Result<Arc<Pool>> {
-        let books = Books { cold: Vec::new(), untouched: 0, warm: BTreeMap::new(), used: 0, reserved: 0 };
-        Ok(Arc::new(Pool { memory: HugePool::new(chunks * CHUNK)?, books: Mutex::new(books), total: chunks }))
+        let books =
+            Books { cold: Vec::new(), ready: Vec::new(), preparing: None, untouched: 0, warm: BTreeMap::new(), used: 0, reserved: 0 };
+        Ok(Arc::new(Pool { memory: HugePool::new(chunks * CHUNK)?, books: Mutex::new(books), taken: Condvar::new(), total: chunks }))
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -87,11 +98,35 @@ impl Pool {
             books.used += 1;
             books.pick(owner, self.total)
         };
+        self.taken.notify_one();
         let chunk = Chunk { pool: Arc::clone(self), number, owner };
         if foreign {
             self.memory.discard(chunk.range(0, CHUNK)).expect("the kernel takes back memory of our own mapping");
         }
         Some(chunk)
+    }
+
+    /// Has memory put behind some free chunks, until `stopping` is set and [`Pool::wake`] was called.
+    pub fn keep_ready(&self, stopping: &AtomicBool) {
+        let mut books = self.books();
+        while !stopping.load(Ordering::SeqCst) {
+            let Some(number) = books.begin_preparing(self.total) else {
+                books = self.taken.wait(books).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(books);
+            // Kernels before 5.14 cannot; the chunk then gets its memory when it is filled.
+            let _ = self.memory.populate(PoolRange { at: number as usize * CHUNK, len: CHUNK });
+            books = self.books();
+            let ready = books.preparing.take();
+            books.ready.extend(ready);
+        }
+    }
+
+    /// Has [`Pool::keep_ready`] look whether it is to stop.
+    pub fn wake(&self) {
+        let _books = self.books();
+        self.taken.notify_all();
     }
 
     /// Forgets the content of a session's free chunks: it is gone.
@@ -131,15 +166,29 @@ impl Books {
         if let Some(number) = self.warm.get_mut(&owner).and_then(Vec::pop) {
             return (number, false);
         }
-        if let Some(number) = self.cold.pop() {
+        let zeros = self.ready.pop().or_else(|| self.bare(total)).or_else(|| self.preparing.take());
+        if let Some(number) = zeros {
             return (number, false);
-        }
-        if (self.untouched as usize) < total {
-            self.untouched += 1;
-            return (self.untouched - 1, false);
         }
         let number = self.warm.values_mut().find_map(Vec::pop);
         (number.expect("the counts say that a chunk is free"), true)
+    }
+
+    /// A free chunk without memory behind it.
+    fn bare(&mut self, total: usize) -> Option<u32> {
+        self.cold.pop().or_else(|| {
+            let number = self.untouched;
+            self.untouched += u32::from((number as usize) < total);
+            (self.untouched > number).then_some(number)
+        })
+    }
+
+    /// A chunk to be made ready, if there are too few of them.
+    fn begin_preparing(&mut self, total: usize) -> Option<u32> {
+        if self.ready.len() < READY_CHUNKS {
+            self.preparing = self.bare(total);
+        }
+        self.preparing
     }
 }
 
@@ -176,6 +225,25 @@ mod tests {
         pool.unreserve(1);
         drop((first, last));
         assert_eq!(pool.usage(), PoolUsage { used: 0, reserved: 0, total: 4 });
+    }
+
+    #[test]
+    fn chunks_that_are_made_ready_are_lent_like_all_others() {
+        let (pool, stopping) = (Pool::new(2 * READY_CHUNKS).unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| pool.keep_ready(&stopping));
+            for _ in 0..20 {
+                let lent: Vec<Chunk> = (0..2 * READY_CHUNKS).map(|_| pool.take(1, false).unwrap()).collect();
+                let mut numbers: Vec<u32> = lent.iter().map(|chunk| chunk.number).collect();
+                numbers.sort_unstable();
+                numbers.dedup();
+                assert!(numbers.len() == 2 * READY_CHUNKS && pool.take(1, false).is_none(), "each is lent once");
+                drop(lent);
+                pool.cool(1);
+            }
+            stopping.store(true, Ordering::SeqCst);
+            pool.wake();
+        });
     }
 
     #[test]

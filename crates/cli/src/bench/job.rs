@@ -28,8 +28,6 @@ pub enum Memory {
 /// What to do and measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Touch so much memory once, so that the hypervisor has backed it.
-    Warm { bytes: usize },
     /// Fill, push everything out, read all in order.
     Sequential { bytes: usize },
     /// Fill, push everything out, touch block after block and time each first touch.

@@ -1,5 +1,6 @@
 //! `hiroma bench`: the papers' experiments on this machine, against what it would use otherwise.
 
+pub mod ballast;
 mod children;
 pub mod content;
 mod far;

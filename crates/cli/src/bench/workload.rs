@@ -94,12 +94,6 @@ impl Ground {
 
 fn measure(job: &Job) -> Result<Outcome> {
     match &job.task {
-        Task::Warm { bytes } => {
-            let start = Instant::now();
-            let region = Region::map(*bytes)?;
-            (0..*bytes).step_by(PAGE).for_each(|offset| region.write(offset, &[1]));
-            Ok(Outcome { seconds: start.elapsed().as_secs_f64(), bytes: *bytes as u64, ..Outcome::default() })
-        }
         &Task::Sequential { bytes } => with_ground(job, bytes, sequential),
         &Task::Latency { bytes, block } => with_ground(job, bytes, |ground, outcome| latency(ground, outcome, block)),
         &Task::Random { bytes, settle, accesses, time_limit_ms } => {

@@ -352,10 +352,7 @@ impl Drop for TcpStore {
             return;
         }
         self.shared.minding.stop();
-        for link in self.shared.controls().iter_mut().filter(|link| link.is_up()) {
-            link.push_control(Message::Bye, false);
-            link.pump(&mut Requests::default(), false);
-        }
+        self.shared.controls().iter_mut().for_each(Link::say_goodbye);
     }
 }
 

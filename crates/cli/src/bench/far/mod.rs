@@ -132,7 +132,7 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
         made_at: machine::now(),
         preamble: vec![
             "Program, pager, servers and peers run on one machine, in one call, in turns. Figures are medians with the smallest and the largest of the repetitions; ratios are of medians. \
-             Memory was touched once before, because the first touch of what a hypervisor has not backed yet is dear."
+             Memory that the measured programs get was kept backed by the hypervisor until they took it, because the first touch of what is not is up to 30 times as dear."
                 .into(),
             params.describe(),
         ],

@@ -14,6 +14,7 @@ use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, Store, Text, TimeLimit, Work, block_name};
 use super::results::Results;
 use super::{sort, sort_blocks};
+use crate::bench::ballast::Ballast;
 use crate::bench::children::{Failed, Interrupt, Running, Server, check, run_job, run_stream, same_content, this_program};
 use crate::bench::content;
 use crate::bench::job::{Job, Memory, Outcome, Task};
@@ -26,6 +27,7 @@ pub struct Runner<'a> {
     interrupt: &'a Interrupt,
     areas: BTreeMap<SwapKind, Result<SwapArea, String>>,
     texts: BTreeMap<Text, PathBuf>,
+    ballast: Option<Ballast>,
     dir: PathBuf,
     _dir_remove: Guard,
 }
@@ -36,17 +38,14 @@ impl<'a> Runner<'a> {
         let dir = PathBuf::from(format!("/var/tmp/hiroma-bench-{}", std::process::id()));
         let remove = Guard::new(Undo::DirRemove(dir.clone()));
         fs::create_dir(&dir).with_context(|| format!("making {} for texts and their sorted copies", dir.display()))?;
-        Ok(Runner { params, interrupt, areas: BTreeMap::new(), texts: BTreeMap::new(), dir, _dir_remove: remove })
+        Ok(Runner { params, interrupt, areas: BTreeMap::new(), texts: BTreeMap::new(), ballast: None, dir, _dir_remove: remove })
     }
 
-    /// Touches as much memory as the experiments will use at a time, but not more than half of what is free.
-    pub fn warm(&self) -> Result<Outcome, Failed> {
-        let meminfo = fs::read_to_string("/proc/meminfo")?;
-        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or("0 kB");
-        let free = line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) << 10;
-        let wanted = (3 * self.params.region as u64).max(3 * sort::memory_of(self.params.lines, 10)).max(self.params.touched as u64);
-        let job = Job { memory: Memory::Native, cgroup: None, task: Task::Warm { bytes: wanted.min(free / 2) as usize / 4096 * 4096 } };
-        run_job(&job, Duration::from_secs(300), self.interrupt)
+    /// Backed memory that is enough for every experiment.
+    pub fn warm(&mut self) -> Result<()> {
+        let wanted = (3 * self.params.region as u64 / 2).max(3 * sort::memory_of(self.params.lines, 10) / 2);
+        self.ballast = Some(Ballast::new(Bytes(wanted))?);
+        Ok(())
     }
 
     /// What the peers were.
@@ -70,6 +69,9 @@ impl<'a> Runner<'a> {
     /// Runs it once.
     pub fn execute(&mut self, run: &Run, results: &Results) -> Result<Outcome, Failed> {
         let limit = self.time_limit(run, results)?;
+        if let Some(ballast) = &self.ballast {
+            ballast.load()?;
+        }
         match (&run.place, &run.work) {
             (_, Work::Stream(bytes)) => run_stream(*bytes, limit, self.interrupt),
             (Place::Native, Work::Task(task)) => self.job(Memory::Native, None, task, limit),

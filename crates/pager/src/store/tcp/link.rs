@@ -227,6 +227,14 @@ impl Link {
         self.push(addr, len, Ask::Control { message, keep_answer });
     }
 
+    /// Ends the session. Nobody waits for an answer, and that the server then closes the connection is as it should be.
+    pub fn say_goodbye(&mut self) {
+        if self.is_up() {
+            self.push_control(Message::Bye, false);
+            let _ = self.send(&Requests::default());
+        }
+    }
+
     /// Moves everything on as far as it goes without waiting. Finished transfers go to `requests`.
     pub fn pump(&mut self, requests: &mut Requests, look_at_idle: bool) {
         if matches!(self.state, State::Dead(_)) {
