@@ -99,6 +99,7 @@ for part in "$@"; do
 			g++) need g++ g++ ;;
 			python3) need python3 python3 ;;
 			python3-numpy) python3 -c 'import numpy' >/dev/null 2>&1 || missing+=("$package") ;;
+			memcached) need memcached "$package" ;;
 			redis-server) need redis-server "$package" ;;
 			xz-utils) need xz "$package" ;;
 			*) has_package "$package" || missing+=("$package") ;;

@@ -14,6 +14,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("report", &["policy", "wire", "kernel", "pager", "server"]),
     ("sim", &["wire", "kernel", "pager", "server", "report"]),
     ("simlab", &["wire", "kernel", "pager", "server"]),
+    ("memload", &["units", "policy", "wire", "kernel", "pager", "server", "report", "sim", "simlab"]),
     ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
     ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
     ("cli", &["capi", "preload"]),

@@ -1,0 +1,100 @@
+//! Which item is asked for next.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use rand_distr::{Distribution as _, Zipf};
+use serde::{Deserialize, Serialize};
+
+/// How requests are spread over the items.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Distribution {
+    /// Rank r is asked for in proportion to r to the power of minus `exponent`; ranks are scattered over the items.
+    Zipf { exponent: f64 },
+    /// All alike.
+    Uniform,
+}
+
+/// Draws item numbers.
+pub struct Keys {
+    items: u64,
+    zipf: Option<Zipf<f64>>,
+}
+
+impl Keys {
+    /// Numbers from 0 to `items` (at least 1).
+    pub fn new(items: u64, distribution: Distribution) -> Result<Keys, String> {
+        if items == 0 {
+            return Err("there has to be at least one item".to_owned());
+        }
+        let zipf = match distribution {
+            Distribution::Uniform => None,
+            Distribution::Zipf { exponent } => {
+                Some(Zipf::new(items as f64, exponent).map_err(|error| format!("zipf exponent {exponent}: {error}"))?)
+            }
+        };
+        Ok(Keys { items, zipf })
+    }
+
+    /// The next one.
+    pub fn draw(&self, rng: &mut SmallRng) -> u64 {
+        match &self.zipf {
+            None => rng.random_range(0..self.items),
+            Some(zipf) => scatter(zipf.sample(rng) as u64 - 1) % self.items,
+        }
+    }
+}
+
+/// Fowler-Noll-Vo, 64 bits: popular ranks do not lie side by side (as YCSB's scrambled zipfian does it).
+fn scatter(rank: u64) -> u64 {
+    rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The key of an item: `user` and a number, 24 bytes, like YCSB's.
+pub fn key_of(item: u64) -> String {
+    format!("user{:020}", scatter(item))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use rand::SeedableRng;
+
+    fn counts(distribution: Distribution) -> Vec<u32> {
+        let keys = Keys::new(1000, distribution).unwrap();
+        let mut rng = SmallRng::seed_from_u64(7);
+        let mut counts = BTreeMap::new();
+        for _ in 0..100_000 {
+            *counts.entry(keys.draw(&mut rng)).or_insert(0u32) += 1;
+        }
+        assert!(counts.keys().all(|&item| item < 1000));
+        let mut counts: Vec<u32> = counts.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts
+    }
+
+    #[test]
+    fn zipf_asks_for_few_items_mostly_and_uniform_for_all_alike() {
+        let zipf = counts(Distribution::Zipf { exponent: 0.99 });
+        let uniform = counts(Distribution::Uniform);
+        // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item 0.1 %, give or take.
+        assert!((11_000..16_000).contains(&zipf[0]), "{}", zipf[0]);
+        assert!(uniform[0] < 200 && uniform.len() == 1000, "{}", uniform[0]);
+    }
+
+    #[test]
+    fn keys_have_one_length_and_differ() {
+        let keys: std::collections::BTreeSet<String> = (0..10_000).map(key_of).collect();
+        assert_eq!(keys.len(), 10_000);
+        assert!(keys.iter().all(|key| key.len() == 24));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Keys::new(0, Distribution::Uniform).is_err());
+        assert!(Keys::new(10, Distribution::Zipf { exponent: -1.0 }).is_err());
+        assert!(Keys::new(10, Distribution::Zipf { exponent: f64::NAN }).is_err());
+    }
+}

@@ -1,0 +1,16 @@
+//! Load for a memcached server, in which every value that comes back is checked: what it is, and for items that only the asking thread
+//! writes, that it is the last one written.
+//!
+//! The paper on huge pages guided by the application (section 6.4) loads memcached with 800,000 items of 512 bytes, read only, keys
+//! drawn from a zipfian distribution. That is the default here.
+
+mod client;
+mod keys;
+mod run;
+pub mod server;
+mod value;
+
+pub use client::{Connection, Endpoint, LoadError};
+pub use keys::{Distribution, Keys, key_of};
+pub use run::{Outcome, RunSpec, Store, fill, run};
+pub use value::{ValueError, check_value, make_value};

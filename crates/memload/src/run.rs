@@ -1,0 +1,256 @@
+//! Filling a server and asking it, with several connections at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde::Serialize;
+
+use crate::client::{Connection, Endpoint, LoadError};
+use crate::keys::{Distribution, Keys, key_of};
+use crate::value::{VALUE_BYTES_MIN, ValueError, check_value, make_value};
+
+/// What is stored: items 0 to `items`, each of `value_bytes` bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    pub items: u64,
+    pub value_bytes: usize,
+}
+
+/// What to ask.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    pub endpoint: Endpoint,
+    pub store: Store,
+    pub distribution: Distribution,
+    /// Connections, each with a thread of its own here.
+    pub connections: usize,
+    /// Requests that a connection has on their way at a time.
+    pub depth: usize,
+    /// Of 100 requests, how many write.
+    pub write_percent: u32,
+    /// Ends after so many requests in total, or
+    pub operations: Option<u64>,
+    /// after so long, whichever is first.
+    pub time: Option<Duration>,
+    pub seed: u64,
+    /// Whether an item may be missing (a server that evicts).
+    pub may_miss: bool,
+}
+
+/// What came out. All latencies are from sending a batch of `depth` requests to the arrival of each answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    pub operations: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub missing: u64,
+    pub seconds: f64,
+    pub operations_per_s: f64,
+    pub latency_ns_p50: u64,
+    pub latency_ns_p99: u64,
+    pub latency_ns_p999: u64,
+    pub latency_ns_max: u64,
+}
+
+/// Largest item of memcached's default.
+const VALUE_BYTES_MAX: usize = 1 << 20;
+
+impl Store {
+    fn check(&self) -> Result<(), LoadError> {
+        if self.items == 0 {
+            return Err(LoadError::Spec("there has to be at least one item".to_owned()));
+        }
+        if !(VALUE_BYTES_MIN..VALUE_BYTES_MAX).contains(&self.value_bytes) {
+            return Err(LoadError::Spec(format!(
+                "values of {} bytes cannot be checked: take {VALUE_BYTES_MIN} to {} bytes",
+                self.value_bytes,
+                VALUE_BYTES_MAX - 1
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Stores version 0 of every item; `progress` is told how many are there.
+pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result<(), LoadError> {
+    store.check()?;
+    let mut connection = Connection::open(endpoint)?;
+    let mut value = vec![0; store.value_bytes];
+    let batch = (256u64 << 10).div_ceil(store.value_bytes as u64).clamp(1, 256);
+    let mut first = 0;
+    while first < store.items {
+        let last = (first + batch).min(store.items);
+        for item in first..last {
+            make_value(item, 0, &mut value);
+            connection.set(&key_of(item), &value);
+        }
+        connection.flush()?;
+        for item in first..last {
+            connection.stored(&key_of(item))?;
+        }
+        first = last;
+        progress(first);
+    }
+    Ok(())
+}
+
+/// Asks. Every value is checked; the first wrong one ends the run with an error. Items have to be at version 0 at first (see [`fill`]).
+pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, LoadError> {
+    spec.store.check()?;
+    if spec.connections == 0 || spec.connections > 1024 || spec.depth == 0 || spec.depth > 1024 || spec.write_percent > 100 {
+        return Err(LoadError::Spec("connections and requests at a time have to be 1 to 1024, writes 0 to 100 %".to_owned()));
+    }
+    if spec.write_percent > 0 && spec.store.items < spec.connections as u64 {
+        return Err(LoadError::Spec("writing needs at least one item for each connection".to_owned()));
+    }
+    if spec.operations.is_none() && spec.time.is_none() {
+        return Err(LoadError::Spec("say how many requests, or how long".to_owned()));
+    }
+    let keys = Keys::new(spec.store.items, spec.distribution).map_err(LoadError::Spec)?;
+    let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let start = Instant::now();
+    let parts: Vec<Result<Part, LoadError>> = thread::scope(|scope| {
+        let asks: Vec<_> = (0..spec.connections)
+            .map(|number| {
+                let (keys, done, stop) = (&keys, &done, &stop);
+                scope.spawn(move || {
+                    let part = ask(spec, number, keys, done, stop, progress);
+                    if part.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    part
+                })
+            })
+            .collect();
+        asks.into_iter().map(|ask| ask.join().expect("a thread of the load does not panic")).collect()
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let mut latency = new_histogram();
+    let mut outcome = Outcome { seconds, ..Outcome::default() };
+    for part in parts {
+        let part = part?;
+        latency.add(&part.latency).expect("histograms of one kind");
+        outcome.reads += part.reads;
+        outcome.writes += part.writes;
+        outcome.missing += part.missing;
+    }
+    outcome.operations = outcome.reads + outcome.writes;
+    outcome.operations_per_s = outcome.operations as f64 / seconds.max(1e-9);
+    outcome.latency_ns_p50 = latency.value_at_quantile(0.5);
+    outcome.latency_ns_p99 = latency.value_at_quantile(0.99);
+    outcome.latency_ns_p999 = latency.value_at_quantile(0.999);
+    outcome.latency_ns_max = latency.max();
+    Ok(outcome)
+}
+
+struct Part {
+    latency: Histogram<u64>,
+    reads: u64,
+    writes: u64,
+    missing: u64,
+}
+
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
+}
+
+/// One connection's share. It alone writes the items whose number leaves its own when divided by the number of connections.
+fn ask(
+    spec: &RunSpec,
+    number: usize,
+    keys: &Keys,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Part, LoadError> {
+    let mut connection = Connection::open(&spec.endpoint)?;
+    let mut rng = SmallRng::seed_from_u64(spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let (connections, own) = (spec.connections as u64, number as u64);
+    let mut versions = Versions {
+        connections,
+        own,
+        last: vec![0; if spec.write_percent > 0 { (spec.store.items / connections + 1) as usize } else { 0 }],
+    };
+    let mut part = Part { latency: new_histogram(), reads: 0, writes: 0, missing: 0 };
+    let mut value = vec![0; spec.store.value_bytes];
+    let mut batch = Vec::with_capacity(spec.depth);
+    let (start, depth) = (Instant::now(), spec.depth as u64);
+    while !stop.load(Ordering::Relaxed)
+        && spec.time.is_none_or(|time| start.elapsed() < time)
+        && spec.operations.is_none_or(|most| done.fetch_add(depth, Ordering::Relaxed) < most)
+    {
+        batch.clear();
+        for _ in 0..spec.depth {
+            let mut item = keys.draw(&mut rng);
+            let write = spec.write_percent > 0 && rng.random_range(0..100) < spec.write_percent;
+            if write {
+                item = versions.nearest_own(item, spec.store.items);
+                make_value(item, versions.write(item), &mut value);
+                connection.set(&key_of(item), &value);
+            } else {
+                connection.get(&key_of(item));
+            }
+            batch.push((item, write, versions.of(item)));
+        }
+        let sent = Instant::now();
+        connection.flush()?;
+        for &(item, write, wanted) in &batch {
+            let key = key_of(item);
+            if write {
+                connection.stored(&key)?;
+                part.writes += 1;
+            } else {
+                part.reads += 1;
+                match connection.value(&key)? {
+                    Some(got) => {
+                        let version = check_value(item, spec.store.value_bytes, got);
+                        let checked = version.and_then(|got| match wanted {
+                            Some(wanted) if wanted != got => Err(ValueError::Version { got, wanted }),
+                            _ => Ok(()),
+                        });
+                        checked.map_err(|source| LoadError::Wrong { key, source })?;
+                    }
+                    None if spec.may_miss => part.missing += 1,
+                    None => return Err(LoadError::Answer { request: format!("get {key}"), answer: "no such item".to_owned() }),
+                }
+            }
+            part.latency.saturating_record(u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1));
+        }
+        progress(depth);
+    }
+    Ok(part)
+}
+
+/// Which version of its own items a connection wrote last. Empty if nothing is written: then all are at version 0.
+struct Versions {
+    connections: u64,
+    own: u64,
+    last: Vec<u64>,
+}
+
+impl Versions {
+    /// The item next to `item` that this connection may write; items are at least as many as connections.
+    fn nearest_own(&self, item: u64, items: u64) -> u64 {
+        let own = item / self.connections * self.connections + self.own;
+        if own < items { own } else { self.own }
+    }
+
+    /// The next version of an own item.
+    fn write(&mut self, item: u64) -> u64 {
+        let last = &mut self.last[(item / self.connections) as usize];
+        *last += 1;
+        *last
+    }
+
+    /// The version that a read has to see; none if somebody else writes the item.
+    fn of(&self, item: u64) -> Option<u64> {
+        if self.last.is_empty() {
+            return Some(0);
+        }
+        (item % self.connections == self.own).then(|| self.last[(item / self.connections) as usize])
+    }
+}
