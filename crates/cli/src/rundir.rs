@@ -1,11 +1,9 @@
 //! The private directory of one `hiroma run`, in which its processes keep their control pages.
 
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::processes;
 
@@ -50,18 +48,7 @@ pub fn parents(uid: u32) -> Vec<PathBuf> {
 
 /// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.
 fn private_dir(path: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        other => return other.with_context(|| format!("cannot make the directory {} for control pages", path.display())),
-    }
-    let found = fs::symlink_metadata(path).with_context(|| format!("cannot look at {}", path.display()))?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
-        bail!(
-            "{0} is there already but is not a private directory of yours: remove it (rm -r {0}), or set XDG_RUNTIME_DIR",
-            path.display()
-        );
-    }
-    Ok(())
+    hiroma_kernel::private::private_dir(path).with_context(|| format!("cannot use the directory {} for control pages", path.display()))
 }
 
 /// The process ids that have a control page in `dir`.
@@ -97,7 +84,7 @@ mod tests {
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(private_dir(&open).unwrap_err().to_string().contains("not a private directory"));
+        assert!(format!("{:#}", private_dir(&open).unwrap_err()).contains("not a private directory"));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
         assert!(private_dir(&link).is_err());

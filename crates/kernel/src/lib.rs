@@ -5,8 +5,10 @@
 pub mod cpu;
 pub mod exit;
 pub mod frame;
+pub mod hot;
 pub mod hugepool;
 pub mod lock;
+pub mod private;
 pub mod shared;
 pub mod signals;
 pub mod slabmem;

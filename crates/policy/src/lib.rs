@@ -1,5 +1,5 @@
-//! The decisions of far memory, and nothing else: which block leaves, what is fetched ahead, how much moves at a time, which
-//! server is filled next.
+//! The decisions, and nothing else: which block leaves, what is fetched ahead, how much moves at a time, which server is filled next,
+//! where huge pages pay.
 //!
 //! Everything here is pure: an event goes in, the object changes itself, and the answer comes back or is appended to a buffer that
 //! the caller owns. No IO, no clock, no threads, no floats, no randomness; time is counted in events. The same events give the same
@@ -14,10 +14,12 @@
 //! | [`prefetch`] | what is fetched before it is asked for |
 //! | [`granularity`] | does an extent move whole or in sectors |
 //! | [`allocation`] | which server gets the next 2 MiB |
+//! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
 pub mod granularity;
+pub mod huge;
 pub mod placement;
 pub mod prefetch;
 pub mod replacement;

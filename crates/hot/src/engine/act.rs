@@ -1,0 +1,207 @@
+//! What is done about decisions: collapsing, splitting, and looking below huge pages.
+
+use std::time::Instant;
+
+use hiroma_kernel::hot::target::{Advice, Span};
+use hiroma_policy::huge::{Decision, RangeFacts, Reason, Verdict};
+use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
+use rustix::io::Errno;
+
+use super::{Engine, Memo, State, Step, elapsed_ns};
+use crate::error::HotError;
+use crate::ledger::{Entry, reason_text};
+
+const RANGE: u64 = EXTENT as u64;
+/// A range that could not be collapsed so often is left alone.
+pub(super) const REFUSALS_MAX: u8 = 3;
+/// Windows without a touch after which a huge range counts as found cold.
+const COLD_WINDOWS: u32 = 6;
+
+/// How collapsing one range went.
+enum Outcome {
+    Done,
+    /// It was only to be told what would be done.
+    Told,
+    /// This range cannot be collapsed now; others may.
+    Refused,
+    /// No more ranges in this step.
+    Enough,
+}
+
+impl Engine {
+    /// Carries out what was decided. Returns whether there was anything to do, or will be.
+    pub(super) fn act(&mut self, now_ns: u64, facts: &[RangeFacts], verdicts: &[Verdict], step: &mut Step) -> Result<bool, HotError> {
+        self.regroup = verdicts.iter().filter(|verdict| verdict.decision == Decision::Regroup).map(|verdict| verdict.range).collect();
+        let mut busy = verdicts.iter().any(|verdict| verdict.reason == Reason::Later);
+        // First what frees, then what takes.
+        for verdict in verdicts.iter().filter(|verdict| verdict.decision == Decision::Split) {
+            if self.split(now_ns, verdict.range, reason_text(verdict.reason))? {
+                step.split += 1;
+                busy = true;
+            }
+        }
+        let mut hottest: Vec<&RangeFacts> =
+            facts.iter().zip(verdicts).filter(|(_, verdict)| verdict.decision == Decision::Collapse).map(|(fact, _)| fact).collect();
+        hottest.sort_by_key(|fact| std::cmp::Reverse(fact.hot));
+        for fact in hottest {
+            match self.collapse(now_ns, fact)? {
+                Outcome::Done => {
+                    step.collapsed += 1;
+                    busy = true;
+                }
+                Outcome::Refused => busy = true,
+                Outcome::Told => {}
+                Outcome::Enough => break,
+            }
+            if self.stall.is_stalled() {
+                let why = format!(
+                    "collapsing has become slow (99th percentile {} us): it would hold the program up more than it helps",
+                    self.stall.p99_ns() / 1000
+                );
+                self.note_end(now_ns, &why);
+                self.state = State::Stopped(why);
+                break;
+            }
+        }
+        self.count_cold();
+        Ok(busy)
+    }
+
+    fn collapse(&mut self, now_ns: u64, fact: &RangeFacts) -> Result<Outcome, HotError> {
+        let span = Span { start: fact.range * RANGE, len: RANGE };
+        let missing = (PAGES_PER_EXTENT as u64).saturating_sub(u64::from(fact.present));
+        let mut entry = Entry::Collapse {
+            at_ms: self.at_ms(now_ns),
+            address: span.start,
+            hot_pages: fact.hot,
+            present_pages: fact.present,
+            windows: fact.windows,
+            added_bytes: missing * PAGE as u64,
+            took_ns: 0,
+        };
+        let memo = self.memos.entry(fact.range).or_default();
+        if self.options.dry_run {
+            // Told once; the range then counts as huge, so that the budget is seen to hold.
+            if !memo.ours {
+                memo.ours = true;
+                self.ledger.note(&entry);
+            }
+            return Ok(Outcome::Told);
+        }
+        let cpu = hiroma_kernel::cpu::thread_ns();
+        let began = Instant::now();
+        let result = self.target.advise(&[span], Advice::Collapse);
+        let duration_ns = elapsed_ns(&began);
+        self.pace.spend(hiroma_kernel::cpu::thread_ns() - cpu);
+        match result {
+            Ok(_) => {
+                self.stall.note(duration_ns);
+                (memo.ours, memo.in_use, memo.checked, memo.cold_checks) = (true, true, false, 0);
+                self.accounts.grown_bytes += missing * PAGE as u64;
+                if let Entry::Collapse { took_ns, .. } = &mut entry {
+                    *took_ns = duration_ns;
+                }
+                self.ledger.note(&entry);
+                if let Some(heat) = self.heat.range_mut(fact.range) {
+                    heat.became_huge();
+                }
+                Ok(Outcome::Done)
+            }
+            Err(error) => {
+                let errno = Errno::from_io_error(&error);
+                if errno == Some(Errno::SRCH) {
+                    return Err(HotError::Gone { pid: self.target.pid() });
+                }
+                if errno == Some(Errno::PERM) {
+                    return Err(HotError::NotPermitted { pid: self.target.pid(), doing: "process_madvise, which needs CAP_SYS_NICE" });
+                }
+                memo.refusals = if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
+                let at_ms = self.at_ms(now_ns);
+                self.ledger.note(&Entry::Refused { at_ms, address: span.start, error: error.to_string() });
+                Ok(if errno == Some(Errno::NOMEM) { Outcome::Enough } else { Outcome::Refused })
+            }
+        }
+    }
+
+    /// Takes a huge page of ours apart. False if the kernel did not.
+    fn split(&mut self, now_ns: u64, range: u64, why: &str) -> Result<bool, HotError> {
+        let began = Instant::now();
+        if !self.options.dry_run && !self.split_mapping(range)? {
+            return Ok(false);
+        }
+        let took_ns = elapsed_ns(&began);
+        let memo = self.memos.entry(range).or_default();
+        (memo.ours, memo.in_use, memo.cold_checks, memo.checked) = (false, false, 0, false);
+        if let Some(heat) = self.heat.range_mut(range) {
+            heat.forget();
+        }
+        self.ledger.note(&Entry::Split { at_ms: self.at_ms(now_ns), address: range * RANGE, why: why.to_owned(), took_ns });
+        Ok(true)
+    }
+
+    /// `MADV_COLD` on a part of a huge page splits it; nothing else that works from outside does.
+    fn split_mapping(&mut self, range: u64) -> Result<bool, HotError> {
+        let part = Span { start: range * RANGE, len: PAGE as u64 };
+        match self.target.advise(&[part], Advice::Cold) {
+            Ok(_) => Ok(true),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => Err(HotError::Gone { pid: self.target.pid() }),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Huge ranges of ours that were not touched in many windows were found cold once.
+    fn count_cold(&mut self) {
+        for (&range, memo) in self.memos.iter_mut().filter(|(_, memo)| memo.ours) {
+            let Some(heat) = self.heat.range_mut(range) else { continue };
+            if heat.huge_touched > 0 {
+                memo.cold_checks = 0;
+            } else if heat.huge_windows >= COLD_WINDOWS {
+                memo.cold_checks = memo.cold_checks.saturating_add(1);
+            } else {
+                continue;
+            }
+            (heat.huge_windows, heat.huge_touched) = (0, 0);
+        }
+    }
+
+    /// Wakes from being settled: everything is watched again, and a few huge ranges are taken apart to see how much of them is in use;
+    /// those that are still hot enough become huge again.
+    pub(super) fn look_again(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
+        self.resume();
+        if self.options.dry_run {
+            return Ok(());
+        }
+        let mut turn: Vec<u64> = self.memos.iter().filter(|(_, memo)| memo.ours && !memo.checked).map(|(&range, _)| range).collect();
+        if turn.is_empty() {
+            // All have been looked at: begin anew.
+            for memo in self.memos.values_mut().filter(|memo| memo.ours) {
+                memo.checked = false;
+            }
+            turn = self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
+        }
+        for range in turn.into_iter().take(self.options.recheck_ranges) {
+            if self.split_mapping(range)? {
+                self.memos.insert(range, Memo { checked: true, ..Memo::default() });
+                if let Some(heat) = self.heat.range_mut(range) {
+                    heat.forget();
+                }
+                self.ledger.note(&Entry::Check { at_ms: self.at_ms(now_ns), address: range * RANGE });
+                step.split += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes apart all huge pages that we made. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Engine::step`].
+    pub fn undo(&mut self, now_ns: u64) -> Result<u64, HotError> {
+        let ours: Vec<u64> = self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
+        let mut undone = 0;
+        for range in ours {
+            undone += u64::from(self.split(now_ns, range, "undone")?);
+        }
+        Ok(undone)
+    }
+}

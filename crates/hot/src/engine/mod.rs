@@ -1,0 +1,449 @@
+//! One process that is managed: tracker, counts, decisions, and what is done about them.
+//!
+//! The engine does not sleep and has no thread: its owner calls [`Engine::step`] with the time, and again at the time that the step asks
+//! for. A step either opens a window (clears the bits of some ranges) or closes one (reads and counts them). When all ranges have had
+//! their turn, a *pass* is over, and decisions are made.
+
+mod act;
+mod types;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use hiroma_kernel::hot::maps;
+use hiroma_kernel::hot::target::Target;
+use hiroma_policy::huge::{Pace, Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
+use hiroma_units::{EXTENT, PAGE};
+
+pub use types::{ActivePage, State, Step, Usage};
+
+use crate::bits;
+use crate::error::HotError;
+use crate::heat::Heat;
+use crate::layout::Layout;
+use crate::ledger::{Entry, Ledger};
+use crate::machine;
+use crate::options::Options;
+use crate::tracker::{self, Backend, RangeView, RoundCost, Tracker};
+
+/// A pass goes around in so many rounds, unless there is little to look at.
+const ROUNDS_PER_PASS: usize = 16;
+/// Ranges that are worth a round of their own.
+const RANGES_PER_ROUND_MIN: usize = 32;
+
+enum Phase {
+    Idle,
+    Watching { ranges: Vec<u64>, until_ns: u64 },
+}
+
+/// What is remembered of a range apart from its heat.
+#[derive(Clone, Copy, Default)]
+struct Memo {
+    /// We made it huge.
+    ours: bool,
+    /// How often the kernel refused to.
+    refusals: u8,
+    /// Looks in a row that found it cold while huge.
+    cold_checks: u8,
+    /// It was taken apart to look at its pages.
+    checked: bool,
+    /// It was touched when it was last watched as a huge page.
+    in_use: bool,
+}
+
+/// Once around all ranges.
+#[derive(Default)]
+struct Pass {
+    ranges: Vec<u64>,
+    /// How many of them have had their turn.
+    turn: usize,
+    touched_pages: u64,
+    present_pages: u64,
+    /// Passes so far, and those in a row that found nothing to do.
+    number: u64,
+    quiet: u16,
+}
+
+/// What things have cost.
+#[derive(Default)]
+struct Accounts {
+    resident_at_begin: u64,
+    grown_bytes: u64,
+    last_round: RoundCost,
+    /// Not yet in the ledger.
+    unreported: RoundCost,
+    unreported_rounds: u64,
+}
+
+/// A managed process.
+pub struct Engine {
+    target: Target,
+    tracker: Box<dyn Tracker>,
+    options: Options,
+    planner: Planner,
+    heat: Heat,
+    layout: Layout,
+    memos: BTreeMap<u64, Memo>,
+    ledger: Ledger,
+    pace: Pace,
+    window: Window,
+    stall: Stall,
+    phase: Phase,
+    state: State,
+    pass: Pass,
+    accounts: Accounts,
+    /// When settled: when to look again.
+    wake_ns: u64,
+    began_ns: u64,
+    regroup: Vec<u64>,
+    wanted_ranges: u64,
+    views: Vec<RangeView>,
+}
+
+impl Engine {
+    /// Takes process `pid` under management; `now_ns` is the caller's clock (monotonic).
+    ///
+    /// # Errors
+    /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`], [`HotError::Managed`] if another process manages
+    /// it, [`HotError::NoHugePages`] if it has switched huge pages off or the kernel cannot make them.
+    pub fn new(pid: u32, mut options: Options, now_ns: u64) -> Result<Engine, HotError> {
+        let target = Target::open(pid).map_err(|source| match HotError::of(pid, "pidfd_open")(source) {
+            HotError::Gone { pid } => HotError::NoProcess { pid },
+            other => other,
+        })?;
+        let looked = HotError::of(pid, "read /proc/PID/status");
+        if let Some(reason) = machine::huge_pages_refused(pid).map_err(&looked)? {
+            return Err(HotError::NoHugePages { pid, reason });
+        }
+        if let (false, Some(reason)) = (options.dry_run, machine::collapse_refused()) {
+            return Err(HotError::NoHugePages { pid, reason });
+        }
+        let tracker = tracker::open(pid, options.backend)?;
+        let mut ledger = match &options.ledger {
+            Some(dir) => Ledger::take(dir, pid, target.started())?,
+            None => Ledger::in_memory(),
+        };
+        let resident_at_begin = machine::resident_bytes(pid).map_err(&looked)?;
+        ledger.note(&Entry::Begin {
+            pid,
+            command: machine::command_of(pid),
+            manager: std::process::id(),
+            backend: tracker.backend().name().to_owned(),
+            resident_bytes: resident_at_begin,
+            budget_bytes: (options.settings.budget_bytes != u64::MAX).then_some(options.settings.budget_bytes),
+            dry_run: options.dry_run,
+        });
+        let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
+        Ok(Engine {
+            planner: Planner::new(rule),
+            heat: Heat::new(),
+            layout: Layout::default(),
+            memos: BTreeMap::new(),
+            ledger,
+            pace: Pace::new(options.cpu_ppm, options.burst_ns, now_ns),
+            window: options.window,
+            stall: Stall::new(options.stall_ns),
+            phase: Phase::Idle,
+            state: State::Tracking,
+            pass: Pass::default(),
+            accounts: Accounts { resident_at_begin, ..Accounts::default() },
+            wake_ns: u64::MAX,
+            began_ns: now_ns,
+            regroup: Vec::new(),
+            wanted_ranges: 0,
+            views: Vec::new(),
+            target,
+            tracker,
+            options,
+        })
+    }
+
+    /// Does what is due at `now_ns`. Never sleeps; takes some milliseconds at most.
+    ///
+    /// # Errors
+    /// Those of the tracker. That the process ended is no error but [`State::Gone`].
+    pub fn step(&mut self, now_ns: u64) -> Result<Step, HotError> {
+        let began = Instant::now();
+        let mut step = Step { next_ns: u64::MAX, state: State::Tracking, collapsed: 0, split: 0, pass_over: false };
+        let done = if self.target.is_alive() { self.advance(now_ns, &began, &mut step) } else { self.gone(now_ns) };
+        match done {
+            Err(error) if error.is_gone() || !self.target.is_alive() => self.gone(now_ns)?,
+            other => other?,
+        }
+        step.next_ns = self.next_ns(now_ns + elapsed_ns(&began));
+        step.state = self.state.clone();
+        Ok(step)
+    }
+
+    fn advance(&mut self, now_ns: u64, began: &Instant, step: &mut Step) -> Result<(), HotError> {
+        match self.state {
+            State::Gone | State::Stopped(_) => return Ok(()),
+            State::Settled if now_ns < self.wake_ns => return Ok(()),
+            State::Settled => self.look_again(now_ns, step)?,
+            State::Tracking => {}
+        }
+        if let Phase::Watching { until_ns, .. } = self.phase {
+            if now_ns < until_ns {
+                return Ok(());
+            }
+            self.close_window(now_ns)?;
+            if self.pass.turn >= self.pass.ranges.len() {
+                self.end_pass(now_ns, step)?;
+            }
+        }
+        let time_ns = now_ns + elapsed_ns(began);
+        if self.state == State::Tracking && matches!(self.phase, Phase::Idle) && self.pace.next_ns(time_ns) <= time_ns {
+            self.open_window(now_ns, began)?;
+        }
+        Ok(())
+    }
+
+    fn next_ns(&mut self, now_ns: u64) -> u64 {
+        match (&self.state, &self.phase) {
+            (State::Gone | State::Stopped(_), _) => u64::MAX,
+            (State::Settled, _) => self.wake_ns,
+            (State::Tracking, Phase::Watching { until_ns, .. }) => *until_ns,
+            (State::Tracking, Phase::Idle) => self.pace.next_ns(now_ns),
+        }
+    }
+
+    fn gone(&mut self, now_ns: u64) -> Result<(), HotError> {
+        if self.state != State::Gone {
+            self.state = State::Gone;
+            self.note_end(now_ns, "the process ended");
+        }
+        Ok(())
+    }
+
+    /// Clears the bits of the next ranges.
+    fn open_window(&mut self, now_ns: u64, began: &Instant) -> Result<(), HotError> {
+        let cpu = hiroma_kernel::cpu::thread_ns();
+        if self.pass.turn >= self.pass.ranges.len() {
+            self.begin_pass()?;
+        }
+        let rest = &self.pass.ranges[self.pass.turn..];
+        let all = self.pass.ranges.len();
+        let count = if self.tracker.clears_all() { all } else { all.div_ceil(ROUNDS_PER_PASS).max(RANGES_PER_ROUND_MIN) };
+        let ranges = rest[..count.min(rest.len())].to_vec();
+        self.tracker.clear(&self.layout, &ranges)?;
+        let spent = hiroma_kernel::cpu::thread_ns() - cpu;
+        self.pace.spend(spent);
+        self.accounts.last_round = RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
+        let until_ns = now_ns + elapsed_ns(began) + self.window.ns();
+        self.phase = Phase::Watching { ranges, until_ns };
+        Ok(())
+    }
+
+    /// Brings up to date where the memory lies.
+    fn begin_pass(&mut self) -> Result<(), HotError> {
+        let pid = self.target.pid();
+        self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
+        self.pass.ranges.clear();
+        self.tracker.populated(&self.layout, &mut self.pass.ranges)?;
+        (self.pass.turn, self.pass.touched_pages, self.pass.present_pages) = (0, 0, 0);
+        let layout = &self.layout;
+        self.heat.retain(|range| layout.holds_part(range));
+        self.memos.retain(|&range, _| layout.holds_part(range));
+        Ok(())
+    }
+
+    /// Reads and counts what was touched.
+    fn close_window(&mut self, _now_ns: u64) -> Result<(), HotError> {
+        let Phase::Watching { ranges, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else { return Ok(()) };
+        let cpu = hiroma_kernel::cpu::thread_ns();
+        self.views.clear();
+        self.tracker.scan(&ranges, &mut self.views)?;
+        let scanned = hiroma_kernel::cpu::thread_ns();
+        let (present, touched) = self.heat.add(&self.views);
+        for view in self.views.iter().filter(|view| view.huge) {
+            self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
+        }
+        let counted = hiroma_kernel::cpu::thread_ns();
+        self.pace.spend(counted - cpu);
+        self.pass.present_pages += present;
+        self.pass.touched_pages += touched;
+        self.pass.turn += ranges.len();
+        let round = &mut self.accounts.last_round;
+        (round.scan_ns, round.count_ns, round.present_pages, round.touched_pages) = (scanned - cpu, counted - scanned, present, touched);
+        self.accounts.unreported.add(&self.accounts.last_round);
+        self.accounts.unreported_rounds += 1;
+        Ok(())
+    }
+
+    /// Decides, acts, and sees whether that was all.
+    fn end_pass(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
+        step.pass_over = true;
+        self.pass.number += 1;
+        self.window.learn(self.pass.touched_pages, self.pass.present_pages);
+        let facts = self.facts();
+        let situation = Situation {
+            resident_bytes: self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64),
+            grown_bytes: self.accounts.grown_bytes,
+            huge_bytes: self.huge_ranges() * EXTENT as u64,
+            free_huge_pages: machine::free_huge_pages(),
+        };
+        let mut verdicts = Vec::with_capacity(facts.len());
+        self.planner.plan(&self.options.settings, &situation, &facts, &mut verdicts);
+        let has_reason = |verdict: &&Verdict, reason| verdict.reason == reason;
+        self.wanted_ranges = verdicts.iter().filter(|verdict| has_reason(verdict, Reason::OverBudget)).count() as u64;
+        let unknown = verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
+        let acted = self.act(now_ns, &facts, &verdicts, step)?;
+        self.pass.quiet = if acted || unknown { 0 } else { self.pass.quiet + 1 };
+        self.report_tracking(now_ns);
+        if self.state == State::Tracking && self.pass.quiet >= self.options.quiet_passes {
+            self.settle(now_ns);
+        }
+        Ok(())
+    }
+
+    /// What is known of every range that has something present.
+    fn facts(&self) -> Vec<RangeFacts> {
+        let settings = &self.options.settings;
+        let of = |(range, heat): (u64, &crate::heat::RangeHeat)| {
+            let memo = self.memos.get(&range).copied().unwrap_or_default();
+            RangeFacts {
+                range,
+                present: bits::count(&heat.present),
+                hot: bits::count(&heat.hot_pages(settings.hot_count(heat.windows))),
+                huge: heat.huge,
+                ours: memo.ours,
+                may_be_huge: memo.refusals < act::REFUSALS_MAX && self.layout.holds_whole(range),
+                windows: heat.windows,
+                cold_checks: memo.cold_checks,
+            }
+        };
+        self.heat.ranges().map(of).collect()
+    }
+
+    fn huge_ranges(&self) -> u64 {
+        self.memos.values().filter(|memo| memo.ours).count() as u64
+    }
+
+    /// How many bytes may be in huge pages. What is above is taken apart at the end of the next pass, the coldest first.
+    pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
+        if self.options.settings.budget_bytes != budget_bytes {
+            self.options.settings.budget_bytes = budget_bytes;
+            self.ledger.note(&Entry::Budget { at_ms: self.at_ms(now_ns), budget_bytes });
+            self.resume();
+        }
+    }
+
+    /// Goes on tracking if it had settled.
+    pub fn resume(&mut self) {
+        if self.state == State::Settled {
+            self.state = State::Tracking;
+            self.pass.quiet = 0;
+        }
+    }
+
+    /// Thresholds and limits as they are now.
+    pub fn settings(&self) -> &Settings {
+        &self.options.settings
+    }
+
+    /// Changes thresholds from the next decision on. The budget is changed with [`Engine::set_budget`].
+    pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.options.settings);
+        self.resume();
+    }
+
+    /// How the process uses huge pages.
+    pub fn usage(&self) -> Usage {
+        let used = self.memos.values().filter(|memo| memo.ours && memo.in_use).count() as u64;
+        let bytes = |ranges: u64| ranges * EXTENT as u64;
+        Usage { huge_bytes: bytes(self.huge_ranges()), used_bytes: bytes(used), wanted_bytes: bytes(self.wanted_ranges) }
+    }
+
+    /// Appends the pages that are hot by the settings, by address.
+    pub fn active_pages(&self, out: &mut Vec<ActivePage>) {
+        for (range, heat) in self.heat.ranges() {
+            let least = self.options.settings.hot_count(heat.windows);
+            let hot = heat.hot_pages(least);
+            for (page, &count) in heat.counts.iter().enumerate() {
+                if hot[page / 64] >> (page % 64) & 1 == 1 {
+                    out.push(ActivePage { address: range * EXTENT as u64 + (page * PAGE) as u64, count: u32::from(count) });
+                }
+            }
+        }
+    }
+
+    /// Addresses of 2 MiB ranges whose hot objects the program should move elsewhere, as of the last pass.
+    pub fn regroup(&self) -> impl Iterator<Item = u64> {
+        self.regroup.iter().map(|range| range * EXTENT as u64)
+    }
+
+    /// Counts of all pages.
+    pub fn heat(&self) -> &Heat {
+        &self.heat
+    }
+
+    /// What was done so far.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// How its pages are tracked.
+    pub fn backend(&self) -> Backend {
+        self.tracker.backend()
+    }
+
+    /// The process.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What the last round cost.
+    pub fn last_round(&self) -> &RoundCost {
+        &self.accounts.last_round
+    }
+
+    /// Length of the next window in nanoseconds.
+    pub fn window_ns(&self) -> u64 {
+        self.window.ns()
+    }
+
+    /// Passes that are over.
+    pub fn passes(&self) -> u64 {
+        self.pass.number
+    }
+
+    fn at_ms(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.began_ns) / 1_000_000
+    }
+
+    fn settle(&mut self, now_ns: u64) {
+        self.state = State::Settled;
+        self.wake_ns = self.options.recheck_ns.map_or(u64::MAX, |pause| now_ns.saturating_add(pause));
+    }
+
+    fn report_tracking(&mut self, now_ns: u64) {
+        let cost = std::mem::take(&mut self.accounts.unreported);
+        let rounds = std::mem::take(&mut self.accounts.unreported_rounds);
+        self.ledger.note(&Entry::Tracking {
+            at_ms: self.at_ms(now_ns),
+            rounds,
+            clear_ns: cost.clear_ns,
+            scan_ns: cost.scan_ns,
+            count_ns: cost.count_ns,
+            window_ns: self.window.ns(),
+        });
+    }
+
+    fn note_end(&mut self, now_ns: u64, why: &str) {
+        let resident_bytes = machine::resident_bytes(self.target.pid()).unwrap_or(0);
+        let huge_bytes = self.usage().huge_bytes;
+        self.ledger.note(&Entry::End { at_ms: self.at_ms(now_ns), why: why.to_owned(), huge_bytes, resident_bytes });
+    }
+
+    /// Ends managing: the ledger is closed with `why`. Huge pages stay; see [`Engine::undo`].
+    pub fn finish(mut self, now_ns: u64, why: &str) -> Ledger {
+        if self.state != State::Gone {
+            self.note_end(now_ns, why);
+        }
+        self.ledger
+    }
+}
+
+fn elapsed_ns(began: &Instant) -> u64 {
+    began.elapsed().as_nanos() as u64
+}

@@ -1,0 +1,190 @@
+//! Counts for each page: in how many windows it was touched, with decay.
+
+use std::collections::BTreeMap;
+
+use hiroma_units::PAGES_PER_EXTENT;
+
+use crate::bits::{self, PageBits};
+use crate::tracker::RangeView;
+
+/// When a range was watched for so many windows, its counts and windows are halved: a count forgets within some hundred windows.
+const WINDOWS_MAX: u16 = 128;
+
+/// What is known of one range.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RangeHeat {
+    /// For each page the windows in which it was touched; of a huge range, the picture from before it became huge.
+    pub counts: Box<[u8; PAGES_PER_EXTENT]>,
+    /// Windows in which it was watched, with the same decay.
+    pub windows: u16,
+    /// Pages that were there when it was last seen.
+    pub present: PageBits,
+    /// Whether it was huge when it was last seen.
+    pub huge: bool,
+    /// Windows in which it was watched as one huge page …
+    pub huge_windows: u32,
+    /// … and those of them in which it was touched.
+    pub huge_touched: u32,
+}
+
+impl Default for RangeHeat {
+    fn default() -> RangeHeat {
+        RangeHeat {
+            counts: Box::new([0; PAGES_PER_EXTENT]),
+            windows: 0,
+            present: bits::NONE,
+            huge: false,
+            huge_windows: 0,
+            huge_touched: 0,
+        }
+    }
+}
+
+impl RangeHeat {
+    /// Takes note of what one window showed.
+    fn note(&mut self, view: &RangeView) {
+        (self.present, self.huge) = (view.present, view.huge);
+        if view.huge {
+            // One bit for 512 pages says nothing about any of them: the picture from before stays.
+            self.huge_windows += 1;
+            self.huge_touched += u32::from(!bits::is_empty(&view.touched));
+            return;
+        }
+        if self.windows >= WINDOWS_MAX {
+            self.windows /= 2;
+            self.counts.iter_mut().for_each(|count| *count /= 2);
+        }
+        self.windows += 1;
+        for (counts, word) in self.counts.chunks_exact_mut(64).zip(view.touched) {
+            if word != 0 {
+                for (bit, count) in counts.iter_mut().enumerate() {
+                    *count += ((word >> bit) & 1) as u8;
+                }
+            }
+        }
+    }
+
+    /// Pages with a count of at least `least` that are there.
+    pub fn hot_pages(&self, least: u16) -> PageBits {
+        let mut hot = bits::NONE;
+        for (word, counts) in hot.iter_mut().zip(self.counts.chunks_exact(64)) {
+            for (bit, &count) in counts.iter().enumerate() {
+                *word |= u64::from(u16::from(count) >= least) << bit;
+            }
+        }
+        bits::and(&hot, &self.present)
+    }
+
+    /// It is one huge page from now on; the picture of its pages is kept.
+    pub fn became_huge(&mut self) {
+        (self.huge, self.present, self.huge_windows, self.huge_touched) = (true, bits::ALL, 0, 0);
+    }
+
+    /// Forgets the picture: the range is to be looked at anew.
+    pub fn forget(&mut self) {
+        (self.huge, self.windows, self.huge_windows, self.huge_touched) = (false, 0, 0, 0);
+        self.counts.fill(0);
+    }
+}
+
+/// The counts of all pages of a process, by range (address divided by 2 MiB).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Heat {
+    ranges: BTreeMap<u64, RangeHeat>,
+}
+
+impl Heat {
+    /// Nothing known.
+    pub fn new() -> Heat {
+        Heat::default()
+    }
+
+    /// Adds what one window showed. Returns how many pages were present and touched, in ranges that are not huge.
+    pub fn add(&mut self, views: &[RangeView]) -> (u64, u64) {
+        let (mut present, mut touched) = (0, 0);
+        for view in views {
+            if !view.huge {
+                present += u64::from(bits::count(&view.present));
+                touched += u64::from(bits::count(&view.touched));
+            }
+            if bits::is_empty(&view.present) && !self.ranges.contains_key(&view.range) {
+                continue;
+            }
+            self.ranges.entry(view.range).or_default().note(view);
+        }
+        (present, touched)
+    }
+
+    /// Forgets ranges for which `keep` says so: they are mapped no more.
+    pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        self.ranges.retain(|&range, _| keep(range));
+    }
+
+    /// What is known of a range.
+    pub fn range(&self, range: u64) -> Option<&RangeHeat> {
+        self.ranges.get(&range)
+    }
+
+    /// The same, to be changed.
+    pub fn range_mut(&mut self, range: u64) -> Option<&mut RangeHeat> {
+        self.ranges.get_mut(&range)
+    }
+
+    /// All ranges, by address.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, &RangeHeat)> {
+        self.ranges.iter().map(|(&range, heat)| (range, heat))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(touched: u64, huge: bool) -> RangeView {
+        let touched = match (huge, touched) {
+            (true, 0) => bits::NONE,
+            (true, _) => bits::ALL,
+            (false, _) => [touched, 0, 0, 0, 0, 0, 0, 1 << 63],
+        };
+        RangeView { range: 7, present: bits::ALL, touched, huge }
+    }
+
+    #[test]
+    fn counts_say_in_how_many_windows_a_page_was_touched() {
+        let mut heat = Heat::new();
+        heat.add(&[view(0b11, false)]);
+        assert_eq!(heat.add(&[view(0b10, false)]), (512, 2));
+        let range = heat.range(7).unwrap();
+        assert_eq!((range.counts[0], range.counts[1], range.counts[2], range.counts[511]), (1, 2, 0, 2));
+        assert_eq!(range.windows, 2);
+        assert_eq!(range.hot_pages(2), [0b10, 0, 0, 0, 0, 0, 0, 1 << 63]);
+    }
+
+    #[test]
+    fn what_was_long_ago_counts_less_and_nothing_overflows() {
+        let mut heat = Heat::new();
+        (0..1000).for_each(|_| _ = heat.add(&[view(1, false)]));
+        let high = heat.range(7).unwrap().counts[0];
+        assert!(u16::from(high) <= WINDOWS_MAX && u16::from(high) == heat.range(7).unwrap().windows);
+        (0..300).for_each(|_| _ = heat.add(&[view(0, false)]));
+        assert!(heat.range(7).unwrap().counts[0] < high / 4);
+    }
+
+    #[test]
+    fn the_picture_from_before_a_range_was_huge_is_remembered() {
+        let mut heat = Heat::new();
+        heat.add(&[view(0b1, false)]);
+        heat.add(&[view(0b1, true)]);
+        heat.add(&[view(0, true)]);
+        let range = heat.range(7).unwrap();
+        assert_eq!((range.counts[0], range.counts[1], range.windows), (1, 0, 1));
+        assert_eq!((range.huge_windows, range.huge_touched), (2, 1));
+    }
+
+    #[test]
+    fn empty_ranges_take_no_room() {
+        let mut heat = Heat::new();
+        heat.add(&[RangeView { range: 9, ..RangeView::default() }]);
+        assert_eq!(heat.ranges().count(), 0);
+    }
+}

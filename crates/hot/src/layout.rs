@@ -1,0 +1,91 @@
+//! Where a process's own memory lies, cut into 2 MiB ranges.
+
+use hiroma_kernel::hot::maps::Vma;
+use hiroma_kernel::hot::target::Span;
+use hiroma_units::EXTENT;
+
+const RANGE: u64 = EXTENT as u64;
+
+/// The stretches that are tracked: private memory without a file, by address, none adjacent to the next unless they are separate mappings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    spans: Vec<Span>,
+}
+
+impl Layout {
+    /// The private anonymous memory among `maps` (by address).
+    pub fn of(maps: &[Vma]) -> Layout {
+        let ours = |vma: &&Vma| vma.anonymous && vma.writable && !vma.shared;
+        Layout { spans: maps.iter().filter(ours).map(|vma| Span { start: vma.start, len: vma.end - vma.start }).collect() }
+    }
+
+    /// The stretches.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Whether `range` lies as a whole in one mapping: it can be huge.
+    pub fn holds_whole(&self, range: u64) -> bool {
+        let (start, end) = (range * RANGE, (range + 1) * RANGE);
+        let after = self.spans.partition_point(|span| span.start <= start);
+        self.spans[..after].last().is_some_and(|span| end <= span.start + span.len)
+    }
+
+    /// Whether anything of `range` is tracked.
+    pub fn holds_part(&self, range: u64) -> bool {
+        let (start, end) = (range * RANGE, (range + 1) * RANGE);
+        let after = self.spans.partition_point(|span| span.start < end);
+        self.spans[..after].last().is_some_and(|span| span.start + span.len > start)
+    }
+
+    /// Appends the tracked parts of `ranges` (ascending), adjacent ones joined as long as they lie in one mapping.
+    pub fn parts_of(&self, ranges: &[u64], out: &mut Vec<Span>) {
+        let mut at = 0;
+        let mut next = 0;
+        while next < ranges.len() {
+            let first = next;
+            while next + 1 < ranges.len() && ranges[next + 1] == ranges[next] + 1 {
+                next += 1;
+            }
+            let (start, end) = (ranges[first] * RANGE, (ranges[next] + 1) * RANGE);
+            next += 1;
+            while at < self.spans.len() && self.spans[at].start + self.spans[at].len <= start {
+                at += 1;
+            }
+            for span in self.spans[at..].iter().take_while(|span| span.start < end) {
+                let (from, to) = (span.start.max(start), (span.start + span.len).min(end));
+                out.push(Span { start: from, len: to - from });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(spans: &[(u64, u64)]) -> Layout {
+        let maps: Vec<Vma> = spans
+            .iter()
+            .map(|&(start, end)| Vma { start, end, writable: true, shared: false, anonymous: true, name: String::new() })
+            .collect();
+        Layout::of(&maps)
+    }
+
+    #[test]
+    fn a_range_that_two_mappings_share_cannot_be_huge() {
+        let layout = layout(&[(RANGE / 2, 3 * RANGE), (3 * RANGE, 4 * RANGE + 4096)]);
+        let whole: Vec<bool> = (0..6).map(|range| layout.holds_whole(range)).collect();
+        assert_eq!(whole, [false, true, true, true, false, false]);
+        let part: Vec<bool> = (0..6).map(|range| layout.holds_part(range)).collect();
+        assert_eq!(part, [true, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn adjacent_ranges_are_one_part_and_edges_are_cut() {
+        let layout = layout(&[(RANGE / 2, 3 * RANGE), (5 * RANGE, 6 * RANGE)]);
+        let mut parts = Vec::new();
+        layout.parts_of(&[0, 1, 2, 4, 5], &mut parts);
+        assert_eq!(parts, [Span { start: RANGE / 2, len: 5 * RANGE / 2 }, Span { start: 5 * RANGE, len: RANGE }]);
+    }
+}

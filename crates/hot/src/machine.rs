@@ -1,0 +1,101 @@
+//! What the machine has: free huge pages, and settings of transparent huge pages.
+
+use std::fs;
+use std::io;
+
+use hiroma_kernel::hot::target::{Advice, Span, Target};
+use hiroma_kernel::vm::{Access, Reservation};
+use hiroma_units::{EXTENT, PAGE};
+
+/// Order of a 2 MiB block in `/proc/buddyinfo`.
+const HUGE_ORDER: usize = 9;
+
+/// Huge pages that can be made without moving other memory first (`/proc/buddyinfo`: free blocks of 2 MiB and over), and half of
+/// the rest of the free memory, which compaction can put together.
+pub fn free_huge_pages() -> u64 {
+    let ready = fs::read_to_string("/proc/buddyinfo").map_or(0, |text| ready_blocks(&text));
+    let free_bytes = fs::read_to_string("/proc/meminfo").map_or(0, |text| kib(&text, "MemFree:") * 1024);
+    let rest = (free_bytes / EXTENT as u64).saturating_sub(ready);
+    ready + rest / 2
+}
+
+fn ready_blocks(buddyinfo: &str) -> u64 {
+    let of_zone = |line: &str| -> u64 {
+        let counts = line.split_whitespace().skip(4).enumerate().skip(HUGE_ORDER);
+        counts.map(|(order, count)| count.parse::<u64>().unwrap_or(0) << (order - HUGE_ORDER)).sum()
+    };
+    buddyinfo.lines().map(of_zone).sum()
+}
+
+/// The number behind `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, in KiB as a rule.
+pub fn kib(text: &str, name: &str) -> u64 {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// Bytes that process `pid` has resident in memory without a file (`RssAnon`).
+pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    Ok(kib(&fs::read_to_string(format!("/proc/{pid}/status"))?, "RssAnon:") * 1024)
+}
+
+/// The command line of process `pid`; its short name where it has none.
+pub fn command_of(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
+    let name = || fs::read_to_string(format!("/proc/{pid}/comm")).map_or(String::new(), |name| name.trim().to_owned());
+    if line.is_empty() { name() } else { line.chars().take(200).collect() }
+}
+
+/// Why process `pid` cannot have huge pages whatever we do; none if it can.
+pub fn huge_pages_refused(pid: u32) -> io::Result<Option<String>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    if status.lines().any(|line| line.strip_prefix("THP_enabled:").is_some_and(|rest| rest.trim() == "0")) {
+        let why = "it, or who started it, has switched them off with prctl(PR_SET_THP_DISABLE); start it without that".to_owned();
+        return Ok(Some(why));
+    }
+    Ok(None)
+}
+
+/// The setting of transparent huge pages for the machine: `always`, `madvise` or `never`.
+pub fn thp_setting() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen.to_owned())
+}
+
+/// Tries on memory of our own whether the kernel collapses on request (`MADV_COLLAPSE`, Linux 6.1). The reason if it does not.
+pub fn collapse_refused() -> Option<String> {
+    let attempt = || -> io::Result<()> {
+        let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
+        hiroma_kernel::vm::zero(memory.base(), PAGE);
+        let ourselves = Target::open(std::process::id())?;
+        ourselves.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse).map(drop)
+    };
+    let error = attempt().err()?;
+    let setting = thp_setting();
+    Some(match (error.raw_os_error(), setting.as_deref()) {
+        (_, None) => "this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)".to_owned(),
+        (_, Some("never")) => {
+            "transparent huge pages are switched off: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".to_owned()
+        }
+        (Some(errno), _) if errno == rustix::io::Errno::INVAL.raw_os_error() => {
+            "this kernel cannot collapse on request: Linux 6.1 or newer is needed (MADV_COLLAPSE)".to_owned()
+        }
+        _ => format!("collapsing memory of our own failed: {error}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_blocks_of_all_zones_count_in_huge_pages() {
+        let text = "Node 0, zone      DMA      1      1      1      1      1      1      1      1      1      1      2 \n\
+                    Node 0, zone   Normal      9      9      9      9      9      9      9      9      9      3     10 \n";
+        assert_eq!(ready_blocks(text), 1 + 4 + 3 + 20);
+    }
+
+    #[test]
+    fn this_process_has_memory() {
+        assert!(resident_bytes(std::process::id()).unwrap() > 0);
+    }
+}

@@ -1,0 +1,56 @@
+//! How a process is to be managed.
+
+use hiroma_policy::huge::{PaperRule, Rule, Settings, Window};
+
+use crate::ledger::LedgerDir;
+use crate::tracker::Backend;
+
+const MS: u64 = 1_000_000;
+
+/// All of it; `Options::default()` is what the command uses.
+pub struct Options {
+    /// Thresholds and limits of decisions.
+    pub settings: Settings,
+    /// What a range deserves; the paper's rule unless somebody knows better.
+    pub rule: Box<dyn Rule>,
+    /// Share of one processor that tracking and collapsing may take, in millionths (10,000 is 1 %).
+    pub cpu_ppm: u64,
+    /// Processor time that may be spent at once, ahead of that share: so that a new process need not wait.
+    pub burst_ns: u64,
+    /// How long a round watches.
+    pub window: Window,
+    /// Collapsing stops when the 99th percentile of its durations is above this.
+    pub stall_ns: u64,
+    /// Passes in a row without anything to do after which the process counts as settled.
+    pub quiet_passes: u16,
+    /// When settled: the time until everything is looked at again, and a few huge pages are taken apart to see what is in use. None: never,
+    /// the engine is done.
+    pub recheck_ns: Option<u64>,
+    /// Huge ranges taken apart in one such look at most.
+    pub recheck_ranges: usize,
+    /// Only this way of tracking.
+    pub backend: Option<Backend>,
+    /// Decide, but change nothing.
+    pub dry_run: bool,
+    /// Where the ledger goes; none: nowhere.
+    pub ledger: Option<LedgerDir>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            settings: Settings::default(),
+            rule: Box::new(PaperRule),
+            cpu_ppm: 10_000,
+            burst_ns: 400 * MS,
+            window: Window::new(5 * MS, MS, 500 * MS),
+            stall_ns: 10 * MS,
+            quiet_passes: 4,
+            recheck_ns: None,
+            recheck_ranges: 8,
+            backend: None,
+            dry_run: false,
+            ledger: Some(LedgerDir::of_this_user()),
+        }
+    }
+}

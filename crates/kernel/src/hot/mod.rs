@@ -1,0 +1,11 @@
+//! Looking at the pages of other processes, and changing how they are mapped.
+//!
+//! | Module | What |
+//! |---|---|
+//! | [`target`] | a process: identity that survives reuse of its number, advice on its memory |
+//! | [`maps`] | `/proc/PID/maps` |
+//! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
+
+pub mod maps;
+pub mod pagemap;
+pub mod target;

@@ -1,0 +1,137 @@
+//! A process that is not ours: who it is, and advice on its memory.
+//!
+//! Contract: `process_madvise` is called with `MADV_COLD` and `MADV_COLLAPSE` only. Neither changes what the target's memory holds.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+
+/// As many pieces as the kernel takes in one call (`IOV_MAX`).
+const PIECES_MAX: usize = 1024;
+
+/// Advice on another process's memory (`process_madvise(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// `MADV_COLD` (Linux 5.4): clears the accessed bits of pages that nobody else maps, and flushes the translations. Given for a part
+    /// of a huge page it takes that apart.
+    Cold,
+    /// `MADV_COLLAPSE` (Linux 6.1): puts whole 2 MiB ranges on huge pages, now.
+    Collapse,
+}
+
+/// A stretch of the target's addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    pub start: u64,
+    pub len: u64,
+}
+
+/// A process, held on to by a pidfd, so that its number cannot come to mean another.
+#[derive(Debug)]
+pub struct Target {
+    pid: u32,
+    pidfd: OwnedFd,
+    started: u64,
+}
+
+impl Target {
+    /// Takes hold of process `pid`. `ESRCH` if there is none.
+    pub fn open(pid: u32) -> io::Result<Target> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty())?;
+        let started = started_at(pid).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let target = Target { pid, pidfd, started };
+        // It may have ended, and its number been given away, between the two.
+        if target.is_alive() { Ok(target) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it was started, in clock ticks since the machine was (`/proc/PID/stat`, field 22): with the number, this names a process.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// The pidfd: readable when the process has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        !matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+    }
+
+    /// Gives advice on `spans` (page aligned), as far as the kernel takes it: returns how many bytes it took before the first that it
+    /// refused, and that refusal if nothing was taken.
+    pub fn advise(&self, spans: &[Span], advice: Advice) -> io::Result<u64> {
+        let advice = match advice {
+            Advice::Cold => libc::MADV_COLD,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+        };
+        let mut taken = 0;
+        for spans in spans.chunks(PIECES_MAX) {
+            let wanted: u64 = spans.iter().map(|span| span.len).sum();
+            let pieces: Vec<libc::iovec> = spans
+                .iter()
+                .map(|span| libc::iovec { iov_base: std::ptr::without_provenance_mut(span.start as usize), iov_len: span.len as usize })
+                .collect();
+            // SAFETY: the kernel reads `pieces`; the addresses in it are the target's and are not followed here. The two kinds of advice
+            // leave content as it is.
+            let done =
+                unsafe { libc::syscall(libc::SYS_process_madvise, self.pidfd.as_raw_fd(), pieces.as_ptr(), pieces.len(), advice, 0) };
+            match u64::try_from(done) {
+                Ok(done) => {
+                    taken += done;
+                    if done < wanted {
+                        break;
+                    }
+                }
+                Err(_) if taken > 0 => break,
+                Err(_) => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// When process `pid` was started (`/proc/PID/stat`, field 22).
+pub fn started_at(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat[stat.rfind(')')? + 1..].split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_that_has_ended_is_known_to_have_ended() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let target = Target::open(child.id()).unwrap();
+        assert!(target.is_alive());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!target.is_alive());
+        assert_eq!(Target::open(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(Target::open(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn advice_on_nothing_is_refused_and_does_no_harm() {
+        let target = Target::open(std::process::id()).unwrap();
+        let nowhere = Span { start: 0x1000, len: 0x1000 };
+        assert!(target.advise(&[nowhere], Advice::Cold).is_err());
+        assert!(target.is_alive());
+    }
+}

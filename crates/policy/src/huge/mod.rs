@@ -1,0 +1,22 @@
+//! Where huge pages pay: which 2 MiB ranges of a process become huge, which are given back, and at what pace that is found out.
+//!
+//! Source: "HPS" (Shimizu and Yamada), sections 3.2 and 4: a range is collapsed where it stands when its hot pages pass a threshold
+//! (a quarter of 512), else the program is asked to move its hot objects together. The rest is ours: a budget, a limit to the memory
+//! that collapsing may add, giving back what went cold, and the pace.
+//!
+//! | Module | Question |
+//! |---|---|
+//! | [`decide`] | what happens to a range: [`Decision`] for each, within the limits of [`Settings`] and [`Situation`] |
+//! | [`pace`] | when the next round may run, so that tracking keeps to its share of a processor |
+//! | [`stall`] | whether collapsing has become too slow to go on |
+//! | [`window`] | how long a round should watch |
+
+pub mod decide;
+pub mod pace;
+pub mod stall;
+pub mod window;
+
+pub use decide::{Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict};
+pub use pace::Pace;
+pub use stall::Stall;
+pub use window::Window;

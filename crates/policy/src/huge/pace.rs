@@ -1,0 +1,67 @@
+//! When the next round may run: a token bucket of processor time.
+
+/// Keeps work to a share of one processor, with a credit for the beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    share_ppm: u64,
+    burst_ns: u64,
+    /// Processor time that may be spent; negative when more was spent than there was.
+    credit_ns: i64,
+    last_ns: u64,
+}
+
+impl Pace {
+    /// `share_ppm` millionths of a processor (10,000 is 1 %), with `burst_ns` of credit at once and at most.
+    pub fn new(share_ppm: u64, burst_ns: u64, now_ns: u64) -> Pace {
+        Pace { share_ppm: share_ppm.clamp(1, 1_000_000), burst_ns, credit_ns: burst_ns.min(i64::MAX as u64) as i64, last_ns: now_ns }
+    }
+
+    /// Pays for work that took `cpu_ns`.
+    pub fn spend(&mut self, cpu_ns: u64) {
+        self.credit_ns = self.credit_ns.saturating_sub(cpu_ns.min(i64::MAX as u64) as i64);
+    }
+
+    /// The earliest time for more work: `now_ns` while there is credit.
+    pub fn next_ns(&mut self, now_ns: u64) -> u64 {
+        let passed = now_ns.saturating_sub(self.last_ns);
+        let earned = u128::from(passed) * u128::from(self.share_ppm) / 1_000_000;
+        // What is too little to count is not lost: the clock of the bucket stands still until it counts.
+        if earned > 0 {
+            self.last_ns = now_ns;
+        }
+        let full = self.burst_ns.min(i64::MAX as u64) as i64;
+        self.credit_ns = self.credit_ns.saturating_add(earned.min(i64::MAX as u128) as i64).min(full);
+        if self.credit_ns >= 0 {
+            return now_ns;
+        }
+        let wait = u128::from(self.credit_ns.unsigned_abs()) * 1_000_000 / u128::from(self.share_ppm);
+        now_ns.saturating_add(wait.min(u128::from(u64::MAX)) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_beyond_the_credit_waits_for_as_long_as_its_share_says() {
+        let mut pace = Pace::new(10_000, 5_000_000, 0);
+        pace.spend(5_000_000);
+        assert_eq!(pace.next_ns(0), 0);
+        pace.spend(1_000_000);
+        assert_eq!(pace.next_ns(0), 100_000_000);
+        assert_eq!(pace.next_ns(100_000_000), 100_000_000);
+    }
+
+    #[test]
+    fn over_a_long_time_the_share_is_kept() {
+        let mut pace = Pace::new(10_000, 0, 0);
+        let (mut now, mut spent) = (0, 0);
+        while now < 100_000_000_000 {
+            pace.spend(2_000_000);
+            spent += 2_000_000;
+            now = pace.next_ns(now).max(now + 1);
+        }
+        assert!(spent <= 1_004_000_000, "{spent}");
+    }
+}

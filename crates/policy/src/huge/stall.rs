@@ -1,0 +1,72 @@
+//! Whether collapsing has become too slow to go on: while a range is collapsed, the program waits for it if it touches it.
+
+const KEPT: usize = 128;
+/// Fewer say nothing about a 99th percentile.
+const ENOUGH: usize = 100;
+/// So many in a row are no accident, whatever was before.
+const IN_A_ROW: u32 = 4;
+
+/// The last durations, and what they say.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    limit_ns: u64,
+    last: Vec<u64>,
+    next: usize,
+    slow_in_a_row: u32,
+}
+
+impl Stall {
+    /// Collapsing goes on while the 99th percentile of its durations stays below `limit_ns`.
+    pub fn new(limit_ns: u64) -> Stall {
+        Stall { limit_ns, last: Vec::with_capacity(KEPT), next: 0, slow_in_a_row: 0 }
+    }
+
+    /// Takes note of a collapse.
+    pub fn note(&mut self, duration_ns: u64) {
+        self.slow_in_a_row = if duration_ns > self.limit_ns { self.slow_in_a_row + 1 } else { 0 };
+        if self.last.len() < KEPT {
+            self.last.push(duration_ns);
+        } else {
+            self.last[self.next] = duration_ns;
+        }
+        self.next = (self.next + 1) % KEPT;
+    }
+
+    /// The 99th percentile of the last durations in nanoseconds; 0 if there are none.
+    pub fn p99_ns(&self) -> u64 {
+        let mut sorted = self.last.clone();
+        sorted.sort_unstable();
+        let rank = (sorted.len() * 99).div_ceil(100);
+        rank.checked_sub(1).map_or(0, |at| sorted[at])
+    }
+
+    /// Whether to stop.
+    pub fn is_stalled(&self) -> bool {
+        self.slow_in_a_row >= IN_A_ROW || self.last.len() >= ENOUGH && self.p99_ns() > self.limit_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_collapse_is_borne_and_several_are_not() {
+        let mut stall = Stall::new(10);
+        (0..99).for_each(|_| stall.note(1));
+        stall.note(50);
+        assert!(!stall.is_stalled());
+        stall.note(1);
+        stall.note(50);
+        assert!(stall.is_stalled());
+    }
+
+    #[test]
+    fn four_slow_ones_in_a_row_are_enough_and_they_are_forgotten() {
+        let mut stall = Stall::new(10);
+        (0..4).for_each(|_| stall.note(11));
+        assert!(stall.is_stalled());
+        (0..KEPT).for_each(|_| stall.note(10));
+        assert!(!stall.is_stalled());
+    }
+}
