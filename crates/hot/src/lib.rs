@@ -16,6 +16,7 @@ pub mod layout;
 pub mod ledger;
 pub mod machine;
 pub mod options;
+pub mod service;
 pub mod tracker;
 
 pub use engine::{ActivePage, Engine, State, Step, Usage};

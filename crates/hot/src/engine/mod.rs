@@ -328,6 +328,11 @@ impl Engine {
         }
     }
 
+    /// Changes the share of one processor that tracking and collapsing may take, in millionths.
+    pub fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
+        self.pace.set_share(cpu_ppm);
+    }
+
     /// Goes on tracking if it had settled.
     pub fn resume(&mut self) {
         if self.state == State::Settled {

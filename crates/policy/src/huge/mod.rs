@@ -8,11 +8,13 @@
 //! |---|---|
 //! | [`decide`] | what happens to a range: [`Decision`] for each, within the limits of [`Settings`] and [`Situation`] |
 //! | [`pace`] | when the next round may run, so that tracking keeps to its share of a processor |
+//! | [`shares`] | how a budget is divided among processes |
 //! | [`stall`] | whether collapsing has become too slow to go on |
 //! | [`window`] | how long a round should watch |
 
 pub mod decide;
 pub mod pace;
+pub mod shares;
 pub mod stall;
 pub mod window;
 

@@ -16,6 +16,11 @@ impl Pace {
         Pace { share_ppm: share_ppm.clamp(1, 1_000_000), burst_ns, credit_ns: burst_ns.min(i64::MAX as u64) as i64, last_ns: now_ns }
     }
 
+    /// Changes the share; what was earned or owed stays.
+    pub fn set_share(&mut self, share_ppm: u64) {
+        self.share_ppm = share_ppm.clamp(1, 1_000_000);
+    }
+
     /// Pays for work that took `cpu_ns`.
     pub fn spend(&mut self, cpu_ns: u64) {
         self.credit_ns = self.credit_ns.saturating_sub(cpu_ns.min(i64::MAX as u64) as i64);

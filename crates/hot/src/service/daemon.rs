@@ -1,0 +1,520 @@
+//! The daemon: one thread that answers the socket and, in between, steps whatever process is due.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use hiroma_kernel::notify::{self, monotonic_ns};
+use hiroma_policy::huge::shares::{Shares, Use};
+use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, connect, listen, socket_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use zerocopy::IntoBytes;
+
+use super::protocol::{Header, Kind, Mode, Outcome, PAGES_MAX, Registration, VERSION, cut, receive, refuse, send};
+use super::watch::{Open, Watch};
+use crate::error::HotError;
+
+use super::notice::Notice;
+
+/// Connections at a time.
+const CONNECTIONS_MAX: usize = 512;
+/// Ranges that a process gives up in one round of shares: splitting and making 16 takes some ten milliseconds.
+const SHARE_STEP: u64 = 16;
+/// How often shares are looked at.
+const SHARES_INTERVAL_NS: u64 = 500_000_000;
+/// A call of a function of a program that takes longer is reported: it was asked to keep to 0.5 ms.
+const CALL_NS_MAX: u64 = 100_000_000;
+
+/// Where messages for people go.
+pub type Log = Box<dyn FnMut(&str)>;
+
+/// How to serve.
+pub struct ServiceOptions {
+    /// The socket.
+    pub path: PathBuf,
+    /// Ranges of 2 MiB that may be huge for all processes together.
+    pub budget_ranges: u64,
+    /// Share of one processor for all tracking together, in millionths.
+    pub cpu_ppm: u64,
+    pub log: Log,
+}
+
+/// Why the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("another daemon serves {} already: processes can register with it, or stop it first", .0.display())]
+    Taken(PathBuf),
+    #[error("{} is there and is no socket: remove it, or choose another with --socket", .0.display())]
+    NoSocket(PathBuf),
+    #[error("cannot listen on {}: {source}", .path.display())]
+    Listen { path: PathBuf, source: io::Error },
+}
+
+/// The daemon.
+pub struct Daemon {
+    options: ServiceOptions,
+    open: Open,
+    listener: OwnedFd,
+    /// Held as long as the daemon lives; the file stays, since removing it would let two daemons hold "the" lock.
+    _lock: File,
+    peers: BTreeMap<u64, Peer>,
+    next_id: u64,
+    shares: Shares,
+    shares_at_ns: u64,
+}
+
+/// A connection, and the process that is registered through it.
+struct Peer {
+    socket: OwnedFd,
+    credentials: UCred,
+    member: Option<Member>,
+}
+
+struct Member {
+    pid: u32,
+    pidfd: OwnedFd,
+    wish: Registration,
+    event: Option<OwnedFd>,
+    watch: Box<dyn Watch>,
+    notice: Notice,
+    next_ns: u64,
+    share: u64,
+    outcome: Outcome,
+    signals: u64,
+}
+
+/// Why a peer is let go.
+enum Leaves {
+    /// It closed the connection, or ended.
+    Itself,
+    /// For this reason.
+    Because(String),
+}
+
+impl Daemon {
+    /// Listens. A socket that a daemon left behind when it was killed is replaced.
+    pub fn start(options: ServiceOptions, open: Open) -> Result<Daemon, ServeError> {
+        let path = options.path.clone();
+        let failed = |source: io::Error| ServeError::Listen { path: path.clone(), source };
+        let mut lock_path = path.clone().into_os_string();
+        lock_path.push(".lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(ServeError::Taken(path)),
+            other => other.map_err(|errno| failed(errno.into()))?,
+        }
+        match fs::symlink_metadata(&path) {
+            Ok(found) if !found.file_type().is_socket() => return Err(ServeError::NoSocket(path)),
+            Ok(_) if answers(&path) => return Err(ServeError::Taken(path)),
+            Ok(_) => fs::remove_file(&path).map_err(failed)?,
+            Err(_) => {}
+        }
+        let listener = bound(&path).map_err(failed)?;
+        let shares = Shares::new(SHARE_STEP);
+        Ok(Daemon { options, open, listener, _lock: lock, peers: BTreeMap::new(), next_id: 0, shares, shares_at_ns: 0 })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// Serves until `stop` is readable.
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        loop {
+            let now = monotonic_ns();
+            self.step_members(now);
+            let wait_ns = self.next_ns().saturating_sub(monotonic_ns()).min(60_000_000_000);
+            let timeout = Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
+            let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            let mut ids = Vec::new();
+            for (&id, peer) in &self.peers {
+                fds.push(PollFd::new(&peer.socket, PollFlags::IN));
+                ids.push(id);
+                if let Some(member) = &peer.member {
+                    fds.push(PollFd::new(&member.pidfd, PollFlags::IN));
+                    ids.push(id);
+                }
+            }
+            match poll(&mut fds, Some(&timeout)) {
+                Err(Errno::INTR) => continue,
+                other => drop(other?),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[0] {
+                return Ok(());
+            }
+            if ready[1] {
+                self.accept();
+            }
+            let mut ready_ids: Vec<u64> = ids.into_iter().zip(&ready[2..]).filter(|&(_, &ready)| ready).map(|(id, _)| id).collect();
+            ready_ids.dedup();
+            for id in ready_ids {
+                self.answer(id);
+            }
+        }
+    }
+
+    fn log(&mut self, line: &str) {
+        (self.options.log)(line);
+    }
+
+    fn accept(&mut self) {
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let Ok(credentials) = socket_peercred(&socket) else { return };
+        if self.peers.len() >= CONNECTIONS_MAX {
+            let _ = refuse(&socket, Errno::USERS, &format!("{CONNECTIONS_MAX} processes are connected already"));
+            return;
+        }
+        self.next_id += 1;
+        self.peers.insert(self.next_id, Peer { socket, credentials, member: None });
+    }
+
+    /// Answers everything that a peer has asked.
+    fn answer(&mut self, id: u64) {
+        loop {
+            let Some(peer) = self.peers.get(&id) else { return };
+            if peer.member.as_ref().is_some_and(|member| has_ended(&member.pidfd)) {
+                return self.let_go(id, Leaves::Itself);
+            }
+            let header = match receive(peer.socket.as_fd(), &mut []) {
+                Ok((header, _, _)) => header,
+                Err(Errno::WOULDBLOCK) => return,
+                Err(Errno::PROTO) => {
+                    let _ = refuse(&peer.socket, Errno::PROTO, "this is not a message of ours");
+                    return self.let_go(id, Leaves::Because("it sent nonsense".to_owned()));
+                }
+                Err(_) => return self.let_go(id, Leaves::Itself),
+            };
+            if let Err(errno) = self.answer_one(id, &header) {
+                // It does not take its answers: waiting for it would keep all others waiting.
+                return self.let_go(id, Leaves::Because(format!("it does not take its answers: {}", io::Error::from(errno))));
+            }
+        }
+    }
+
+    fn answer_one(&mut self, id: u64, header: &Header) -> Result<(), Errno> {
+        let now = monotonic_ns();
+        if header.version != VERSION {
+            let socket = &self.peers[&id].socket;
+            let text = format!("this daemon speaks version {VERSION} and not {}: install one Hiroma", header.version);
+            return refuse(socket, Errno::PROTONOSUPPORT, &text);
+        }
+        match Kind::of(header.kind) {
+            Some(Kind::Register) => {
+                let answer = self.register(id, header);
+                let peer = &self.peers[&id];
+                match (answer, &peer.member) {
+                    (Ok(()), Some(member)) => {
+                        let backend = member.watch.backend();
+                        let welcome = Header::new(Kind::Welcome, [member.share, 0, 0, 0, 0, 0]);
+                        send(peer.socket.as_fd(), &welcome, cut(&backend).as_bytes(), member.event.as_ref().map(AsFd::as_fd))?;
+                        let line = format!("process {} registered, tracked by {backend}", member.pid);
+                        self.log(&line);
+                        Ok(())
+                    }
+                    (Err((errno, reason)), _) => {
+                        refuse(&peer.socket, errno, &reason)?;
+                        let line = format!("process {} was refused: {reason}", peer.credentials.pid.as_raw_nonzero());
+                        self.log(&line);
+                        Ok(())
+                    }
+                    (Ok(()), None) => refuse(&peer.socket, Errno::INVAL, "not registered"),
+                }
+            }
+            Some(Kind::Fetch) => {
+                let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+                let Some(member) = &mut peer.member else { return refuse(&peer.socket, Errno::INVAL, "register first") };
+                let most = usize::try_from(header.args[0]).unwrap_or(PAGES_MAX).min(PAGES_MAX);
+                let (pages, left) = member.notice.take(most, now);
+                let answer = Header::new(Kind::Pages, [pages.len() as u64, left as u64, member.may_collapse(), 0, 0, 0]);
+                send(peer.socket.as_fd(), &answer, pages.as_bytes(), None)
+            }
+            Some(Kind::Handled) => self.handled(id, &Outcome::from_header(header)),
+            Some(Kind::Status) => {
+                let text = self.status();
+                send(self.peers[&id].socket.as_fd(), &Header::new(Kind::Text, [0; 6]), cut(&text).as_bytes(), None)
+            }
+            _ => refuse(&self.peers[&id].socket, Errno::INVAL, &format!("{} is not a request", header.kind)),
+        }
+    }
+
+    fn handled(&mut self, id: u64, outcome: &Outcome) -> Result<(), Errno> {
+        let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
+        let Some(member) = &mut peer.member else { return refuse(&peer.socket, Errno::INVAL, "register first") };
+        member.notice.handled();
+        let sum = &mut member.outcome;
+        sum.collapsed = sum.collapsed.saturating_add(outcome.collapsed);
+        sum.compacted = sum.compacted.saturating_add(outcome.compacted);
+        sum.left = sum.left.saturating_add(outcome.left);
+        sum.failed = sum.failed.saturating_add(outcome.failed);
+        sum.call_ns_max = sum.call_ns_max.max(outcome.call_ns_max);
+        let pid = member.pid;
+        send(peer.socket.as_fd(), &Header::new(Kind::Done, [0; 6]), &[], None)?;
+        if outcome.call_ns_max > CALL_NS_MAX {
+            let ms = outcome.call_ns_max / 1_000_000;
+            self.log(&format!("process {pid}: a function of it took {ms} ms where it was asked for 0.5 ms"));
+        }
+        Ok(())
+    }
+
+    /// Registers who asks, or another process for him.
+    fn register(&mut self, id: u64, header: &Header) -> Result<(), (Errno, String)> {
+        let wish = Registration::from_header(header).map_err(|reason| (Errno::INVAL, reason))?;
+        let peer = &self.peers[&id];
+        if peer.member.is_some() {
+            return Err((Errno::ALREADY, "this connection is registered already".to_owned()));
+        }
+        let pid = permitted(&peer.credentials, &wish)?;
+        if self.peers.values().filter_map(|peer| peer.member.as_ref()).any(|member| member.pid == pid) {
+            return Err((Errno::BUSY, format!("process {pid} is registered already")));
+        }
+        let gone = |_| (Errno::SRCH, format!("process {pid} has ended"));
+        let pidfd = pidfd_open(pid_of(pid).map_err(gone)?, PidfdFlags::empty()).map_err(gone)?;
+        let event = match wish.eventfd {
+            true => Some(
+                eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                    .map_err(|errno| (errno, format!("no eventfd: {}", io::Error::from(errno))))?,
+            ),
+            false => None,
+        };
+        let watch = (self.open)(&Registration { pid, ..wish }).map_err(|error| (errno_of(&error), error.to_string()))?;
+        let now = monotonic_ns();
+        let member = Member {
+            pid,
+            pidfd,
+            wish,
+            event,
+            watch,
+            notice: Notice::new(wish.pages_min as usize),
+            next_ns: now,
+            share: 0,
+            outcome: Outcome::default(),
+            signals: 0,
+        };
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.member = Some(member);
+        }
+        self.share_out(now);
+        Ok(())
+    }
+
+    /// Ends a connection, and with it the watch.
+    fn let_go(&mut self, id: u64, why: Leaves) {
+        let Some(peer) = self.peers.remove(&id) else { return };
+        if let Some(member) = &peer.member {
+            let line = match why {
+                Leaves::Itself if has_ended(&member.pidfd) => format!("process {} has ended", member.pid),
+                Leaves::Itself => format!("process {} has left", member.pid),
+                Leaves::Because(reason) => format!("process {} is let go: {reason}", member.pid),
+            };
+            self.log(&line);
+            drop(peer);
+            self.share_out(monotonic_ns());
+        }
+    }
+
+    /// Steps whoever is due, and tells processes what there is to tell.
+    fn step_members(&mut self, now: u64) {
+        let mut over: Vec<(u64, Leaves)> = Vec::new();
+        let mut lines = Vec::new();
+        for (&id, peer) in &mut self.peers {
+            let Some(member) = &mut peer.member else { continue };
+            if member.next_ns <= now {
+                match member.watch.step(now) {
+                    Ok((next_ns, new)) => {
+                        member.next_ns = next_ns;
+                        if new {
+                            member.notice.offer(&member.watch.active_pages(), now);
+                        }
+                    }
+                    Err(reason) => {
+                        over.push((id, Leaves::Because(reason)));
+                        continue;
+                    }
+                }
+            }
+            member.tell();
+            if let Some(seconds) = member.notice.overdue_s(now) {
+                lines.push(format!("process {} has been handling pages for {seconds} s: a function of it blocks", member.pid));
+            }
+        }
+        lines.iter().for_each(|line| self.log(line));
+        for (id, why) in over {
+            self.let_go(id, why);
+        }
+        if now >= self.shares_at_ns {
+            self.share_out(now);
+        }
+    }
+
+    /// Divides the budget and the processor time anew.
+    fn share_out(&mut self, now: u64) {
+        self.shares_at_ns = now + SHARES_INTERVAL_NS;
+        let uses: Vec<(u64, Use)> = self.members().map(|(id, member)| (id, member.use_of_huge_pages())).collect();
+        let cpu_ppm = self.options.cpu_ppm / (uses.len() as u64).max(1);
+        for (id, share) in self.shares.round(self.options.budget_ranges, &uses) {
+            let Some(member) = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut()) else { continue };
+            let most = if member.wish.budget_bytes == 0 { u64::MAX } else { member.wish.budget_bytes / EXTENT as u64 };
+            member.share = share.min(most);
+            member.watch.set_budget_ranges(if member.wish.mode == Mode::Managed { member.share } else { 0 });
+            member.watch.set_cpu_ppm(cpu_ppm.max(1));
+        }
+    }
+
+    fn members(&self) -> impl Iterator<Item = (u64, &Member)> {
+        self.peers.iter().filter_map(|(&id, peer)| Some((id, peer.member.as_ref()?)))
+    }
+
+    /// When something is due next.
+    fn next_ns(&self) -> u64 {
+        let due = |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
+        self.members().map(|(_, member)| due(member).min(self.shares_at_ns)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Who is registered, in words.
+    fn status(&self) -> String {
+        let mib = |ranges: u64| ranges * (EXTENT as u64 >> 20);
+        let mut text = format!("budget {} MiB, {} processes\n", mib(self.options.budget_ranges), self.members().count());
+        for (_, member) in self.members() {
+            let used = member.use_of_huge_pages();
+            let mode = if member.wish.mode == Mode::Managed { "managed" } else { "notified" };
+            let _ = writeln!(
+                text,
+                "process {}: {mode}, tracked by {}, share {} MiB, {} MiB huge in use, {} MiB huge idle, {} MiB wanted; \
+                 {} signals, {} pages wait; it made {} ranges huge, moved the objects of {}, left {}, failed with {}",
+                member.pid,
+                member.watch.backend(),
+                mib(member.share),
+                mib(used.active),
+                mib(used.idle),
+                mib(used.wanted),
+                member.signals,
+                member.notice.waiting(),
+                member.outcome.collapsed,
+                member.outcome.compacted,
+                member.outcome.left,
+                member.outcome.failed
+            );
+        }
+        text
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.options.path);
+    }
+}
+
+impl Member {
+    /// Ranges that a process which is merely told may still make huge itself.
+    fn may_collapse(&self) -> u64 {
+        match self.wish.mode {
+            Mode::Managed => 0,
+            Mode::Notified => self.share.saturating_sub(self.outcome.collapsed),
+        }
+    }
+
+    /// What the daemon made huge, or the process by its own account.
+    fn use_of_huge_pages(&self) -> Use {
+        match self.wish.mode {
+            Mode::Managed => self.watch.use_of_huge_pages(),
+            Mode::Notified => Use { active: self.outcome.collapsed, wanted: self.notice.waiting_ranges(PAGES_PER_EXTENT / 4), idle: 0 },
+        }
+    }
+
+    /// Sends the signal and fills the eventfd, if there is something new.
+    fn tell(&mut self) {
+        let Some(count) = self.notice.due() else { return };
+        let mut told = false;
+        if let Some(event) = &self.event {
+            told |= rustix::io::write(event, &count.to_ne_bytes()).is_ok();
+        }
+        // A process that has become another program (exec) has no handler any more, and the signal would end it.
+        if self.wish.signal != 0 && catches(self.pid, self.wish.signal) {
+            told |= notify::queue(self.pidfd.as_fd(), self.wish.signal, count).is_ok();
+        }
+        if told {
+            self.notice.announced();
+            self.signals += 1;
+        }
+    }
+}
+
+/// Whom the wish is about, if who asks may have it: himself; or, without a signal, a process of the same user; root: any.
+fn permitted(credentials: &UCred, wish: &Registration) -> Result<u32, (Errno, String)> {
+    let own = credentials.pid.as_raw_nonzero().get() as u32;
+    if wish.pid == 0 || wish.pid == own {
+        return Ok(own);
+    }
+    if wish.signal != 0 {
+        return Err((
+            Errno::PERM,
+            format!("signals go only to who asks: process {} cannot be registered with one by process {own}", wish.pid),
+        ));
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", wish.pid));
+    let status = status.map_err(|_| (Errno::SRCH, format!("there is no process {}", wish.pid)))?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    let same = uids.split_whitespace().all(|uid| uid.parse() == Ok(credentials.uid.as_raw()));
+    if same || credentials.uid.is_root() {
+        return Ok(wish.pid);
+    }
+    Err((Errno::PERM, format!("process {} belongs to another user: only root may register it", wish.pid)))
+}
+
+fn pid_of(pid: u32) -> Result<Pid, Errno> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
+}
+
+/// Whether a process has a handler for a signal (`SigCgt` in `/proc/PID/status`).
+fn catches(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+}
+
+fn errno_of(error: &HotError) -> Errno {
+    match error {
+        HotError::Gone { .. } | HotError::NoProcess { .. } => Errno::SRCH,
+        HotError::NotPermitted { .. } => Errno::PERM,
+        HotError::Managed { .. } => Errno::BUSY,
+        HotError::NoBackend { .. } | HotError::Backend { .. } | HotError::NoHugePages { .. } => Errno::NOSYS,
+        _ => Errno::IO,
+    }
+}
+
+/// Whether somebody listens there without holding the lock: the lock file was removed.
+fn answers(path: &Path) -> bool {
+    let attempt = || -> Result<(), Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    attempt().is_ok()
+}
+
+/// A listening socket at `path`. Everybody may connect to root's (who may do what is decided by credentials), only the user to his own.
+fn bound(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    listen(&listener, 64)?;
+    Ok(listener)
+}

@@ -1,0 +1,228 @@
+//! What a process is told about its active pages, and when.
+//!
+//! Pages wait here until they are fetched, so a signal that is late, or comes while an earlier one is being handled, loses nothing. A range
+//! that was reported is reported again only when it has become much hotter or some time has passed: what the process left alone once
+//! need not be said with every pass.
+
+use std::collections::BTreeMap;
+
+use hiroma_units::EXTENT;
+
+use super::protocol::Page;
+
+/// A range that was reported is not reported again for so long …
+const QUIET_NS: u64 = 10_000_000_000;
+/// … unless so many more of its pages are active: a sixteenth.
+const MUCH_MORE_PAGES: usize = 32;
+/// A process that has been handling pages for longer is said to be stuck.
+const OVERDUE_NS: u64 = 10_000_000_000;
+
+fn range_of(page: &Page) -> u64 {
+    page.address / EXTENT as u64
+}
+
+/// The notices of one process.
+#[derive(Debug)]
+pub struct Notice {
+    pages_min: usize,
+    /// By address.
+    waiting: Vec<Page>,
+    /// A signal was sent, and nothing was fetched since.
+    announced: bool,
+    handling_since_ns: Option<u64>,
+    overdue_said: bool,
+    reported: BTreeMap<u64, Reported>,
+}
+
+#[derive(Debug)]
+struct Reported {
+    pages: usize,
+    at_ns: u64,
+}
+
+impl Notice {
+    /// The process is told when at least `pages_min` pages are active.
+    pub fn new(pages_min: usize) -> Notice {
+        Notice {
+            pages_min: pages_min.max(1),
+            waiting: Vec::new(),
+            announced: false,
+            handling_since_ns: None,
+            overdue_said: false,
+            reported: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the active pages of a pass (by address), which replace those of the last. Returns how many the process has to be told of.
+    pub fn offer(&mut self, pages: &[Page], now_ns: u64) -> Option<u64> {
+        self.reported.retain(|_, reported| now_ns.saturating_sub(reported.at_ns) < QUIET_NS);
+        self.waiting.clear();
+        for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
+            let known = self.reported.get(&range_of(&range[0])).map_or(0, |reported| reported.pages + MUCH_MORE_PAGES);
+            if range.len() > known {
+                self.waiting.extend_from_slice(range);
+            }
+        }
+        self.due()
+    }
+
+    /// How many pages the process has to be told of, if it has not been and there are enough.
+    pub fn due(&self) -> Option<u64> {
+        let quiet = self.announced || self.handling_since_ns.is_some();
+        (!quiet && self.waiting.len() >= self.pages_min).then_some(self.waiting.len() as u64)
+    }
+
+    /// The process was told.
+    pub fn announced(&mut self) {
+        self.announced = true;
+    }
+
+    /// Hands out at most `most` pages, the hottest ranges' first come by address; a range is cut only if it does not fit alone. Returns
+    /// them and how many are left.
+    pub fn take(&mut self, most: usize, now_ns: u64) -> (Vec<Page>, usize) {
+        let mut end = most.min(self.waiting.len());
+        if end < self.waiting.len() && end > 0 {
+            let cut = range_of(&self.waiting[end]);
+            let begin = self.waiting[..end].partition_point(|page| range_of(page) < cut);
+            if begin > 0 {
+                end = begin;
+            }
+        }
+        let taken: Vec<Page> = self.waiting.drain(..end).collect();
+        for range in taken.chunk_by(|a, b| range_of(a) == range_of(b)) {
+            let reported = self.reported.entry(range_of(&range[0])).or_insert(Reported { pages: 0, at_ns: now_ns });
+            // What was cut comes in several pieces.
+            *reported =
+                Reported { pages: if reported.at_ns == now_ns { reported.pages + range.len() } else { range.len() }, at_ns: now_ns };
+        }
+        self.announced = false;
+        if !taken.is_empty() && self.handling_since_ns.is_none() {
+            self.handling_since_ns = Some(now_ns);
+        }
+        (taken, self.waiting.len())
+    }
+
+    /// The process has done what it wanted with what it fetched.
+    pub fn handled(&mut self) {
+        self.handling_since_ns = None;
+        self.overdue_said = false;
+    }
+
+    /// Seconds for which the process has been handling pages, if that is too long; said once.
+    pub fn overdue_s(&mut self, now_ns: u64) -> Option<u64> {
+        let passed = now_ns.saturating_sub(self.handling_since_ns?);
+        if passed < OVERDUE_NS || self.overdue_said {
+            return None;
+        }
+        self.overdue_said = true;
+        Some(passed / 1_000_000_000)
+    }
+
+    /// When [`Notice::overdue_s`] has to be asked again.
+    pub fn overdue_at_ns(&self) -> Option<u64> {
+        self.handling_since_ns.filter(|_| !self.overdue_said).map(|since| since.saturating_add(OVERDUE_NS))
+    }
+
+    /// Pages that wait to be fetched.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Ranges among them with at least `pages` active pages.
+    pub fn waiting_ranges(&self, pages: usize) -> u64 {
+        self.waiting.chunk_by(|a, b| range_of(a) == range_of(b)).filter(|range| range.len() >= pages).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn page(range: u64, number: u64) -> Page {
+        Page { address: range * EXTENT as u64 + number * 4096, count: 3, reserved: 0 }
+    }
+
+    fn pages(range: u64, count: u64) -> Vec<Page> {
+        (0..count).map(|number| page(range, number)).collect()
+    }
+
+    #[test]
+    fn one_signal_until_it_is_fetched_and_none_while_it_is_handled() {
+        let mut notice = Notice::new(3);
+        assert_eq!(notice.offer(&pages(1, 2), 0), None);
+        assert_eq!(notice.offer(&pages(1, 3), 0), Some(3));
+        notice.announced();
+        assert_eq!(notice.offer(&pages(1, 4), S), None);
+        let (taken, left) = notice.take(100, 2 * S);
+        assert_eq!((taken.len(), left), (4, 0));
+        // What comes up meanwhile is not lost: it waits until the process is done.
+        assert_eq!(notice.offer(&pages(2, 9), 3 * S), None);
+        notice.handled();
+        assert_eq!(notice.due(), Some(9));
+    }
+
+    #[test]
+    fn what_was_left_alone_is_not_repeated_until_later_or_much_hotter() {
+        let mut notice = Notice::new(1);
+        notice.offer(&pages(1, 100), 0);
+        notice.take(1000, 0);
+        notice.handled();
+        assert_eq!(notice.offer(&pages(1, 110), S), None);
+        assert_eq!(notice.offer(&pages(1, 140), S), Some(140));
+        assert_eq!(notice.offer(&pages(1, 100), S + QUIET_NS), Some(100));
+    }
+
+    #[test]
+    fn a_small_buffer_gets_whole_ranges_where_they_fit() {
+        let mut notice = Notice::new(1);
+        let all = [pages(1, 10), pages(2, 10), pages(3, 30)].concat();
+        notice.offer(&all, 0);
+        assert_eq!(notice.take(15, 0).0, pages(1, 10));
+        assert_eq!(notice.take(25, 0).0, pages(2, 10));
+        // The third fits nowhere: it comes in pieces.
+        assert_eq!(notice.take(25, 0), (all[20..45].to_vec(), 5));
+        assert_eq!(notice.take(0, 0), (vec![], 5));
+        assert_eq!(notice.take(usize::MAX, 0), (all[45..].to_vec(), 0));
+        notice.handled();
+        assert_eq!(notice.offer(&pages(3, 30), S), None);
+    }
+
+    #[test]
+    fn a_process_that_does_not_come_back_is_noticed_once() {
+        let mut notice = Notice::new(1);
+        notice.offer(&pages(1, 1), 0);
+        assert_eq!(notice.overdue_at_ns(), None);
+        notice.take(1, S);
+        assert_eq!(notice.overdue_at_ns(), Some(S + OVERDUE_NS));
+        assert_eq!(notice.overdue_s(2 * S), None);
+        assert_eq!(notice.overdue_s(20 * S), Some(19));
+        assert_eq!(notice.overdue_s(30 * S), None);
+        notice.handled();
+        assert_eq!(notice.overdue_at_ns(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_page_is_handed_out_once_whatever_the_buffer(
+            counts in proptest::collection::vec(1u64..60, 1..12), buffers in proptest::collection::vec(1usize..100, 1..6),
+        ) {
+            let all: Vec<Page> = counts.iter().enumerate().flat_map(|(range, &count)| pages(range as u64 * 3, count)).collect();
+            let mut notice = Notice::new(1);
+            notice.offer(&all, 5);
+            let (mut seen, mut turn) = (Vec::new(), 0);
+            while notice.waiting() > 0 {
+                let (taken, left) = notice.take(buffers[turn % buffers.len()], 5);
+                prop_assert!(!taken.is_empty());
+                seen.extend(taken);
+                prop_assert_eq!(left, all.len() - seen.len());
+                turn += 1;
+            }
+            prop_assert_eq!(seen, all.clone());
+            notice.handled();
+            prop_assert_eq!(notice.offer(&all, 6), None);
+        }
+    }
+}

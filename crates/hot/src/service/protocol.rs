@@ -1,0 +1,299 @@
+//! Messages between a process and the daemon.
+//!
+//! A `SOCK_SEQPACKET` socket keeps messages apart: each is a [`Header`] and what follows from its kind. Numbers are in the machine's
+//! own order, since both ends are on one machine. Sending and receiving never allocate, so that they can be used in a signal handler.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
+    sendmsg,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// First word of every message.
+pub const MAGIC: u32 = 0x4850_5331;
+/// Of this description. A daemon refuses others.
+pub const VERSION: u16 = 1;
+/// Most pages in one message.
+pub const PAGES_MAX: usize = 2048;
+/// Longest text in a message, bytes.
+pub const TEXT_MAX: usize = 16 << 10;
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Kind {
+    /// To the daemon: track me. Arguments: see [`Registration`].
+    Register = 1,
+    /// To the daemon: my active pages, at most `args[0]`.
+    Fetch = 2,
+    /// To the daemon: what was done with them. Arguments: see [`Outcome`].
+    Handled = 3,
+    /// To the daemon: who is registered. Anybody may ask.
+    Status = 4,
+    /// From the daemon: registered. An eventfd comes along if wanted. `args[0]`: the share in ranges of 2 MiB; the backend's name follows.
+    Welcome = 16,
+    /// From the daemon: `args[0]` pages follow, `args[1]` are left, `args[2]` ranges of 2 MiB may still be made huge.
+    Pages = 17,
+    /// From the daemon: done.
+    Done = 18,
+    /// From the daemon: no. `args[0]` is an errno; the reason follows as text.
+    Refused = 19,
+    /// From the daemon: a text follows.
+    Text = 20,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn of(number: u16) -> Option<Kind> {
+        use Kind::{Done, Fetch, Handled, Pages, Refused, Register, Status, Text, Welcome};
+        [Register, Fetch, Handled, Status, Welcome, Pages, Done, Refused, Text].into_iter().find(|&kind| kind as u16 == number)
+    }
+}
+
+/// Beginning of every message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Header {
+    pub magic: u32,
+    pub version: u16,
+    pub kind: u16,
+    pub args: [u64; 6],
+}
+
+impl Header {
+    /// A message of `kind`.
+    pub fn new(kind: Kind, args: [u64; 6]) -> Header {
+        Header { magic: MAGIC, version: VERSION, kind: kind as u16, args }
+    }
+
+    /// A header without meaning, to receive into.
+    pub fn empty() -> Header {
+        Header { magic: 0, version: 0, kind: 0, args: [0; 6] }
+    }
+}
+
+/// An active page: also the C structure `hps_page`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Page {
+    /// Its first byte.
+    pub address: u64,
+    /// In how many windows it was touched, with decay.
+    pub count: u32,
+    pub reserved: u32,
+}
+
+/// Who makes pages huge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// The process: it is told of all its active pages, and decides.
+    Notified,
+    /// The daemon: it makes hot ranges huge itself, and the process is told of active pages in ranges with too few of them.
+    Managed,
+}
+
+/// What a process wishes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Registration {
+    /// Whom to track; 0: who asks.
+    pub pid: u32,
+    pub mode: Mode,
+    /// Real-time signal to send; 0: none.
+    pub signal: i32,
+    /// Whether an eventfd is wanted.
+    pub eventfd: bool,
+    /// Count from which a page is active; 0: the daemon's rule.
+    pub count_min: u32,
+    /// Active pages from which the process is told; at least 1.
+    pub pages_min: u32,
+    /// Most bytes that may be made huge for the process; 0: its share.
+    pub budget_bytes: u64,
+}
+
+impl Registration {
+    /// As a message.
+    pub fn to_header(self) -> Header {
+        let mode = match self.mode {
+            Mode::Notified => 0,
+            Mode::Managed => 1,
+        };
+        let flags = mode | u64::from(self.eventfd) << 1;
+        let counts = u64::from(self.count_min) << 32 | u64::from(self.pages_min);
+        Header::new(Kind::Register, [self.pid.into(), flags, u64::from(self.signal as u32), counts, self.budget_bytes, 0])
+    }
+
+    /// From a message; the reason if it makes no sense.
+    pub fn from_header(header: &Header) -> Result<Registration, String> {
+        let [pid, flags, signal, counts, budget_bytes, _] = header.args;
+        if flags > 3 {
+            return Err(format!("flags {flags:#x} are of a later version"));
+        }
+        let pid =
+            u32::try_from(pid).ok().filter(|&pid| pid <= i32::MAX as u32).ok_or_else(|| format!("{pid} is not the number of a process"))?;
+        let (first, last) = hiroma_kernel::notify::realtime_signals();
+        let signal = i32::try_from(signal)
+            .ok()
+            .filter(|&signal| signal == 0 || (first..=last).contains(&signal))
+            .ok_or_else(|| format!("signal {signal} is not one of the real-time signals {first} to {last}"))?;
+        Ok(Registration {
+            pid,
+            mode: if flags & 1 == 0 { Mode::Notified } else { Mode::Managed },
+            signal,
+            eventfd: flags & 2 != 0,
+            count_min: (counts >> 32) as u32,
+            pages_min: (counts as u32).max(1),
+            budget_bytes,
+        })
+    }
+}
+
+/// What a process did with what it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// Ranges of 2 MiB made huge in place.
+    pub collapsed: u64,
+    /// Ranges whose objects were moved.
+    pub compacted: u64,
+    /// Ranges left alone.
+    pub left: u64,
+    /// Ranges for which one of these failed.
+    pub failed: u64,
+    /// Longest call of a function of the program, ns.
+    pub call_ns_max: u64,
+}
+
+impl Outcome {
+    /// As a message.
+    pub fn to_header(self) -> Header {
+        Header::new(Kind::Handled, [self.collapsed, self.compacted, self.left, self.failed, self.call_ns_max, 0])
+    }
+
+    /// From a message.
+    pub fn from_header(header: &Header) -> Outcome {
+        let [collapsed, compacted, left, failed, call_ns_max, _] = header.args;
+        Outcome { collapsed, compacted, left, failed, call_ns_max }
+    }
+}
+
+/// Sends a message, and a descriptor with it if there is one.
+pub fn send(socket: BorrowedFd<'_>, header: &Header, rest: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    loop {
+        match sendmsg(socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header, the length of the rest, and a descriptor
+/// if one came. `EPIPE`: the other side is gone. `EPROTO`: not a message of ours, or longer than `rest`.
+pub fn receive(socket: BorrowedFd<'_>, rest: &mut [u8]) -> Result<(Header, usize, Option<OwnedFd>), Errno> {
+    let mut header = Header::empty();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        let mut parts = [IoSliceMut::new(header.as_mut_bytes()), IoSliceMut::new(rest)];
+        match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    match got.bytes.checked_sub(size_of::<Header>()) {
+        _ if got.bytes == 0 => Err(Errno::PIPE),
+        Some(rest) if header.magic == MAGIC && !got.flags.contains(ReturnFlags::TRUNC) => Ok((header, rest, fd)),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// Refuses with an errno and a reason. A text that does not fit is cut.
+pub fn refuse(socket: &impl AsFd, errno: Errno, reason: &str) -> Result<(), Errno> {
+    let header = Header::new(Kind::Refused, [errno.raw_os_error() as u64, 0, 0, 0, 0, 0]);
+    send(socket.as_fd(), &header, cut(reason).as_bytes(), None)
+}
+
+/// As much of a text as fits in a message.
+pub fn cut(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptor_or_not_at_all() {
+        let (a, b) = pair();
+        let header = Header::new(Kind::Pages, [1, 2, 3, 4, 5, 6]);
+        send(a.as_fd(), &header, b"rest", Some(a.as_fd())).unwrap();
+        let mut rest = [0; 8];
+        let (got, len, fd) = receive(b.as_fd(), &mut rest).unwrap();
+        assert_eq!((got, &rest[..len]), (header, &b"rest"[..]));
+        assert!(fd.is_some());
+        send(a.as_fd(), &header, b"more than fits", None).unwrap();
+        assert_eq!(receive(b.as_fd(), &mut rest).unwrap_err(), Errno::PROTO);
+        rustix::io::write(&a, b"nonsense").unwrap();
+        assert_eq!(receive(b.as_fd(), &mut rest).unwrap_err(), Errno::PROTO);
+        rustix::io::write(&a, &[0; 80]).unwrap();
+        assert_eq!(receive(b.as_fd(), &mut [0; 80]).unwrap_err(), Errno::PROTO);
+        drop(a);
+        assert_eq!(receive(b.as_fd(), &mut rest).unwrap_err(), Errno::PIPE);
+    }
+
+    #[test]
+    fn absurd_wishes_are_refused_with_a_reason() {
+        let good = Registration { pid: 0, mode: Mode::Notified, signal: 0, eventfd: false, count_min: 0, pages_min: 1, budget_bytes: 0 };
+        for (at, value) in [(0, u64::MAX), (0, 1 << 31), (1, 4), (2, 9), (2, u64::MAX), (2, 65)] {
+            let mut header = good.to_header();
+            header.args[at] = value;
+            assert!(Registration::from_header(&header).is_err(), "argument {at} is {value}");
+        }
+    }
+
+    #[test]
+    fn long_reasons_are_cut_between_letters() {
+        let text = "広".repeat(TEXT_MAX);
+        assert!(cut(&text).len() <= TEXT_MAX && cut(&text).ends_with('広'));
+    }
+
+    proptest! {
+        #[test]
+        fn wishes_survive_the_way(pid in 0u32..=i32::MAX as u32, managed: bool, eventfd: bool, signal in 0i32..20, count_min: u32, pages_min in 1u32.., budget_bytes: u64) {
+            let first = hiroma_kernel::notify::realtime_signals().0;
+            let mode = if managed { Mode::Managed } else { Mode::Notified };
+            let signal = if signal == 0 { 0 } else { first + signal };
+            let wish = Registration { pid, mode, signal, eventfd, count_min, pages_min, budget_bytes };
+            prop_assert_eq!(Registration::from_header(&wish.to_header()), Ok(wish));
+        }
+
+        #[test]
+        fn no_header_breaks_the_reader(args: [u64; 6], kind: u16) {
+            let header = Header { magic: MAGIC, version: VERSION, kind, args };
+            let _ = (Registration::from_header(&header), Outcome::from_header(&header), Kind::of(kind));
+        }
+    }
+}

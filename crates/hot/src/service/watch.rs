@@ -1,0 +1,125 @@
+//! What the daemon needs of a process that it watches, and the engine behind it.
+
+use std::collections::BTreeSet;
+
+use hiroma_kernel::notify::monotonic_ns;
+use hiroma_policy::huge::shares::Use;
+use hiroma_units::{EXTENT, PAGE};
+
+use super::protocol::{Mode, Page, Registration};
+use crate::engine::{Engine, State};
+use crate::error::HotError;
+use crate::ledger::LedgerDir;
+use crate::options::Options;
+use crate::tracker::Backend;
+
+/// Why a watch is over.
+pub type Ended = String;
+
+/// A process under watch.
+pub trait Watch {
+    /// Name of the way in which it is tracked.
+    fn backend(&self) -> String;
+
+    /// Does what is due. Returns when it wants to be called again, and whether counts are new.
+    fn step(&mut self, now_ns: u64) -> Result<(u64, bool), Ended>;
+
+    /// How it uses huge pages that the daemon made.
+    fn use_of_huge_pages(&self) -> Use;
+
+    /// Changes how many ranges of 2 MiB the daemon may make huge.
+    fn set_budget_ranges(&mut self, ranges: u64);
+
+    /// Changes the share of one processor that watching may take, in millionths.
+    fn set_cpu_ppm(&mut self, cpu_ppm: u64);
+
+    /// The pages that the process is to be told of, by address.
+    fn active_pages(&self) -> Vec<Page>;
+}
+
+/// Begins to watch a process; called by the daemon when one registers.
+pub type Open = Box<dyn FnMut(&Registration) -> Result<Box<dyn Watch>, HotError>>;
+
+/// How often a process that has settled is looked at again.
+const RECHECK_NS: u64 = 5_000_000_000;
+
+/// Engines for processes that register.
+#[derive(Clone, Debug)]
+pub struct Engines {
+    /// Only this way of tracking.
+    pub backend: Option<Backend>,
+    /// Where ledgers go; none: nowhere.
+    pub ledger: Option<LedgerDir>,
+}
+
+impl Engines {
+    /// The function that the daemon calls.
+    pub fn into_open(self) -> Open {
+        Box::new(move |wish| {
+            let mut options = Options {
+                backend: self.backend,
+                ledger: self.ledger.clone(),
+                recheck_ns: Some(RECHECK_NS),
+                dry_run: wish.mode == Mode::Notified,
+                ..Options::default()
+            };
+            // What it may have is said as soon as the shares are known.
+            options.settings.budget_bytes = 0;
+            let engine = Engine::new(wish.pid, options, monotonic_ns())?;
+            Ok(Box::new(EngineWatch { engine, wish: *wish }))
+        })
+    }
+}
+
+struct EngineWatch {
+    engine: Engine,
+    wish: Registration,
+}
+
+impl Watch for EngineWatch {
+    fn backend(&self) -> String {
+        self.engine.backend().to_string()
+    }
+
+    fn step(&mut self, now_ns: u64) -> Result<(u64, bool), Ended> {
+        let step = self.engine.step(now_ns).map_err(|error| error.to_string())?;
+        match step.state {
+            State::Tracking | State::Settled => Ok((step.next_ns, step.pass_over)),
+            State::Stopped(reason) => Err(reason),
+            State::Gone => Err("it has ended".to_owned()),
+        }
+    }
+
+    fn use_of_huge_pages(&self) -> Use {
+        let usage = self.engine.usage();
+        let ranges = |bytes: u64| bytes / EXTENT as u64;
+        let active = ranges(usage.used_bytes);
+        Use { active, wanted: ranges(usage.wanted_bytes), idle: ranges(usage.huge_bytes).saturating_sub(active) }
+    }
+
+    fn set_budget_ranges(&mut self, ranges: u64) {
+        self.engine.set_budget(ranges.saturating_mul(EXTENT as u64), monotonic_ns());
+    }
+
+    fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
+        self.engine.set_cpu_ppm(cpu_ppm);
+    }
+
+    fn active_pages(&self) -> Vec<Page> {
+        let settings = self.engine.settings();
+        let regroup: BTreeSet<u64> = self.engine.regroup().map(|address| address / EXTENT as u64).collect();
+        let told = |range: u64| self.wish.mode == Mode::Notified || regroup.contains(&range);
+        let known = self.engine.heat().ranges().filter(|(range, heat)| !heat.huge && heat.windows >= settings.windows_min && told(*range));
+        let mut pages = Vec::new();
+        for (range, heat) in known {
+            let least = if self.wish.count_min == 0 { settings.hot_count(heat.windows).into() } else { self.wish.count_min };
+            let counted = heat.counts.iter().zip(0u64..).filter(|&(&count, _)| u32::from(count) >= least);
+            pages.extend(counted.map(|(&count, page)| Page {
+                address: range * EXTENT as u64 + page * PAGE as u64,
+                count: count.into(),
+                reserved: 0,
+            }));
+        }
+        pages
+    }
+}

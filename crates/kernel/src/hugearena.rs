@@ -1,0 +1,140 @@
+//! Memory for hot objects that is on huge pages from the beginning.
+//!
+//! Contract: an arena is a private mapping of its own at an address of the kernel's choice. Its bytes are the caller's to hand out;
+//! nothing here reads or writes them, except that [`HugeArena::release`] makes them zeros.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use hiroma_units::EXTENT;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Where huge pages come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// The pool that the administrator reserved (vm.nr_hugepages): cannot fail later.
+    Reserved,
+    /// Transparent huge pages, made when a part of the arena is first used.
+    Transparent,
+}
+
+/// The memory.
+pub struct HugeArena {
+    mapping: NonNull<u8>,
+    mapping_len: usize,
+    start: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+// SAFETY: the arena is a range of addresses; it hands out no references into it.
+unsafe impl Send for HugeArena {}
+// SAFETY: as above.
+unsafe impl Sync for HugeArena {}
+
+impl HugeArena {
+    /// Takes `len` bytes (a multiple of 2 MiB): from the reserved pool if that has them all, else as address space whose memory is taken
+    /// by [`HugeArena::populate`].
+    pub fn new(len: usize) -> io::Result<HugeArena> {
+        assert!(len > 0 && len % EXTENT == 0, "an arena consists of whole extents");
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        let reserved = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        if let Some(start) = unsafe { mmap_anonymous(ptr::null_mut(), len, writable, reserved) }.ok().and_then(|at| NonNull::new(at.cast()))
+        {
+            return Ok(HugeArena { mapping: start, mapping_len: len, start, len, backing: Backing::Reserved });
+        }
+        let mapping_len = len.checked_add(EXTENT).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: as above.
+        let mapping = unsafe { mmap_anonymous(ptr::null_mut(), mapping_len, writable, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
+        let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the offset is less than an extent, and the mapping is an extent longer than the arena.
+        let start = unsafe { mapping.add(mapping.as_ptr().align_offset(EXTENT)) };
+        // Only a hint: `populate` asks for the huge page itself.
+        // SAFETY: the range is ours; the advice does not change content.
+        let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        Ok(HugeArena { mapping, mapping_len, start, len, backing: Backing::Transparent })
+    }
+
+    /// First address.
+    pub fn base(&self) -> usize {
+        self.start.as_ptr().expose_provenance()
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where its huge pages come from.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    fn extent(&self, number: usize) -> *mut libc::c_void {
+        assert!(number < self.len / EXTENT, "outside the arena");
+        // SAFETY: just checked.
+        unsafe { self.start.add(number * EXTENT) }.as_ptr().cast()
+    }
+
+    /// Gives an extent its memory. `Ok(false)`: it is there, on small pages, since the kernel has no huge page for it.
+    pub fn populate(&self, number: usize) -> io::Result<bool> {
+        let at = self.extent(number);
+        // SAFETY: the extent is ours, and populating does not change content.
+        unsafe { madvise(at, EXTENT, Advice::LinuxPopulateWrite)? };
+        Ok(self.backing == Backing::Reserved || collapse(at.expose_provenance(), EXTENT).is_ok())
+    }
+
+    /// Gives the memory of an extent back. It reads as zeros until it is populated again.
+    pub fn release(&self, number: usize) -> io::Result<()> {
+        // SAFETY: the extent is ours, and the caller has nothing in it any more.
+        unsafe { madvise(self.extent(number), EXTENT, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+}
+
+impl Drop for HugeArena {
+    fn drop(&mut self) {
+        // SAFETY: nobody can use the arena any more.
+        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
+    }
+}
+
+/// Makes `len` bytes of this process's memory at `addr` huge where they stand (`MADV_COLLAPSE`, Linux 6.1). Content does not change, and
+/// addresses that are not mapped, or cannot be huge, are refused by the kernel. May be called in a signal handler.
+pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the call changes how memory is mapped, never what it holds, and nothing of what Rust knows about it.
+    let done = unsafe { libc::madvise(ptr::with_exposed_provenance_mut(addr), len, libc::MADV_COLLAPSE) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arena_is_aligned_and_its_extents_come_and_go() {
+        let arena = HugeArena::new(3 * EXTENT).unwrap();
+        assert_eq!(arena.base() % EXTENT, 0);
+        // Whether the kernel has a huge page is its affair; the memory is there either way.
+        let first = arena.populate(0).unwrap();
+        println!("{:?}, huge: {first}", arena.backing());
+        arena.populate(2).unwrap();
+        arena.release(0).unwrap();
+        arena.populate(0).unwrap();
+    }
+
+    #[test]
+    fn an_arena_that_cannot_be_is_refused_and_so_is_collapsing_what_is_not_mapped() {
+        assert!(HugeArena::new(usize::MAX / EXTENT * EXTENT).is_err());
+        assert!(collapse(0, EXTENT).is_err());
+        assert!(collapse(usize::MAX - EXTENT + 1, EXTENT).is_err());
+        assert!(collapse(3, 1).is_err());
+    }
+}

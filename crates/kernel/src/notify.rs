@@ -1,0 +1,220 @@
+//! Queued real-time signals that carry a number: sending them to another process, and taking them in this one.
+//!
+//! Contract: a function given to [`handle`] runs inside a signal handler, so it may only do what signal-safety(7) allows: no
+//! allocation, no lock that the interrupted thread may hold. errno is put back by the handler here.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The real-time signals that programs may use: first and last.
+pub fn realtime_signals() -> (i32, i32) {
+    (libc::SIGRTMIN(), libc::SIGRTMAX())
+}
+
+/// `siginfo_t` as far as a queued signal fills it (Linux, 64 bit).
+#[repr(C)]
+struct QueuedInfo {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    pid: i32,
+    uid: u32,
+    value: u64,
+    rest: [u64; 12],
+}
+
+const _: () = assert!(size_of::<QueuedInfo>() == size_of::<libc::siginfo_t>());
+
+/// Queues `signal` with `value` for the process of `pidfd` (Linux 5.1), as sigqueue(3) does by number. EAGAIN: its queue is full.
+/// EPERM: it belongs to somebody else. ESRCH: it has ended.
+pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
+    let info = QueuedInfo {
+        signal,
+        errno: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        pid: rustix::process::getpid().as_raw_pid(),
+        uid: rustix::process::getuid().as_raw(),
+        value,
+        rest: [0; 12],
+    };
+    // SAFETY: the descriptor is open, and `info` is a whole siginfo_t that the kernel only reads.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, &raw const info, 0) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The function that the handler calls; 0: none.
+static ACTION: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_signal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: errno is a variable of this thread, valid as long as the thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    let action = ACTION.load(Ordering::Acquire);
+    if action != 0 {
+        // SAFETY: only `handle` writes a value other than 0, and that is a function of this type.
+        let action = unsafe { mem::transmute::<usize, fn(u64)>(action) };
+        // SAFETY: the kernel hands the handler a siginfo_t of its own.
+        action(unsafe { (*info.cast::<QueuedInfo>()).value });
+    }
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+/// What a signal did before [`handle`]; put back when this goes.
+pub struct Handled {
+    signal: i32,
+    before: libc::sigaction,
+}
+
+/// Has `action` called with the value of each `signal` that comes, in a handler, in whichever thread it comes to. One signal at a time can
+/// be handled in a process. A signal that has a handler already is refused with EBUSY.
+pub fn handle(signal: i32, action: fn(u64)) -> io::Result<Handled> {
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: only asks what the signal does now.
+    if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled by the call above.
+    let before = unsafe { before.assume_init() };
+    if before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    if ACTION.compare_exchange(0, action as usize, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    // SAFETY: an all-zero sigaction is a valid one.
+    let mut new: libc::sigaction = unsafe { mem::zeroed() };
+    new.sa_sigaction = on_signal as *const () as usize;
+    new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: `new` is whole, and its handler keeps to what handlers may do.
+    if unsafe { libc::sigaction(signal, &new, ptr::null_mut()) } != 0 {
+        ACTION.store(0, Ordering::Release);
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Handled { signal, before })
+}
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        // A signal that is on its way would end the process once the default is back: it is ignored first, which drops what is pending.
+        // SAFETY: an all-zero sigaction is a valid one.
+        let mut ignore: libc::sigaction = unsafe { mem::zeroed() };
+        ignore.sa_sigaction = libc::SIG_IGN;
+        // SAFETY: both are whole, and say what happens to a signal that was ours.
+        unsafe {
+            libc::sigaction(self.signal, &ignore, ptr::null_mut());
+            libc::sigaction(self.signal, &self.before, ptr::null_mut());
+        }
+        ACTION.store(0, Ordering::Release);
+    }
+}
+
+fn set_of(signal: i32) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `set` is emptied, which fills it, before a signal is put in.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        set.assume_init()
+    }
+}
+
+/// Keeps `signal` from the calling thread and those that it starts: it waits until [`wait`] lets it in. Returns whether it was
+/// blocked before.
+pub fn block(signal: i32) -> bool {
+    change(libc::SIG_BLOCK, signal)
+}
+
+/// Undoes [`block`] in the calling thread.
+pub fn unblock(signal: i32) {
+    change(libc::SIG_UNBLOCK, signal);
+}
+
+fn change(how: i32, signal: i32) -> bool {
+    let set = set_of(signal);
+    let mut before = set_of(signal);
+    // SAFETY: both are whole sets.
+    unsafe {
+        libc::pthread_sigmask(how, &set, &mut before);
+        libc::sigismember(&before, signal) == 1
+    }
+}
+
+/// Sleeps until `fd` is readable or `signal` has been handled here; only meanwhile is `signal` let into this thread. `timeout_ms`
+/// below 0 waits without end. Returns false if the time passed.
+pub fn wait(fd: BorrowedFd<'_>, signal: i32, timeout_ms: i64) -> io::Result<bool> {
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: asks for the mask of this thread and takes one signal out of the copy.
+    let mask = unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
+        libc::sigdelset(mask.as_mut_ptr(), signal);
+        mask.assume_init()
+    };
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let time = libc::timespec { tv_sec: timeout_ms.max(0) / 1000, tv_nsec: timeout_ms.max(0) % 1000 * 1_000_000 };
+    let time = if timeout_ms < 0 { ptr::null() } else { &raw const time };
+    // SAFETY: one descriptor that is open during the call, a time or none, and a whole set.
+    match unsafe { libc::ppoll(&mut poll, 1, time, &mask) } {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            error => Err(error),
+        },
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC, which C programs can read too. May be called in a handler.
+pub fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::sync::atomic::AtomicU64;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+    use super::*;
+
+    static SUM: AtomicU64 = AtomicU64::new(0);
+
+    // One test: what a signal does is a matter of the whole process.
+    #[test]
+    fn values_arrive_also_those_that_came_while_the_signal_was_blocked() {
+        let signal = realtime_signals().0 + 9;
+        let us = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let nothing = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert!(!block(signal));
+        let handled = handle(signal, |value| {
+            SUM.fetch_add(value, Ordering::SeqCst);
+        })
+        .unwrap();
+        assert_eq!(handle(signal, |_| ()).err().unwrap().raw_os_error(), Some(libc::EBUSY));
+        for value in [1, 1 << 40, 5] {
+            queue(us.as_fd(), signal, value).unwrap();
+        }
+        // A signal for the process goes to any thread that lets it in, and this test's harness has others.
+        let start = std::time::Instant::now();
+        while SUM.load(Ordering::SeqCst) != 6 + (1 << 40) {
+            wait(nothing.as_fd(), signal, 10).unwrap();
+            assert!(start.elapsed().as_secs() < 60, "{}", SUM.load(Ordering::SeqCst));
+        }
+        assert!(!wait(nothing.as_fd(), signal, 0).unwrap());
+        drop(handled);
+        assert!(block(signal));
+        unblock(signal);
+        drop(handle(signal, |_| ()).unwrap());
+        assert!(queue(us.as_fd(), -1, 0).is_err());
+    }
+}
