@@ -81,6 +81,11 @@ for part in "$@"; do
 	build)
 		need cc gcc
 		need ld binutils
+		# The BPF program, and libbpf, which loads it.
+		need clang clang
+		need make make
+		need pkg-config pkg-config
+		printf '#include <libelf.h>\n#include <zlib.h>\n' | cc -E -x c - >/dev/null 2>&1 || missing+=(libelf-dev zlib1g-dev)
 		# The compiler can be there without the C library's headers.
 		printf '#include <stdio.h>\n' | cc -E -x c - >/dev/null 2>&1 || missing+=(gcc libc6-dev)
 		install_missing

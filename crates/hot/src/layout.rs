@@ -2,7 +2,9 @@
 
 use hiroma_kernel::hot::maps::Vma;
 use hiroma_kernel::hot::target::Span;
-use hiroma_units::EXTENT;
+use hiroma_units::{EXTENT, PAGE};
+
+use crate::bits::{self, PageBits};
 
 const RANGE: u64 = EXTENT as u64;
 
@@ -38,9 +40,27 @@ impl Layout {
         self.spans[..after].last().is_some_and(|span| span.start + span.len > start)
     }
 
+    /// The pages of `range` that are tracked.
+    pub fn pages_of(&self, range: u64) -> PageBits {
+        if self.holds_whole(range) {
+            return bits::ALL;
+        }
+        let mut pages = bits::NONE;
+        let mut parts = Vec::new();
+        self.parts_of(&[range], &mut parts);
+        for part in parts {
+            let first = ((part.start - range * RANGE) / PAGE as u64) as usize;
+            for page in first..first + (part.len / PAGE as u64) as usize {
+                pages[page / 64] |= 1 << (page % 64);
+            }
+        }
+        pages
+    }
+
     /// Appends the tracked parts of `ranges` (ascending), adjacent ones joined as long as they lie in one mapping.
     pub fn parts_of(&self, ranges: &[u64], out: &mut Vec<Span>) {
-        let mut at = 0;
+        let Some(&lowest) = ranges.first() else { return };
+        let mut at = self.spans.partition_point(|span| span.start + span.len <= lowest * RANGE);
         let mut next = 0;
         while next < ranges.len() {
             let first = next;
@@ -86,6 +106,8 @@ mod tests {
         let layout = layout(&[(RANGE / 2, 3 * RANGE), (5 * RANGE, 6 * RANGE)]);
         let mut parts = Vec::new();
         layout.parts_of(&[0, 1, 2, 4, 5], &mut parts);
+        assert_eq!(layout.pages_of(0), [0, 0, 0, 0, u64::MAX, u64::MAX, u64::MAX, u64::MAX]);
+        assert_eq!((layout.pages_of(1), layout.pages_of(4)), (bits::ALL, bits::NONE));
         assert_eq!(parts, [Span { start: RANGE / 2, len: 5 * RANGE / 2 }, Span { start: 5 * RANGE, len: RANGE }]);
     }
 }

@@ -186,7 +186,7 @@ impl Engine {
             if now_ns < until_ns {
                 return Ok(());
             }
-            self.close_window(now_ns)?;
+            self.close_window()?;
             if self.pass.turn >= self.pass.ranges.len() {
                 self.end_pass(now_ns, step)?;
             }
@@ -248,11 +248,11 @@ impl Engine {
     }
 
     /// Reads and counts what was touched.
-    fn close_window(&mut self, _now_ns: u64) -> Result<(), HotError> {
+    fn close_window(&mut self) -> Result<(), HotError> {
         let Phase::Watching { ranges, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else { return Ok(()) };
         let cpu = hiroma_kernel::cpu::thread_ns();
         self.views.clear();
-        self.tracker.scan(&ranges, &mut self.views)?;
+        self.tracker.scan(&self.layout, &ranges, &mut self.views)?;
         let scanned = hiroma_kernel::cpu::thread_ns();
         let (present, touched) = self.heat.add(&self.views);
         for view in self.views.iter().filter(|view| view.huge) {

@@ -3,7 +3,13 @@
 //! The processor sets a page's accessed bit when it first uses the page's translation. A tracker clears the bits of some ranges, and
 //! reads them after a while; what is set by then was touched in between (HPS, section 4.1.1).
 
+mod bpf;
+mod smaps;
+
 use std::fmt;
+
+pub use bpf::BpfTracker;
+pub use smaps::SmapsTracker;
 
 use crate::bits::PageBits;
 use crate::error::HotError;
@@ -15,18 +21,23 @@ use crate::layout::Layout;
 pub enum Backend {
     /// A BPF program copies the page tables; `process_madvise(MADV_COLD)` clears. Exact; needs root.
     Bpf,
-    /// The idle page bitmap (`/sys/kernel/mm/page_idle`). Exact; needs root and a kernel with it.
-    IdleBitmap,
     /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was touched. Needs no privilege.
     Smaps,
 }
 
 impl Backend {
+    /// All, the best first.
+    pub const ALL: [Backend; 2] = [Backend::Bpf, Backend::Smaps];
+
+    /// The one of this name.
+    pub fn by_name(name: &str) -> Option<Backend> {
+        Backend::ALL.into_iter().find(|backend| backend.name() == name)
+    }
+
     /// Name in options and outputs.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Bpf => "bpf",
-            Backend::IdleBitmap => "idle-bitmap",
             Backend::Smaps => "smaps",
         }
     }
@@ -66,8 +77,8 @@ pub trait Tracker: Send {
     /// next [`Tracker::scan`]. Bits of other ranges may be cleared as well ([`Tracker::clears_all`]).
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
-    /// Appends a view of each of `ranges`, in their order.
-    fn scan(&mut self, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError>;
+    /// Appends a view of each of `ranges`, in their order, as far as they belong to `layout`.
+    fn scan(&mut self, layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError>;
 
     /// Whether clearing some ranges clears all.
     fn clears_all(&self) -> bool;
@@ -107,6 +118,20 @@ impl RoundCost {
 
 /// Opens the best tracker for process `pid` that works here, or just `only`. If none does, the error lists why.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
-    let _ = only;
-    Err(HotError::NoBackend { pid, reasons: String::new() })
+    let mut reasons = String::new();
+    for backend in Backend::ALL.into_iter().filter(|&backend| only.is_none_or(|only| only == backend)) {
+        let opened: Result<Box<dyn Tracker>, HotError> = match backend {
+            Backend::Bpf => BpfTracker::open(pid).map(|tracker| Box::new(tracker) as _),
+            Backend::Smaps => SmapsTracker::open(pid).map(|tracker| Box::new(tracker) as _),
+        };
+        match opened {
+            Ok(tracker) => return Ok(tracker),
+            Err(error) if error.is_gone() => return Err(error),
+            Err(error) => {
+                let separator = if reasons.is_empty() { "" } else { "\n" };
+                reasons.push_str(&format!("{separator}  {backend}: {error}"));
+            }
+        }
+    }
+    Err(HotError::NoBackend { pid, reasons })
 }

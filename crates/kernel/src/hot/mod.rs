@@ -4,8 +4,10 @@
 //! |---|---|
 //! | [`target`] | a process: identity that survives reuse of its number, advice on its memory |
 //! | [`maps`] | `/proc/PID/maps` |
+//! | [`walk`] | its page tables, through BPF |
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
 
 pub mod maps;
 pub mod pagemap;
 pub mod target;
+pub mod walk;

@@ -11,6 +11,8 @@ pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
 
 /// Bit 56 of an entry: mapped by nobody else.
 const EXCLUSIVE: u64 = 1 << 56;
+/// Bit 63: there.
+const PRESENT: u64 = 1 << 63;
 
 /// The page map of a process.
 #[derive(Debug)]
@@ -24,12 +26,24 @@ impl Pagemap {
 
     /// The pages of 2 MiB range `range` (address divided by 2 MiB) that nobody else maps.
     pub fn exclusive(&self, range: u64) -> io::Result<PageBits> {
+        self.with(range, EXCLUSIVE)
+    }
+
+    /// The pages of `range` that are there.
+    pub fn present(&self, range: u64) -> io::Result<PageBits> {
+        self.with(range, PRESENT)
+    }
+
+    fn with(&self, range: u64, flag: u64) -> io::Result<PageBits> {
         let mut entries = [0u8; PAGES_PER_EXTENT * 8];
-        self.0.read_exact_at(&mut entries, range * (EXTENT / PAGE * 8) as u64)?;
+        // A process that has ended has an empty map.
+        if self.0.read_at(&mut entries, range * (EXTENT / PAGE * 8) as u64)? < entries.len() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
         let mut bits = PageBits::default();
         for (page, entry) in entries.chunks_exact(8).enumerate() {
             let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
-            bits[page / 64] |= u64::from(entry & EXCLUSIVE != 0) << (page % 64);
+            bits[page / 64] |= u64::from(entry & flag != 0) << (page % 64);
         }
         Ok(bits)
     }

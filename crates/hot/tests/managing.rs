@@ -1,0 +1,164 @@
+//! The engine on a real process: this one, with a thread that touches some of its memory over and over.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hiroma_hot::{Backend, Engine, HotError, LedgerDir, Options, State};
+use hiroma_kernel::vm::{Access, Reservation, touch};
+use hiroma_policy::huge::Settings;
+use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const RANGES: usize = 12;
+const HOT: usize = 4;
+
+/// Memory of which the first ranges are touched all the time.
+struct Load {
+    memory: Arc<Reservation>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    /// `pages` of every range are there; all of those of the first [`HOT`] ranges are kept hot.
+    fn start(pages: usize) -> Load {
+        let memory = Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
+        let each = move |memory: &Reservation, ranges: usize| {
+            for range in 0..ranges {
+                touch(memory.base() + range * EXTENT, pages * PAGE);
+            }
+        };
+        each(&memory, RANGES);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shared, stopped) = (memory.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                each(&shared, HOT);
+                thread::yield_now();
+            }
+        });
+        Load { memory, stop, thread: Some(thread) }
+    }
+
+    fn range(&self, index: usize) -> u64 {
+        (self.memory.base() / EXTENT + index) as u64
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Options for tests: nothing that depends on how fast the machine is.
+fn options(ledger: Option<LedgerDir>) -> Options {
+    let settings = Settings { growth_permille: 1000, ..Settings::default() };
+    Options { settings, cpu_ppm: 500_000, stall_ns: u64::MAX, backend: Some(Backend::Bpf), ledger, ..Options::default() }
+}
+
+/// An engine on this process; none, with a line that says why, where that is not possible.
+fn engine(options: Options) -> Option<Engine> {
+    if hiroma_hot::machine::thp_setting().as_deref() == Some("always") {
+        println!("skipped: with transparent huge pages set to always everything is huge from the start");
+        return None;
+    }
+    match Engine::new(std::process::id(), options, 0) {
+        Ok(engine) => Some(engine),
+        Err(error @ (HotError::NoBackend { .. } | HotError::NoHugePages { .. } | HotError::NotPermitted { .. })) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Steps until `done` says so.
+fn run(engine: &mut Engine, mut done: impl FnMut(&Engine) -> bool) {
+    let began = Instant::now();
+    while !done(engine) {
+        assert!(began.elapsed() < LIMIT, "not within {LIMIT:?}: {:?}", engine.ledger().totals());
+        let now = began.elapsed().as_nanos() as u64;
+        let step = engine.step(now).unwrap();
+        let wait = step.next_ns.saturating_sub(began.elapsed().as_nanos() as u64);
+        thread::sleep(Duration::from_nanos(wait.min(20_000_000)));
+    }
+}
+
+fn huge(engine: &Engine, load: &Load) -> BTreeSet<usize> {
+    (0..RANGES).filter(|&index| engine.heat().range(load.range(index)).is_some_and(|heat| heat.huge)).collect()
+}
+
+// One process has one set of accessed bits: the engine's tests run one after another.
+#[test]
+fn a_process_is_managed() {
+    hot_ranges_become_huge_and_cold_ones_do_not();
+    sparse_ranges_are_left_for_regrouping();
+    a_dry_run_changes_nothing();
+    a_second_manager_is_refused();
+}
+
+fn hot_ranges_become_huge_and_cold_ones_do_not() {
+    let load = Load::start(PAGES_PER_EXTENT);
+    let Some(mut engine) = engine(options(None)) else { return };
+    let wanted: BTreeSet<usize> = (0..HOT).collect();
+    run(&mut engine, |engine| wanted.is_subset(&huge(engine, &load)));
+    run(&mut engine, |engine| engine.passes() >= 8);
+    assert_eq!(huge(&engine, &load), wanted);
+    assert!(engine.usage().huge_bytes >= (HOT * EXTENT) as u64);
+    // A smaller budget takes pages back.
+    engine.set_budget(EXTENT as u64, 0);
+    run(&mut engine, |engine| engine.usage().huge_bytes <= EXTENT as u64);
+    engine.undo(0).unwrap();
+    assert_eq!(engine.usage().huge_bytes, 0);
+}
+
+fn sparse_ranges_are_left_for_regrouping() {
+    let load = Load::start(32);
+    let Some(mut engine) = engine(options(None)) else { return };
+    let wanted: BTreeSet<u64> = (0..HOT).map(|index| load.range(index) * EXTENT as u64).collect();
+    run(&mut engine, |engine| wanted.is_subset(&engine.regroup().collect()));
+    assert_eq!(huge(&engine, &load), BTreeSet::new());
+    let mut active = Vec::new();
+    engine.active_pages(&mut active);
+    let of_first = active.iter().filter(|page| page.address / EXTENT as u64 == load.range(0)).count();
+    assert_eq!(of_first, 32);
+}
+
+fn a_dry_run_changes_nothing() {
+    let load = Load::start(PAGES_PER_EXTENT);
+    let Some(mut engine) = engine(Options { dry_run: true, ..options(None) }) else { return };
+    run(&mut engine, |engine| engine.ledger().totals().collapses >= HOT as u64);
+    let passes = engine.passes();
+    run(&mut engine, |engine| engine.passes() >= passes + 2);
+    assert_eq!(huge(&engine, &load), BTreeSet::new());
+}
+
+fn a_second_manager_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = LedgerDir::at(dir.path().join("run"));
+    let Some(first) = engine(options(Some(dir.clone()))) else { return };
+    let second = Engine::new(std::process::id(), options(Some(dir.clone())), 0);
+    let Err(error) = second else { panic!("two managers on one process") };
+    assert!(matches!(error, HotError::Managed { manager, .. } if manager == std::process::id()), "{error}");
+    drop(first.finish(0, "asked to"));
+    assert!(engine(options(Some(dir))).is_some());
+}
+
+#[test]
+fn a_process_that_ends_is_no_error() {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let made = Engine::new(child.id(), options(None), 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    match made {
+        Ok(mut engine) => assert_eq!(engine.step(1).unwrap().state, State::Gone),
+        Err(error) => println!("skipped: {error}"),
+    }
+    let missing = Engine::new(child.id(), options(None), 0);
+    assert!(matches!(missing, Err(HotError::NoProcess { .. })));
+}

@@ -1,0 +1,533 @@
+//! The page tables of another process, read by a BPF program that copies them (`walk.bpf.c`). x86-64, four and five levels.
+//!
+//! Contract: the two maps that are shared with the program are written by the kernel only while [`Walk::copy`] runs, which needs
+//! exclusive access; so references into them that are handed out end before. Addresses found in page tables are followed by the
+//! program only, which reads with `bpf_probe_read_kernel`: it cannot crash the kernel, at worst it reads what is no page table any more.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io::{self, Read};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+
+use hiroma_units::{PAGE, PAGES_PER_EXTENT};
+use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{MapCore, Object, ObjectBuilder};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::pagemap::PageBits;
+
+/// Pages copied in one run of the program.
+const PAGES_MAX: usize = 512;
+const ENTRIES: usize = 512;
+/// Tries for the base of the direct map, 1 GiB each: as much memory as four levels can map.
+const BASES_MAX: u64 = 1 << 16;
+const GIB: u64 = 1 << 30;
+
+/// Bits of page table entries (Intel SDM volume 3, section 5.5).
+const PRESENT: u64 = 1;
+const ACCESSED: u64 = 1 << 5;
+const LARGE: u64 = 1 << 7;
+/// Linux: there, but not accessible (`PROT_NONE`).
+const PROT_NONE: u64 = 1 << 8;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// As in `walk.bpf.c`.
+#[repr(C)]
+struct Request {
+    count: u64,
+    pgd: u64,
+    address: [u64; PAGES_MAX],
+}
+
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
+
+/// A page table or a page.
+type Table = [u64; ENTRIES];
+
+/// A map of the program, mapped here.
+struct Shared<T> {
+    start: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: plain memory that belongs to its owner alone (the module's contract).
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Shared<T>> {
+        // SAFETY: a new mapping at an address of the kernel's choice; the map is at least `len` bytes, or the call fails.
+        let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
+        Ok(Shared { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: ours, and with `self` goes the last that could use it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Where the kernel's direct map of all memory begins, and how many levels page tables have. The same for all processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Geometry {
+    direct_map: u64,
+    levels: u32,
+}
+
+static GEOMETRY: OnceLock<Geometry> = OnceLock::new();
+
+/// What is mapped in a 2 MiB range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RangeBits {
+    /// Pages that are there.
+    pub present: PageBits,
+    /// Pages whose accessed bit is set; of a huge page all or none.
+    pub accessed: PageBits,
+    /// One huge page maps it.
+    pub huge: bool,
+}
+
+/// The page tables of one process.
+pub struct Walk {
+    /// Keeps the program and its maps.
+    _object: ManuallyDrop<Object>,
+    link: OwnedFd,
+    request: Shared<Request>,
+    pages: Shared<Table>,
+    geometry: Geometry,
+    /// Reused from scan to scan.
+    tables: Vec<u64>,
+    entries: Vec<u64>,
+    again: Vec<u64>,
+}
+
+// SAFETY: the object is not used after it was loaded, only dropped; libbpf ties nothing to a thread.
+unsafe impl Send for Walk {}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here.
+        unsafe { ManuallyDrop::drop(&mut self._object) };
+    }
+}
+
+fn unsupported(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, message.to_owned())
+}
+
+fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
+    // To a user without the rights the kernel answers EPERM, to a program that it does not like EACCES; libbpf-rs takes both for one.
+    let kind = if rustix::process::geteuid().is_root() { io::ErrorKind::Unsupported } else { io::ErrorKind::PermissionDenied };
+    let hint = match (error.kind(), kind) {
+        (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)",
+        (libbpf_rs::ErrorKind::PermissionDenied, _) => {
+            ": this root has not all rights, or the kernel is locked down (/sys/kernel/security/lockdown: confidentiality), or it refuses the program"
+        }
+        _ => "",
+    };
+    io::Error::new(kind, format!("{doing}: {error:#}{hint}"))
+}
+
+impl Walk {
+    /// Gets ready to read the page tables of process `pid`.
+    pub fn open(pid: u32) -> io::Result<Walk> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(unsupported("page tables are read on x86-64 only"));
+        }
+        let geometry = match GEOMETRY.get() {
+            Some(known) => *known,
+            None => {
+                let found = find_geometry()?;
+                *GEOMETRY.get_or_init(|| found)
+            }
+        };
+        Walk::load(pid, geometry)
+    }
+
+    fn load(pid: u32, geometry: Geometry) -> io::Result<Walk> {
+        // What libbpf would print is in the errors.
+        libbpf_rs::set_print(None);
+        let opened = ObjectBuilder::default().open_memory(&PROGRAM.0).map_err(|error| from_bpf("opening the program", error))?;
+        let object = opened.load().map_err(|error| from_bpf("loading the BPF program", error))?;
+        let map = |name: &str, len: usize| {
+            let found = object.maps().find(|map| map.name() == name);
+            found.ok_or_else(|| unsupported("the BPF program lacks a map")).map(|map| (map.as_fd().as_raw_fd(), len))
+        };
+        let (requests, pages) = (map("requests", size_of::<Request>())?, map("pages", PAGES_MAX * PAGE)?);
+        // SAFETY: the object holds both descriptors open while they are used here.
+        let (request, pages) = unsafe {
+            let request = Shared::map(BorrowedFd::borrow_raw(requests.0), requests.1.next_multiple_of(PAGE))?;
+            (request, Shared::map(BorrowedFd::borrow_raw(pages.0), pages.1)?)
+        };
+        let program =
+            object.progs().find(|program| program.name() == "walk").ok_or_else(|| unsupported("the BPF object lacks its program"))?;
+        let link = attach(program.as_fd(), pid)?;
+        Ok(Walk {
+            _object: ManuallyDrop::new(object),
+            link,
+            request,
+            pages,
+            geometry,
+            tables: Vec::new(),
+            entries: Vec::new(),
+            again: Vec::new(),
+        })
+    }
+
+    fn request(&mut self) -> &mut Request {
+        // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any bits are a valid `Request`.
+        unsafe { self.request.start.as_mut() }
+    }
+
+    fn page(&self, index: usize) -> &Table {
+        assert!(index < PAGES_MAX, "a page outside the map");
+        // SAFETY: inside the mapping, as has just been checked; the kernel does not write while `self` is borrowed.
+        unsafe { self.pages.start.add(index).as_ref() }
+    }
+
+    /// Copies the pages of kernel memory at `addresses`; returns where the top table is. `ESRCH` if the process has no memory (any more).
+    fn copy(&mut self, addresses: &[u64]) -> io::Result<u64> {
+        let request = self.request();
+        (request.count, request.pgd) = (addresses.len() as u64, 0);
+        request.address[..addresses.len()].copy_from_slice(addresses);
+        // SAFETY: makes a descriptor from a descriptor.
+        let fd = unsafe { sys::bpf_iter_create(self.link.as_raw_fd()) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: just made, and nobody else's.
+        let mut run = unsafe { fs::File::from_raw_fd(fd) };
+        // Reading runs the program; it prints nothing.
+        let _ = run.read(&mut [0u8; 8])?;
+        match self.request().pgd {
+            0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            pgd => Ok(pgd),
+        }
+    }
+
+    /// Whether page `index` of the last copy could be read.
+    fn was_read(&mut self, index: usize) -> bool {
+        self.request().address[index] != 0
+    }
+
+    /// Entries of the table that maps 2 MiB each, for each of `ranges` (ascending); 0 where nothing is mapped.
+    fn middle_entries(&mut self, ranges: &[u64]) -> io::Result<Vec<u64>> {
+        let mut tables = std::mem::take(&mut self.tables);
+        let mut entries = std::mem::take(&mut self.entries);
+        let top = self.copy(&[])?;
+        tables.clear();
+        tables.resize(ranges.len(), top);
+        entries.clear();
+        entries.resize(ranges.len(), 0);
+        // A range's number is cut into nine bits for each level, the lowest for the table whose entries map 2 MiB.
+        for level in (0..self.geometry.levels - 1).rev() {
+            let shift = 9 * level;
+            self.follow(ranges, &tables, shift, &mut entries)?;
+            if level > 0 {
+                for (table, &entry) in tables.iter_mut().zip(&entries) {
+                    let goes_on = entry & PRESENT != 0 && entry & LARGE == 0;
+                    *table = if goes_on { self.geometry.direct_map + (entry & ADDRESS) } else { 0 };
+                }
+            }
+        }
+        self.tables = tables;
+        Ok(entries)
+    }
+
+    /// For each range the entry in its table; ranges that follow one another share tables.
+    fn follow(&mut self, ranges: &[u64], tables: &[u64], shift: u32, entries: &mut [u64]) -> io::Result<()> {
+        let mut batch: Vec<u64> = Vec::with_capacity(PAGES_MAX);
+        let mut begin = 0;
+        while begin < ranges.len() {
+            batch.clear();
+            let mut end = begin;
+            while end < ranges.len() {
+                if tables[end] != 0 && batch.last() != Some(&tables[end]) {
+                    if batch.len() == PAGES_MAX {
+                        break;
+                    }
+                    batch.push(tables[end]);
+                }
+                end += 1;
+            }
+            if !batch.is_empty() {
+                self.copy(&batch)?;
+            }
+            let mut page = 0;
+            for at in begin..end {
+                if tables[at] == 0 {
+                    entries[at] = 0;
+                    continue;
+                }
+                if tables[at] != batch[page] {
+                    page += 1;
+                }
+                let index = (ranges[at] >> shift) as usize % ENTRIES;
+                entries[at] = if self.was_read(page) { self.page(page)[index] } else { 0 };
+            }
+            begin = end;
+        }
+        Ok(())
+    }
+
+    /// Calls `see` with each of `ranges` (numbers of 2 MiB ranges, ascending) and what is mapped there. What changes while it is read is
+    /// shown as empty. `ESRCH` when the process ends.
+    pub fn scan(&mut self, ranges: &[u64], mut see: impl FnMut(u64, &RangeBits)) -> io::Result<()> {
+        for ranges in ranges.chunks(PAGES_MAX) {
+            let entries = self.middle_entries(ranges)?;
+            let is_table = |entry: u64| entry & PRESENT != 0 && entry & LARGE == 0;
+            let base = self.geometry.direct_map;
+            let tables: Vec<u64> = entries.iter().filter(|&&entry| is_table(entry)).map(|entry| base + (entry & ADDRESS)).collect();
+            let mut bits = vec![RangeBits::default(); ranges.len()];
+            if !tables.is_empty() {
+                self.copy(&tables)?;
+                let small = entries.iter().zip(&mut bits).filter(|&(&entry, _)| is_table(entry));
+                for (index, (_, bits)) in small.enumerate() {
+                    if self.was_read(index) {
+                        (bits.present, bits.accessed) = bits_of(self.page(index));
+                    }
+                }
+                self.again = entries;
+                let now = self.middle_entries(ranges)?;
+                let before = std::mem::take(&mut self.again);
+                // A table that has been taken out meanwhile may have been anything by the time it was copied.
+                for ((bits, &now), &before) in bits.iter_mut().zip(&now).zip(&before) {
+                    if (now ^ before) & !ACCESSED != 0 {
+                        *bits = RangeBits::default();
+                    }
+                }
+                self.entries = now;
+                self.again = before;
+            } else {
+                self.entries = entries;
+            }
+            for ((&range, bits), &entry) in ranges.iter().zip(&mut bits).zip(&self.entries) {
+                if is_there(entry) && entry & LARGE != 0 {
+                    let all = [u64::MAX; PAGES_PER_EXTENT / 64];
+                    let accessed = if entry & ACCESSED != 0 { all } else { PageBits::default() };
+                    *bits = RangeBits { present: all, accessed, huge: true };
+                }
+                see(range, bits);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends those of the ranges `first..end` in which something may be mapped. Where little of much address space is used this
+    /// reads little.
+    pub fn populated(&mut self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+        // One of 512 ranges, all of which one table maps, stands for all.
+        let mut at = first;
+        while at < end {
+            let heads: Vec<u64> = (at / ENTRIES as u64..end.div_ceil(ENTRIES as u64))
+                .take(PAGES_MAX)
+                .map(|table| (table * ENTRIES as u64).max(first))
+                .collect();
+            let next = (heads[heads.len() - 1] / ENTRIES as u64 + 1) * ENTRIES as u64;
+            self.middle_entries(&heads)?;
+            let tables = std::mem::take(&mut self.tables);
+            let mut there: Vec<(u64, u64)> =
+                heads.iter().zip(&tables).filter(|(_, table)| **table != 0).map(|(&head, &table)| (head, table)).collect();
+            self.tables = tables;
+            there.dedup_by_key(|(_, table)| *table);
+            let addresses: Vec<u64> = there.iter().map(|(_, table)| *table).collect();
+            if !addresses.is_empty() {
+                self.copy(&addresses)?;
+            }
+            for (page, &(head, _)) in there.iter().enumerate() {
+                let begin = head / ENTRIES as u64 * ENTRIES as u64;
+                if self.was_read(page) {
+                    let table = self.page(page);
+                    let used = (0..ENTRIES as u64).filter(|&index| table[index as usize] != 0).map(|index| begin + index);
+                    out.extend(used.filter(|range| (first..end).contains(range)));
+                }
+            }
+            at = next;
+        }
+        Ok(())
+    }
+}
+
+fn is_there(entry: u64) -> bool {
+    entry & PRESENT != 0 || entry & PROT_NONE != 0
+}
+
+/// Present and accessed bits of the 512 entries of a table.
+fn bits_of(table: &Table) -> (PageBits, PageBits) {
+    let mut present = PageBits::default();
+    let mut accessed = PageBits::default();
+    for (word, entries) in table.chunks_exact(64).enumerate() {
+        let (mut there, mut touched) = (0u64, 0u64);
+        for (bit, &entry) in entries.iter().enumerate() {
+            there |= ((entry | entry >> 8) & 1) << bit;
+            touched |= ((entry >> 5) & 1) << bit;
+        }
+        (present[word], accessed[word]) = (there, touched & there);
+    }
+    (present, accessed)
+}
+
+/// Ties the program to one task (`bpf_iter_link_info.task.tid`, Linux 6.1).
+fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
+    let mut info = sys::bpf_iter_link_info::default();
+    info.task.tid = pid;
+    // SAFETY: all zeros are valid options.
+    let mut options: sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of::<sys::bpf_link_create_opts>() as _;
+    options.iter_info = &mut info;
+    options.iter_info_len = size_of::<sys::bpf_iter_link_info>() as u32;
+    // SAFETY: `options` and what it points to live for the call.
+    let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), 0, sys::BPF_TRACE_ITER, &options) };
+    match fd {
+        0.. => {
+            // SAFETY: just made, and nobody else's.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        }
+        _ if -fd == libc::EINVAL => Err(unsupported("this kernel cannot look at one task with BPF: Linux 6.1 or newer is needed")),
+        _ => Err(io::Error::from_raw_os_error(-fd)),
+    }
+}
+
+/// Finds the direct map by walking our own page tables: under the right base and number of levels they lead to a page of known content.
+fn find_geometry() -> io::Result<Geometry> {
+    let known = Box::new(Aligned4k(std::array::from_fn(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ std::process::id() as u64)));
+    let page = &raw const *known as u64 / PAGE as u64;
+    let mut walk = Walk::load(std::process::id(), Geometry { direct_map: 0, levels: 4 })?;
+    let top = walk.copy(&[])?;
+    for step in 0..BASES_MAX {
+        let Some(direct_map) = (top & !(GIB - 1)).checked_sub(step * GIB).filter(|base| base >> 55 != 0) else { break };
+        for levels in [4, 5] {
+            let geometry = Geometry { direct_map, levels };
+            if leads_to(&mut walk, geometry, top, page, &known.0)? {
+                return Ok(geometry);
+            }
+        }
+    }
+    Err(unsupported("the kernel's direct map was not found"))
+}
+
+#[repr(C, align(4096))]
+struct Aligned4k(Table);
+
+/// Whether our page `page` (address divided by 4 KiB) has `content`, as seen through page tables read with `geometry`.
+fn leads_to(walk: &mut Walk, geometry: Geometry, top: u64, page: u64, content: &Table) -> io::Result<bool> {
+    let mut table = top;
+    for level in (0..geometry.levels).rev() {
+        walk.copy(&[table])?;
+        let entry = walk.page(0)[(page >> (9 * level)) as usize % ENTRIES];
+        if !walk.was_read(0) || entry & PRESENT == 0 {
+            return Ok(false);
+        }
+        table = geometry.direct_map.wrapping_add(entry & ADDRESS);
+        if level > 0 && entry & LARGE != 0 {
+            // Within a huge page: the rest of the number is an offset.
+            let whole = (PAGE as u64) << (9 * level);
+            table = (table & !(whole - 1)) | ((page & ((1 << (9 * level)) - 1)) * PAGE as u64);
+            break;
+        }
+    }
+    walk.copy(&[table])?;
+    Ok(walk.was_read(0) && walk.page(0) == content)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use hiroma_units::EXTENT;
+
+    use super::*;
+    use crate::hot::target::{Advice, Span, Target};
+    use crate::vm::{Access, Advise, Reservation, touch};
+
+    /// The walk of this process; none, with a line that says so, where this user may not.
+    fn ours() -> Option<Walk> {
+        match Walk::open(std::process::id()) {
+            Ok(walk) => Some(walk),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    fn look(walk: &mut Walk, range: u64) -> RangeBits {
+        let mut found = None;
+        walk.scan(&[range], |_, bits| found = Some(*bits)).unwrap();
+        found.unwrap()
+    }
+
+    fn pages(bits: &PageBits) -> BTreeSet<usize> {
+        (0..PAGES_PER_EXTENT).filter(|page| bits[page / 64] >> (page % 64) & 1 == 1).collect()
+    }
+
+    #[test]
+    fn exactly_the_pages_that_are_touched_are_seen_and_after_clearing_none() {
+        let Some(mut walk) = ours() else { return };
+        let memory = Reservation::new(2 * EXTENT, EXTENT, Access::ReadWrite).unwrap();
+        memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
+        let touched: BTreeSet<usize> = [0, 1, 63, 64, 130, 511].into();
+        touched.iter().for_each(|page| touch(memory.base() + page * PAGE, PAGE));
+        let range = (memory.base() / EXTENT) as u64;
+        let bits = look(&mut walk, range);
+        assert_eq!((pages(&bits.present), pages(&bits.accessed), bits.huge), (touched.clone(), touched.clone(), false));
+        assert_eq!(look(&mut walk, range + 1), RangeBits::default());
+        let target = Target::open(std::process::id()).unwrap();
+        target.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Cold).unwrap();
+        touch(memory.base() + 130 * PAGE, PAGE);
+        let bits = look(&mut walk, range);
+        assert_eq!((pages(&bits.present), pages(&bits.accessed)), (touched, [130].into()));
+    }
+
+    #[test]
+    fn a_huge_page_is_seen_as_one_and_taken_apart_by_advice_on_a_part_of_it() {
+        let Some(mut walk) = ours() else { return };
+        let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
+        touch(memory.base(), PAGE);
+        let target = Target::open(std::process::id()).unwrap();
+        let span = Span { start: memory.base() as u64, len: EXTENT as u64 };
+        if let Err(error) = target.advise(&[span], Advice::Collapse) {
+            println!("skipped: this machine makes no huge page now: {error}");
+            return;
+        }
+        let range = (memory.base() / EXTENT) as u64;
+        assert!(look(&mut walk, range).huge);
+        target.advise(&[Span { len: PAGE as u64, ..span }], Advice::Cold).unwrap();
+        let bits = look(&mut walk, range);
+        assert!(!bits.huge);
+        assert_eq!(pages(&bits.present).len(), PAGES_PER_EXTENT);
+    }
+
+    #[test]
+    fn what_is_populated_is_found_in_a_large_reservation() {
+        let Some(mut walk) = ours() else { return };
+        let memory = Reservation::new(64 << 30, EXTENT, Access::ReadWrite).unwrap();
+        let wanted = [3usize, 4, 700, 20_000];
+        wanted.iter().for_each(|range| touch(memory.base() + range * EXTENT, PAGE));
+        let first = (memory.base() / EXTENT) as u64;
+        let mut found = Vec::new();
+        walk.populated(first, first + (memory.len() / EXTENT) as u64, &mut found).unwrap();
+        let wanted: Vec<u64> = wanted.iter().map(|&range| first + range as u64).collect();
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_an_error_and_no_harm() {
+        if ours().is_none() {
+            return;
+        }
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut walk = Walk::open(child.id()).unwrap();
+        walk.scan(&[1], |_, _| {}).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(walk.scan(&[1], |_, _| {}).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+}
