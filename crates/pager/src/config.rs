@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use hiroma_units::{Bytes, EXTENT, PAGE, ParseSizeError, SizeSpec};
+use hiroma_units::{BlockId, Bytes, EXTENT, PAGE, ParseSizeError, SizeSpec};
 use serde::{Deserialize, Serialize};
 
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
+
+/// Largest arena: what numbers of blocks can name.
+pub const ARENA_BYTES_MAX: u64 = BlockId::PAGES_MAX * PAGE as u64;
 
 /// Everything the pager can be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +37,7 @@ pub struct Config {
     pub path: PathChoice,
     /// Directory in which each process keeps its control page (`PID.hiroma`); none: no control, no live statistics.
     pub control_dir: Option<PathBuf>,
-    /// Address space to reserve for managed memory.
+    /// Address space to reserve for managed memory; at most [`ARENA_BYTES_MAX`].
     pub arena_bytes: u64,
 }
 
@@ -51,7 +54,7 @@ impl Default for Config {
             key_file: None,
             path: PathChoice::Auto,
             control_dir: None,
-            arena_bytes: 8 << 40,
+            arena_bytes: ARENA_BYTES_MAX,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use hiroma_kernel::uffd::UffdError;
 use hiroma_units::Bytes;
 
+use crate::config::ARENA_BYTES_MAX;
 use crate::store::StoreError;
 
 /// Why the pager did not do what it was asked. The message says what to do.
@@ -21,6 +22,8 @@ pub enum PagerError {
     BadRange { addr: usize, len: usize },
     #[error("a limit of {0} is too small: 16MiB is the least")]
     LimitTooSmall(Bytes),
+    #[error("an arena of {0} is too large: {max} is the most", max = Bytes(ARENA_BYTES_MAX))]
+    ArenaTooLarge(Bytes),
     #[error("{doing}: {source}")]
     Io { doing: &'static str, source: io::Error },
 }
@@ -33,7 +36,7 @@ impl PagerError {
             PagerError::Uffd(_) => libc::ENOSYS,
             PagerError::Store(_) => libc::EIO,
             PagerError::NoAddresses { .. } => libc::ENOMEM,
-            PagerError::BadRange { .. } | PagerError::LimitTooSmall(_) => libc::EINVAL,
+            PagerError::BadRange { .. } | PagerError::LimitTooSmall(_) | PagerError::ArenaTooLarge(_) => libc::EINVAL,
             PagerError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

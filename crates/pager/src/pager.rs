@@ -13,7 +13,7 @@ use hiroma_kernel::vm::{self, Access, Advise, Reservation};
 use hiroma_policy::{Hint, PrefetchRequest};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
-use crate::config::Config;
+use crate::config::{ARENA_BYTES_MAX, Config};
 use crate::control::Snapshot;
 use crate::core::{Core, LIMIT_MIN, sector_order};
 use crate::discard::By;
@@ -61,6 +61,9 @@ impl Pager {
     fn start_inside(config: Config) -> Result<Pager, PagerError> {
         if config.local_limit_bytes < LIMIT_MIN {
             return Err(PagerError::LimitTooSmall(Bytes(config.local_limit_bytes)));
+        }
+        if config.arena_bytes > ARENA_BYTES_MAX {
+            return Err(PagerError::ArenaTooLarge(Bytes(config.arena_bytes)));
         }
         let live = Arc::new(Live::open(&config)?);
         let store = store::open(&config, PAGE << sector_order(config.block))?;

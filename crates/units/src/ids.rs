@@ -1,5 +1,7 @@
 //! Identifiers of memory blocks, places in a store, and points in time.
 
+use std::fmt;
+
 use crate::{PAGE, PAGES_PER_EXTENT};
 
 /// Number of an extent (2 MiB, aligned) inside an arena; the first one is 0.
@@ -9,14 +11,26 @@ pub struct ExtentNo(pub u32);
 /// One block of managed memory: a run of `pages()` pages that starts at page `page()` of the arena.
 ///
 /// A block is either a whole extent (huge mode) or one sector of it (small mode); its length is a power of two.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BlockId(u64);
+///
+/// Four bytes, because tables and queues are full of them: the number of the block's middle, in halves of a page. Its trailing
+/// zeros are the block's order, and no two blocks share a middle.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(u32);
+
+impl fmt::Debug for BlockId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "BlockId({}, {})", self.page(), self.order())
+    }
+}
 
 impl BlockId {
+    /// Most pages of an arena: 8 TiB.
+    pub const PAGES_MAX: u64 = 1 << 31;
+
     /// The block of `1 << order` pages that starts at arena page `page` (a multiple of its length).
     pub fn new(page: u64, order: u8) -> Self {
-        debug_assert!(order <= 9 && page % (1 << order) == 0);
-        BlockId(page << 8 | u64::from(order))
+        debug_assert!(order <= 9 && page % (1 << order) == 0 && page < Self::PAGES_MAX);
+        BlockId((page as u32) << 1 | 1 << order)
     }
 
     /// The block that is extent `extent` as a whole.
@@ -26,12 +40,12 @@ impl BlockId {
 
     /// First page of the block, counted from the start of the arena.
     pub fn page(self) -> u64 {
-        self.0 >> 8
+        u64::from(self.0 & (self.0 - 1)) >> 1
     }
 
     /// Base-2 logarithm of the block's length in pages.
     pub fn order(self) -> u8 {
-        (self.0 & 0xff) as u8
+        self.0.trailing_zeros() as u8
     }
 
     /// Length in pages.
@@ -107,5 +121,7 @@ mod tests {
         let huge = BlockId::extent(ExtentNo(7));
         assert!(huge.is_huge() && !sector.is_huge());
         assert_eq!(huge.offset(), 7 * crate::EXTENT);
+        let last = BlockId::new(BlockId::PAGES_MAX - 512, 9);
+        assert_eq!((last.page(), last.order(), last.extent_no()), (BlockId::PAGES_MAX - 512, 9, ExtentNo((1 << 22) - 1)));
     }
 }

@@ -1,20 +1,19 @@
-//! A queue of blocks: eight bytes an entry, in chunks of 4 KiB, so that it never moves its content to grow and gives memory back.
+//! A queue of blocks: four bytes an entry, in chunks of 4 KiB, so that it never moves its content to grow and gives memory back.
 
 use std::collections::VecDeque;
 
-use hiroma_units::{BlockId, PAGE};
+use hiroma_units::BlockId;
 use rustc_hash::FxHashSet;
 
-const CHUNK: usize = 512;
+const CHUNK: usize = 1024;
 /// Emptied chunks that are kept: a queue that turns over in steady state does not allocate.
 const SPARES: usize = 2;
-const ORDER_BITS: u32 = 4;
 
 /// First in, first out; knows how many bytes its blocks have.
 #[derive(Default)]
 pub(super) struct Queue {
-    chunks: VecDeque<Box<[u64; CHUNK]>>,
-    spares: Vec<Box<[u64; CHUNK]>>,
+    chunks: VecDeque<Box<[BlockId; CHUNK]>>,
+    spares: Vec<Box<[BlockId; CHUNK]>>,
     head: usize,
     len: usize,
     pages: u64,
@@ -33,10 +32,10 @@ impl Queue {
     pub(super) fn push(&mut self, block: BlockId) {
         let at = self.head + self.len;
         if at == self.chunks.len() * CHUNK {
-            let chunk = self.spares.pop().unwrap_or_else(|| Box::new([0; CHUNK]));
+            let chunk = self.spares.pop().unwrap_or_else(|| Box::new([BlockId::new(0, 0); CHUNK]));
             self.chunks.push_back(chunk);
         }
-        self.chunks[at / CHUNK][at % CHUNK] = pack(block);
+        self.chunks[at / CHUNK][at % CHUNK] = block;
         self.len += 1;
         self.pages += block.pages() as u64;
     }
@@ -45,7 +44,7 @@ impl Queue {
         if self.len == 0 {
             return None;
         }
-        let block = unpack(self.chunks[0][self.head]);
+        let block = self.chunks[0][self.head];
         self.head += 1;
         self.len -= 1;
         self.pages -= block.pages() as u64;
@@ -62,7 +61,7 @@ impl Queue {
 
     /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order stays.
     pub(super) fn retain(&mut self, seen: &mut FxHashSet<BlockId>, keep: &mut dyn FnMut(BlockId) -> bool) {
-        let newest_first = (self.head..self.head + self.len).rev().map(|at| unpack(self.chunks[at / CHUNK][at % CHUNK]));
+        let newest_first = (self.head..self.head + self.len).rev().map(|at| self.chunks[at / CHUNK][at % CHUNK]);
         let kept: Vec<BlockId> = newest_first.filter(|&block| !seen.contains(&block) && keep(block) && seen.insert(block)).collect();
         *self = Queue::default();
         for &block in kept.iter().rev() {
@@ -71,7 +70,7 @@ impl Queue {
     }
 
     pub(super) fn metadata_bytes(&self) -> usize {
-        (self.chunks.len() + self.spares.len()) * CHUNK * size_of::<u64>()
+        (self.chunks.len() + self.spares.len()) * CHUNK * size_of::<BlockId>()
             + (self.chunks.capacity() + self.spares.capacity()) * size_of::<usize>()
     }
 }
@@ -79,15 +78,6 @@ impl Queue {
 /// The share `numerator / 256` of `pages`.
 pub(super) fn share(pages: u64, numerator: u8) -> u64 {
     pages * u64::from(numerator) / 256
-}
-
-fn pack(block: BlockId) -> u64 {
-    debug_assert!(block.page() < 1 << (64 - ORDER_BITS) && block.bytes() >= PAGE);
-    block.page() << ORDER_BITS | u64::from(block.order())
-}
-
-fn unpack(entry: u64) -> BlockId {
-    BlockId::new(entry >> ORDER_BITS, (entry & ((1 << ORDER_BITS) - 1)) as u8)
 }
 
 #[cfg(test)]
