@@ -4,6 +4,7 @@ mod bench;
 mod ctl;
 mod demo;
 mod doctor;
+mod hot;
 mod man;
 mod memory;
 mod processes;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Far memory for unmodified Linux programs.
+/// Far memory and huge pages for unmodified Linux programs.
 #[derive(Parser)]
 #[command(name = "hiroma", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -33,6 +34,7 @@ Examples:
   hiroma serve --memory 8G                     lend memory to others
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
   hiroma ctl PID --local 2G                    change the limit of a running program
+  hiroma hot manage --pid PID                  huge pages exactly where a process is hot
   hiroma sim compare cluster.toml              which placement policy suits a cluster";
 
 #[derive(Subcommand)]
@@ -41,6 +43,7 @@ enum Command {
     Serve(serve::Args),
     Ctl(ctl::Args),
     Doctor(doctor::Args),
+    Hot(hot::HotArgs),
     Bench(Box<bench::BenchArgs>),
     Sim(Box<sim::SimArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::main(args),
         Command::Ctl(args) => ctl::main(args),
         Command::Doctor(args) => doctor::main(args),
+        Command::Hot(args) => hot::run(args),
         Command::Bench(args) => bench::run(*args),
         Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::main(args),

@@ -4,6 +4,7 @@
 //! else. Who manages the process holds a lock on it (`flock(2)`), so that there is one manager at a time; whoever may read the file
 //! can explain.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -189,6 +190,21 @@ impl Ledger {
         let lines = BufReader::new(file).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())
     }
+}
+
+/// Addresses of the ranges that are huge after `entries`, ascending. What was decided in a dry run does not count.
+pub fn huge_addresses(entries: &[Entry]) -> BTreeSet<u64> {
+    let mut huge = BTreeSet::new();
+    let mut dry = false;
+    for entry in entries {
+        match entry {
+            Entry::Begin { dry_run, .. } => dry = *dry_run,
+            Entry::Collapse { address, .. } if !dry => _ = huge.insert(*address),
+            Entry::Split { address, .. } | Entry::Check { address, .. } => _ = huge.remove(address),
+            _ => {}
+        }
+    }
+    huge
 }
 
 /// The process that wrote the last `Begin`.

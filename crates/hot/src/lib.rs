@@ -18,6 +18,7 @@ pub mod machine;
 pub mod options;
 pub mod service;
 pub mod tracker;
+pub mod undo;
 
 pub use engine::{ActivePage, Engine, State, Step, Usage};
 pub use error::HotError;

@@ -30,6 +30,8 @@ pub struct Options {
     pub recheck_ranges: usize,
     /// Only this way of tracking.
     pub backend: Option<Backend>,
+    /// Only watch: nothing is decided, and it goes on until the process ends.
+    pub watch_only: bool,
     /// Decide, but change nothing.
     pub dry_run: bool,
     /// Where the ledger goes; none: nowhere.
@@ -49,6 +51,7 @@ impl Default for Options {
             recheck_ns: None,
             recheck_ranges: 8,
             backend: None,
+            watch_only: false,
             dry_run: false,
             ledger: Some(LedgerDir::of_this_user()),
         }

@@ -11,6 +11,8 @@ mod watch;
 
 pub use options::{Args, LOCAL_MIN, local_limit};
 pub use preload::find as find_preload;
+pub use program::find as find_program;
+pub use signals::Signals;
 pub use stats::process_json;
 
 use std::env;
@@ -30,7 +32,6 @@ use rustix::process::Pid;
 use crate::rundir::RunDir;
 use crate::{Failure, refuse, show};
 use progress::Progress;
-use signals::Signals;
 use stats::Report;
 use watch::Watch;
 
@@ -83,7 +84,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ending.imitate())
 }
 
-fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
+/// What to say of a program that could not be started, with the exit code that shells use.
+pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     Failure { code, message: format!("cannot start `{}`: {error}", program.display()) }.into()
 }

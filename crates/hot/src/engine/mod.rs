@@ -69,7 +69,10 @@ struct Pass {
 struct Accounts {
     resident_at_begin: u64,
     grown_bytes: u64,
+    rounds: u64,
     last_round: RoundCost,
+    /// The round whose window is open.
+    opened: RoundCost,
     /// Not yet in the ledger.
     unreported: RoundCost,
     unreported_rounds: u64,
@@ -112,10 +115,9 @@ impl Engine {
             other => other,
         })?;
         let looked = HotError::of(pid, "read /proc/PID/status");
-        if let Some(reason) = machine::huge_pages_refused(pid).map_err(&looked)? {
-            return Err(HotError::NoHugePages { pid, reason });
-        }
-        if let (false, Some(reason)) = (options.dry_run, machine::collapse_refused()) {
+        let refused = if options.watch_only { None } else { machine::huge_pages_refused(pid).map_err(&looked)? };
+        let collapses = !options.watch_only && !options.dry_run;
+        if let Some(reason) = refused.or_else(|| collapses.then(machine::collapse_refused).flatten()) {
             return Err(HotError::NoHugePages { pid, reason });
         }
         let tracker = tracker::open(pid, options.backend)?;
@@ -228,7 +230,7 @@ impl Engine {
         self.tracker.clear(&self.layout, &ranges)?;
         let spent = hiroma_kernel::cpu::thread_ns() - cpu;
         self.pace.spend(spent);
-        self.accounts.last_round = RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
+        self.accounts.opened = RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
         let until_ns = now_ns + elapsed_ns(began) + self.window.ns();
         self.phase = Phase::Watching { ranges, until_ns };
         Ok(())
@@ -263,9 +265,11 @@ impl Engine {
         self.pass.present_pages += present;
         self.pass.touched_pages += touched;
         self.pass.turn += ranges.len();
-        let round = &mut self.accounts.last_round;
+        let round = &mut self.accounts.opened;
         (round.scan_ns, round.count_ns, round.present_pages, round.touched_pages) = (scanned - cpu, counted - scanned, present, touched);
+        self.accounts.last_round = *round;
         self.accounts.unreported.add(&self.accounts.last_round);
+        self.accounts.rounds += 1;
         self.accounts.unreported_rounds += 1;
         Ok(())
     }
@@ -275,6 +279,10 @@ impl Engine {
         step.pass_over = true;
         self.pass.number += 1;
         self.window.learn(self.pass.touched_pages, self.pass.present_pages);
+        if self.options.watch_only {
+            self.report_tracking(now_ns);
+            return Ok(());
+        }
         let facts = self.facts();
         let situation = Situation {
             resident_bytes: self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64),
@@ -405,6 +413,21 @@ impl Engine {
     /// Length of the next window in nanoseconds.
     pub fn window_ns(&self) -> u64 {
         self.window.ns()
+    }
+
+    /// Rounds that are over.
+    pub fn rounds(&self) -> u64 {
+        self.accounts.rounds
+    }
+
+    /// Whether it only says what it would do.
+    pub fn is_dry_run(&self) -> bool {
+        self.options.dry_run
+    }
+
+    /// Whether counts are of pages; else of ranges as a whole ([`Tracker::tells_pages_apart`]).
+    pub fn tells_pages_apart(&self) -> bool {
+        self.tracker.tells_pages_apart()
     }
 
     /// Passes that are over.

@@ -4,7 +4,7 @@ const KEPT: usize = 128;
 /// Fewer say nothing about a 99th percentile.
 const ENOUGH: usize = 100;
 /// So many in a row are no accident, whatever was before.
-const IN_A_ROW: u32 = 4;
+const IN_A_ROW: u32 = 16;
 
 /// The last durations, and what they say.
 #[derive(Clone, Debug)]
@@ -62,9 +62,11 @@ mod tests {
     }
 
     #[test]
-    fn four_slow_ones_in_a_row_are_enough_and_they_are_forgotten() {
+    fn many_slow_ones_in_a_row_are_enough_and_they_are_forgotten() {
         let mut stall = Stall::new(10);
-        (0..4).for_each(|_| stall.note(11));
+        (0..15).for_each(|_| stall.note(11));
+        assert!(!stall.is_stalled());
+        stall.note(11);
         assert!(stall.is_stalled());
         (0..KEPT).for_each(|_| stall.note(10));
         assert!(!stall.is_stalled());

@@ -1,0 +1,124 @@
+//! `hiroma hot explain`: the ledger, told.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_addresses};
+use hiroma_hot::{LedgerDir, machine};
+use hiroma_units::{Bytes, EXTENT};
+
+/// Explain what was made huge in a process, why, and what it cost.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The process; it may have ended
+    #[arg(long, value_name = "PID")]
+    pid: u32,
+    /// Print all entries, one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Print every entry, not only the sum
+    #[arg(short, long)]
+    all: bool,
+}
+
+/// Explains.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let entries = Ledger::read(&LedgerDir::of_this_user(), args.pid)?;
+    let mut text = String::new();
+    if args.json {
+        for entry in &entries {
+            text.push_str(&serde_json::to_string(entry)?);
+            text.push('\n');
+        }
+    } else {
+        text = told(args.pid, &entries, args.all);
+    }
+    // Whoever reads may have gone.
+    let _ = stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn told(pid: u32, entries: &[Entry], all: bool) -> String {
+    let mut totals = Totals::default();
+    entries.iter().for_each(|entry| totals.add(entry));
+    let mut text = String::new();
+    let mut resident_at_begin = 0;
+    for entry in entries {
+        if let Entry::Begin { resident_bytes, .. } = entry {
+            resident_at_begin = *resident_bytes;
+        }
+        let told = matches!(entry, Entry::Begin { .. } | Entry::End { .. } | Entry::Budget { .. });
+        if all || told {
+            text.push_str(&line(entry));
+            text.push('\n');
+        }
+    }
+    let huge = huge_addresses(entries).len() as u64;
+    let growth = 100.0 * totals.added_bytes as f64 / resident_at_begin.max(1) as f64;
+    let mean_us = totals.collapse_ns as f64 / 1e3 / totals.collapses.max(1) as f64;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    text.push_str(&format!(
+        "\n\
+         huge now      {huge} ranges, {} (made huge {} times, taken apart {}, refused {}, looked below {})\n\
+         memory        +{} ({growth:+.2} % of what was resident at the start)\n\
+         time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), splitting {:.1} ms\n\
+         tracking      {} rounds: clearing {:.1} ms, scanning {:.1} ms, counting {:.1} ms of processor time\n\
+         gain          {} hot pages are reached through {} translations instead of one each\n",
+        Bytes(huge * EXTENT as u64),
+        totals.collapses,
+        totals.splits,
+        totals.refusals,
+        totals.checks,
+        Bytes(totals.added_bytes),
+        ms(totals.collapse_ns),
+        ms(totals.collapse_ns_max),
+        ms(totals.split_ns),
+        totals.rounds,
+        ms(totals.clear_ns),
+        ms(totals.scan_ns),
+        ms(totals.count_ns),
+        totals.hot_pages,
+        totals.collapses,
+    ));
+    if let Ok(resident) = machine::resident_bytes(pid) {
+        text.push_str(&format!("resident      {} now, {} at the start\n", Bytes(resident), Bytes(resident_at_begin)));
+    }
+    text
+}
+
+fn line(entry: &Entry) -> String {
+    let at = |at_ms: &u64| format!("{:>9.3} s  ", *at_ms as f64 / 1e3);
+    match entry {
+        Entry::Begin { pid, command, manager, backend, resident_bytes, budget_bytes, dry_run } => {
+            let budget = budget_bytes.map_or("no budget".to_owned(), |bytes| format!("budget {}", Bytes(bytes)));
+            let dry = if *dry_run { ", a dry run" } else { "" };
+            format!(
+                "process {pid} ({command}): managed by process {manager} with {backend}, {} resident, {budget}{dry}",
+                Bytes(*resident_bytes)
+            )
+        }
+        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns } => format!(
+            "{}{address:012x} collapsed: {hot_pages} of 512 pages hot in {windows} windows, {present_pages} present, +{}, {:.0} us",
+            at(at_ms),
+            Bytes(*added_bytes),
+            *took_ns as f64 / 1e3
+        ),
+        Entry::Refused { at_ms, address, error } => format!("{}{address:012x} refused by the kernel: {error}", at(at_ms)),
+        Entry::Split { at_ms, address, why, .. } => format!("{}{address:012x} taken apart: {why}", at(at_ms)),
+        Entry::Check { at_ms, address } => format!("{}{address:012x} taken apart to look at its pages", at(at_ms)),
+        Entry::Tracking { at_ms, rounds, clear_ns, scan_ns, count_ns, window_ns } => format!(
+            "{}{rounds} rounds: clear {:.1} ms, scan {:.2} ms, count {:.2} ms; windows of {:.1} ms",
+            at(at_ms),
+            *clear_ns as f64 / 1e6,
+            *scan_ns as f64 / 1e6,
+            *count_ns as f64 / 1e6,
+            *window_ns as f64 / 1e6
+        ),
+        Entry::Budget { at_ms, budget_bytes } => format!("{}budget {}", at(at_ms), Bytes(*budget_bytes)),
+        Entry::End { at_ms, why, huge_bytes, resident_bytes } => {
+            format!("{}ended: {why}; {} huge, {} resident", at(at_ms), Bytes(*huge_bytes), Bytes(*resident_bytes))
+        }
+        other => format!("{other:?}"),
+    }
+}

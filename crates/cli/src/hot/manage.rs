@@ -1,0 +1,138 @@
+//! `hiroma hot manage`: huge pages where a running process is hot.
+
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use hiroma_hot::{Engine, HotError, State, machine};
+use hiroma_units::Bytes;
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+
+use super::options::{Limiting, Tracking, time};
+use crate::{refuse, show};
+
+/// Give a running process huge pages exactly where it is hot.
+///
+/// Watches the process, collapses hot 2 MiB ranges in place, leaves cold ones alone, and ends when there is nothing more to do. The
+/// process is not stopped and not changed; its huge pages stay when this ends (`hiroma hot undo` takes them apart).
+#[derive(clap::Args)]
+pub struct Args {
+    /// The process
+    #[arg(long, value_name = "PID")]
+    pid: u32,
+    /// Go on when there is nothing more to do: look again after this time, and give back what went cold
+    #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1, default_missing_value = "5s")]
+    keep: Option<Duration>,
+    #[command(flatten)]
+    limiting: Limiting,
+    #[command(flatten)]
+    tracking: Tracking,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Time since a beginning, for engines.
+pub struct Clock(Instant);
+
+impl Clock {
+    pub fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.0.elapsed().as_nanos() as u64
+    }
+
+    /// Sleeps until then, or until it is time to look at signals.
+    pub fn sleep_until(&self, at_ns: u64) {
+        let wait = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()));
+        std::thread::sleep(wait.min(Duration::from_millis(50)));
+    }
+}
+
+/// Says whether SIGINT, SIGTERM or SIGHUP came. Before anything is taken that has to be given back.
+pub fn stopped() -> Result<impl Fn() -> bool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot take over the signals")?;
+    }
+    Ok(move || flag.load(Ordering::Relaxed))
+}
+
+/// Manages.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let clock = Clock::start();
+    let stop = stopped()?;
+    let mut options = args.tracking.options();
+    args.limiting.apply(&mut options)?;
+    options.recheck_ns = args.keep.map(|pause| pause.as_nanos() as u64);
+    let engine = Engine::new(args.pid, options, clock.now_ns()).map_err(|error| match error {
+        HotError::Managed { .. } | HotError::NoHugePages { .. } | HotError::NoBackend { .. } | HotError::NoProcess { .. } => {
+            refuse(error.to_string())
+        }
+        other => other.into(),
+    })?;
+    if !args.quiet {
+        show::say(&format!("process {} ({}), tracked with {}", args.pid, machine::command_of(args.pid), engine.backend()));
+    }
+    let ended = manage(engine, &clock, stop, !args.quiet)?;
+    if !args.quiet {
+        show::say(&ended.text);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How it ended.
+pub struct Ended {
+    pub text: String,
+}
+
+/// Steps until the process ends, there is nothing more to do, or `stop` says so.
+pub fn manage(mut engine: Engine, clock: &Clock, stop: impl Fn() -> bool, tell: bool) -> Result<Ended> {
+    let progress = tell && stderr().is_terminal();
+    let dry_run = engine.is_dry_run();
+    let why = loop {
+        let step = engine.step(clock.now_ns())?;
+        if progress && step.pass_over {
+            let usage = engine.usage();
+            eprint!(
+                "\r\x1b[Khiroma: pass {}, {} huge, windows of {:.1} ms",
+                engine.passes(),
+                Bytes(usage.huge_bytes),
+                engine.window_ns() as f64 / 1e6
+            );
+        }
+        match step.state {
+            State::Gone => break "the process ended".to_owned(),
+            State::Stopped(why) => break why,
+            State::Settled if step.next_ns == u64::MAX => break "nothing more to do".to_owned(),
+            _ if stop() => break "told to stop".to_owned(),
+            _ => clock.sleep_until(step.next_ns),
+        }
+    };
+    if progress {
+        eprint!("\r\x1b[K");
+    }
+    let huge = Bytes(engine.usage().huge_bytes);
+    let pid = engine.target().pid();
+    let ledger = engine.finish(clock.now_ns(), &why);
+    let totals = ledger.totals();
+    let verb = if dry_run { "would become" } else { "became" };
+    let tracking_ns = totals.clear_ns + totals.scan_ns + totals.count_ns;
+    let text = format!(
+        "{why}: {} ranges {verb} huge ({huge}), {} refused, {} split, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms; \
+         hiroma hot explain --pid {pid}",
+        totals.collapses,
+        totals.refusals,
+        totals.splits,
+        Bytes(totals.added_bytes),
+        clock.now_ns() as f64 / 1e9,
+        tracking_ns as f64 / 1e6,
+        totals.collapse_ns as f64 / 1e6,
+    );
+    Ok(Ended { text })
+}

@@ -1,0 +1,54 @@
+//! `hiroma hot`: which pages of a process are hot, and huge pages exactly there.
+
+mod explain;
+mod manage;
+mod map;
+mod options;
+mod png;
+mod run;
+mod show;
+mod undo;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Find out which pages of a process are hot, and give it huge pages exactly there.
+///
+/// The process is not changed: its page tables are read by a small BPF program (as root), and hot 2 MiB ranges are collapsed in place
+/// from outside. Everything that was done can be explained and undone.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct HotArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  hiroma hot show --pid 4711                     which pages are hot, as a map
+  hiroma hot show --pid 4711 --png heat.png      the same as a picture, one pixel a page
+  hiroma hot manage --pid 4711 --dry-run         what would become huge, and why
+  hiroma hot manage --pid 4711 --budget 512M     makes hot ranges huge, ends when there is nothing more to do
+  hiroma hot run -- redis-server                 the same from the start of a program
+  hiroma hot explain --pid 4711                  what was done, why, what it cost";
+
+#[derive(Subcommand)]
+enum What {
+    Show(Box<show::Args>),
+    Manage(Box<manage::Args>),
+    Run(Box<run::Args>),
+    Explain(explain::Args),
+    Undo(undo::Args),
+}
+
+/// Does what was asked.
+pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
+    match args.what {
+        What::Show(args) => show::main(&args),
+        What::Manage(args) => manage::main(&args),
+        What::Run(args) => run::main(&args),
+        What::Explain(args) => explain::main(&args),
+        What::Undo(args) => undo::main(&args),
+    }
+}

@@ -1,0 +1,76 @@
+//! `hiroma hot run`: huge pages where a program is hot, from its start.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use hiroma_hot::Engine;
+use rustix::process::Pid;
+
+use super::manage::{Clock, Ended, manage};
+use super::options::{Limiting, Tracking, time};
+use crate::run::{Signals, find_program, start_failure};
+use crate::{Failure, show};
+
+/// Run a program, and give it huge pages exactly where it is hot.
+///
+/// The exit code and the signals of the program pass through. Processes that it starts are not managed. If it cannot be managed, it runs
+/// all the same, and a line says why.
+#[derive(clap::Args)]
+pub struct Args {
+    /// When there is nothing to do: look again after this time
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s")]
+    keep: Duration,
+    #[command(flatten)]
+    limiting: Limiting,
+    #[command(flatten)]
+    tracking: Tracking,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Runs and manages.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let mut options = args.tracking.options();
+    args.limiting.apply(&mut options)?;
+    options.recheck_ns = Some(args.keep.as_nanos() as u64);
+    let program =
+        find_program(&args.command[0]).map_err(|error| anyhow::Error::from(Failure { code: error.code(), message: error.to_string() }))?;
+    // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a program behind that nobody waits for.
+    let mut signals = Signals::take_over().context("cannot take over the signals")?;
+    let mut command = Command::new(&program);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
+    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let over = Arc::new(AtomicBool::new(false));
+    let manager = {
+        let (over, number) = (Arc::clone(&over), child.id());
+        std::thread::Builder::new().name("hiroma-hot".into()).spawn(move || -> Result<Ended> {
+            let clock = Clock::start();
+            let engine = Engine::new(number, options, clock.now_ns())?;
+            manage(engine, &clock, || over.load(Ordering::Relaxed), false)
+        })
+    };
+    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    over.store(true, Ordering::Relaxed);
+    let told = match manager {
+        Ok(thread) => thread.join().unwrap_or_else(|_| Err(anyhow!("the manager failed"))),
+        Err(error) => Err(error).context("cannot start the manager's thread"),
+    };
+    match told {
+        Ok(ended) if !args.quiet => show::say(&ended.text),
+        Ok(_) => {}
+        // A program that ends at once is no failure of ours.
+        Err(error) if error.downcast_ref::<hiroma_hot::HotError>().is_some_and(hiroma_hot::HotError::is_gone) => {}
+        Err(error) => show::say(&format!("the program ran without huge pages of ours: {error:#}")),
+    }
+    Ok(ending.imitate())
+}
