@@ -15,6 +15,7 @@
 //! | [`granularity`] | does an extent move whole or in sectors |
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
+//! | [`reclaim`] | when file cache is given back before the kernel has to |
 //! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
@@ -22,6 +23,7 @@ pub mod granularity;
 pub mod huge;
 pub mod placement;
 pub mod prefetch;
+pub mod reclaim;
 pub mod replacement;
 
 pub use allocation::{AllocationKind, Allocator};

@@ -11,6 +11,7 @@ mod engine;
 mod error;
 mod histogram;
 mod load;
+mod machine;
 mod message;
 mod network;
 mod outcome;
@@ -27,6 +28,7 @@ pub use config::{
 };
 pub use error::{Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
+pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig, run_machine};
 pub use outcome::{Messages, Outcome, Tally};
 pub use trace::{TraceKind, TraceRecord};
 pub use transfers::{Transfer, Transferred, transfer_all};

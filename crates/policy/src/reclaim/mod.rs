@@ -1,0 +1,31 @@
+//! When file cache is given back before the kernel has to: how much on which node, and when to leave it to the kernel.
+//!
+//! Source: "Elimination of OS noises caused by page reclamation" (Ishiguro, Murakami, Oyama), section 3: watch how much is read and how
+//! much memory is free; when large file reads are the cause of little free memory, reclaim before kswapd wakes; otherwise leave it to
+//! the kernel. The paper's two thresholds are fixed (free below 1 GB: reclaim 4 GB); here what must be free follows from how fast the
+//! cache fills, so that it lasts until the next look and until that look's reclaim is done, twice over.
+//!
+//! | Module | Question |
+//! |---|---|
+//! | [`observe`] | what is known of the machine: [`Zone`], [`Node`], [`Observation`] |
+//! | [`settings`] | what people may set, and within which limits |
+//! | [`controller`] | what to do now: [`Controller`] |
+//! | [`reason`] | why |
+
+pub mod controller;
+pub mod observe;
+pub mod reason;
+pub mod settings;
+
+pub use controller::{Batch, BatchEnd, Controller, Go, Verdict};
+pub use observe::{Node, ORDERS, Observation, Zone};
+pub use reason::Reason;
+pub use settings::{OutOfRange, Settings};
+
+/// Pages of 4 KiB in a number of bytes.
+pub const fn pages(bytes: u64) -> u64 {
+    bytes / PAGE_BYTES
+}
+
+/// The page that all counts are in.
+pub const PAGE_BYTES: u64 = 4096;

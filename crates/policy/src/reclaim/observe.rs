@@ -1,0 +1,99 @@
+//! What is known of the machine at one time. Levels and counters in pages of 4 KiB, as the kernel shows them.
+
+/// Orders of free blocks that the page allocator keeps apart: 0 (4 KiB) to 10 (4 MiB).
+pub const ORDERS: usize = 11;
+
+/// The order of a transparent huge page: 2 MiB.
+pub const HUGE_ORDER: usize = 9;
+
+/// One zone (`/proc/zoneinfo`, `/proc/buddyinfo`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Zone {
+    pub free_pages: u64,
+    pub min_pages: u64,
+    /// Below it in every zone, an allocation wakes kswapd.
+    pub low_pages: u64,
+    /// kswapd sleeps again above it.
+    pub high_pages: u64,
+    /// What ordinary allocations must leave for those that can be served from this zone only (`lowmem_reserve`, "protection").
+    pub reserve_pages: u64,
+    /// Free blocks by order.
+    pub free_blocks: [u64; ORDERS],
+}
+
+/// One node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Node {
+    pub id: u32,
+    pub zones: Vec<Zone>,
+    /// File cache that was not used lately, and that was (levels).
+    pub inactive_file_pages: u64,
+    pub active_file_pages: u64,
+    /// Of the file cache, what is not on its device yet, and what is on its way (levels).
+    pub dirty_pages: u64,
+    pub writeback_pages: u64,
+    /// Memory that giving back file cache is no answer to: anonymous, shared, the kernel's own (level).
+    pub held_pages: u64,
+    /// File pages that reclaim took, whoever called it (counter).
+    pub stolen_file_pages: u64,
+    /// File pages that came back so soon that they belonged to the working set: `workingset_activate_file` (counter). The plain refaults
+    /// would not do: a file larger than memory that is read in a loop makes them without any harm.
+    pub missed_file_pages: u64,
+    /// Pages that kswapd and that allocating threads themselves looked at (counters).
+    pub kswapd_scanned_pages: u64,
+    pub direct_scanned_pages: u64,
+}
+
+/// The machine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observation {
+    pub nodes: Vec<Node>,
+    /// How much of the processors that reclaim may run on was idle since the last observation, in millionths.
+    pub idle_ppm: u64,
+}
+
+impl Zone {
+    /// Pages above a watermark that ordinary allocations may take.
+    fn above(&self, watermark: u64) -> u64 {
+        self.free_pages.saturating_sub(watermark.saturating_add(self.reserve_pages))
+    }
+
+    /// Free pages in blocks of at least `order`.
+    fn in_blocks(&self, order: usize) -> u64 {
+        self.free_blocks
+            .iter()
+            .enumerate()
+            .skip(order)
+            .map(|(order, &blocks)| blocks.saturating_mul(1 << order))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Of the pages above a watermark, those in blocks of at least `order`.
+    fn above_in_blocks(&self, watermark: u64, order: usize) -> u64 {
+        let above = self.above(watermark);
+        // The counts of blocks were read at another moment: where any block does, the exact count of pages is the better one.
+        if order == 0 { above } else { above.min(self.in_blocks(order)) }
+    }
+}
+
+impl Node {
+    /// Pages above the low watermarks: when there are none any more, kswapd wakes.
+    pub fn above_low(&self) -> u64 {
+        self.zones.iter().map(|zone| zone.above(zone.low_pages)).fold(0, u64::saturating_add)
+    }
+
+    /// Pages above the high watermarks in blocks of at least `order`.
+    pub fn above_high(&self, order: usize) -> u64 {
+        self.zones.iter().map(|zone| zone.above_in_blocks(zone.high_pages, order)).fold(0, u64::saturating_add)
+    }
+
+    /// File cache, used lately or not.
+    pub fn file_pages(&self) -> u64 {
+        self.inactive_file_pages.saturating_add(self.active_file_pages)
+    }
+
+    /// Inactive file cache that can be dropped without writing.
+    pub fn clean_inactive_pages(&self) -> u64 {
+        self.inactive_file_pages.saturating_sub(self.dirty_pages).saturating_sub(self.writeback_pages)
+    }
+}

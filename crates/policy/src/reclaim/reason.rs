@@ -1,0 +1,107 @@
+//! Why something is reclaimed or not: what stands in the journal.
+
+use std::fmt;
+
+use super::PAGE_BYTES;
+
+/// Why. Amounts in pages of 4 KiB, rates in pages per second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// The first look: counters mean something from the second on.
+    First,
+    /// The cache does not fill, or too slowly to matter.
+    Calm { fill_s: u64 },
+    /// Something else than file cache takes the memory.
+    NotFiles { fill: u64, held: u64 },
+    /// There is enough free memory for what comes.
+    Enough { free: u64, wanted: u64 },
+    /// There is not: reclaim.
+    Filling { fill_s: u64, free: u64, wanted: u64, order: usize },
+    /// There is not, and the processors are busy: as little as possible.
+    FillingBusy { fill_s: u64, free: u64, wanted: u64 },
+    /// Enough is free, but in pieces that are too small for what is asked for.
+    Pieces { order: usize, free: u64, wanted: u64 },
+    /// What is inactive is needed, or not written yet.
+    LittleInactive { clean: u64, keep: u64 },
+    /// Pages that were reclaimed came back.
+    CameBack { missed: u64, taken: u64, pause_ns: u64 },
+    /// The kernel found less than was asked for.
+    Short { asked: u64, got: u64, pause_ns: u64 },
+    /// Still waiting after one of the two before.
+    Paused { until_ns: u64 },
+    /// The share of a processor is used up.
+    CpuShare { until_ns: u64 },
+    /// All that was decided on is done.
+    Done,
+}
+
+impl Reason {
+    /// Whether this is worth a line each time it begins: it changes what the machine does, or says why the daemon does not help.
+    pub fn is_notable(&self) -> bool {
+        !matches!(self, Reason::First | Reason::Calm { .. } | Reason::Enough { .. } | Reason::Paused { .. } | Reason::Done)
+    }
+
+    /// Whether two reasons are the same but for their numbers.
+    pub fn is_like(&self, other: &Reason) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+fn mib(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES) >> 20
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Reason::First => write!(f, "first look"),
+            Reason::Calm { fill_s } => write!(f, "the file cache fills at {} MiB/s only", mib(fill_s)),
+            Reason::NotFiles { fill, held } => {
+                write!(f, "programs take the memory ({} MiB, files {} MiB): left to the kernel", mib(held), mib(fill))
+            }
+            Reason::Enough { free, wanted } => write!(f, "{} MiB free of {} MiB wanted", mib(free), mib(wanted)),
+            Reason::Filling { fill_s, free, wanted, order: 0 } => {
+                write!(
+                    f,
+                    "files fill the cache at {} MiB/s; {} MiB free above the watermarks, {} MiB wanted",
+                    mib(fill_s),
+                    mib(free),
+                    mib(wanted)
+                )
+            }
+            Reason::Filling { fill_s, free, wanted, order } => write!(
+                f,
+                "files fill the cache at {} MiB/s in large blocks; {} MiB free in blocks of order {order}, {} MiB wanted",
+                mib(fill_s),
+                mib(free),
+                mib(wanted)
+            ),
+            Reason::FillingBusy { fill_s, free, wanted } => write!(
+                f,
+                "files fill the cache at {} MiB/s, {} of {} MiB free, but all processors are busy: only a little is reclaimed",
+                mib(fill_s),
+                mib(free),
+                mib(wanted)
+            ),
+            Reason::Pieces { order, free, wanted } => {
+                write!(f, "free memory is in small pieces: {} MiB in blocks of order {order}, {} MiB wanted", mib(free), mib(wanted))
+            }
+            Reason::LittleInactive { clean, keep } => {
+                write!(f, "only {} MiB of clean inactive file cache, {} MiB of it to be kept: left to the kernel", mib(clean), mib(keep))
+            }
+            Reason::CameBack { missed, taken, pause_ns } => write!(
+                f,
+                "{} MiB in use came back after {} MiB were reclaimed: pause of {} ms",
+                mib(missed),
+                mib(taken),
+                pause_ns / 1_000_000
+            ),
+            Reason::Short { asked, got, pause_ns } => {
+                write!(f, "the kernel found {} of {} MiB: pause of {} ms", mib(got), mib(asked), pause_ns / 1_000_000)
+            }
+            Reason::Paused { .. } => write!(f, "pausing"),
+            Reason::CpuShare { .. } => write!(f, "the share of a processor is used up (cpu_ppm): left to the kernel"),
+            Reason::Done => write!(f, "done"),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The reclaim controller in a simulated machine: what it prevents, and where it stays out of the way.
+
+use hiroma_policy::reclaim::{Reason, Settings, pages};
+use hiroma_sim::{MachineConfig, MachineLoad as Load, MachineOutcome, run_machine};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn stream(mib_s: u64, large: bool) -> Load {
+    Load::Stream { bytes_s: mib_s * MIB, from_ms: 0, until_ms: u64::MAX, large }
+}
+
+/// The same machine without the daemon and with it.
+fn both(loads: &[Load]) -> (MachineOutcome, MachineOutcome) {
+    let without = MachineConfig { loads: loads.to_vec(), ..MachineConfig::measured() };
+    let with = MachineConfig { daemon: Some(Settings::default()), ..without.clone() };
+    (run_machine(&without), run_machine(&with))
+}
+
+#[test]
+fn while_a_file_larger_than_memory_is_read_kswapd_never_wakes() {
+    // The paper's case, from a slow disk to a fast one.
+    for mib_s in [150, 500, 1200, 2000] {
+        let (without, with) = both(&[stream(mib_s, false)]);
+        assert!(without.kswapd_wakes > 10, "{mib_s} MiB/s: {without:?}");
+        assert_eq!((with.kswapd_wakes, with.direct_reclaims, with.hot_missed_pages), (0, 0, 0), "{mib_s} MiB/s: {with:?}");
+        assert_eq!(with.filled_pages, without.filled_pages);
+        assert!(with.daemon_ns <= without.kswapd_ns * 11 / 10, "{mib_s} MiB/s: {} against {}", with.daemon_ns, without.kswapd_ns);
+    }
+}
+
+#[test]
+fn a_reader_that_comes_late_and_bursts_is_met_in_time() {
+    let bursts = (0..10).map(|at| Load::Stream { bytes_s: 1500 * MIB, from_ms: 5000 * at, until_ms: 5000 * at + 2500, large: false });
+    let (without, with) = both(&bursts.collect::<Vec<_>>());
+    assert!(without.kswapd_wakes > 10, "{without:?}");
+    assert!(with.kswapd_wakes <= 2, "{with:?}");
+    assert_eq!(with.direct_reclaims, 0);
+}
+
+#[test]
+fn memory_that_programs_take_is_left_to_the_kernel() {
+    let (without, with) = both(&[Load::Allocate { bytes_s: 700 * MIB, bytes: 13 * GIB, from_ms: 1000 }, stream(100, false)]);
+    let while_it_grew = |outcome: &MachineOutcome| outcome.journal.iter().any(|(_, reason)| matches!(reason, Reason::NotFiles { .. }));
+    assert!(while_it_grew(&with), "{with:?}");
+    assert_eq!(with.out_of_memory, without.out_of_memory);
+    assert!(with.hot_missed_pages <= without.hot_missed_pages.max(pages(64 * MIB)), "{with:?}");
+}
+
+#[test]
+fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
+    for bytes in [GIB / 2, 4 * GIB, 9 * GIB] {
+        let config = MachineConfig { loads: vec![Load::MakeAndDrop { bytes_s: 2000 * MIB, bytes }], ..MachineConfig::measured() };
+        let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
+        assert_eq!((with.hot_missed_pages, with.out_of_memory), (0, 0), "{bytes}: {with:?}");
+        // What it reclaims is bounded by what is there that nobody needs, and by what the loop leaves to the next round.
+        assert!(with.daemon_pages <= with.filled_pages, "{bytes}: {with:?}");
+        assert!(with.daemon_ns <= 60_000 * 1_000_000 * 6 / 10 + 2_000_000_000, "{bytes}: {with:?}");
+    }
+}
+
+#[test]
+fn large_folios_are_seen_although_there_is_memory_enough() {
+    let config = MachineConfig { loads: vec![stream(1000, true)], large_free_permille: 200, ..MachineConfig::measured() };
+    let without = run_machine(&config);
+    let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
+    assert!(without.kswapd_wakes_large > 10, "{without:?}");
+    assert!(with.journal.iter().any(|(_, reason)| matches!(reason, Reason::Filling { order: 9, .. } | Reason::Pieces { .. })), "{with:?}");
+    assert!(with.kswapd_wakes * 2 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
+}
+
+#[test]
+fn with_busy_processors_little_is_done_and_it_is_said() {
+    let config =
+        MachineConfig { loads: vec![stream(1000, false)], idle_ppm: 0, daemon: Some(Settings::default()), ..MachineConfig::measured() };
+    let with = run_machine(&config);
+    assert!(with.journal.iter().any(|(_, reason)| matches!(reason, Reason::FillingBusy { .. })), "{with:?}");
+    assert!(with.daemon_pages <= 600 * pages(16 * MIB));
+}
+
+#[test]
+fn where_everything_is_in_use_the_daemon_stays_out_of_the_way() {
+    let config = MachineConfig { hot_bytes: 13 * GIB, cold_bytes: 0, loads: vec![stream(300, false)], ..MachineConfig::measured() };
+    let without = run_machine(&config);
+    let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
+    assert_eq!(with.out_of_memory, 0);
+    assert!(with.hot_missed_pages <= without.hot_missed_pages, "{with:?} against {without:?}");
+}
+
+#[test]
+fn the_same_machine_gives_the_same_outcome() {
+    let loads = [stream(700, false), Load::MakeAndDrop { bytes_s: 300 * MIB, bytes: GIB }];
+    assert_eq!(both(&loads), both(&loads));
+}
