@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use common::{hiroma, output, wait_until};
+use common::{hiroma, hiroma_with_default_signals, output, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn send(pid: u32, signal: Signal) {
@@ -17,8 +17,9 @@ fn send(pid: u32, signal: Signal) {
 /// A shell under hiroma that prints its process id when it is ready, and its output from then on.
 fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho $$\nwhile :; do sleep 0.02; done");
+    let args = ["run", "--quiet", "--", "sh", "-c", &script];
     // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could continue.
-    let mut child = hiroma(["run", "--quiet", "--", "sh", "-c", &script]).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = hiroma_with_default_signals(args).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();

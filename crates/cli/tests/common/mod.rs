@@ -38,7 +38,19 @@ fn library() -> &'static Path {
 /// A command of hiroma with these arguments.
 pub fn hiroma<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
     let mut command = Command::new(HIROMA);
-    command.args(args).env("HIROMA_PRELOAD", library()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
+    command.args(args);
+    prepared(command)
+}
+
+/// The same with every signal as it is by default: who started the tests may ignore some, as nohup does, and that is inherited.
+pub fn hiroma_with_default_signals<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal", HIROMA]).args(args);
+    prepared(command)
+}
+
+fn prepared(mut command: Command) -> Command {
+    command.env("HIROMA_PRELOAD", library()).env_remove("XDG_RUNTIME_DIR").stdin(Stdio::null());
     command
 }
 
