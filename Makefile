@@ -52,8 +52,8 @@ install: build ## install below PREFIX (/usr/local)
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 
 uninstall: ## remove what install installed
-	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3
-	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h
+	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3 $(DESTDIR)$(PREFIX)/share/man/man3/hps.3
+	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h $(DESTDIR)$(PREFIX)/include/hps.h
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
 
 clean: ## remove what was built

@@ -1,5 +1,5 @@
 /*
- * hiroma.h - far memory for C and C++ programs.
+ * hiroma.h - far memory, and huge pages where a program is hot, for C and C++ programs.
  *
  * A region is a stretch of addresses that is used like ordinary memory and may be far larger than the machine's. What does
  * not fit in the local limit lies in compressed memory, on disk, or in other machines' memory, and comes back when touched.
@@ -16,6 +16,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "hps.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -136,6 +138,86 @@ typedef struct hiroma_stats {
 
 /* Fills in the counters. Pass sizeof *stats as `size`. */
 int hiroma_stats_read(hiroma_stats *stats, size_t size);
+
+/* --- Huge pages where the program is hot: the fuller form of hps.h; see hps(3) --- */
+
+enum { HIROMA_HOT_EVENT = 2 }; /* a style beside those of hps.h: no signal; a descriptor becomes readable */
+
+/* Always begin with hiroma_hot_options_init(); 0 is the default of each. */
+typedef struct hiroma_hot_options {
+	size_t size;             /* of this structure; set by hiroma_hot_options_init() */
+	const char *socket;      /* of the daemon; NULL: HIROMA_HOT_SOCKET, else the usual places */
+	uint64_t budget_bytes;   /* most bytes to be made huge; 0: the share that the daemon gives */
+	uint32_t style;          /* HPS_HANDLER, HPS_THREAD or HIROMA_HOT_EVENT */
+	uint32_t managed;        /* 1: the daemon makes hot ranges huge itself, and tells only of those with too few hot pages */
+	int32_t signal;          /* a real-time signal; 0: SIGRTMIN+6 */
+	uint32_t collapse_pages; /* active pages of 512 from which a range is made huge; 0: 128 */
+	uint32_t count_min;      /* count from which a page is active; 0: the daemon's rule */
+	uint32_t pages_min;      /* active pages from which the program is told; 0: 1 */
+} hiroma_hot_options;
+
+/* Sets every option to its default. Pass sizeof *options as `size`. */
+void hiroma_hot_options_init(hiroma_hot_options *options, size_t size);
+/* hps_enable_track() with options; NULL for none. */
+int hiroma_hot_enable(const hiroma_hot_options *options);
+/* The same as hps_disable_track(). */
+int hiroma_hot_disable(void);
+/* HIROMA_HOT_EVENT: the descriptor to poll. When it is readable, call hiroma_hot_wait(0), or fetch. Do not close it. */
+int hiroma_hot_fd(void);
+/* The same as hps_wait_signal(), also for HIROMA_HOT_EVENT. */
+long hiroma_hot_wait(int timeout_ms);
+
+/*
+ * For programs that handle pages themselves, instead of hiroma_hot_wait(): fetches at most `count` active pages by address, and says
+ * in `*left` (unless NULL) how many wait. A buffer of 512 or more never gets a part of a 2 MiB range. Returns how many. When all
+ * is done with them, hiroma_hot_done() has to follow; until then nothing more is announced.
+ */
+long hiroma_hot_fetch(hps_page *pages, size_t count, size_t *left);
+/* So many ranges were made huge, had their objects moved, or were left alone. */
+int hiroma_hot_done(uint64_t collapsed, uint64_t compacted, uint64_t left);
+/* Makes whole 2 MiB of this process's memory huge where they stand (MADV_COLLAPSE, Linux 6.1). */
+int hiroma_hot_collapse(void *memory, size_t size);
+
+typedef struct hiroma_hot_stats {
+	size_t size;          /* of this structure */
+	uint64_t signals;     /* signals, or readable descriptors, that came */
+	uint64_t pages;       /* active pages that were fetched */
+	uint64_t collapsed;   /* ranges of 2 MiB made huge in place */
+	uint64_t compacted;   /* ranges whose objects were moved */
+	uint64_t left;        /* ranges left alone */
+	uint64_t failed;      /* ranges for which something failed */
+	uint64_t call_ns_max; /* the longest call of a function of the program */
+} hiroma_hot_stats;
+
+/* Fills in what this process did so far. Pass sizeof *stats as `size`. */
+int hiroma_hot_stats_read(hiroma_hot_stats *stats, size_t size);
+
+/* --- Memory for hot objects, on huge pages from the beginning --- */
+
+typedef struct hiroma_arena hiroma_arena;
+
+/*
+ * Creates an arena of `bytes` bytes, rounded up to 2 MiB: from the pool of reserved huge pages (vm.nr_hugepages) if that has them
+ * all, else of addresses, of which each 2 MiB becomes a huge page when something is first allocated in it. Where the machine has no
+ * huge page left, small ones serve: hiroma_arena_stats.huge_bytes tells.
+ */
+hiroma_arena *hiroma_arena_create(size_t bytes);
+/* Destroys an arena with everything in it. NULL is ignored. */
+int hiroma_arena_destroy(hiroma_arena *arena);
+/* `size` bytes at a multiple of `alignment`, a power of two up to 2 MiB. What they hold is not defined. */
+void *hiroma_arena_alloc(hiroma_arena *arena, size_t alignment, size_t size);
+int hiroma_arena_free(hiroma_arena *arena, void *memory); /* EINVAL if it is not an allocation of this arena */
+
+typedef struct hiroma_arena_stats {
+	size_t size;              /* of this structure */
+	uint64_t bytes;           /* the arena's length */
+	uint64_t used_bytes;      /* allocated */
+	uint64_t populated_bytes; /* that have memory */
+	uint64_t huge_bytes;      /* of these, on huge pages */
+	uint64_t reserved;        /* 1: from the reserved pool */
+} hiroma_arena_stats;
+
+int hiroma_arena_stats_read(const hiroma_arena *arena, hiroma_arena_stats *stats, size_t size);
 
 /* --- Errors --- */
 

@@ -9,7 +9,7 @@ major=${version%%.*}
 install -m 755 "$release/libhiroma.so" "$destdir$prefix/lib/libhiroma.so.$version"
 ln -sf "libhiroma.so.$version" "$destdir$prefix/lib/libhiroma.so.$major"
 ln -sf "libhiroma.so.$major" "$destdir$prefix/lib/libhiroma.so"
-install -m 644 include/hiroma.h "$destdir$prefix/include/"
+install -m 644 include/hiroma.h include/hps.h "$destdir$prefix/include/"
 sed -e "s|@PREFIX@|$prefix|g" -e "s|@LIBDIR@|$prefix/lib|g" -e "s|@VERSION@|$version|g" crates/capi/hiroma.pc.in >"$destdir$prefix/lib/pkgconfig/hiroma.pc"
 for page in docs/man/*.3; do
 	[ -e "$page" ] && install -m 644 "$page" "$destdir$prefix/share/man/man3/"

@@ -1,5 +1,6 @@
 //! What can go wrong, as errno and as a message.
 
+use hiroma_hot::service::client::ClientError;
 use hiroma_pager::PagerError;
 use hiroma_pager::config::ConfigError;
 
@@ -32,6 +33,12 @@ pub enum CapiError {
     /// A region that was destroyed, or never was one.
     #[error("this is not a region: it was destroyed already, or the pointer is wrong")]
     NoRegion,
+    /// Tracking of active pages, or a huge arena.
+    #[error("{message}")]
+    Hot { errno: i32, message: String },
+    /// The hot page daemon.
+    #[error(transparent)]
+    HotClient(#[from] ClientError),
     /// The pager refused.
     #[error(transparent)]
     Pager(#[from] PagerError),
@@ -45,6 +52,8 @@ impl CapiError {
             CapiError::TooNew => libc::E2BIG,
             CapiError::Conflict { .. } => libc::EBUSY,
             CapiError::NoRoom { .. } => libc::ENOMEM,
+            CapiError::Hot { errno, .. } => *errno,
+            CapiError::HotClient(error) => error.errno(),
             CapiError::Pager(error) => error.errno(),
         }
     }
@@ -57,7 +66,11 @@ pub fn explain(errno: i32) -> &'static std::ffi::CStr {
         libc::ENOMEM => c"no room: the region, the arena or the machine is full",
         libc::EINVAL => c"an argument or option makes no sense, or the memory was not allocated by hiroma",
         libc::E2BIG => c"the options use fields that this version of libhiroma does not know",
-        libc::EBUSY => c"far memory already runs in this process with other options",
+        libc::EBUSY => c"in use already: far memory with other options, the signal, or another function of the library",
+        libc::ENOTCONN => c"tracking is not enabled, or the hot page daemon has ended",
+        libc::ECONNREFUSED => c"no hot page daemon runs: start `hiroma hot serve`",
+        libc::EALREADY => c"tracking is enabled already",
+        libc::EDEADLK => c"not possible in a function that the library calls",
         libc::EPERM | libc::EACCES => c"no right to use userfaultfd: `hiroma doctor` prints the command that grants it",
         libc::ENOSYS => c"the kernel lacks what is needed: `hiroma doctor` says what",
         libc::EIO => c"a store cannot be used: see hiroma_last_error()",

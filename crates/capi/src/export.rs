@@ -119,13 +119,18 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function; on failure sets errno and the message, and returns `failed`.
+/// Runs the body of an exported function that deals with far memory; a fork waits until it is done.
 fn export<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
+    export_ungated(failed, || {
+        let _gate = session::enter();
+        body()
+    })
+}
+
+/// Runs the body of an exported function; on failure sets errno and the message, and returns `failed`.
+pub(crate) fn export_ungated<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let gate = session::enter();
-        let result = body();
-        drop(gate);
-        result.map_err(|error| {
+        body().map_err(|error| {
             let message = CString::new(error.to_string().replace('\0', "?")).unwrap_or_default();
             LAST_ERROR.with(|last| *last.borrow_mut() = message);
             error.errno()
@@ -171,7 +176,7 @@ fn product(count: usize, size: usize) -> Result<usize, CapiError> {
 
 /// # Safety
 /// `text` is null or a C string that outlives the call.
-unsafe fn text(option: &str, text: *const c_char) -> Result<Option<String>, CapiError> {
+pub(crate) unsafe fn text(option: &str, text: *const c_char) -> Result<Option<String>, CapiError> {
     if text.is_null() {
         return Ok(None);
     }

@@ -1,66 +1,17 @@
 //! The library as C and C++ programs meet it: the header, the exported symbols, and programs that are compiled, linked and run.
 
+mod compiling;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
 
+use compiling::{C99, clean, compile, header, lib_dir, library, root, succeed};
 use hiroma::export::{OPTIONS_FIELDS, STATS_COUNTERS, STATS_FIELDS, hiroma_options, hiroma_stats};
+use hiroma::hot::export as hot;
 use hiroma_pager::control::Counter;
 use tempfile::TempDir;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn header() -> String {
-    fs::read_to_string(root().join("include/hiroma.h")).unwrap()
-}
-
-/// The shared library that was built along with this test.
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let dirs = exe.ancestors().skip(1).take(2);
-    dirs.map(|dir| dir.join("libhiroma.so")).find(|path| path.exists()).expect("libhiroma.so beside the tests")
-}
-
-/// A directory with the library under the names that the linker and the loader look for.
-fn lib_dir() -> &'static Path {
-    static DIR: OnceLock<TempDir> = OnceLock::new();
-    let dir = DIR.get_or_init(|| {
-        let dir = TempDir::new().unwrap();
-        for name in ["libhiroma.so", "libhiroma.so.0"] {
-            symlink(library(), dir.path().join(name)).unwrap();
-        }
-        dir
-    });
-    dir.path()
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
-    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
-    output
-}
-
-fn compile(compiler: &[&str], source: &Path, target: &Path) {
-    let mut command = Command::new(compiler[0]);
-    command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-pthread"]);
-    command.arg("-I").arg(root().join("include")).arg(source).arg("-o").arg(target);
-    command.arg("-L").arg(lib_dir()).arg("-lhiroma").arg(format!("-Wl,-rpath,{}", lib_dir().display()));
-    succeed(&mut command);
-}
-
-fn clean(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.env_clear();
-    command
-}
-
-const C99: &[&str] = &["cc", "-std=c99", "-D_POSIX_C_SOURCE=200809L"];
 
 #[test]
 fn a_c_program_can_use_every_function_and_is_told_what_it_did_wrong() {
@@ -136,9 +87,16 @@ fn the_header_alone_compiles_as_c_and_as_cpp_without_a_warning() {
 #[test]
 fn the_structures_of_the_header_are_laid_out_as_the_library_expects() {
     let mut text = String::from("#include <hiroma.h>\n");
-    for (name, fields, size) in
-        [("hiroma_options", OPTIONS_FIELDS, size_of::<hiroma_options>()), ("hiroma_stats", STATS_FIELDS, size_of::<hiroma_stats>())]
-    {
+    for (name, fields, size) in [
+        ("hiroma_options", OPTIONS_FIELDS, size_of::<hiroma_options>()),
+        ("hiroma_stats", STATS_FIELDS, size_of::<hiroma_stats>()),
+        ("hps_page", hot::PAGE_FIELDS, size_of::<hiroma_hot::service::protocol::Page>()),
+        ("hps_range", hot::RANGE_FIELDS, size_of::<hot::hps_range>()),
+        ("hps_functions", hot::FUNCTIONS_FIELDS, size_of::<hot::hps_functions>()),
+        ("hiroma_hot_options", hot::HOT_OPTIONS_FIELDS, size_of::<hot::hiroma_hot_options>()),
+        ("hiroma_hot_stats", hot::HOT_STATS_FIELDS, size_of::<hot::hiroma_hot_stats>()),
+        ("hiroma_arena_stats", hot::ARENA_STATS_FIELDS, size_of::<hot::hiroma_arena_stats>()),
+    ] {
         text += &format!("typedef char {name}_size[sizeof({name}) == {size} ? 1 : -1];\n");
         for (field, offset) in fields {
             text += &format!("typedef char {name}_{field}[offsetof({name}, {field}) == {offset} ? 1 : -1];\n");
@@ -168,7 +126,7 @@ fn functions(text: &str) -> BTreeSet<String> {
         code.push_str(part.split_once("*/").map_or(part, |(_, code)| code));
     }
     let words = code.match_indices('(').map(|(at, _)| code[..at].rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap());
-    words.filter(|word| word.starts_with("hiroma_") || word.starts_with("tera")).map(str::to_owned).collect()
+    words.filter(|word| ["hiroma_", "tera", "hps_"].iter().any(|prefix| word.starts_with(prefix))).map(str::to_owned).collect()
 }
 
 #[test]
@@ -178,9 +136,12 @@ fn the_header_declares_exactly_what_the_library_exports_and_the_manual_names_all
     let symbols = String::from_utf8(output.stdout).unwrap();
     let exported: BTreeSet<String> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
     assert_eq!(declared, exported);
-    let manual = fs::read_to_string(root().join("docs/man/hiroma.3")).unwrap();
+    let page = |name: &str| fs::read_to_string(root().join("docs/man").join(name)).unwrap();
+    let (manual, hot) = (page("hiroma.3"), page("hps.3"));
     for name in &declared {
-        assert!(manual.contains(&format!("{name}(")), "{name} in the synopsis of hiroma(3)");
+        let about_hot = ["hps_", "hiroma_hot_", "hiroma_arena_"].iter().any(|prefix| name.starts_with(prefix));
+        let text = if about_hot { &hot } else { &manual };
+        assert!(text.contains(&format!("{name}(")), "{name} in the synopsis of its manual page");
     }
     for name in ["LOCAL", "STORE", "BLOCK", "REPLACEMENT", "ALLOCATION", "PREFETCH", "STORE_TIMEOUT_MS", "KEY_FILE", "CONTROL_DIR", "PATH"]
     {

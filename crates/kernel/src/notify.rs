@@ -147,25 +147,44 @@ fn change(how: i32, signal: i32) -> bool {
     }
 }
 
-/// Sleeps until `fd` is readable or `signal` has been handled here; only meanwhile is `signal` let into this thread. `timeout_ms`
-/// below 0 waits without end. Returns false if the time passed.
-pub fn wait(fd: BorrowedFd<'_>, signal: i32, timeout_ms: i64) -> io::Result<bool> {
+/// What ended a [`wait`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// The time has passed.
+    Time,
+    /// A signal was handled in this thread.
+    Signal,
+    /// These descriptors are readable, or their other ends are gone: one bit for each.
+    Readable(u32),
+}
+
+/// Most descriptors that one call waits for.
+const FDS_MAX: usize = 4;
+
+/// Sleeps until one of `fds` (at most 4) is readable or `signal` has been handled here; only meanwhile is `signal` let into this thread.
+/// `signal` 0: none. `timeout_ms` below 0 waits without end.
+pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<Woken> {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: asks for the mask of this thread and takes one signal out of the copy.
     let mask = unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
+        // Refuses 0, and leaves the set as it is.
         libc::sigdelset(mask.as_mut_ptr(), signal);
         mask.assume_init()
     };
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut polled = [nothing; FDS_MAX];
+    for (polled, fd) in polled.iter_mut().zip(fds) {
+        *polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    }
     let time = libc::timespec { tv_sec: timeout_ms.max(0) / 1000, tv_nsec: timeout_ms.max(0) % 1000 * 1_000_000 };
     let time = if timeout_ms < 0 { ptr::null() } else { &raw const time };
-    // SAFETY: one descriptor that is open during the call, a time or none, and a whole set.
-    match unsafe { libc::ppoll(&mut poll, 1, time, &mask) } {
-        0 => Ok(false),
-        1 => Ok(true),
+    // SAFETY: descriptors that are open during the call or -1, a time or none, and a whole set.
+    match unsafe { libc::ppoll(polled.as_mut_ptr(), FDS_MAX as libc::nfds_t, time, &mask) } {
+        0 => Ok(Woken::Time),
+        1.. => Ok(Woken::Readable(polled.iter().enumerate().map(|(at, fd)| u32::from(fd.revents != 0) << at).sum())),
         _ => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(Woken::Signal),
             error => Err(error),
         },
     }
@@ -207,10 +226,12 @@ mod tests {
         // A signal for the process goes to any thread that lets it in, and this test's harness has others.
         let start = std::time::Instant::now();
         while SUM.load(Ordering::SeqCst) != 6 + (1 << 40) {
-            wait(nothing.as_fd(), signal, 10).unwrap();
+            wait(&[nothing.as_fd()], signal, 10).unwrap();
             assert!(start.elapsed().as_secs() < 60, "{}", SUM.load(Ordering::SeqCst));
         }
-        assert!(!wait(nothing.as_fd(), signal, 0).unwrap());
+        assert_eq!(wait(&[nothing.as_fd()], signal, 0).unwrap(), Woken::Time);
+        rustix::io::write(&nothing, &1u64.to_ne_bytes()).unwrap();
+        assert_eq!(wait(&[us.as_fd(), nothing.as_fd()], signal, 0).unwrap(), Woken::Readable(2));
         drop(handled);
         assert!(block(signal));
         unblock(signal);

@@ -45,8 +45,13 @@ pub struct ServiceOptions {
     pub budget_ranges: u64,
     /// Share of one processor for all tracking together, in millionths.
     pub cpu_ppm: u64,
+    /// A process that handles pages for longer is said to be stuck.
+    pub overdue_ns: u64,
     pub log: Log,
 }
+
+/// The usual [`ServiceOptions::overdue_ns`]: 10 s.
+pub const OVERDUE_NS: u64 = 10_000_000_000;
 
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -295,7 +300,7 @@ impl Daemon {
             wish,
             event,
             watch,
-            notice: Notice::new(wish.pages_min as usize),
+            notice: Notice::new(wish.pages_min as usize, self.options.overdue_ns),
             next_ns: now,
             share: 0,
             outcome: Outcome::default(),

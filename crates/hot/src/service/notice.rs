@@ -14,8 +14,6 @@ use super::protocol::Page;
 const QUIET_NS: u64 = 10_000_000_000;
 /// … unless so many more of its pages are active: a sixteenth.
 const MUCH_MORE_PAGES: usize = 32;
-/// A process that has been handling pages for longer is said to be stuck.
-const OVERDUE_NS: u64 = 10_000_000_000;
 
 fn range_of(page: &Page) -> u64 {
     page.address / EXTENT as u64
@@ -25,6 +23,7 @@ fn range_of(page: &Page) -> u64 {
 #[derive(Debug)]
 pub struct Notice {
     pages_min: usize,
+    overdue_ns: u64,
     /// By address.
     waiting: Vec<Page>,
     /// A signal was sent, and nothing was fetched since.
@@ -41,10 +40,11 @@ struct Reported {
 }
 
 impl Notice {
-    /// The process is told when at least `pages_min` pages are active.
-    pub fn new(pages_min: usize) -> Notice {
+    /// The process is told when at least `pages_min` pages are active, and is stuck when it handles them for longer than `overdue_ns`.
+    pub fn new(pages_min: usize, overdue_ns: u64) -> Notice {
         Notice {
             pages_min: pages_min.max(1),
+            overdue_ns,
             waiting: Vec::new(),
             announced: false,
             handling_since_ns: None,
@@ -111,7 +111,7 @@ impl Notice {
     /// Seconds for which the process has been handling pages, if that is too long; said once.
     pub fn overdue_s(&mut self, now_ns: u64) -> Option<u64> {
         let passed = now_ns.saturating_sub(self.handling_since_ns?);
-        if passed < OVERDUE_NS || self.overdue_said {
+        if passed < self.overdue_ns || self.overdue_said {
             return None;
         }
         self.overdue_said = true;
@@ -120,7 +120,7 @@ impl Notice {
 
     /// When [`Notice::overdue_s`] has to be asked again.
     pub fn overdue_at_ns(&self) -> Option<u64> {
-        self.handling_since_ns.filter(|_| !self.overdue_said).map(|since| since.saturating_add(OVERDUE_NS))
+        self.handling_since_ns.filter(|_| !self.overdue_said).map(|since| since.saturating_add(self.overdue_ns))
     }
 
     /// Pages that wait to be fetched.
@@ -140,6 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     const S: u64 = 1_000_000_000;
+    const OVERDUE_NS: u64 = 10 * S;
 
     fn page(range: u64, number: u64) -> Page {
         Page { address: range * EXTENT as u64 + number * 4096, count: 3, reserved: 0 }
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn one_signal_until_it_is_fetched_and_none_while_it_is_handled() {
-        let mut notice = Notice::new(3);
+        let mut notice = Notice::new(3, OVERDUE_NS);
         assert_eq!(notice.offer(&pages(1, 2), 0), None);
         assert_eq!(notice.offer(&pages(1, 3), 0), Some(3));
         notice.announced();
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_was_left_alone_is_not_repeated_until_later_or_much_hotter() {
-        let mut notice = Notice::new(1);
+        let mut notice = Notice::new(1, OVERDUE_NS);
         notice.offer(&pages(1, 100), 0);
         notice.take(1000, 0);
         notice.handled();
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_small_buffer_gets_whole_ranges_where_they_fit() {
-        let mut notice = Notice::new(1);
+        let mut notice = Notice::new(1, OVERDUE_NS);
         let all = [pages(1, 10), pages(2, 10), pages(3, 30)].concat();
         notice.offer(&all, 0);
         assert_eq!(notice.take(15, 0).0, pages(1, 10));
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_process_that_does_not_come_back_is_noticed_once() {
-        let mut notice = Notice::new(1);
+        let mut notice = Notice::new(1, OVERDUE_NS);
         notice.offer(&pages(1, 1), 0);
         assert_eq!(notice.overdue_at_ns(), None);
         notice.take(1, S);
@@ -210,7 +211,7 @@ mod tests {
             counts in proptest::collection::vec(1u64..60, 1..12), buffers in proptest::collection::vec(1usize..100, 1..6),
         ) {
             let all: Vec<Page> = counts.iter().enumerate().flat_map(|(range, &count)| pages(range as u64 * 3, count)).collect();
-            let mut notice = Notice::new(1);
+            let mut notice = Notice::new(1, OVERDUE_NS);
             notice.offer(&all, 5);
             let (mut seen, mut turn) = (Vec::new(), 0);
             while notice.waiting() > 0 {

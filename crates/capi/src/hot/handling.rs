@@ -1,0 +1,166 @@
+//! What is done with active pages: decided for each 2 MiB, carried out, and counted. Runs in a signal handler, so nothing here allocates or
+//! locks.
+
+use hiroma_hot::service::protocol::{Outcome, Page};
+use hiroma_kernel::hugearena::collapse;
+use hiroma_kernel::notify::monotonic_ns;
+use hiroma_units::EXTENT;
+
+/// How long a function of the program is asked to take.
+pub const SLICE_NS: u64 = 500_000;
+/// A function that still says "more" after so many slices (10 s) is given up.
+const SLICES_MAX: u32 = 20_000;
+
+/// What the program decided on a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// As the library does.
+    Default,
+    Collapse,
+    Compact,
+    Leave,
+}
+
+/// What a call of the program's function came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slice {
+    Done,
+    More,
+    Failed,
+}
+
+/// The program's functions, and what is done between slices.
+pub trait Program {
+    /// Its own rule.
+    fn decide(&self, range: &[Page]) -> Choice;
+    /// Whether it can move objects.
+    fn can_compact(&self) -> bool;
+    /// Moves objects out of the range until the deadline.
+    fn compact(&self, range: &[Page], deadline_ns: u64) -> Slice;
+    /// Lets others run before the next slice.
+    fn rest(&self);
+}
+
+/// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge; what was is taken off.
+pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, program: &impl Program) -> Outcome {
+    let mut outcome = Outcome::default();
+    let range_of = |page: &Page| page.address / EXTENT as u64;
+    for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
+        let begin = monotonic_ns();
+        let choice = match program.decide(range) {
+            Choice::Default if range.len() >= collapse_pages && *may_collapse > 0 => Choice::Collapse,
+            Choice::Default if range.len() < collapse_pages && program.can_compact() => Choice::Compact,
+            Choice::Default => Choice::Leave,
+            chosen => chosen,
+        };
+        outcome.call_ns_max = outcome.call_ns_max.max(monotonic_ns().saturating_sub(begin));
+        let done = match choice {
+            Choice::Collapse if *may_collapse == 0 => {
+                outcome.left += 1;
+                true
+            }
+            Choice::Collapse => {
+                let huge = collapse((range[0].address & !(EXTENT as u64 - 1)) as usize, EXTENT).is_ok();
+                outcome.collapsed += u64::from(huge);
+                *may_collapse -= u64::from(huge);
+                huge
+            }
+            Choice::Compact if program.can_compact() => {
+                let moved = compact(range, program, &mut outcome);
+                outcome.compacted += u64::from(moved);
+                moved
+            }
+            _ => {
+                outcome.left += 1;
+                true
+            }
+        };
+        outcome.failed += u64::from(!done);
+    }
+    outcome
+}
+
+fn compact(range: &[Page], program: &impl Program, outcome: &mut Outcome) -> bool {
+    for _ in 0..SLICES_MAX {
+        let begin = monotonic_ns();
+        let slice = program.compact(range, begin + SLICE_NS);
+        outcome.call_ns_max = outcome.call_ns_max.max(monotonic_ns().saturating_sub(begin));
+        match slice {
+            Slice::Done => return true,
+            Slice::Failed => return false,
+            Slice::More => program.rest(),
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    struct Recorded {
+        choice: Choice,
+        slices: RefCell<Vec<Slice>>,
+        can: bool,
+        calls: RefCell<Vec<(u64, usize)>>,
+    }
+
+    impl Program for Recorded {
+        fn decide(&self, _: &[Page]) -> Choice {
+            self.choice
+        }
+        fn can_compact(&self) -> bool {
+            self.can
+        }
+        fn compact(&self, range: &[Page], _: u64) -> Slice {
+            self.calls.borrow_mut().push((range[0].address, range.len()));
+            self.slices.borrow_mut().pop().unwrap_or(Slice::Done)
+        }
+        fn rest(&self) {}
+    }
+
+    fn program(choice: Choice, slices: &[Slice]) -> Recorded {
+        Recorded { choice, slices: RefCell::new(slices.to_vec()), can: true, calls: RefCell::default() }
+    }
+
+    /// Addresses at which nothing can be huge: collapsing them fails.
+    fn pages(range: u64, count: u64) -> Vec<Page> {
+        (0..count).map(|page| Page { address: (range << 21) + (page << 12), count: 1, reserved: 0 }).collect()
+    }
+
+    #[test]
+    fn a_quarter_collapses_and_less_is_compacted_range_by_range() {
+        let all = [pages(1, 127), pages(2, 128), pages(5, 3)].concat();
+        let program = program(Choice::Default, &[]);
+        let outcome = handle(&all, 128, &mut 10, &program);
+        assert_eq!(*program.calls.borrow(), [(1 << 21, 127), (5 << 21, 3)]);
+        // There is nothing mapped at the second.
+        assert_eq!((outcome.compacted, outcome.collapsed, outcome.failed, outcome.left), (2, 0, 1, 0));
+    }
+
+    #[test]
+    fn without_a_share_nothing_is_made_huge_and_without_a_function_nothing_moves() {
+        let all = [pages(1, 500), pages(2, 5)].concat();
+        let mut program = program(Choice::Default, &[]);
+        program.can = false;
+        let outcome = handle(&all, 128, &mut 0, &program);
+        assert_eq!((outcome.left, outcome.failed), (2, 0));
+        program.choice = Choice::Collapse;
+        assert_eq!(handle(&all, 128, &mut 0, &program).left, 2);
+        program.choice = Choice::Compact;
+        assert_eq!(handle(&all, 128, &mut 9, &program).left, 2);
+    }
+
+    #[test]
+    fn a_function_is_called_again_while_there_is_more_and_one_without_an_end_is_given_up() {
+        let all = pages(1, 5);
+        let some = program(Choice::Compact, &[Slice::More, Slice::More]);
+        assert_eq!((handle(&all, 128, &mut 0, &some).compacted, some.calls.borrow().len()), (1, 3));
+        let failing = program(Choice::Compact, &[Slice::Failed]);
+        assert_eq!(handle(&all, 128, &mut 0, &failing).failed, 1);
+        let endless = program(Choice::Compact, &vec![Slice::More; SLICES_MAX as usize + 1]);
+        assert_eq!(handle(&all, 128, &mut 0, &endless).failed, 1);
+    }
+}

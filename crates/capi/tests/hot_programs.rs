@@ -1,0 +1,184 @@
+//! C programs that are told of their active pages by a daemon in this process, which dictates what their tracker finds.
+
+mod compiling;
+#[path = "../../hot/tests/support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+
+use compiling::{C99, clean, compile, root};
+use support::{EXTENT, Script, Served, pages, scripted, until};
+use tempfile::TempDir;
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = PROGRAM.get_or_init(|| {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("hot");
+        compile(&["cc", "-std=gnu11"], &root().join("crates/capi/tests/c/hot.c"), &path);
+        (dir, path)
+    });
+    path
+}
+
+/// A daemon and a program that registers with it.
+struct Run {
+    dir: TempDir,
+    script: Arc<Script>,
+    served: Option<Served>,
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Run {
+    fn start(mode: &str) -> Run {
+        let dir = TempDir::new().unwrap();
+        let script = Arc::new(Script::default());
+        let served = Some(serve(&dir, &script));
+        let mut command = clean(program());
+        command.arg(mode).env("HIROMA_HOT_SOCKET", dir.path().join("s")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Run { dir, script, served, child, out }
+    }
+
+    /// Waits until the program says where its memory is. Returns the first range.
+    fn ready(&mut self) -> u64 {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        let Some(address) = line.trim().strip_prefix("ready 0x") else { panic!("the program said: {line}") };
+        u64::from_str_radix(address, 16).unwrap() / EXTENT
+    }
+
+    /// Waits until the program is ready, and makes 5, 200 and 5 pages of three ranges active.
+    fn make_active(&mut self) {
+        let first = self.ready();
+        let all = [pages(first, 5), pages(first + 2, 200), pages(first + 4, 5)].concat();
+        let found = BTreeMap::from([(self.child.id(), all)]);
+        *self.script.pages.lock().unwrap() = found;
+    }
+
+    fn ends_well(mut self) {
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success() && rest.ends_with("all right\n"), "{status}: {rest}");
+        until("the daemon to let it go", || self.script.watches.load(Ordering::SeqCst) == 0);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(dir: &TempDir, script: &Arc<Script>) -> Served {
+    let open = Arc::clone(script);
+    Served::patient(&dir.path().join("s"), 100_000_000, move || scripted(open)).unwrap()
+}
+
+#[test]
+fn a_signal_handler_decides_and_compacts_in_slices() {
+    let mut run = Run::start("handler");
+    run.make_active();
+    run.ends_well();
+}
+
+#[test]
+fn a_thread_waits_and_does_the_same() {
+    let mut run = Run::start("thread");
+    run.make_active();
+    run.ends_well();
+}
+
+#[test]
+fn a_program_can_fetch_into_a_small_buffer_of_its_own() {
+    let mut run = Run::start("event");
+    run.ready();
+    run.script.pages.lock().unwrap().insert(run.child.id(), pages(7, 200));
+    run.ends_well();
+}
+
+#[test]
+fn a_function_may_end_tracking() {
+    let mut run = Run::start("stop");
+    run.make_active();
+    run.ends_well();
+}
+
+#[test]
+fn a_function_that_crashes_ends_its_program_and_nothing_else() {
+    let mut run = Run::start("crash");
+    run.make_active();
+    let status = run.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(11), "{status}");
+    until("the daemon to notice", || run.script.watches.load(Ordering::SeqCst) == 0);
+    // It serves others as before.
+    let mut next = Run::start("arena");
+    next.child.wait().unwrap();
+    // Whether it has left or has ended is a matter of what is seen first: its socket closing, or its end.
+    assert!(run.served.as_ref().unwrap().said(&format!("process {} has", run.child.id())));
+}
+
+#[test]
+fn a_function_that_blocks_is_reported_and_goes_on_when_it_can() {
+    let mut run = Run::start("block");
+    run.make_active();
+    let (served, pid) = (run.served.take().unwrap(), run.child.id());
+    until("word of it", || served.said(&format!("process {pid} has been handling pages")));
+    run.child.stdin.take().unwrap().write_all(b"xx").unwrap();
+    run.ends_well();
+    assert!(served.said("a function of it took"));
+}
+
+#[test]
+fn a_program_is_told_that_the_daemon_went_and_finds_the_next() {
+    let mut run = Run::start("restart");
+    run.ready();
+    drop(run.served.take());
+    run.served = Some(serve(&run.dir, &run.script));
+    run.make_active();
+    run.ends_well();
+}
+
+#[test]
+fn a_program_that_becomes_another_is_left_alone() {
+    let mut run = Run::start("exec");
+    run.make_active();
+    until("the daemon to let it go", || run.script.watches.load(Ordering::SeqCst) == 0);
+    // Whatever it is now ends by itself, not by a signal.
+    drop(run.child.stdin.take());
+    let status = run.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn misuse_is_refused_with_an_errno_and_children_have_to_ask_for_themselves() {
+    Run::start("misuse").ends_well();
+}
+
+#[test]
+fn the_example_moves_its_hot_records_together() {
+    let dir = TempDir::new().unwrap();
+    let example = dir.path().join("hot_records");
+    compile(C99, &root().join("examples/c/hot_records.c"), &example);
+    // Without a daemon it says so, and does its work all the same.
+    let mut command = clean(&example);
+    let output = command.arg("0").env("HIROMA_HOT_SOCKET", dir.path().join("none")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("no `hiroma hot serve`") && text.contains("sum right"), "{text}");
+}
+
+#[test]
+fn an_arena_gives_and_takes() {
+    Run::start("arena").ends_well();
+}
