@@ -6,6 +6,7 @@ mod map;
 mod options;
 mod png;
 mod run;
+mod serve;
 mod show;
 mod undo;
 
@@ -31,6 +32,7 @@ Examples:
   hiroma hot manage --pid 4711 --dry-run         what would become huge, and why
   hiroma hot manage --pid 4711 --budget 512M     makes hot ranges huge, ends when there is nothing more to do
   hiroma hot run -- redis-server                 the same from the start of a program
+  hiroma hot serve --budget 25%                  fair shares between all processes that register
   hiroma hot explain --pid 4711                  what was done, why, what it cost";
 
 #[derive(Subcommand)]
@@ -38,6 +40,7 @@ enum What {
     Show(Box<show::Args>),
     Manage(Box<manage::Args>),
     Run(Box<run::Args>),
+    Serve(serve::Args),
     Explain(explain::Args),
     Undo(undo::Args),
 }
@@ -48,6 +51,7 @@ pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
         What::Show(args) => show::main(&args),
         What::Manage(args) => manage::main(&args),
         What::Run(args) => run::main(&args),
+        What::Serve(args) => serve::main(&args),
         What::Explain(args) => explain::main(&args),
         What::Undo(args) => undo::main(&args),
     }

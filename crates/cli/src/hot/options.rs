@@ -43,7 +43,8 @@ pub fn time(text: &str) -> Result<Duration, String> {
     if number * unit <= 3.2e7 { Ok(Duration::from_secs_f64(number * unit)) } else { Err(wrong()) }
 }
 
-fn backend(text: &str) -> Result<Backend, String> {
+/// A way of tracking by its name.
+pub fn backend(text: &str) -> Result<Backend, String> {
     let names: Vec<&str> = Backend::ALL.iter().map(|backend| backend.name()).collect();
     Backend::by_name(text).ok_or_else(|| format!("there is no way of tracking `{text}`: choose from {}", names.join(", ")))
 }

@@ -1,0 +1,85 @@
+//! `hiroma hot serve`: one daemon for all processes that register.
+
+use std::io::{Write, stderr, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use hiroma_hot::service::client::{own_socket, status};
+use hiroma_hot::service::daemon::{Daemon, OVERDUE_NS, ServiceOptions};
+use hiroma_hot::service::watch::Engines;
+use hiroma_hot::{Backend, LedgerDir};
+use hiroma_units::{Bytes, EXTENT, SizeSpec};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+
+use super::options::{Share, backend};
+use crate::memory::Limits;
+use crate::refuse;
+
+/// Give huge pages to all processes that register, with fair shares between them.
+///
+/// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). Each may register itself, and processes of its user; root may
+/// register any. The budget is divided by use: huge pages that lie idle go to whoever needs them. Prints one line on standard output
+/// when it is ready. Stops on SIGINT and SIGTERM; huge pages stay.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  hiroma hot serve
+  hiroma hot serve --budget 4G --cpu 0.5%
+  hiroma hot serve --status                      who is registered with the running daemon")]
+pub struct Args {
+    /// Memory that may be in huge pages for all processes together: a size, or a share of the machine's memory or the cgroup's limit
+    #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
+    budget: SizeSpec,
+    /// Share of one processor that all tracking together may take
+    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    cpu: Share,
+    /// The socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock for others]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Only this way of tracking: bpf, smaps [default: the first of these that works]
+    #[arg(long, value_name = "NAME", value_parser = backend)]
+    backend: Option<Backend>,
+    /// Ask the running daemon who is registered, and end
+    #[arg(long)]
+    status: bool,
+    /// Nothing but errors and the line that says that it is ready
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Serves until a signal comes.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    if args.status {
+        let text = status(args.socket.as_deref()).map_err(|error| refuse(error.to_string()))?;
+        let _ = stdout().write_all(text.as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let budget = args.budget.of(Limits::read()?.whole());
+    let budget_ranges = budget.0 / EXTENT as u64;
+    if budget_ranges == 0 {
+        return Err(refuse(format!("--budget {budget} is less than one huge page of 2MiB")));
+    }
+    let (stop, signals) = UnixStream::pair().context("cannot make a socket pair")?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let signals = signals.try_clone().context("cannot copy a descriptor")?;
+        signal_hook::low_level::pipe::register(signal, signals).context("cannot take over the signals")?;
+    }
+    let quiet = args.quiet;
+    let log = Box::new(move |line: &str| {
+        if !quiet {
+            // Serving goes on when nobody listens any more.
+            let _ = writeln!(stderr(), "hiroma hot serve: {line}");
+        }
+    });
+    let path = args.socket.clone().unwrap_or_else(own_socket);
+    let options = ServiceOptions { path, budget_ranges, cpu_ppm: args.cpu.ppm, overdue_ns: OVERDUE_NS, log };
+    let engines = Engines { backend: args.backend, ledger: Some(LedgerDir::of_this_user()) };
+    let mut daemon = Daemon::start(options, engines.into_open()).map_err(|error| refuse(error.to_string()))?;
+    let share = Bytes(budget_ranges * EXTENT as u64);
+    let _ = writeln!(stdout(), "hiroma hot serve: ready on {}, {share} may be huge", daemon.path().display());
+    daemon.run(stop.as_fd()).context("cannot wait for requests")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Checks the patched memcached (build.sh makes it): memcached's own tests, and items that are moved under load while every value is
+# verified. `check.sh quick` leaves out memcached's own tests. As root; ends what it started.
+set -euo pipefail
+cd "$(dirname "$0")"
+root=$(cd ../.. && pwd)
+work=$root/build/memcached
+target=${CARGO_TARGET_DIR:-$root/target}
+profile=${HIROMA_PROFILE:-release}
+export PATH="$HOME/.cargo/bin:$PATH"
+
+say() { echo "memcached check: $*"; }
+[ -x "$work/memcached-debug" ] || ./build.sh
+if [ "$profile" = release ]; then
+	(cd "$root" && cargo build -q --release -p hiroma-cli -p hiroma-memload)
+fi
+hiroma=$target/$profile/hiroma memload=$target/$profile/hiroma-memload
+
+passed=0 failed=0 skipped=0
+verdict() { # NAME CODE
+	if [ "$2" = 0 ]; then passed=$((passed + 1)); else
+		failed=$((failed + 1))
+		say "FAILED: $1"
+	fi
+}
+
+dir=$(mktemp -d)
+pids=()
+finish() {
+	for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+	wait 2>/dev/null || true
+	rm -rf "$dir"
+}
+trap finish EXIT
+
+wait_for() { # SECONDS COMMAND...
+	local until=$((SECONDS + $1))
+	shift
+	while ! "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $until ] || return 1
+		sleep 0.05
+	done
+}
+
+if [ "${1:-all}" != quick ]; then
+	# Their own tests, as far as they do not sleep for minutes or need modules that Debian does not have; with assertions.
+	src=$(dirname "$(readlink -f "$work/memcached")")
+	tests=(00-startup binary-get bogus-commands cas chunked-items evictions flags flush-all getset incrdecr issue_22 issue_61 issue_67 item_size_max
+		lru-crawler lru metaget multiversioning noreply refhang slabhang slabs-reassign-chunked slabs-reassign2 slabs_reassign stats touch unixsocket)
+	files=()
+	for name in "${tests[@]}"; do [ -e "$src/t/$name.t" ] && files+=("t/$name.t"); done
+	say "memcached's own tests: ${#files[@]} files"
+	code=0
+	(cd "$src" && PARALLEL=1 timeout -s KILL 900 prove "${files[@]}") || code=$?
+	verdict "memcached's own tests" $code
+fi
+
+# Load on the build with assertions, while hot items are moved: scattered hot items (sparse ranges), reads and writes.
+start_daemon() {
+	"$hiroma" hot serve --socket "$dir/hot.sock" --cpu 20% >"$dir/serve.out" 2>"$dir/serve.log" &
+	pids+=($!)
+	daemon=$!
+	wait_for 60 grep -q ready "$dir/serve.out"
+}
+if ! start_daemon; then
+	say "skipped: the daemon does not start here: $(cat "$dir/serve.log")"
+	skipped=$((skipped + 1))
+else
+	HIROMA_HOT_SOCKET=$dir/hot.sock "$work/memcached-debug" -u root -s "$dir/mc.sock" -m 256 -t 2 -o hiroma,hiroma_arena=32 &
+	pids+=($!)
+	server=$!
+	wait_for 60 test -S "$dir/mc.sock"
+	load() { timeout -s KILL 300 "$memload" --server "unix:$dir/mc.sock" --items 200000 --pid "$server" "$@"; }
+	stat_of() { load --no-fill --operations 16 --may-miss | sed -n "s/^$1: //p"; }
+	has_moved() { [ "$(stat_of hiroma_items_moved)" -gt 0 ] || [ "$(stat_of hiroma_ranges_collapsed)" -gt 0 ]; }
+	if ! wait_for 60 grep -q registered "$dir/serve.log"; then
+		say "skipped: this process cannot be tracked here: $(tail -n 1 "$dir/serve.log")"
+		skipped=$((skipped + 1))
+	else
+		code=0
+		load --operations 400000 || code=$?
+		# Few hot items, far apart: an exponent of 1.3 leaves most pages cold.
+		for turn in 1 2 3 4 5 6 7 8; do
+			load --no-fill --exponent 1.3 --write $((turn % 2 * 10)) --seed "$turn" --seconds 3 --items 200000 >"$dir/load.out" || code=$?
+			has_moved && break
+		done
+		cat "$dir/load.out"
+		verdict "every value right under load" $code
+		code=0
+		has_moved || code=1
+		verdict "hot items were moved or their ranges made huge" $code
+		# The daemon dies and comes back: memcached goes on, and finds it.
+		kill -KILL "$daemon"
+		code=0
+		load --no-fill --operations 100000 --write 0 --may-miss >/dev/null || code=$?
+		start_daemon || code=1
+		wait_for 60 grep -q registered "$dir/serve.log" || code=1
+		load --no-fill --operations 100000 >/dev/null || code=$?
+		kill -0 "$server" || code=1
+		verdict "the daemon dies and comes back" $code
+	fi
+fi
+say "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
