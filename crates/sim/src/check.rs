@@ -203,6 +203,17 @@ impl Checker {
         self.faults = self.faults.saturating_sub(1);
     }
 
+    /// Nothing is under way any more: every frame of `node` that is in use has to hold a page.
+    pub fn at_rest(&mut self, node: u32, used: u32) {
+        if self.on {
+            self.checks += 1;
+            let pages = self.in_frames[node as usize];
+            if used != pages {
+                self.object(|| format!("node {node} has {used} frames in use for {pages} pages, and nothing is under way"));
+            }
+        }
+    }
+
     /// Holds the books against the model's: messages under way, faults waiting, pages in frames by node.
     pub fn audit(&mut self, under_way: usize, waiting: u64, mut in_frames: impl FnMut(u32) -> u32) {
         if !self.on {

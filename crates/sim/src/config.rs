@@ -62,12 +62,29 @@ pub struct NetworkConfig {
     pub page_overhead_ns: u64,
     /// Time for which a message occupies the node that it is for, ns.
     pub handler_ns: u64,
+    /// The same for a message with a page in addition: the page is copied and entered in the tables, ns.
+    pub page_handler_ns: u64,
     /// Size of a message without a page, and of the head of one with a page, bytes.
     pub message_bytes: u64,
     /// How messages pass nodes and switches.
     pub switching: Switching,
     /// Whether information for a whole domain is sent along a tree (torus only), not to one after the other.
     pub multicast: bool,
+}
+
+/// When the frame of a page that is being paged out is free. The paper does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrameFree {
+    /// At once: the page waits in a buffer that is nobody's frame.
+    AtOnce,
+    /// When the last byte of the page is on its first link.
+    Sent,
+    /// When the node that the page was sent to has taken it in and said so, whether it keeps it or not.
+    Arrived,
+    /// When some node, or a disk, has said that it keeps the page: until then nobody else is sure to have it.
+    #[default]
+    Placed,
 }
 
 /// Memory and processor of a node.
@@ -80,6 +97,8 @@ pub struct NodeConfig {
     pub page_bytes: u64,
     /// Time from one page access of a thread to its next, without faults, ns.
     pub access_ns: u64,
+    /// When the frame of a page that leaves is free.
+    pub frame_free: FrameFree,
 }
 
 /// Disks. They stand at nodes, at equal distances; every node uses the one of its part of the machine.
@@ -262,8 +281,9 @@ impl Default for NetworkConfig {
             bytes_per_s: 100_000_000,
             latency_ns: 0,
             hop_overhead_ns: 5_000,
-            page_overhead_ns: 110_000,
+            page_overhead_ns: 0,
             handler_ns: 5_000,
+            page_handler_ns: 250_000,
             message_bytes: 64,
             switching: Switching::StoreAndForward,
             multicast: true,
@@ -273,7 +293,7 @@ impl Default for NetworkConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        NodeConfig { frames: 64, page_bytes: 8192, access_ns: 1000 }
+        NodeConfig { frames: 64, page_bytes: 8192, access_ns: 1000, frame_free: FrameFree::Placed }
     }
 }
 

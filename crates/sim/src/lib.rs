@@ -23,8 +23,8 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, LoadConfig, NetworkConfig, NodeConfig, RunConfig, Spread, Switching,
-    ThreadPlacement, TopologyConfig, TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NodeConfig, RunConfig, Spread,
+    Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;

@@ -35,6 +35,8 @@ pub enum Kind {
     Placed,
     /// The page is not needed any more - owner to lender.
     Discard,
+    /// The frame of a page that was sent is free (`value`: [`crate::engine`]'s name for it) - who has the page to who sent it.
+    Taken,
 }
 
 impl Kind {

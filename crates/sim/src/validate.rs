@@ -108,6 +108,7 @@ impl Config {
         problems.range("network.hop_overhead_ns", self.network.hop_overhead_ns, 0, 1_000_000_000);
         problems.range("network.page_overhead_ns", self.network.page_overhead_ns, 0, 1_000_000_000);
         problems.range("network.handler_ns", self.network.handler_ns, 0, 1_000_000_000);
+        problems.range("network.page_handler_ns", self.network.page_handler_ns, 0, 1_000_000_000);
         problems.range("network.message_bytes", self.network.message_bytes, 1, 1 << 20);
         problems.range("node.frames", self.node.frames.into(), 2, 1 << 24);
         problems.range("node.page_bytes", self.node.page_bytes, 1, 1 << 30);

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use hiroma_policy::placement::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
-use hiroma_sim::{Canary, Config, DiskTime, FirstTouch, Outcome, RunError, Switching, TopologyKind, TraceKind, TraceRecord, run};
+use hiroma_sim::{
+    Canary, Config, DiskTime, FirstTouch, FrameFree, Outcome, RunError, Switching, TopologyKind, TraceKind, TraceRecord, run,
+};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -89,15 +91,16 @@ fn an_empty_networks_transfer_times_are_those_worked_out_by_hand() {
     (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (100_000_000, 100, 800);
     (config.network.latency_ns, config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns) =
         (50, 200, 3000, 700);
+    config.network.page_handler_ns = 40;
     for seed_like in [PlacementKind::Fill, PlacementKind::Random] {
         config.policy.placement = seed_like;
         config.network.switching = Switching::StoreAndForward;
         let (time_ns, hops) = transfer(&mut config);
         assert!((1..=2).contains(&hops));
-        assert_eq!(time_ns, hops * (200 + 1000 + 50) + 700 + hops * (3200 + 9000 + 50) + 700);
+        assert_eq!(time_ns, hops * (200 + 1000 + 50) + 700 + hops * (3200 + 9000 + 50) + 740);
         config.network.switching = Switching::CutThrough;
         let (time_ns, hops) = transfer(&mut config);
-        assert_eq!(time_ns, hops * (200 + 50) + 1000 + 700 + hops * (3200 + 50) + 9000 + 700);
+        assert_eq!(time_ns, hops * (200 + 50) + 1000 + 700 + hops * (3200 + 50) + 9000 + 740);
     }
 }
 
@@ -112,8 +115,8 @@ fn a_page_on_a_tree_and_on_a_dragonfly_takes_the_links_of_its_way() {
         let mut config = small();
         (config.topology.kind, config.topology.dims, config.disk.count, config.policy.domain_radius) = (kind, dims, 1, radius);
         let (time_ns, counted) = transfer(&mut config);
-        let (small_ns, page_ns) = (5_000 + 640, 115_000 + 82_560);
-        assert_eq!((counted, time_ns), (hops, hops * (small_ns + page_ns) + 2 * 5_000), "{kind:?}");
+        let (small_ns, page_ns) = (5_000 + 640, 5_000 + 82_560);
+        assert_eq!((counted, time_ns), (hops, hops * (small_ns + page_ns) + 2 * 5_000 + 250_000), "{kind:?}");
     }
 }
 
@@ -124,7 +127,7 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
     (config.topology.dims, config.disk.count) = (vec![2], 1);
     (config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns, config.network.message_bytes) =
         (0, 0, 0, 1);
-    (config.node.page_bytes, config.network.bytes_per_s) = (9_999, 10_000_000_000);
+    (config.node.page_bytes, config.network.bytes_per_s, config.network.page_handler_ns) = (9_999, 10_000_000_000, 0);
     // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page is there after 11 us.
     config.run.count_links = true;
     replay(&mut config, (0..10).map(|page| out(0, 0, page)).collect());
@@ -138,7 +141,7 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
 fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
     let mut config = Config::default();
     (config.topology.kind, config.topology.dims, config.disk.count) = (TopologyKind::FullBisection, vec![4000], 1);
-    (config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns) = (0, 0, 0);
+    (config.network.hop_overhead_ns, config.network.page_handler_ns, config.network.handler_ns) = (0, 0, 0);
     (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (1 << 40, 1, 1);
     (config.disk.access_ns, config.disk.bytes_per_s, config.disk.time) = (1_000_000, 1 << 40, time);
     config.policy.scope = ScopeKind::Disk;
@@ -266,6 +269,7 @@ proptest! {
     fn every_mix_of_policies_keeps_every_rule_and_finishes_what_it_began(
         policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, shape in shapes(),
         handler_ns in prop_oneof![Just(0u64), Just(5000)], cut_through in any::<bool>(), multicast in any::<bool>(),
+        frame_free in prop_oneof![Just(FrameFree::AtOnce), Just(FrameFree::Sent), Just(FrameFree::Arrived), Just(FrameFree::Placed)],
     ) {
         let mut config = small();
         let (kind, dims, radius) = shape;
@@ -278,6 +282,7 @@ proptest! {
         config.network.multicast = multicast;
         config.load.arrivals_per_s = rate.into();
         config.network.handler_ns = handler_ns;
+        config.node.frame_free = frame_free;
         (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (5 * MS, 60 * MS, true);
         if fails {
             (config.failures.mean_between_ns, config.failures.repair_ns) = (10 * MS, 8 * MS);
@@ -353,6 +358,6 @@ fn two_small_configurations_come_to_what_they_always_came_to() {
     let came_to = [golden(&outcome(&torus, 1)), golden(&outcome(&tree, 1))];
     assert_eq!(
         came_to,
-        [[27185, 775, 3458288585, 944, 1447, 61, 7658, 722959524], [68358, 595, 3773993258, 1624, 1116, 0, 10118, 1388465376],]
+        [[24289, 668, 3496593560, 721, 1254, 63, 7426, 286134972], [82114, 647, 3552928429, 2008, 1216, 0, 12646, 878739520],]
     );
 }

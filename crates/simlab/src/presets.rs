@@ -126,6 +126,7 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
             latency_ns: network.latency_ns,
             hop_overhead_ns: 0,
             page_overhead_ns: 0,
+            page_handler_ns: 0,
             handler_ns: network.handler_ns,
             message_bytes: 128,
             switching: Switching::CutThrough,
@@ -143,7 +144,7 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
 /// node's memory, and threads keep three tenths of the nodes busy.
 fn set_load(config: &mut Config, frames: u32) {
     // 2 MiB of content are worked on for a while before the next ones are: 100 us at 20 GB/s.
-    config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000 };
+    config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000, ..config.node };
     let nodes = config.nodes() as f64;
     let load = &mut config.load;
     load.virtual_pages_max = frames * 2;

@@ -55,6 +55,17 @@ impl Estimate {
         Estimate::of(&differences)
     }
 
+    /// The mean of the logarithms of the ratios `over / under`, seed by seed: what stands for how many times as long one takes as the
+    /// other, where runs of different seeds differ by factors. None if a run has nothing to compare.
+    ///
+    /// # Panics
+    /// If the two have not run the same number of seeds.
+    pub fn of_log_ratios(over: &[f64], under: &[f64]) -> Option<Estimate> {
+        assert_eq!(over.len(), under.len(), "paired ratios need the same seeds on both sides");
+        let logs: Vec<f64> = over.iter().zip(under).map(|(over, under)| (over / under).ln()).collect();
+        Estimate::of(&logs).filter(|estimate| estimate.mean.is_finite())
+    }
+
     /// The lower end of the interval.
     pub fn low(&self) -> f64 {
         self.mean - self.half_width.unwrap_or(0.0)
@@ -137,6 +148,16 @@ mod tests {
         assert_eq!(compare_paired(&first, &second), Verdict::Smaller);
         assert_eq!(compare_paired(&second, &first), Verdict::Larger);
         assert_eq!(compare_paired(&first, &[12.0, 18.0, 31.0, 39.0]), Verdict::NotToldApart);
+    }
+
+    #[test]
+    fn ratios_of_runs_that_differ_by_factors_are_told_apart_by_their_logarithms() {
+        let (under, over) = ([1.0, 4.0, 30.0, 2.0], [1.2, 4.9, 35.0, 2.5]);
+        let ratio = Estimate::of_log_ratios(&over, &under).unwrap();
+        assert!((ratio.mean.exp() - (1.2f64 * 1.225 * 35.0 / 30.0 * 1.25).powf(0.25)).abs() < 1e-12);
+        assert_eq!(ratio.verdict(), Verdict::Larger);
+        assert_eq!(compare_paired(&over, &under), Verdict::NotToldApart);
+        assert_eq!(Estimate::of_log_ratios(&[1.0, 0.0], &[1.0, 1.0]), None);
     }
 
     #[test]

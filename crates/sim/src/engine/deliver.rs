@@ -73,6 +73,7 @@ impl Engine<'_> {
             Kind::NotHere => self.not_here_arrived(number, message),
             Kind::Placed => self.placed_arrived(number, message),
             Kind::Discard => self.discard_arrived(number, message),
+            Kind::Taken => self.frame_free(value),
         }
     }
 
@@ -85,6 +86,7 @@ impl Engine<'_> {
         let Message { table, page, content, source, value: disk, moves, serial, .. } = message;
         self.disks.access(self.now_ns, disk);
         self.checker.take(table, page, Place::Message(slot));
+        self.release_frame(message.target, table, page);
         let owner = self.tables.get(table).node;
         if !self.tables.get(table).live {
             self.page_is_gone(table, page, content);

@@ -252,7 +252,7 @@ impl<'a> Engine<'a> {
             What::Deliver => self.deliver(whom),
             What::DiskRead => self.disk_read(whom),
             What::Run => self.thread_due(whom),
-            What::FrameFree => self.frame_free(whom & 0xff_ffff, (whom >> 24) as u8),
+            What::FrameFree => self.frame_free(whom),
             What::Tick => self.tick(whom),
             What::Arrive => self.arrive(),
             What::Measure => self.begin_measuring(),
@@ -337,6 +337,12 @@ impl<'a> Engine<'a> {
         if self.queue.len() == 0 {
             // Nothing will ever happen any more: who waits now waits for ever.
             self.find_stuck(0)?;
+            for (number, node) in (0..).zip(&self.nodes) {
+                self.checker.at_rest(number, node.used);
+            }
+            if let Some(violation) = self.checker.violation(self.now_ns, self.events) {
+                return Err(RunError::Wrong(violation));
+            }
         } else {
             self.find_stuck(self.config.run.stuck_after_ns)?;
         }

@@ -4,9 +4,9 @@ use hiroma_policy::placement::replacement::Ranking;
 use hiroma_policy::placement::{Arrival, Avoid, Command, Event, Leaving};
 
 use crate::check::Place;
-use crate::config::Canary;
+use crate::config::{Canary, FrameFree};
 use crate::engine::node::{Doing, Frame, InHand};
-use crate::engine::tables::{State, Whereabouts};
+use crate::engine::tables::{NO_HOLD, State, Whereabouts};
 use crate::engine::{Engine, What};
 use crate::message::{Kind, Message, ON_DISK};
 
@@ -62,6 +62,7 @@ impl Engine<'_> {
 
     /// A frame for the thread of a node: whether there is one now. Else a page is leaving, and its frame will come.
     pub(super) fn acquire_frame(&mut self, number: u32) -> bool {
+        let at_once = self.config.node.frame_free == FrameFree::AtOnce;
         let node = &mut self.nodes[number as usize];
         if node.used + node.placer.promised() < self.config.node.frames {
             self.use_frame(number);
@@ -69,10 +70,10 @@ impl Engine<'_> {
             return true;
         }
         match node.ranking.victim() {
-            Some(place) => match self.take_victim(number, place, true) {
+            Some(place) => match self.take_victim(number, place, !at_once) {
                 Some(leaving) => {
                     self.tell_placer(number, Event::PageLeaves(leaving));
-                    false
+                    at_once
                 }
                 None => true,
             },
@@ -102,7 +103,11 @@ impl Engine<'_> {
         self.out.page_outs += u64::from(self.measuring);
         self.out.guests_displaced += u64::from(self.measuring && owner != number);
         self.checker.take(table, page, Place::Frame(number));
-        self.take_in_hand(number, table, page, content, frees_frame);
+        let until_taken = matches!(self.config.node.frame_free, FrameFree::Arrived | FrameFree::Placed);
+        if frees_frame && until_taken {
+            self.tables.page(table, page).held = self.frame_of(number);
+        }
+        self.take_in_hand(number, table, page, content, frees_frame && !until_taken);
         Some(Leaving { page: token(table, page), attempts: 0, avoid: self.avoid(number, owner, number) })
     }
 
@@ -141,6 +146,7 @@ impl Engine<'_> {
             entry.whereabouts = Whereabouts::Elsewhere;
             let content = entry.content;
             self.checker.put(table, page, Place::Nowhere, content);
+            self.release_frame(number, table, page);
             self.tables.gone(table);
             if from_frame {
                 self.frame_unused(number);
@@ -160,8 +166,8 @@ impl Engine<'_> {
         let (sent_ns, slot) = self.post(Message { serial, moves, content, ..message });
         self.checker.put(table, page, Place::Message(slot), content);
         if from_frame {
-            let epoch = u32::from(self.nodes[number as usize].epoch);
-            self.at(sent_ns, What::FrameFree, number | epoch << 24);
+            let frame = self.frame_of(number);
+            self.at(sent_ns, What::FrameFree, frame);
         }
         if owner == number {
             self.place_known(number, page);
@@ -176,10 +182,30 @@ impl Engine<'_> {
         }
     }
 
-    /// The page that was in a frame has left.
-    pub(super) fn frame_free(&mut self, number: u32, epoch: u8) {
+    /// A name for a frame of `number` that is in use for a page that left it; means nothing after the node has failed.
+    fn frame_of(&self, number: u32) -> u32 {
+        number | u32::from(self.nodes[number as usize].epoch) << 24
+    }
+
+    /// The page that was in a frame ([`Self::frame_of`]) has left.
+    pub(super) fn frame_free(&mut self, frame: u32) {
+        let (number, epoch) = (frame & 0xff_ffff, (frame >> 24) as u8);
         if self.nodes[number as usize].epoch == epoch {
             self.frame_unused(number);
+        }
+    }
+
+    /// A page has been taken by `by`: the frame that it left, if it was held until now, is free as soon as its node hears of it.
+    pub(super) fn release_frame(&mut self, by: u32, table: u32, page: u32) {
+        let frame = std::mem::replace(&mut self.tables.page(table, page).held, NO_HOLD);
+        if frame == NO_HOLD {
+            return;
+        }
+        let node = frame & 0xff_ffff;
+        if node == by {
+            self.frame_free(frame);
+        } else {
+            self.post(Message::new(Kind::Taken, by, node, frame));
         }
     }
 
@@ -211,11 +237,13 @@ impl Engine<'_> {
     /// Whether the way of a page ends at `number`, which has it in hands: nobody wants it any more, or it is waited for right there.
     fn goes_no_further(&mut self, number: u32, table: u32, page: u32, content: u32) -> bool {
         if !self.tables.get(table).live {
+            self.release_frame(number, table, page);
             self.page_is_gone(table, page, content);
             return true;
         }
         let waited_for = self.tables.get(table).node == number && self.is_waited_for(number, page);
         if waited_for {
+            self.release_frame(number, table, page);
             self.page_is_here(number, content, true);
         }
         waited_for
@@ -229,6 +257,9 @@ impl Engine<'_> {
             return;
         }
         self.checker.take(table, page, Place::Message(slot));
+        if self.config.node.frame_free == FrameFree::Arrived {
+            self.release_frame(number, table, page);
+        }
         if self.goes_no_further(number, table, page, content) {
             return;
         }
@@ -298,6 +329,7 @@ impl Engine<'_> {
             (entry.state, entry.moves_known) = (State::Resident, entry.moves);
         }
         self.checker.put(table, page, Place::Frame(number), content);
+        self.release_frame(number, table, page);
         self.out.placed_remote += u64::from(self.measuring);
         if source != owner && owner != number {
             self.post(Message { table, serial, page, moves, ..Message::new(Kind::Placed, number, owner, number) });

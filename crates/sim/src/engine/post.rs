@@ -66,7 +66,7 @@ impl Engine<'_> {
             Kind::PageOut | Kind::PageBack | Kind::PageToDisk => &mut counts.pages_out,
             Kind::Fetch | Kind::FetchFromDisk | Kind::NotHere => &mut counts.requests,
             Kind::PageIn => &mut counts.pages_in,
-            Kind::Placed | Kind::Discard => &mut counts.bookkeeping,
+            Kind::Placed | Kind::Discard | Kind::Taken => &mut counts.bookkeeping,
         };
         *count += 1;
     }
@@ -95,9 +95,11 @@ impl Engine<'_> {
     /// A message is where it should go, all of it in `tail_ns`: it waits for the handler.
     #[inline]
     fn arrived(&mut self, slot: u32, tail_ns: u64) {
-        let target = self.messages.get(slot).target as usize;
-        let node = &mut self.nodes[target];
-        let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + self.config.network.handler_ns;
+        let message = self.messages.get(slot);
+        let network = &self.config.network;
+        let work_ns = network.handler_ns + if message.kind.has_page() { network.page_handler_ns } else { 0 };
+        let node = &mut self.nodes[message.target as usize];
+        let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + work_ns;
         node.handler_free_ns = done_ns;
         self.at(done_ns, What::Deliver, slot);
     }

@@ -55,7 +55,12 @@ pub struct Page {
     pub content: u32,
     /// The disk that has it, if saved.
     pub disk: u32,
+    /// The frame that it left and that stays in use until somebody has taken it (number and epoch of the node); [`NO_HOLD`] if none.
+    pub held: u32,
 }
+
+/// No frame waits for the page to be taken.
+pub const NO_HOLD: u32 = u32::MAX;
 
 impl Page {
     const FRESH: Page = Page {
@@ -69,6 +74,7 @@ impl Page {
         moves_known: 0,
         content: 0,
         disk: 0,
+        held: NO_HOLD,
     };
 
     /// Whether the page is somewhere outside of its owner where it must be thrown away some day.

@@ -5,7 +5,7 @@ use hiroma_report::{Axis, Better, Measure, Report, Section, Spread, Table, figur
 use hiroma_sim::Config;
 
 use super::book::{Book, Curve, Id};
-use super::{HIGH, MIDDLE, Params};
+use super::{BUSY, MIDDLE, Params};
 use crate::figures::RESPONSE;
 use crate::presets::PRESETS;
 use crate::single::{estimate_text, name_of};
@@ -37,7 +37,7 @@ impl Beyond {
         let ages: Vec<f64> = if params.quick { vec![0.5, 5.0, 50.0] } else { AGES_MS.to_vec() };
         let herding = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random].map(|placement| {
             let config = |age_ms: f64| {
-                params.paper(HIGH, |policy| {
+                params.paper(BUSY, |policy| {
                     (policy.placement, policy.information) = (placement, InformationKind::Periodic);
                     policy.period_ns = (age_ms * 1e6) as u64;
                 })
@@ -65,7 +65,7 @@ impl Beyond {
         report.sections.push(Section {
             title: "Herding: old information".to_owned(),
             text: vec![
-                format!("Periodic information, {HIGH} processes/s: the longer the period, the older what a node knows. Everybody who believes the same sends to the same node."),
+                format!("Periodic information, {BUSY} processes/s: the longer the period, the older what a node knows. Everybody who believes the same sends to the same node."),
                 self.crossover_text(book),
             ],
             tables: vec![book.table("Mean response by age of information", "period, ms", &self.herding)],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hiroma_report::{Axis, Plot, Point, Series, Table};
 use hiroma_sim::{Config, Outcome};
 
-use crate::figures::{Figures, RESPONSE, estimate};
+use crate::figures::{Figures, RESPONSE, estimate, figure_named};
 use crate::lab::{Job, Lab, LabError};
 use crate::single::estimate_text;
 use crate::stats::Estimate;
@@ -90,9 +90,14 @@ impl Book {
         self.mean(id, RESPONSE)
     }
 
+    /// One figure seed by seed; 0 for a run that has it not.
+    pub fn values(&self, id: Id, name: &str) -> Vec<f64> {
+        self.runs_of(id).iter().map(|run| run.get(name).unwrap_or(0.0)).collect()
+    }
+
     /// Responses seed by seed, ms.
     pub fn responses(&self, id: Id) -> Vec<f64> {
-        self.runs_of(id).iter().map(|run| run.get(RESPONSE).unwrap_or(0.0)).collect()
+        self.values(id, RESPONSE)
     }
 
     /// A plot of mean responses with their intervals.
@@ -109,13 +114,19 @@ impl Book {
 
     /// A table of mean responses: a row for each place, a column for each line.
     pub fn table(&self, title: &str, place: &str, curves: &[Curve]) -> Table {
+        self.table_of(RESPONSE, title, place, curves)
+    }
+
+    /// The same of another figure.
+    pub fn table_of(&self, figure: &str, title: &str, place: &str, curves: &[Curve]) -> Table {
+        let unit = figure_named(figure).map_or("", |figure| figure.unit);
         let mut table = Table::new(title).number(place, "");
         for curve in curves {
-            table = table.number(curve.name.clone(), "ms");
+            table = table.number(curve.name.clone(), unit);
         }
         for index in 0..curves.first().map_or(0, |curve| curve.points.len()) {
             let mut row = vec![hiroma_report::figures(curves[0].points[index].0)];
-            row.extend(curves.iter().map(|curve| estimate_text(self.estimate(curve.points[index].1, RESPONSE))));
+            row.extend(curves.iter().map(|curve| estimate_text(self.estimate(curve.points[index].1, figure))));
             table.row(row);
         }
         table

@@ -1,14 +1,19 @@
 //! The paper's claims, each as a figure that is met or not.
+//!
+//! Two policies are compared by the ratio of their responses seed by seed (geometric mean, with its 95 % interval): the same seed gives
+//! both the same processes, and runs of different seeds differ by factors. A claim about an order is met if the interval lies on the
+//! claim's side of 1; if it has 1 in it, the two are *not told apart*, and the claim is not met.
 
 use hiroma_report::{Better, Measure, Spread, figures as digits};
 
 use super::book::{Book, Curve, Id};
-use super::experiments::Experiments;
-use super::{HIGH, LOW, MIDDLE, Params};
-use crate::stats::{Verdict, compare_paired};
+use super::experiments::{DEFAULT_MARKS, Experiments};
+use super::{HIGH, LOW, MIDDLE};
+use crate::figures::RESPONSE;
+use crate::stats::{Estimate, Verdict};
 
-/// Share of the best response that a loss may cost without being called one.
-const NO_GAIN: f64 = 0.02;
+/// A gain below this, in per cent, is none.
+const NO_GAIN_PERCENT: f64 = 2.0;
 
 fn at(curve: &Curve, rate: f64) -> Id {
     curve.points.iter().find(|(place, _)| *place == rate).expect("every line has the low, middle and high rate").1
@@ -24,24 +29,39 @@ fn off(name: &str, title: &str, value: f64, paper: f64, unit: &str, must_percent
         .spread(off)
 }
 
-/// A ratio of responses seed by seed that has to be at least `must`.
-fn ratio(book: &Book, name: &str, title: &str, over: Id, under: Id, must: f64) -> Measure {
-    let apart = match compare_paired(&book.responses(under), &book.responses(over)) {
-        Verdict::Smaller => "told apart: longer",
-        Verdict::Larger => "told apart: shorter",
-        Verdict::NotToldApart => "the seeds do not tell the two apart",
+/// What an interval of ratios says, in words.
+fn verdict_text(ratio: &Estimate) -> &'static str {
+    match ratio.verdict() {
+        Verdict::Larger => "told apart: longer",
+        Verdict::Smaller => "told apart: shorter",
+        Verdict::NotToldApart => "not told apart",
+    }
+}
+
+/// A ratio with its interval as the spread of a measure.
+fn spread_of(ratio: &Estimate) -> Spread {
+    Spread { median: ratio.mean.exp(), min: ratio.low().exp(), max: ratio.high().exp(), n: ratio.n }
+}
+
+/// The ratio of a figure seed by seed, which has to lie above `must` with its whole interval.
+fn ratio_of(book: &Book, figure: &str, name: &str, title: &str, over: Id, under: Id, must: f64) -> Measure {
+    let measure = Measure::new(name, title, "", Better::Higher).must(must);
+    let Some(ratio) = Estimate::of_log_ratios(&book.values(over, figure), &book.values(under, figure)) else {
+        return measure.note("there was nothing to measure").decided(false);
     };
-    let means = format!("{} ms against {} ms; {apart}", digits(book.response(over)), digits(book.response(under)));
-    let ratio = book.response(over) / book.response(under);
-    let spread = Spread::of_ratio(&book.responses(over), &book.responses(under)).filter(|_| ratio.is_finite());
-    let spread = spread.map(|spread| Spread { median: ratio, min: spread.min.min(ratio), max: spread.max.max(ratio), ..spread });
-    Measure::new(name, title, "", Better::Higher).must(must).spread(spread).note(means)
+    let note = format!("{} against {}; {}", digits(book.mean(over, figure)), digits(book.mean(under, figure)), verdict_text(&ratio));
+    measure.spread(Some(spread_of(&ratio))).note(note).decided(ratio.half_width.is_some() && ratio.low() > must.ln())
+}
+
+/// The same of mean responses, ms.
+fn ratio(book: &Book, name: &str, title: &str, over: Id, under: Id, must: f64) -> Measure {
+    ratio_of(book, RESPONSE, name, title, over, under, must)
 }
 
 /// All claims.
-pub fn judge(params: &Params, experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+pub fn judge(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
     judge_no_global(experiments, book, measures);
-    judge_information(params, experiments, book, measures);
+    judge_information(experiments, book, measures);
     judge_placement(experiments, book, measures);
     let [none, on_demand, in_advance] = [0, 1, 2].map(|index| &experiments.reservation[index]);
     for (rate, name) in [(LOW, "low"), (HIGH, "high")] {
@@ -75,7 +95,7 @@ fn judge_no_global(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
     }
 }
 
-fn judge_information(params: &Params, experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
     let [on_change, on_demand, periodic] = [0, 1, 2].map(|index| &experiments.information[index]);
     for (other, key, name) in [(on_demand, "on_demand", "on demand"), (periodic, "periodic", "periodic (1 ms)")] {
         for (rate, place) in [(LOW, "low"), (MIDDLE, "middle"), (HIGH, "high")] {
@@ -83,38 +103,36 @@ fn judge_information(params: &Params, experiments: &Experiments, book: &Book, me
             measures.push(ratio(book, &format!("{key}_cost_{place}"), &title, at(other, rate), at(on_change, rate), 1.0).paper("slower"));
         }
     }
-    let best = experiments.watermarks.iter().min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
-    let paper = experiments.watermarks.iter().find(|(marks, _)| *marks == (875, 750));
-    if let (Some(((high, low), best)), Some((_, paper))) = (best, paper) {
-        let told_apart = compare_paired(&book.responses(*best), &book.responses(*paper)) == Verdict::Smaller;
-        let cost = (book.response(*paper) / book.response(*best) - 1.0) * 100.0;
-        measures.push(
-            Measure::new("watermarks_cost_percent", "the paper's watermarks against the best ones, middle rate", "%", Better::Lower)
-                .paper("87.5 % and 75 % are best")
-                .spread(Spread::of(&[cost]))
-                .must(0.0)
-                .note(format!(
-                    "best: {} % and {} %; {}; met if {} seeds do not tell the two apart",
-                    digits(f64::from(*high) / 10.0),
-                    digits(f64::from(*low) / 10.0),
-                    if told_apart { "told apart" } else { "not told apart" },
-                    params.seeds.len()
-                ))
-                .decided(!told_apart),
-        );
-    }
-    let best = experiments.periods.iter().min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
-    let paper = experiments.periods.iter().find(|(period_ns, _)| *period_ns == 1_000_000);
-    if let (Some((period_ns, best)), Some((_, paper))) = (best, paper) {
-        let told_apart = compare_paired(&book.responses(*best), &book.responses(*paper)) == Verdict::Smaller;
-        let cost = (book.response(*paper) / book.response(*best) - 1.0) * 100.0;
-        measures.push(
-            Measure::new("period_cost_percent", "a period of 1 ms against the best one, middle rate", "%", Better::Lower)
-                .paper("1 ms is best")
-                .spread(Spread::of(&[cost]))
-                .note(format!("best: {} ms{}", digits(*period_ns as f64 / 1e6), if told_apart { "" } else { "; not told apart" })),
-        );
-    }
+    measures.push(against_best(
+        book,
+        "watermarks_cost",
+        "the paper's watermarks against the best of the others, middle rate",
+        &experiments.watermarks,
+        DEFAULT_MARKS,
+        |(high, low)| format!("{} % and {} % free", digits(f64::from(*high) / 10.0), digits(f64::from(*low) / 10.0)),
+    ));
+    let period = |period_ns: &u64| format!("{} ms", digits(*period_ns as f64 / 1e6));
+    let title = "a period of 1 ms against the best other one, middle rate";
+    measures.push(against_best(book, "period_cost", title, &experiments.periods, 1_000_000, period));
+}
+
+/// The paper's choice against the best of the other ones: met if it is told apart from it, and faster.
+fn against_best<K: PartialEq>(
+    book: &Book,
+    name: &str,
+    title: &str,
+    tried: &[(K, Id)],
+    papers: K,
+    describe: impl Fn(&K) -> String,
+) -> Measure {
+    let paper = tried.iter().find(|(key, _)| *key == papers);
+    let others = tried.iter().filter(|(key, _)| *key != papers);
+    let best = others.min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+    let measure = Measure::new(name, title, "", Better::Lower).must(1.0).paper("best");
+    let (Some((_, paper)), Some((key, best))) = (paper, best) else { return measure.note("nothing else was tried") };
+    let Some(ratio) = Estimate::of_log_ratios(&book.responses(*paper), &book.responses(*best)) else { return measure };
+    let note = format!("the best other one: {}; {}", describe(key), verdict_text(&ratio));
+    measure.spread(Some(spread_of(&ratio))).note(note).decided(ratio.verdict() == Verdict::Smaller)
 }
 
 fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
@@ -126,18 +144,8 @@ fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
         measures.push(off(&format!("{key}_hops_off_percent"), &title, book.mean(id, "transfer_hops"), hops, "hops", 25.0));
     }
     measures.push(ratio(book, "nearest_gain_high", "high rate: random against nearest", random, nearest, 1.0).paper("slower"));
-    let repeated = book.mean(most_free, "repeated_page_outs") / book.mean(random, "repeated_page_outs");
-    measures.push(
-        Measure::new("most_free_repeated_ratio", "high rate: repeated page-outs, most free against random", "", Better::Higher)
-            .must(1.05)
-            .paper_number(1.2)
-            .note(format!(
-                "{} against {}",
-                digits(book.mean(most_free, "repeated_page_outs")),
-                digits(book.mean(random, "repeated_page_outs"))
-            ))
-            .spread(if repeated.is_finite() { Spread::of(&[repeated]) } else { None }),
-    );
+    let title = "high rate: repeated page-outs for each page-out, most free against random";
+    measures.push(ratio_of(book, "repeated_share", "most_free_repeated_ratio", title, most_free, random, 1.0).paper_number(1.2));
     measures.push(ratio(book, "most_free_cost_high", "high rate: most free against random", most_free, random, 1.0).paper("slower"));
     for (rate, name) in [(LOW, "low"), (HIGH, "high")] {
         let others = experiments.placement[..3].iter().map(|curve| at(curve, rate));
@@ -150,14 +158,21 @@ fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
 
 fn judge_in_advance(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
     let one = experiments.in_advance[0].1;
-    let more = experiments.in_advance[1..].iter().map(|&(_, id)| book.response(id)).fold(f64::INFINITY, f64::min);
-    let gain = (1.0 - more / book.response(one)) * 100.0;
-    measures.push(
-        Measure::new("in_advance_more_gain_percent", "high rate: gain of more than one frame in advance", "%", Better::Lower)
-            .must(NO_GAIN * 100.0)
-            .paper("none")
-            .spread(if gain.is_finite() { Spread::of(&[gain]) } else { None }),
-    );
+    for (frames, more) in &experiments.in_advance[1..] {
+        let title = format!("high rate: gain of {frames} frames in advance over 1");
+        let gain = Estimate::of_log_ratios(&book.responses(one), &book.responses(*more)).filter(|gain| gain.half_width.is_some());
+        let percent = |log: f64| (log.exp() - 1.0) * 100.0;
+        let spread = gain.map(|gain| Spread { median: percent(gain.mean), min: percent(gain.low()), max: percent(gain.high()), n: gain.n });
+        let none = gain.is_some_and(|gain| percent(gain.high()) <= NO_GAIN_PERCENT);
+        measures.push(
+            Measure::new(format!("in_advance_{frames}_gain_percent"), title, "%", Better::Lower)
+                .must(NO_GAIN_PERCENT)
+                .paper("none")
+                .spread(spread)
+                .note("met if the whole interval is below")
+                .decided(none),
+        );
+    }
 }
 
 fn judge_domain(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
@@ -170,6 +185,10 @@ fn judge_domain(experiments: &Experiments, book: &Book, measures: &mut Vec<Measu
             .decided(best.is_some_and(|size| size == 3 || size == 4)),
     );
     let size = |wanted: u32| experiments.domain.iter().find(|(size, _)| *size == wanted).map(|(_, curve)| curve);
+    if let (Some(two), Some(three)) = (size(2), size(3)) {
+        let title = "domain size 2 against 3, high rate";
+        measures.push(ratio(book, "domain_2_cost_high", title, at(two, HIGH), at(three, HIGH), 1.0).paper("slower"));
+    }
     if let (Some(four), Some(five)) = (size(4), size(5)) {
         for (rate, name) in [(MIDDLE, "middle"), (HIGH, "high")] {
             let title = format!("domain size 5 against 4, {name} rate");

@@ -12,7 +12,7 @@ use crate::single::{estimate_text, name_of};
 const HIGH_MARKS: [u32; 4] = [500, 625, 750, 875];
 const LOW_MARKS: [u32; 4] = [250, 500, 625, 750];
 /// The defaults: the paper's 87.5 % and 75 % read as memory in use instead of free frames.
-const DEFAULT_MARKS: (u32, u32) = (250, 125);
+pub const DEFAULT_MARKS: (u32, u32) = (250, 125);
 const PERIODS_NS: [u64; 6] = [250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000];
 
 /// Every experiment's lines.
@@ -98,6 +98,8 @@ impl Experiments {
             &["The paper: nearest is best at high rates, most free is worse than random there, gradient is worst."],
             &self.placement,
         ));
+        let repeated = book.table_of("repeated_share", "Repeated page-outs for each page-out", "processes/s", &self.placement);
+        report.sections.last_mut().expect("one was added").tables.push(repeated);
         report.sections.push(self.lines(
             book,
             "Figure 4: frames set aside",

@@ -4,6 +4,7 @@ mod beyond;
 mod book;
 mod claims;
 mod experiments;
+mod readings;
 
 use hiroma_policy::placement::{PlacementConfig, ScopeKind};
 use hiroma_report::{Machine, Report};
@@ -15,6 +16,7 @@ use crate::single::{seeds_from, seeds_text};
 use beyond::Beyond;
 use book::Book;
 use experiments::Experiments;
+use readings::Readings;
 
 /// How much is run.
 #[derive(Clone, Debug)]
@@ -33,14 +35,17 @@ pub struct Params {
 const LOW: f64 = 20.0;
 /// In between.
 const MIDDLE: f64 = 60.0;
-/// As many as find room without disks.
-const HIGH: f64 = 90.0;
+/// Memory is four fifths full, and disks are hardly needed.
+const BUSY: f64 = 90.0;
+/// Memory is nearly full: the lowest rate, in steps of ten, at which a page goes over 1.9 hops with nearest as in the paper, within a tenth.
+/// Pages go to disk, and the longer a run the more: no steady state.
+const HIGH: f64 = 140.0;
 
 impl Params {
     /// All of it with `seeds` seeds, or a quick look.
     pub fn new(quick: bool, seeds: Option<usize>) -> Params {
         let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
-        let rates = if quick { vec![LOW, MIDDLE, HIGH] } else { vec![LOW, 40.0, MIDDLE, 75.0, HIGH, 100.0] };
+        let rates = if quick { vec![LOW, MIDDLE, HIGH] } else { vec![LOW, 40.0, MIDDLE, BUSY, 120.0, HIGH] };
         let seeds_modern = seeds[..seeds.len().min(if quick { 2 } else { 3 })].to_vec();
         Params { quick, seeds, seeds_modern, rates }
     }
@@ -66,6 +71,7 @@ pub struct Paper {
     params: Params,
     book: Book,
     experiments: Experiments,
+    readings: Readings,
     beyond: Beyond,
 }
 
@@ -74,8 +80,9 @@ impl Paper {
     pub fn plan(params: Params) -> Paper {
         let mut book = Book::default();
         let experiments = Experiments::plan(&params, &mut book);
+        let readings = Readings::plan(&params, &mut book);
         let beyond = Beyond::plan(&params, &mut book);
-        Paper { params, book, experiments, beyond }
+        Paper { params, book, experiments, readings, beyond }
     }
 
     /// Number of runs.
@@ -103,8 +110,9 @@ impl Paper {
             ..Report::default()
         };
         self.experiments.report(&self.book, &mut report);
+        self.readings.report(&self.book, &mut report);
         self.beyond.report(&self.book, &mut report);
-        claims::judge(&self.params, &self.experiments, &self.book, &mut report.measures);
+        claims::judge(&self.experiments, &self.book, &mut report.measures);
         self.beyond.measures(&self.book, &mut report.measures);
         claims::judge_time(self.params.quick, wall_s, &mut report.measures);
         report

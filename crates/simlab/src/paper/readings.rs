@@ -1,0 +1,80 @@
+//! What hangs on how the paper is read: when the frame of a page that leaves is free, and how long a run at a high rate is.
+
+use hiroma_policy::placement::{PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
+use hiroma_report::{Axis, Report, Section, Table};
+use hiroma_sim::FrameFree;
+
+use super::book::{Book, Curve, Id};
+use super::{BUSY, HIGH, MIDDLE, Params};
+use crate::figures::RESPONSE;
+use crate::single::{estimate_text, name_of};
+
+/// Times that are measured after the usual warm-up, s.
+const LENGTHS_S: [f64; 3] = [0.5, 1.0, 2.0];
+
+/// What is asked for.
+pub struct Readings {
+    /// By reading: policies at the high rate.
+    frame_free: Vec<(FrameFree, Vec<Id>)>,
+    /// By rate: the paper's policy, by the length of the run.
+    lengths: Vec<Curve>,
+}
+
+type Change = fn(&mut PlacementConfig);
+
+const POLICIES: [(&str, Change); 6] = [
+    ("random", |_| ()),
+    ("most free", |policy| policy.placement = PlacementKind::MostFree),
+    ("nearest", |policy| policy.placement = PlacementKind::Nearest),
+    ("gradient", |policy| policy.scope = ScopeKind::Gradient),
+    ("reserve on demand", |policy| policy.reservation = ReservationKind::OnDemand),
+    ("reserve in advance", |policy| policy.reservation = ReservationKind::InAdvance),
+];
+
+impl Readings {
+    /// Asks for it.
+    pub fn plan(params: &Params, book: &mut Book) -> Readings {
+        let all = [FrameFree::AtOnce, FrameFree::Sent, FrameFree::Arrived, FrameFree::Placed];
+        let frame_free = all.map(|reading| {
+            let ids = POLICIES.map(|(name, change)| {
+                let mut config = params.paper(HIGH, change);
+                config.node.frame_free = reading;
+                book.ask(&format!("{name}, frame free {}", name_of(&reading)), config, &params.seeds)
+            });
+            (reading, ids.to_vec())
+        });
+        let lengths_s = if params.quick { &LENGTHS_S[..1] } else { &LENGTHS_S };
+        let lengths = [MIDDLE, BUSY, HIGH].map(|rate| {
+            book.curve(&format!("{rate} processes/s"), lengths_s, &params.seeds, |length_s| {
+                let mut config = params.paper(rate, |_| ());
+                config.run.duration_ns = (length_s * 1e9) as u64;
+                config
+            })
+        });
+        Readings { frame_free: frame_free.to_vec(), lengths: lengths.to_vec() }
+    }
+
+    /// Adds its section.
+    pub fn report(&self, book: &Book, report: &mut Report) {
+        let mut table = Table::new(format!("Mean response at {HIGH} processes/s")).text("the frame is free");
+        for (name, _) in POLICIES {
+            table = table.number(name, "ms");
+        }
+        for (reading, ids) in &self.frame_free {
+            let mut row = vec![name_of(reading).replace('_', " ")];
+            row.extend(ids.iter().map(|&id| estimate_text(book.estimate(id, RESPONSE))));
+            table.row(row);
+        }
+        let title = "How long a run is";
+        report.sections.push(Section {
+            title: "What hangs on how the paper is read".to_owned(),
+            text: vec![
+                "The paper does not say when the frame of a page that is being paged out is free, nor how long it simulates. Where the \
+                 response grows with the length of the run there is no steady state, and what is said of that rate holds for that length."
+                    .to_owned(),
+            ],
+            tables: vec![table, book.table(title, "measured, s", &self.lengths)],
+            plots: vec![book.plot(title, Axis::linear("measured after the warm-up", "s"), &self.lengths)],
+        });
+    }
+}
