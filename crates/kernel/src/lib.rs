@@ -11,6 +11,7 @@ pub mod hugepool;
 pub mod lock;
 pub mod notify;
 pub mod private;
+pub mod quiet;
 pub mod shared;
 pub mod signals;
 pub mod slabmem;

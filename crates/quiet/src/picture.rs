@@ -1,0 +1,260 @@
+//! A recording as text with a time line, and as a report.
+
+use std::fmt::Write as _;
+
+use hiroma_kernel::quiet::tasks::TaskKind;
+use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures};
+
+use crate::meter::{CoreNoise, Method, Part, Recording};
+
+const COLUMNS: usize = 60;
+const PLOT_COLUMNS: usize = 200;
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const BAR: usize = 40;
+
+/// The whole, for a terminal.
+pub fn to_text(recording: &Recording) -> String {
+    let mut text = timeline(recording);
+    text.push('\n');
+    text += &histogram(recording);
+    for table in tables(recording) {
+        let _ = write!(text, "\n{}", table.to_text());
+    }
+    let _ = write!(text, "\n{}\n", explanation(recording));
+    text
+}
+
+/// The whole, for a page.
+pub fn section(recording: &Recording) -> Section {
+    Section {
+        title: "Time stolen from programs".to_owned(),
+        text: vec![method(recording).to_owned(), explanation(recording)],
+        tables: tables(recording),
+        plots: vec![timeline_plot(recording), histogram_plot(recording)],
+    }
+}
+
+/// The figures.
+pub fn measures(recording: &Recording) -> Vec<Measure> {
+    let one = |name: &str, title: &str, unit: &str, better, value: f64| {
+        Measure::new(name, title, unit, better).spread(Spread::of(&[value]))
+    };
+    let over_cores = |name: &str, title: &str, unit: &str, value: fn(&CoreNoise) -> f64| {
+        let values: Vec<f64> = recording.cores.iter().map(value).collect();
+        Measure::new(name, title, unit, Better::Lower).spread(Spread::of(&values)).note("median, least and most of the processors")
+    };
+    let (stolen, explained) = recording.stolen_and_explained_ns();
+    let share = if stolen == 0 { 1.0 } else { explained as f64 / stolen as f64 };
+    vec![
+        over_cores("noise_share", "time stolen", "%", |core| percent(core.stolen_ns, core.wall_ns)),
+        over_cores("quantum_p99", "99th percentile of a quantum against the best", "", |core| core.p99_permille as f64 / 1000.0),
+        over_cores("quantum_max", "longest quantum against the best", "", |core| core.max_permille as f64 / 1000.0),
+        one("explained_share", "stolen time that is explained", "%", Better::Higher, share * 100.0).must(90.0).aim(98.0),
+    ]
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+fn method(recording: &Recording) -> &'static str {
+    match recording.method {
+        Method::Fwq => "Fixed work quanta: the same work on each processor again and again; what it takes longer than at its best is lost.",
+        Method::Ftq => "Fixed time quanta: work for the same time on each processor again and again; what is done less than at its best is lost.",
+    }
+}
+
+fn explanation(recording: &Recording) -> String {
+    let (stolen, explained) = recording.stolen_and_explained_ns();
+    let ms = |ns: u64| figures(ns as f64 / 1e6);
+    let seconds = figures(recording.duration_ns() as f64 / 1e9);
+    format!(
+        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody.",
+        ms(stolen),
+        recording.cores.len(),
+        ms(explained),
+        figures(percent(explained, stolen.max(1)))
+    )
+}
+
+/// One line for each processor, and one for each reclaiming thread that did something.
+fn timeline(recording: &Recording) -> String {
+    let lines = recording.timeline_ppm(COLUMNS);
+    let most = lines.iter().flatten().copied().max().unwrap_or(0).max(1);
+    let draw = |line: &[u64], most: u64| {
+        let block = |&ppm: &u64| BLOCKS[(ppm.saturating_mul(8)).div_ceil(most).min(8) as usize];
+        line.iter().map(block).collect::<String>()
+    };
+    let column_ms = recording.duration_ns() / 1_000_000 / COLUMNS as u64;
+    let mut text = format!("time stolen; a column is {column_ms} ms, a full block {} %\n", figures(most as f64 / 1e4));
+    for (core, line) in recording.cores.iter().zip(&lines) {
+        let (share, max) = (figures(percent(core.stolen_ns, core.wall_ns)), figures(core.max_permille as f64 / 1000.0));
+        let _ = writeln!(text, "cpu {:<8} │{}│ {share} %, longest {max} x", core.cpu, draw(line, most));
+    }
+    for (kind, ppm) in reclaimers(recording, COLUMNS) {
+        let most = ppm.iter().copied().max().unwrap_or(0).max(1);
+        let _ = writeln!(text, "{:<12} │{}│ up to {} % of a processor", kind.name(), draw(&ppm, most), figures(most as f64 / 1e4));
+    }
+    text
+}
+
+/// Processor time of those reclaiming threads that had some, in millionths of a processor for each stretch of time.
+fn reclaimers(recording: &Recording, columns: usize) -> Vec<(TaskKind, Vec<u64>)> {
+    let width = (recording.duration_ns() / columns as u64).max(1);
+    let of = |kind: TaskKind| {
+        let mut ran = vec![0u64; columns];
+        for sample in &recording.samples {
+            let column = ((sample.at_ns.saturating_sub(recording.began_ns)) / width).min(columns as u64 - 1);
+            ran[column as usize] += sample.run_ns.get(&kind).copied().unwrap_or(0);
+        }
+        (kind, ran.into_iter().map(|ns| ns.saturating_mul(1_000_000) / width).collect::<Vec<_>>())
+    };
+    let kinds = [TaskKind::Kswapd, TaskKind::Kcompactd, TaskKind::Khugepaged];
+    kinds.into_iter().map(of).filter(|(_, ran)| ran.iter().any(|&ppm| ppm > 1000)).collect()
+}
+
+fn bin_name(bin: usize) -> String {
+    let us = 1u64 << bin;
+    match us {
+        0..1000 => format!("< {us} us"),
+        1000..1_000_000 => format!("< {} ms", figures(us as f64 / 1e3)),
+        _ => format!("< {} s", figures(us as f64 / 1e6)),
+    }
+}
+
+fn histogram(recording: &Recording) -> String {
+    let counts = recording.histogram();
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let mut text = "time lost in a quantum, and how often (bars are logarithmic)\n".to_owned();
+    for (bin, &count) in counts.iter().enumerate() {
+        // One quantum among millions still shows.
+        let length = if count == 0 { 0.0 } else { ((count + 1) as f64).log2() / ((most + 1) as f64).log2() * BAR as f64 };
+        let _ = writeln!(text, "{:>9} │{:<BAR$}│ {count}", bin_name(bin), "█".repeat(length.ceil() as usize));
+    }
+    text
+}
+
+fn tables(recording: &Recording) -> Vec<Table> {
+    let mut parts: Vec<Part> = recording.cores.iter().flat_map(|core| core.parts.keys().copied()).collect();
+    parts.sort_unstable();
+    parts.dedup();
+    let mut stolen = Table::new("Who stole the time").text("who");
+    for core in &recording.cores {
+        stolen = stolen.number(format!("cpu {}", core.cpu), "ms");
+    }
+    for part in parts {
+        let of = |core: &CoreNoise| figures(core.parts.get(&part).copied().unwrap_or(0) as f64 / 1e6);
+        stolen.row([part.name().to_owned()].into_iter().chain(recording.cores.iter().map(of)));
+    }
+    stolen.row(["all".to_owned()].into_iter().chain(recording.cores.iter().map(|core| figures(core.stolen_ns as f64 / 1e6))));
+    for core in recording.cores.iter().filter(|core| !core.programs.is_empty()) {
+        let named = core.programs.iter().map(|(name, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
+        stolen.note(format!("most processor time on cpu {}: {}", core.cpu, named.collect::<Vec<_>>().join(", ")));
+    }
+    let mut quanta = Table::new("Quanta").text("processor").number("quanta", "").number("best", "us").number("median", "x best");
+    quanta = quanta.number("p99", "x best").number("longest", "x best").number("stolen", "%");
+    for core in &recording.cores {
+        let times = |permille: u64| figures(permille as f64 / 1000.0);
+        quanta.row([
+            format!("cpu {}", core.cpu),
+            core.quanta.to_string(),
+            figures(core.best_ns as f64 / 1e3),
+            times(core.p50_permille),
+            times(core.p99_permille),
+            times(core.max_permille),
+            figures(percent(core.stolen_ns, core.wall_ns)),
+        ]);
+    }
+    let mut events = Table::new("What the kernel did meanwhile").text("what").number("count", "");
+    recording.events.iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| events.row([(*what).to_owned(), count.to_string()]));
+    [quanta, stolen, events].into_iter().filter(|table| !table.is_empty()).collect()
+}
+
+fn timeline_plot(recording: &Recording) -> Plot {
+    let seconds = recording.duration_ns() as f64 / 1e9;
+    let points = |ppm: &[u64]| {
+        let at = |(column, &ppm): (usize, &u64)| Point::at((column as f64 + 0.5) * seconds / PLOT_COLUMNS as f64, ppm as f64 / 1e4);
+        ppm.iter().enumerate().map(at).collect()
+    };
+    let cores = recording.cores.iter().zip(recording.timeline_ppm(PLOT_COLUMNS));
+    let mut series: Vec<Series> = cores.map(|(core, ppm)| Series::new(format!("cpu {}", core.cpu), points(&ppm))).collect();
+    series.extend(reclaimers(recording, PLOT_COLUMNS).into_iter().map(|(kind, ppm)| Series::new(kind.name(), points(&ppm))));
+    Plot {
+        title: "Time stolen, and what reclaiming threads used".to_owned(),
+        kind: Kind::Lines,
+        x: Axis::linear("time", "s"),
+        y: Axis::linear("share of a processor", "%"),
+        series,
+    }
+}
+
+fn histogram_plot(recording: &Recording) -> Plot {
+    let counts = recording.histogram();
+    let points = counts.iter().enumerate().map(|(bin, &count)| Point::at(bin as f64, ((count + 1) as f64).log10()));
+    Plot {
+        title: "Time lost in a quantum".to_owned(),
+        kind: Kind::Bars,
+        x: Axis::names("lost", (0..counts.len()).map(bin_name)),
+        y: Axis::linear("quanta", "log10 of count + 1"),
+        series: vec![Series::new("quanta", points.collect())],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meter::Quantum;
+    use std::collections::BTreeMap;
+
+    fn recording() -> Recording {
+        let quantum = |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, cpu_ns: wall * 1000, wait_ns: 0, units: 1 };
+        let quanta = vec![quantum(0, 1000), quantum(1, 1000), quantum(2, 5000), quantum(7, 1003)];
+        let parts = BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::Slower, 3000)]);
+        let core = CoreNoise {
+            cpu: 3,
+            quanta: 4,
+            best_ns: 1_000_000,
+            wall_ns: 8_003_000,
+            stolen_ns: 4_003_000,
+            p50_permille: 1000,
+            p99_permille: 5000,
+            max_permille: 5000,
+            parts,
+            programs: vec![("kswapd0".to_owned(), 4_000_000)],
+        };
+        Recording {
+            method: Method::Fwq,
+            began_ns: 0,
+            ended_ns: 8_000_000,
+            cores: vec![core],
+            quanta: vec![quanta],
+            samples: Vec::new(),
+            events: vec![("kswapd ran", 7), ("nothing", 0)],
+        }
+    }
+
+    #[test]
+    fn the_picture_shows_when_how_much_and_who() {
+        let text = to_text(&recording());
+        assert!(text.contains("cpu 3        │               █"), "{text}");
+        assert!(text.contains("longest 5.00 x") && text.contains("kswapd ran") && !text.contains("nothing"), "{text}");
+        assert!(text.contains("< 4 us │") && text.contains("most processor time on cpu 3: kswapd0 4.00 ms"), "{text}");
+        assert!(text.contains("can be put down to somebody"), "{text}");
+    }
+
+    #[test]
+    fn quanta_are_counted_by_what_they_lost() {
+        let histogram = recording().histogram();
+        assert_eq!((histogram[0], histogram[2], histogram[12]), (2, 1, 1));
+        assert_eq!(histogram.iter().sum::<u64>(), 4);
+    }
+
+    #[test]
+    fn the_page_and_the_figures_hold_the_same() {
+        let section = section(&recording());
+        assert_eq!((section.plots.len(), section.tables.len()), (2, 3));
+        let measures = measures(&recording());
+        let explained = measures.iter().find(|measure| measure.name == "explained_share").unwrap();
+        assert!(explained.met == Some(true) && explained.value > Some(99.0));
+    }
+}
