@@ -8,6 +8,7 @@ mod hot;
 mod man;
 mod memory;
 mod processes;
+mod quiet;
 mod rights;
 mod run;
 mod rundir;
@@ -35,6 +36,7 @@ Examples:
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
   hiroma ctl PID --local 2G                    change the limit of a running program
   hiroma hot manage --pid PID                  huge pages exactly where a process is hot
+  hiroma quiet measure                         who steals time from programs
   hiroma sim compare cluster.toml              which placement policy suits a cluster";
 
 #[derive(Subcommand)]
@@ -45,6 +47,7 @@ enum Command {
     Doctor(doctor::Args),
     Hot(hot::HotArgs),
     Bench(Box<bench::BenchArgs>),
+    Quiet(quiet::QuietArgs),
     Sim(Box<sim::SimArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
     #[command(hide = true)]
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(args),
         Command::Hot(args) => hot::run(args),
         Command::Bench(args) => bench::run(*args),
+        Command::Quiet(args) => quiet::run(args),
         Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::main(args),
         Command::Man(args) => man::main(args),

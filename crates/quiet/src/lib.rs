@@ -4,6 +4,13 @@
 //! |---|---|
 //! | [`meter`] | fixed work and fixed time quanta on each processor, and who stole the time |
 //! | [`picture`] | that as text and as a report |
+//! | [`daemon`] | reclaims early; its decisions are `hiroma_policy::reclaim`'s |
+//! | [`settings`] | what can be changed while it runs |
 
+pub mod daemon;
+pub mod error;
 pub mod meter;
 pub mod picture;
+pub mod settings;
+
+pub use error::QuietError;

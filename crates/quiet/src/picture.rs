@@ -36,9 +36,8 @@ pub fn section(recording: &Recording) -> Section {
 
 /// The figures.
 pub fn measures(recording: &Recording) -> Vec<Measure> {
-    let one = |name: &str, title: &str, unit: &str, better, value: f64| {
-        Measure::new(name, title, unit, better).spread(Spread::of(&[value]))
-    };
+    let one =
+        |name: &str, title: &str, unit: &str, better, value: f64| Measure::new(name, title, unit, better).spread(Spread::of(&[value]));
     let over_cores = |name: &str, title: &str, unit: &str, value: fn(&CoreNoise) -> f64| {
         let values: Vec<f64> = recording.cores.iter().map(value).collect();
         Measure::new(name, title, unit, Better::Lower).spread(Spread::of(&values)).note("median, least and most of the processors")
@@ -47,8 +46,9 @@ pub fn measures(recording: &Recording) -> Vec<Measure> {
     let share = if stolen == 0 { 1.0 } else { explained as f64 / stolen as f64 };
     vec![
         over_cores("noise_share", "time stolen", "%", |core| percent(core.stolen_ns, core.wall_ns)),
-        over_cores("quantum_p99", "99th percentile of a quantum against the best", "", |core| core.p99_permille as f64 / 1000.0),
-        over_cores("quantum_max", "longest quantum against the best", "", |core| core.max_permille as f64 / 1000.0),
+        over_cores("slowed_share", "time lost by running slower", "%", |core| percent(core.slowed_ns, core.wall_ns)),
+        over_cores("quantum_p99", "99th percentile of a quantum against a good one", "", |core| core.p99_permille as f64 / 1000.0),
+        over_cores("quantum_max", "longest quantum against a good one", "", |core| core.max_permille as f64 / 1000.0),
         one("explained_share", "stolen time that is explained", "%", Better::Higher, share * 100.0).must(90.0).aim(98.0),
     ]
 }
@@ -59,8 +59,12 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 fn method(recording: &Recording) -> &'static str {
     match recording.method {
-        Method::Fwq => "Fixed work quanta: the same work on each processor again and again; what it takes longer than at its best is lost.",
-        Method::Ftq => "Fixed time quanta: work for the same time on each processor again and again; what is done less than at its best is lost.",
+        Method::Fwq => {
+            "Fixed work quanta: the same work on each processor again and again; what it takes longer than in a good quantum is lost."
+        }
+        Method::Ftq => {
+            "Fixed time quanta: work for the same time on each processor again and again; what is done less than in a good quantum is lost."
+        }
     }
 }
 
@@ -69,11 +73,13 @@ fn explanation(recording: &Recording) -> String {
     let ms = |ns: u64| figures(ns as f64 / 1e6);
     let seconds = figures(recording.duration_ns() as f64 / 1e9);
     format!(
-        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody.",
+        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody. {} ms more were lost because the \
+         work ran, but slower than in a good quantum: caches, clock frequency, another hardware thread.",
         ms(stolen),
         recording.cores.len(),
         ms(explained),
-        figures(percent(explained, stolen.max(1)))
+        figures(percent(explained, stolen.max(1))),
+        ms(recording.cores.iter().map(|core| core.slowed_ns).sum())
     )
 }
 
@@ -125,7 +131,7 @@ fn bin_name(bin: usize) -> String {
 fn histogram(recording: &Recording) -> String {
     let counts = recording.histogram();
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
-    let mut text = "time lost in a quantum, and how often (bars are logarithmic)\n".to_owned();
+    let mut text = "time stolen in a quantum, and how often (bars are logarithmic)\n".to_owned();
     for (bin, &count) in counts.iter().enumerate() {
         // One quantum among millions still shows.
         let length = if count == 0 { 0.0 } else { ((count + 1) as f64).log2() / ((most + 1) as f64).log2() * BAR as f64 };
@@ -151,8 +157,8 @@ fn tables(recording: &Recording) -> Vec<Table> {
         let named = core.programs.iter().map(|(name, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
         stolen.note(format!("most processor time on cpu {}: {}", core.cpu, named.collect::<Vec<_>>().join(", ")));
     }
-    let mut quanta = Table::new("Quanta").text("processor").number("quanta", "").number("best", "us").number("median", "x best");
-    quanta = quanta.number("p99", "x best").number("longest", "x best").number("stolen", "%");
+    let mut quanta = Table::new("Quanta").text("processor").number("quanta", "").number("good", "us").number("median", "x good");
+    quanta = quanta.number("p99", "x good").number("longest", "x good").number("stolen", "%").number("slowed", "%");
     for core in &recording.cores {
         let times = |permille: u64| figures(permille as f64 / 1000.0);
         quanta.row([
@@ -163,6 +169,7 @@ fn tables(recording: &Recording) -> Vec<Table> {
             times(core.p99_permille),
             times(core.max_permille),
             figures(percent(core.stolen_ns, core.wall_ns)),
+            figures(percent(core.slowed_ns, core.wall_ns)),
         ]);
     }
     let mut events = Table::new("What the kernel did meanwhile").text("what").number("count", "");
@@ -192,9 +199,9 @@ fn histogram_plot(recording: &Recording) -> Plot {
     let counts = recording.histogram();
     let points = counts.iter().enumerate().map(|(bin, &count)| Point::at(bin as f64, ((count + 1) as f64).log10()));
     Plot {
-        title: "Time lost in a quantum".to_owned(),
+        title: "Time stolen in a quantum".to_owned(),
         kind: Kind::Bars,
-        x: Axis::names("lost", (0..counts.len()).map(bin_name)),
+        x: Axis::names("stolen", (0..counts.len()).map(bin_name)),
         y: Axis::linear("quanta", "log10 of count + 1"),
         series: vec![Series::new("quanta", points.collect())],
     }
@@ -207,15 +214,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn recording() -> Recording {
-        let quantum = |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, cpu_ns: wall * 1000, wait_ns: 0, units: 1 };
+        let quantum =
+            |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, cpu_ns: 1_000_000, wait_ns: 0, units: 1 };
         let quanta = vec![quantum(0, 1000), quantum(1, 1000), quantum(2, 5000), quantum(7, 1003)];
-        let parts = BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::Slower, 3000)]);
+        let parts = BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::GoneTask, 3000)]);
         let core = CoreNoise {
             cpu: 3,
             quanta: 4,
             best_ns: 1_000_000,
             wall_ns: 8_003_000,
             stolen_ns: 4_003_000,
+            slowed_ns: 0,
             p50_permille: 1000,
             p99_permille: 5000,
             max_permille: 5000,

@@ -1,6 +1,7 @@
 //! `hiroma quiet`: less jitter from the kernel's reclaim of file cache.
 
 mod measure;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -16,11 +17,17 @@ pub struct QuietArgs {
 #[derive(Subcommand)]
 enum What {
     Measure(measure::Args),
+    Serve(serve::ServeArgs),
+    Set(serve::SetArgs),
+    Restore(serve::RestoreArgs),
 }
 
 /// Does what was asked.
 pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Measure(args) => measure::main(&args),
+        What::Serve(args) => serve::serve(&args),
+        What::Set(args) => serve::set(&args),
+        What::Restore(args) => serve::restore(&args),
     }
 }

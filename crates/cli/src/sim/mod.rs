@@ -2,7 +2,7 @@
 
 mod paper;
 mod progress;
-mod shared;
+pub mod shared;
 mod single;
 mod sweep;
 

@@ -20,8 +20,6 @@ pub enum Part {
     Steal,
     /// One of these two; the kernel does not account them.
     InterruptsOrSteal,
-    /// The work ran, but took longer: caches, page faults, clock frequency, the other hardware thread, a hypervisor that does not tell.
-    Slower,
 }
 
 impl Part {
@@ -34,13 +32,12 @@ impl Part {
             Part::Interrupts => "interrupts",
             Part::Steal => "hypervisor (steal)",
             Part::InterruptsOrSteal => "interrupts or hypervisor",
-            Part::Slower => "ran, but slower",
         }
     }
 
     /// Whether somebody is named.
     pub fn is_explained(self) -> bool {
-        !matches!(self, Part::GoneTask | Part::InterruptsOrSteal | Part::Slower)
+        !matches!(self, Part::GoneTask | Part::InterruptsOrSteal)
     }
 }
 
@@ -49,11 +46,12 @@ impl Part {
 pub struct CoreNoise {
     pub cpu: usize,
     pub quanta: u64,
-    /// The length of a quantum in which nothing was lost.
+    /// The length of a good quantum: nine tenths take longer.
     pub best_ns: u64,
-    /// The whole time of the quanta, and what was lost of it.
+    /// The whole time of the quanta; what others had of it; and what was lost because the work ran, but slower than in a good quantum.
     pub wall_ns: u64,
     pub stolen_ns: u64,
+    pub slowed_ns: u64,
     /// Length against the best, in thousandths: median, 99th percentile and longest.
     pub p50_permille: u64,
     pub p99_permille: u64,
@@ -82,23 +80,29 @@ pub(super) fn ran_on(cpu: usize, before: &[Task], after: &[Task]) -> Vec<(Task, 
     ran.filter(|&(_, ns)| ns > 0).collect()
 }
 
-/// What a quantum lost against the best.
-pub(super) fn lost_ns(method: Method, quantum: &Quantum, best: u64) -> u64 {
+/// What others had of a quantum.
+pub(super) fn stolen_ns(quantum: &Quantum) -> u64 {
+    quantum.wall_ns.saturating_sub(quantum.cpu_ns)
+}
+
+/// What a quantum lost against a good one.
+fn lost_ns(method: Method, quantum: &Quantum, good: u64) -> u64 {
     match method {
-        Method::Fwq => quantum.wall_ns.saturating_sub(best),
-        // Here `best` is the most work that any quantum did.
-        Method::Ftq => quantum.wall_ns - scale(quantum.wall_ns, quantum.units.min(best), best),
+        Method::Fwq => quantum.wall_ns.saturating_sub(good),
+        Method::Ftq => quantum.wall_ns - scale(quantum.wall_ns, quantum.units.min(good), good),
     }
 }
 
-/// The best quantum: the shortest, or the one with the most work.
-pub(super) fn best(method: Method, quanta: &[Quantum]) -> u64 {
-    match method {
-        Method::Fwq => quanta.iter().map(|quantum| quantum.wall_ns).min(),
-        Method::Ftq => quanta.iter().map(|quantum| quantum.units).max(),
-    }
-    .unwrap_or(0)
-    .max(1)
+/// The length of a good quantum, or the work in one. Not of the very best: where another hardware thread happens to be idle for a moment,
+/// that one is twice as fast as any other.
+fn good(method: Method, quanta: &[Quantum]) -> u64 {
+    let mut values: Vec<u64> = match method {
+        Method::Fwq => quanta.iter().map(|quantum| quantum.wall_ns).collect(),
+        Method::Ftq => quanta.iter().map(|quantum| u64::MAX - quantum.units).collect(),
+    };
+    values.sort_unstable();
+    let value = values.get(values.len() / 10).copied().unwrap_or(1);
+    if method == Method::Fwq { value.max(1) } else { (u64::MAX - value).max(1) }
 }
 
 fn scale(value: u64, by: u64, over: u64) -> u64 {
@@ -107,14 +111,14 @@ fn scale(value: u64, by: u64, over: u64) -> u64 {
 
 /// Puts the losses of a processor down to whoever took the time. `tasks` ran there meanwhile, `times` are those of interrupts and steal.
 pub(super) fn core_noise(cpu: usize, method: Method, quanta: &[Quantum], tasks: &[(Task, u64)], times: (u64, u64)) -> CoreNoise {
-    let best = best(method, quanta);
+    let good = good(method, quanta);
     let (mut stolen, mut waited, mut off, mut slower, mut wall) = (0, 0, 0, 0, 0);
     let mut ratios = Vec::with_capacity(quanta.len());
     for quantum in quanta {
-        let lost = lost_ns(method, quantum, best);
-        let wait = quantum.wait_ns.min(lost);
-        let away = quantum.wall_ns.saturating_sub(quantum.cpu_ns).saturating_sub(wait).min(lost - wait);
-        (stolen, waited, off, slower) = (stolen + lost, waited + wait, off + away, slower + (lost - wait - away));
+        let (lost, taken) = (lost_ns(method, quantum, good), stolen_ns(quantum));
+        let wait = quantum.wait_ns.min(taken);
+        (stolen, waited, off) = (stolen + taken, waited + wait, off + taken - wait);
+        slower += lost.saturating_sub(taken);
         wall += quantum.wall_ns;
         let useful = quantum.wall_ns.saturating_sub(lost).max(1);
         ratios.push(scale(quantum.wall_ns, 1000, useful));
@@ -130,12 +134,23 @@ pub(super) fn core_noise(cpu: usize, method: Method, quanta: &[Quantum], tasks: 
         add(&mut parts, Part::Steal, share);
         add(&mut parts, Part::Interrupts, off - share);
     }
-    add(&mut parts, Part::Slower, slower);
-    let best_ns = quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0);
+    let best_ns = if method == Method::Fwq { good } else { quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0) };
     let (p50_permille, p99_permille, max_permille) = (at(50), at(99), at(100));
     let quanta = quanta.len() as u64;
     let programs = programs(tasks);
-    CoreNoise { cpu, quanta, best_ns, wall_ns: wall, stolen_ns: stolen, p50_permille, p99_permille, max_permille, parts, programs }
+    CoreNoise {
+        cpu,
+        quanta,
+        best_ns,
+        wall_ns: wall,
+        stolen_ns: stolen,
+        slowed_ns: slower,
+        p50_permille,
+        p99_permille,
+        max_permille,
+        parts,
+        programs,
+    }
 }
 
 fn add(parts: &mut BTreeMap<Part, u64>, part: Part, ns: u64) {
@@ -196,10 +211,9 @@ mod tests {
         let quanta = [quantum(1000, 1000, 0), quantum(1900, 1100, 500), quantum(1200, 1200, 0)];
         let kswapd = [task("kswapd0", TaskKind::Kswapd, 400)];
         let noise = core_noise(0, Method::Fwq, &quanta, &kswapd, (10, 30));
-        let expected =
-            [(Part::Task(TaskKind::Kswapd), 400), (Part::GoneTask, 100), (Part::Interrupts, 75), (Part::Steal, 225), (Part::Slower, 300)];
+        let expected = [(Part::Task(TaskKind::Kswapd), 400), (Part::GoneTask, 100), (Part::Interrupts, 75), (Part::Steal, 225)];
         assert_eq!(noise.parts, expected.into_iter().collect());
-        assert_eq!((noise.stolen_ns, noise.explained_ns()), (1100, 700));
+        assert_eq!((noise.stolen_ns, noise.explained_ns(), noise.slowed_ns), (800, 700, 300));
         assert_eq!((noise.p50_permille, noise.max_permille), (1200, 1900));
     }
 
@@ -215,7 +229,8 @@ mod tests {
     fn with_fixed_time_the_work_that_is_missing_is_the_loss() {
         let quanta = [Quantum { units: 100, ..quantum(1000, 1000, 0) }, Quantum { units: 75, ..quantum(1000, 760, 240) }];
         let noise = core_noise(0, Method::Ftq, &quanta, &[], (0, 0));
-        assert_eq!(noise.stolen_ns, 250);
-        assert_eq!(noise.parts, [(Part::GoneTask, 240), (Part::Slower, 10)].into_iter().collect());
+        // Of two quanta both are good or neither: the tenth is the better one.
+        assert_eq!((noise.stolen_ns, noise.slowed_ns), (240, 10));
+        assert_eq!(noise.parts, [(Part::GoneTask, 240)].into_iter().collect());
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! A quantum's loss is split by what every kernel accounts exactly: time in which another task had the processor (`run_delay` of
 //! `/proc/PID/schedstat`), time in which the processor was taken from the task altogether (elapsed, less processor time, less that
-//! wait: interrupts and, where the hypervisor says so, steal), and time in which it ran slower.
+//! wait: interrupts and, where the hypervisor says so, steal), and time in which it ran, but slower.
 
 mod attribute;
 mod core;
@@ -187,31 +187,29 @@ impl Recording {
         self.ended_ns.saturating_sub(self.began_ns).max(1)
     }
 
-    /// The share of each stretch of time that was lost, for each core, in millionths; `columns` stretches.
+    /// The share of each stretch of time that others had, for each core, in millionths; `columns` stretches.
     pub fn timeline_ppm(&self, columns: usize) -> Vec<Vec<u64>> {
         let columns = columns.max(1) as u64;
         let column = |at_ns: u64| (at_ns.saturating_sub(self.began_ns).saturating_mul(columns) / self.duration_ns()).min(columns - 1);
         let line = |quanta: &Vec<Quantum>| {
-            let best = attribute::best(self.method, quanta);
             let mut sums = vec![(0, 0); columns as usize];
             for quantum in quanta {
-                let (wall, lost) = &mut sums[column(quantum.start_ns) as usize];
+                let (wall, taken) = &mut sums[column(quantum.start_ns) as usize];
                 *wall += quantum.wall_ns;
-                *lost += attribute::lost_ns(self.method, quantum, best);
+                *taken += attribute::stolen_ns(quantum);
             }
-            sums.into_iter().map(|(wall, lost): (u64, u64)| lost.saturating_mul(1_000_000).checked_div(wall).unwrap_or(0)).collect()
+            sums.into_iter().map(|(wall, taken): (u64, u64)| taken.saturating_mul(1_000_000).checked_div(wall).unwrap_or(0)).collect()
         };
         self.quanta.iter().map(line).collect()
     }
 
-    /// How many quanta lost how much: below 1 us, below 2, below 4, and so on, over all cores; as long as the longest needs.
+    /// Of how many quanta others had how much: below 1 us, below 2, below 4, and so on, over all cores; as long as the longest needs.
     pub fn histogram(&self) -> Vec<u64> {
         let mut counts = Vec::new();
         for quanta in &self.quanta {
-            let best = attribute::best(self.method, quanta);
             for quantum in quanta {
-                let lost_us = attribute::lost_ns(self.method, quantum, best) / 1000;
-                let bin = (u64::BITS - lost_us.leading_zeros()) as usize;
+                let taken_us = attribute::stolen_ns(quantum) / 1000;
+                let bin = (u64::BITS - taken_us.leading_zeros()) as usize;
                 counts.resize(counts.len().max(bin + 1), 0);
                 counts[bin] += 1;
             }

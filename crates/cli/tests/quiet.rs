@@ -1,0 +1,140 @@
+//! `hiroma quiet`, on this machine: small files, dry runs, nothing that presses memory.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
+
+use common::{hiroma, output, refusal, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+#[test]
+fn noise_is_measured_shown_and_written_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let (json, html) = (dir.path().join("noise.json"), dir.path().join("noise.html"));
+    let files = ["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()];
+    for method in ["fwq", "ftq"] {
+        let args = ["quiet", "measure", "--seconds", "1", "--method", method];
+        let output = output(args.into_iter().chain(files));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("time stolen; a column is") && text.contains("Who stole the time"), "{text}");
+        let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let names: Vec<&str> = written["results"].as_array().unwrap().iter().filter_map(|result| result["name"].as_str()).collect();
+        assert_eq!(names, ["noise_share", "slowed_share", "quantum_p99", "quantum_max", "explained_share"]);
+        assert!(written["results"][3]["value"].as_f64().unwrap() >= 1.0);
+        let page = fs::read_to_string(&html).unwrap();
+        assert_eq!(page.matches("<svg").count(), 2);
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_a_reason() {
+    for (args, expected) in [
+        (["--cpus", "x"], "is no list of processors"),
+        (["--cpus", "1023"], "cannot be used here: choose among"),
+        (["--cpus", "3-1"], "is no list of processors"),
+        (["--seconds", "0"], "1..=3600"),
+        (["--quantum-us", "1"], "100..=100000"),
+        (["--html", "/no/such/place/x.html"], "choose another place"),
+    ] {
+        let (code, said) = refusal(["quiet", "measure"].into_iter().chain(args));
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+    assert!(!Path::new("/no/such/place").exists());
+}
+
+/// A daemon that only says what it would do. Ends with the test.
+struct DryRun {
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl DryRun {
+    fn start(state: &Path) -> DryRun {
+        let mut command = hiroma(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap()]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (said, sink) = (child.stderr.take().unwrap(), Arc::clone(&log));
+        std::thread::spawn(move || {
+            for line in BufReader::new(said).lines().map_while(Result::ok) {
+                let mut log = sink.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let daemon = DryRun { child, log };
+        assert_eq!(line, "hiroma quiet: ready, dry run\n", "{}", daemon.log());
+        daemon
+    }
+
+    fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn wait_for(&self, text: &str) {
+        wait_until(text, || self.log().contains(text));
+    }
+}
+
+impl Drop for DryRun {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_daemon_takes_settings_while_it_runs_and_there_is_one_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let state_arg = state.to_str().unwrap();
+    let set = |args: &[&str]| refusal(["quiet", "set", "--state", state_arg].iter().chain(args));
+    let (code, said) = set(&[]);
+    assert!(code == Some(2) && said.contains("no daemon runs here"), "{said}");
+    let mut daemon = DryRun::start(&state);
+    let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state_arg]);
+    assert!(code == Some(2) && said.contains("another daemon runs already"), "{said}");
+    let (code, said) = refusal(["quiet", "restore", "--state", state_arg]);
+    assert!(code == Some(2) && said.contains("another daemon runs already"), "{said}");
+    assert_eq!(set(&["poll_ns", "20ms"]), (Some(0), String::new()));
+    daemon.wait_for("poll_ns is 20ms now, was 100ms");
+    for (args, expected) in [
+        (["poll_ns", "1ms"], "from 10ms to 10000ms"),
+        (["colour", "1"], "there is no setting `colour`"),
+        (["batch_bytes", "x"], "is no value for batch_bytes"),
+    ] {
+        let (code, said) = set(&args);
+        assert!(code == Some(2) && said.contains(expected), "{said}");
+    }
+    fs::write(state.join("settings.json"), "{").unwrap();
+    daemon.wait_for("settings stay as they are");
+    kill_process(Pid::from_raw(daemon.child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    daemon.wait_for("stopped; everything is as it was");
+}
+
+#[test]
+fn after_a_kill_the_next_daemon_and_restore_find_the_way_free() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(DryRun::start(dir.path()));
+    let (code, said) = refusal(["quiet", "restore", "--state", dir.path().to_str().unwrap()]);
+    assert!(code == Some(0) && said.contains("nothing has to be put back"), "{said}");
+    drop(DryRun::start(dir.path()));
+}
+
+#[test]
+fn processors_must_be_left_for_reclaim() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = fs::read_to_string("/proc/self/status").unwrap();
+    let all = all.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let state = dir.path().to_str().unwrap();
+    let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state, "--app-cpus", &all]);
+    assert!(code == Some(2) && said.contains("no processor would be left"), "{said}");
+}

@@ -1,0 +1,311 @@
+//! The daemon: looks at the machine, asks the controller, reclaims in batches, says why, and puts everything back.
+
+mod observe;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hiroma_kernel::cpu::{now_ns, thread_ns};
+use hiroma_kernel::quiet::affinity;
+use hiroma_kernel::quiet::memory::{self, NodeReclaim, Reclaimed};
+use hiroma_kernel::quiet::tasks;
+use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, PAGE_BYTES, Reason, Settings, Verdict};
+
+use crate::error::QuietError;
+use crate::settings::{load, save, show};
+use observe::Observer;
+pub use state::{Lock, Pins, restore};
+
+/// Where messages for people go.
+pub type Log = Box<dyn FnMut(&str)>;
+
+/// The state of the machine's daemon.
+pub const STATE: &str = "/run/hiroma/quiet";
+
+/// Behind everything else that is not idle: reclaim in `SCHED_IDLE` comes too late.
+const NICE: i32 = 10;
+/// How often a stop is looked for, and settings.
+const WAKE_NS: u64 = 200_000_000;
+/// What was reclaimed is told at least so often.
+const ACCOUNT_NS: u64 = 10_000_000_000;
+
+/// How to serve.
+pub struct Options {
+    /// Directory for the lock, the settings, and what has to be put back.
+    pub state: PathBuf,
+    /// Processors that programs have for themselves; kswapd, kcompactd and the daemon keep off them. Empty: there are none.
+    pub app_cpus: Vec<usize>,
+    /// Say what would be done, and do nothing.
+    pub dry_run: bool,
+    pub log: Log,
+}
+
+/// The daemon.
+pub struct Daemon {
+    log: Log,
+    state: PathBuf,
+    dry_run: bool,
+    controller: Controller,
+    observer: Observer,
+    reclaim: Option<NodeReclaim>,
+    accounts: Vec<Account>,
+    /// Said already: `compact` failed.
+    cannot_compact: bool,
+    /// Order matters: threads are let go before the lock is.
+    _pins: Pins,
+    _lock: Lock,
+}
+
+/// What was done on a node since it was last told, and why nothing is done now.
+struct Account {
+    node: u32,
+    last: Reason,
+    why: Option<Reason>,
+    since_ns: u64,
+    got_pages: u64,
+    batches: u64,
+    cpu_ns: u64,
+}
+
+impl Daemon {
+    /// Finds out what can be done here, puts back what a killed daemon left, and confines the kernel's reclaiming threads.
+    pub fn start(options: Options) -> Result<Daemon, QuietError> {
+        let Options { state, app_cpus, dry_run, mut log } = options;
+        let lock = Lock::take(&state)?;
+        restore(&state, &lock)?.iter().for_each(|line| log(&format!("a daemon that was killed is tidied up after: {line}")));
+        let settings = load(&state)?;
+        save(&state, &settings)?;
+        let all = affinity::of(0).map_err(QuietError::Machine)?;
+        let housekeeping: Vec<usize> = all.iter().copied().filter(|cpu| !app_cpus.contains(cpu)).collect();
+        if housekeeping.is_empty() {
+            return Err(QuietError::NoHousekeeping { list: affinity::show_list(&app_cpus) });
+        }
+        let mut observer = Observer::new(&housekeeping);
+        let first = observer.look(now_ns()).map_err(QuietError::Machine)?;
+        let (reclaim, mut reasons) = probe(first.nodes.iter().map(|node| node.id));
+        match &reclaim {
+            Some(_) => log("mechanism: node reclaim (/sys/devices/system/node/nodeN/reclaim), file cache only"),
+            None => log(&format!("no node reclaim: {}", reasons.join("; "))),
+        }
+        let mut pins = Pins::new(&state);
+        let pinned = if app_cpus.is_empty() {
+            reasons.push("kswapd is left where it is: no --app-cpus".to_owned());
+            false
+        } else {
+            pin(&mut pins, &housekeeping, dry_run, &mut log, &mut reasons)
+        };
+        if reclaim.is_none() && !pinned && !dry_run {
+            return Err(QuietError::NoMechanism(reasons.join("\n")));
+        }
+        if !dry_run {
+            keep_off(&housekeeping, &app_cpus, &mut log);
+        }
+        let controller = Controller::new(settings, now_ns());
+        let mut daemon = Daemon {
+            log,
+            state,
+            dry_run,
+            controller,
+            observer,
+            reclaim,
+            accounts: Vec::new(),
+            cannot_compact: false,
+            _pins: pins,
+            _lock: lock,
+        };
+        daemon.decide(now_ns())?;
+        Ok(daemon)
+    }
+
+    /// Serves until `stop` is set.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), QuietError> {
+        let mut look_at = now_ns();
+        while !stop.load(Ordering::Relaxed) {
+            let now = now_ns();
+            if now < look_at {
+                std::thread::sleep(Duration::from_nanos((look_at - now).min(WAKE_NS)));
+                continue;
+            }
+            self.take_settings();
+            look_at = now + self.controller.settings().poll_ns;
+            for verdict in self.decide(now)? {
+                self.act(verdict, stop);
+            }
+        }
+        self.account(now_ns(), true);
+        Ok(())
+    }
+
+    fn decide(&mut self, now: u64) -> Result<Vec<Verdict>, QuietError> {
+        let seen = self.observer.look(now).map_err(QuietError::Machine)?;
+        let verdicts = self.controller.observe(now, &seen);
+        self.account(now, false);
+        for verdict in &verdicts {
+            self.note(verdict.node, verdict.reason);
+        }
+        Ok(verdicts)
+    }
+
+    /// Does what was decided, batch by batch.
+    fn act(&mut self, verdict: Verdict, stop: &AtomicBool) {
+        if self.dry_run {
+            return;
+        }
+        if verdict.compact {
+            self.compact(verdict.node);
+        }
+        let Some(reclaim) = self.reclaim.clone() else { return };
+        let mut next = verdict.batch_pages;
+        while next > 0 && !stop.load(Ordering::Relaxed) {
+            let (began, cpu) = (now_ns(), thread_ns());
+            let end = match reclaim.ask(verdict.node, next * PAGE_BYTES) {
+                Ok(Reclaimed::Whole) => BatchEnd::Whole,
+                Ok(Reclaimed::Short) => BatchEnd::Short,
+                Err(error) => {
+                    (self.log)(&format!("node {}: {error}: no more early reclaim until the daemon is started again", verdict.node));
+                    self.reclaim = None;
+                    return;
+                }
+            };
+            // The kernel does not say how much it found before it gave up; nothing is the safe guess.
+            let got_pages = if end == BatchEnd::Whole { next } else { 0 };
+            let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
+            if let Some(account) = self.accounts.iter_mut().find(|account| account.node == verdict.node) {
+                account.why.get_or_insert(verdict.reason);
+                (account.got_pages, account.batches, account.cpu_ns) =
+                    (account.got_pages + got_pages, account.batches + 1, account.cpu_ns + cpu_ns);
+            }
+            let batch = Batch { node: verdict.node, asked_pages: next, got_pages, took_ns, cpu_ns, end };
+            next = match self.controller.batch_done(now_ns(), batch) {
+                Go::On(pages) => pages,
+                Go::Stop(reason) => {
+                    if reason.is_notable() {
+                        self.note(verdict.node, reason);
+                    }
+                    0
+                }
+            };
+        }
+    }
+
+    fn compact(&mut self, node: u32) {
+        if self.cannot_compact {
+            return;
+        }
+        if let Err(error) = memory::compact(Path::new("/"), node) {
+            (self.log)(&format!("node {node}: no compaction: {error}"));
+            self.cannot_compact = true;
+        }
+    }
+
+    /// Says why something is done or not, when that has changed and matters.
+    fn note(&mut self, node: u32, reason: Reason) {
+        let now = now_ns();
+        let Some(account) = self.accounts.iter_mut().find(|account| account.node == node) else {
+            self.accounts.push(Account { node, last: reason, why: None, since_ns: now, got_pages: 0, batches: 0, cpu_ns: 0 });
+            return;
+        };
+        let is_new = !account.last.is_like(&reason);
+        account.last = reason;
+        // What is reclaimed is told with its amount, later.
+        let told_later = matches!(reason, Reason::Filling { .. } | Reason::FillingBusy { .. }) && !self.dry_run && self.reclaim.is_some();
+        if is_new && reason.is_notable() && !told_later {
+            let would = if self.dry_run { "(dry run) " } else { "" };
+            (self.log)(&format!("node {node}: {would}{reason}"));
+        }
+    }
+
+    /// Tells what was reclaimed and why: from time to time, and when it is over.
+    fn account(&mut self, now: u64, all: bool) {
+        for account in &mut self.accounts {
+            let going_on = matches!(account.last, Reason::Filling { .. } | Reason::Enough { .. } | Reason::FillingBusy { .. });
+            let due = all || !going_on || now.saturating_sub(account.since_ns) >= ACCOUNT_NS;
+            if account.batches == 0 {
+                account.since_ns = now;
+            } else if due {
+                let why = account.why.take().map_or(String::new(), |why| format!(", because {why}"));
+                (self.log)(&format!(
+                    "node {}: reclaimed {} MiB in {} batches and {} ms of processor time within {} ms{why}",
+                    account.node,
+                    account.got_pages * PAGE_BYTES >> 20,
+                    account.batches,
+                    account.cpu_ns / 1_000_000,
+                    now.saturating_sub(account.since_ns) / 1_000_000,
+                ));
+                (account.got_pages, account.batches, account.cpu_ns, account.since_ns) = (0, 0, 0, now);
+            }
+        }
+    }
+
+    /// Takes over settings that were changed. Damaged ones are told of, and those before stay.
+    fn take_settings(&mut self) {
+        match load(&self.state) {
+            Ok(settings) => {
+                changes(self.controller.settings(), &settings).iter().for_each(|line| (self.log)(line));
+                self.controller.set_settings(settings);
+            }
+            Err(error) => {
+                (self.log)(&format!("settings stay as they are: {error}"));
+                // Written anew, so that it is said once.
+                let _ = save(&self.state, self.controller.settings());
+            }
+        }
+    }
+}
+
+/// Node reclaim for all nodes, or why not.
+fn probe(nodes: impl Iterator<Item = u32>) -> (Option<NodeReclaim>, Vec<String>) {
+    let mut found = None;
+    for node in nodes {
+        match NodeReclaim::probe(Path::new("/"), node) {
+            Ok(reclaim) => found = Some(reclaim),
+            Err(error) => return (None, vec![format!("{error} (node reclaim needs Linux 6.17 and root)")]),
+        }
+    }
+    (found, Vec::new())
+}
+
+/// Confines kswapd and kcompactd to the housekeeping processors. Whether any is.
+fn pin(pins: &mut Pins, housekeeping: &[usize], dry_run: bool, log: &mut Log, reasons: &mut Vec<String>) -> bool {
+    let list = affinity::show_list(housekeeping);
+    let mut any = false;
+    for task in tasks::reclaimers().iter().filter(|task| task.kind != tasks::TaskKind::Khugepaged) {
+        if dry_run {
+            log(&format!("(dry run) {} would be confined to processors {list}", task.name));
+            continue;
+        }
+        match pins.confine(task.tid, &task.name, housekeeping) {
+            Ok(()) => {
+                log(&format!("{} is confined to processors {list}", task.name));
+                any = true;
+            }
+            Err(reason) => {
+                log(&format!("{reason}: it stays where it is"));
+                reasons.push(reason);
+            }
+        }
+    }
+    any
+}
+
+/// The daemon itself gives way: to programs on their processors, and to others on the rest.
+fn keep_off(housekeeping: &[usize], app_cpus: &[usize], log: &mut Log) {
+    if !app_cpus.is_empty() {
+        if let Err(error) = affinity::confine(0, housekeeping) {
+            log(&format!("the daemon cannot be confined to processors {}: {error}", affinity::show_list(housekeeping)));
+        }
+    } else if housekeeping.len() == 1 {
+        log("there is one processor only: reclaim takes its time from programs, sooner rather than later");
+    }
+    if let Err(error) = affinity::be_nice(NICE) {
+        log(&format!("the daemon cannot be made nice: {error}"));
+    }
+}
+
+fn changes(before: &Settings, after: &Settings) -> Vec<String> {
+    let pairs = before.all().into_iter().zip(after.all());
+    let changed = pairs.filter(|(before, after)| before.1 != after.1);
+    changed.map(|(before, after)| format!("{} is {} now, was {}", after.0, show(after.0, after.1), show(before.0, before.1))).collect()
+}
