@@ -229,7 +229,7 @@ impl Daemon {
                 (self.log)(&format!(
                     "node {}: reclaimed {} MiB in {} batches and {} ms of processor time within {} ms{why}",
                     account.node,
-                    account.got_pages * PAGE_BYTES >> 20,
+                    (account.got_pages * PAGE_BYTES) >> 20,
                     account.batches,
                     account.cpu_ns / 1_000_000,
                     now.saturating_sub(account.since_ns) / 1_000_000,
