@@ -27,6 +27,14 @@ pub struct RangeHeat {
     pub huge_touched: u32,
 }
 
+/// Eight bits as eight bytes of 0 or 1: eight counts that do not overflow are added to at once.
+fn spread(bits: u8) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    // Byte n keeps bit n.
+    let single = (u64::from(bits) * EACH) & 0x8040_2010_0804_0201;
+    ((single + 0x7f * EACH) >> 7) & EACH
+}
+
 impl Default for RangeHeat {
     fn default() -> RangeHeat {
         RangeHeat {
@@ -57,8 +65,9 @@ impl RangeHeat {
         self.windows += 1;
         for (counts, word) in self.counts.chunks_exact_mut(64).zip(view.touched) {
             if word != 0 {
-                for (bit, count) in counts.iter_mut().enumerate() {
-                    *count += ((word >> bit) & 1) as u8;
+                for (eight, bits) in counts.chunks_exact_mut(8).zip(word.to_le_bytes()) {
+                    let held = u64::from_le_bytes((&*eight).try_into().expect("eight bytes"));
+                    eight.copy_from_slice(&(held + spread(bits)).to_le_bytes());
                 }
             }
         }

@@ -4,6 +4,7 @@ pub mod ballast;
 mod children;
 pub mod content;
 mod far;
+mod huge;
 mod job;
 pub mod machine;
 mod peers;
@@ -27,6 +28,14 @@ pub struct BenchArgs {
 enum What {
     /// Far memory: reading, latency, strides, sorting; against raw TCP, zram and a swap file
     Far(far::FarArgs),
+    /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process is hot
+    Huge(huge::HugeArgs),
+    /// A process that touches memory and is started by the others
+    #[command(hide = true)]
+    HugeLoad {
+        /// What to do (JSON)
+        job: String,
+    },
     /// A process that measures and is started by the others
     #[command(hide = true)]
     Workload {
@@ -39,6 +48,8 @@ enum What {
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Far(args) => far::run(&args),
+        What::Huge(args) => huge::run(&args),
+        What::HugeLoad { job } => huge::load::main(&job),
         What::Workload { job } => workload::main(&job),
     }
 }

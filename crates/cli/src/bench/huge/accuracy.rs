@@ -1,0 +1,128 @@
+//! Whether pages that are called hot are hot.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hiroma_hot::layout::Layout;
+use hiroma_hot::tracker;
+use hiroma_hot::{Engine, Options};
+use hiroma_kernel::hot::maps;
+use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
+use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
+
+use super::Params;
+use super::load::{Load, Loaded, Pages, Pattern};
+use super::tracker::ranges_of;
+use crate::bench::progress::Progress;
+
+/// How long zipf is watched.
+const WATCH: Duration = Duration::from_secs(3);
+
+/// Share of those found that are right, and of those right that are found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Score {
+    precision: f64,
+    recall: f64,
+}
+
+fn score(found: &BTreeSet<u32>, right: &BTreeSet<u32>) -> Score {
+    let both = found.intersection(right).count() as f64;
+    Score { precision: both / found.len().max(1) as f64, recall: both / right.len().max(1) as f64 }
+}
+
+/// One window that is as long as a set takes: every hot page is touched in it, and no other.
+fn scattered(params: &Params) -> Result<Vec<Score>> {
+    let load = Load { bytes: params.bytes, pattern: Pattern::Scattered, pages: Pages::Small };
+    let mut loaded = Loaded::start(load)?;
+    let mut tracker = tracker::open(loaded.pid(), None)?;
+    let layout = Layout::of(&maps::of(loaded.pid())?);
+    let ranges = ranges_of(&loaded);
+    let right: BTreeSet<u32> = (0..load.bytes / PAGE).filter(|&page| load.is_hot(page)).map(|page| page as u32).collect();
+    let mut scores = Vec::new();
+    for _ in 0..params.repetitions {
+        tracker.clear(&layout, &ranges)?;
+        loaded.run(1)?;
+        let mut views = Vec::new();
+        tracker.scan(&layout, &ranges, &mut views)?;
+        let mut found = BTreeSet::new();
+        for view in &views {
+            let first = ((view.range - ranges[0]) as usize * PAGES_PER_EXTENT) as u32;
+            let touched = (0..PAGES_PER_EXTENT).filter(|page| view.touched[page / 64] >> (page % 64) & 1 == 1);
+            found.extend(touched.map(|page| first + page as u32));
+        }
+        scores.push(score(&found, &right));
+    }
+    loaded.end()?;
+    Ok(scores)
+}
+
+/// The engine watches as it does by default, but for a fixed time; the tenth with the highest counts should be the tenth that is drawn most.
+fn zipf(params: &Params) -> Result<(Vec<Score>, f64)> {
+    let load = Load { bytes: params.bytes, pattern: Pattern::Zipf, pages: Pages::Small };
+    let mut loaded = Loaded::start(load)?;
+    let pages = load.bytes / PAGE;
+    let right: BTreeSet<u32> = load.by_rank()[..pages / 10].iter().copied().collect();
+    loaded.go()?;
+    let mut scores = Vec::new();
+    let mut window_ms = 0.0;
+    for _ in 0..params.repetitions.min(5) {
+        let options = Options { watch_only: true, ledger: None, cpu_ppm: 100_000, ..Options::default() };
+        let began = Instant::now();
+        let now = || began.elapsed().as_nanos() as u64;
+        let mut engine = Engine::new(loaded.pid(), options, now())?;
+        while began.elapsed() < WATCH {
+            let step = engine.step(now())?;
+            std::thread::sleep(Duration::from_nanos(step.next_ns.saturating_sub(now())));
+        }
+        window_ms = engine.window_ns() as f64 / 1e6;
+        let mut counts: Vec<(std::cmp::Reverse<u64>, u32)> = Vec::with_capacity(pages);
+        for (range, heat) in engine.heat().ranges() {
+            let Some(at) = range.checked_sub(loaded.base / EXTENT as u64).filter(|&at| (at as usize) < load.bytes / EXTENT) else {
+                continue;
+            };
+            let windows = u64::from(heat.windows.max(1));
+            for (page, &count) in heat.counts.iter().enumerate() {
+                // Shares of windows, because not all ranges had the same number of them.
+                counts.push((std::cmp::Reverse(u64::from(count) * 1_000_000 / windows), at as u32 * PAGES_PER_EXTENT as u32 + page as u32));
+            }
+        }
+        counts.sort_unstable();
+        let found: BTreeSet<u32> = counts.iter().take(pages / 10).map(|&(_, page)| page).collect();
+        scores.push(score(&found, &right));
+    }
+    loaded.stop()?;
+    loaded.end()?;
+    Ok((scores, window_ms))
+}
+
+/// Measures and reports.
+pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+    progress.starts("accuracy, scattered third");
+    let third = scattered(params)?;
+    progress.starts("accuracy, zipf");
+    let (zipf, window_ms) = zipf(params)?;
+    let of = |scores: &[Score], part: fn(&Score) -> f64| Spread::of(&scores.iter().map(part).collect::<Vec<_>>());
+    let mut table = Table::new("Pages called hot").text("load").number("precision", "").number("recall", "");
+    for (name, scores) in [("a scattered third", &third), ("zipf .99, the top tenth", &zipf)] {
+        let text = |part| of(scores, part).map_or("–".to_owned(), Spread::to_text);
+        table.row([name.to_owned(), text(|score| score.precision), text(|score| score.recall)]);
+    }
+    let mut add = |name: &str, title: &str, scores: &[Score], part: fn(&Score) -> f64, must: f64, aim: f64| {
+        report.measures.push(Measure::new(name, title, "", Better::Higher).must(must).aim(aim).spread(of(scores, part)));
+    };
+    add("third_precision", "Precision, scattered third", &third, |score| score.precision, 0.99, 1.0);
+    add("third_recall", "Recall, scattered third", &third, |score| score.recall, 0.99, 1.0);
+    add("zipf_precision", "Precision, zipf .99, top tenth", &zipf, |score| score.precision, 0.7, 0.9);
+    add("zipf_recall", "Recall, zipf .99, top tenth", &zipf, |score| score.recall, 0.7, 0.8);
+    report.sections.push(Section {
+        title: "How right the tracker is".into(),
+        text: vec![format!(
+            "A third of the pages at random places, watched for one window in which each is touched once. Zipf: watched for {} s with 10 % of a processor, windows of {window_ms:.1} ms at the end; the tenth of the pages with the highest counts against the tenth that is drawn most.",
+            WATCH.as_secs()
+        )],
+        tables: vec![table],
+        plots: vec![],
+    });
+    Ok(())
+}

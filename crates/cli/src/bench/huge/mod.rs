@@ -1,0 +1,132 @@
+//! `hiroma bench huge`: paper H's experiments.
+
+mod accuracy;
+pub mod load;
+mod micro;
+mod slowdown;
+mod tracker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use hiroma_report::Report;
+use hiroma_units::Bytes;
+
+use super::ballast::Ballast;
+use super::machine;
+use super::progress::Progress;
+
+/// Runs the experiments of the paper on huge pages guided by the application, on this machine.
+///
+/// What a tracker costs and how right it is, what it costs the program, and what huge pages where it is hot gain, against none and
+/// against transparent huge pages everywhere. Needs root for the exact tracker. About two minutes and 6 GiB of memory; with --quick a
+/// quarter of that.
+#[derive(clap::Args)]
+pub struct HugeArgs {
+    /// Write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write everything, with plots, as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Smaller sizes and fewer repetitions
+    #[arg(long)]
+    quick: bool,
+    /// Only these experiments: tracker, accuracy, slowdown, micro
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Memory of the process that is looked at, unless the experiment varies it.
+    pub bytes: usize,
+    /// Repetitions; of comparisons, pairs.
+    pub repetitions: usize,
+    /// Sizes for the cost by size.
+    pub sizes: &'static [usize],
+    pub quick: bool,
+}
+
+const GIB: usize = 1 << 30;
+
+impl Params {
+    fn new(quick: bool) -> Params {
+        match quick {
+            true => Params { bytes: GIB / 4, repetitions: 3, sizes: &[GIB / 8, GIB / 4], quick },
+            false => Params { bytes: GIB, repetitions: 9, sizes: &[GIB, 2 * GIB, 4 * GIB], quick },
+        }
+    }
+}
+
+struct Experiment {
+    name: &'static str,
+    run: fn(&Params, &Progress, &mut Report) -> Result<()>,
+}
+
+const EXPERIMENTS: [Experiment; 4] = [
+    Experiment { name: "tracker", run: tracker::run },
+    Experiment { name: "accuracy", run: accuracy::run },
+    Experiment { name: "slowdown", run: slowdown::run },
+    Experiment { name: "micro", run: micro::run },
+];
+
+/// Does it.
+pub fn run(args: &HugeArgs) -> Result<ExitCode> {
+    let chosen = choose(&args.only)?;
+    for path in [&args.json, &args.html].into_iter().flatten() {
+        // Better known now than afterwards.
+        std::fs::write(path, "").with_context(|| format!("writing {}: choose another place", path.display()))?;
+    }
+    let params = Params::new(args.quick);
+    let mut report = Report {
+        title: "Huge pages on this machine".into(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        machine: machine::look(),
+        made_at: machine::now(),
+        preamble: vec![format!(
+            "Processes of {} in turns, in one call; medians with the smallest and the largest. Memory was kept backed by the hypervisor until it was taken.",
+            Bytes(params.bytes as u64)
+        )],
+        ..Report::default()
+    };
+    let mut progress = Progress::new(chosen.len() as f64);
+    progress.starts("touching memory once");
+    let wanted = params.sizes.iter().max().copied().unwrap_or(params.bytes).max(4 * params.bytes);
+    let _ballast = Ballast::new(Bytes(wanted as u64 + (1 << 30)))?;
+    for experiment in chosen {
+        progress.starts(experiment.name);
+        let before = report.sections.len();
+        (experiment.run)(&params, &progress, &mut report).with_context(|| format!("experiment {}", experiment.name))?;
+        for section in &report.sections[before..] {
+            progress.print(&format!("\n{}", section.to_text()));
+        }
+        progress.done(1.0);
+    }
+    if params.quick {
+        // The goals are for the full sizes.
+        for measure in &mut report.measures {
+            (measure.met, measure.aim_met) = (None, None);
+            measure.note =
+                format!("quick: smaller than what the goal is for{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
+        }
+    }
+    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.to_json()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, report.to_html()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn choose(only: &[String]) -> Result<Vec<&'static Experiment>> {
+    let names = EXPERIMENTS.map(|experiment| experiment.name);
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
+    }
+    Ok(EXPERIMENTS.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name)).collect())
+}

@@ -1,0 +1,154 @@
+//! What a round costs, by size of the process (the paper's figure 10).
+
+use anyhow::Result;
+use hiroma_hot::bits;
+use hiroma_hot::layout::Layout;
+use hiroma_hot::tracker;
+use hiroma_hot::{Heat, RangeView};
+use hiroma_kernel::cpu::thread_ns;
+use hiroma_kernel::hot::maps;
+use hiroma_report::{Axis, Better, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_units::{Bytes, EXTENT};
+
+use super::Params;
+use super::load::{Load, Loaded, Pages, Pattern};
+use crate::bench::progress::Progress;
+
+/// Milliseconds of processor time.
+#[derive(Default)]
+struct Times {
+    clear: Vec<f64>,
+    scan: Vec<f64>,
+    count: Vec<f64>,
+    /// Clearing a sixteenth.
+    part: Vec<f64>,
+}
+
+impl Times {
+    fn sum(&self, of: &[&[f64]]) -> Option<Spread> {
+        let sums: Vec<f64> = (0..self.scan.len()).map(|at| of.iter().map(|times| times[at]).sum()).collect();
+        Spread::of(&sums)
+    }
+}
+
+/// The ranges of a load's memory.
+pub fn ranges_of(loaded: &Loaded) -> Vec<u64> {
+    let first = loaded.base / EXTENT as u64;
+    (first..first + (loaded.load.bytes / EXTENT) as u64).collect()
+}
+
+fn ms(since: u64) -> f64 {
+    (thread_ns() - since) as f64 / 1e6
+}
+
+fn measure(params: &Params, bytes: usize, pages: Pages) -> Result<Times> {
+    let mut loaded = Loaded::start(Load { bytes, pattern: Pattern::Random, pages })?;
+    let mut tracker = tracker::open(loaded.pid(), None)?;
+    let layout = Layout::of(&maps::of(loaded.pid())?);
+    let ranges = ranges_of(&loaded);
+    let mut times = Times::default();
+    let mut heat = Heat::new();
+    let mut views: Vec<RangeView> = Vec::new();
+    for repetition in 0..params.repetitions + 2 {
+        let began = thread_ns();
+        tracker.clear(&layout, &ranges)?;
+        let clear = ms(began);
+        loaded.run(1)?;
+        views.clear();
+        let began = thread_ns();
+        tracker.scan(&layout, &ranges, &mut views)?;
+        let scan = ms(began);
+        let began = thread_ns();
+        heat.add(&views);
+        let count = ms(began);
+        let touched: u64 = views.iter().map(|view| u64::from(bits::count(&view.touched))).sum();
+        anyhow::ensure!(touched * 4096 >= bytes as u64 * 99 / 100, "only {touched} pages were seen to be touched");
+        let began = thread_ns();
+        tracker.clear(&layout, &ranges[..ranges.len().div_ceil(16)])?;
+        let part = ms(began);
+        // The first rounds meet cold caches and fresh memory.
+        if repetition >= 2 {
+            times.clear.push(clear);
+            times.scan.push(scan);
+            times.count.push(count);
+            times.part.push(part);
+        }
+    }
+    loaded.end()?;
+    Ok(times)
+}
+
+/// Measures and reports.
+pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+    let mut table = Table::new("Processor time of a round (median)")
+        .text("memory")
+        .number("clear", "ms")
+        .number("clear 1/16", "ms")
+        .number("scan", "ms")
+        .number("count", "ms");
+    let mut plot = Plot {
+        title: "Processor time of a round by size".into(),
+        x: Axis::log("memory of the process", "GiB"),
+        y: Axis::log("processor time", "ms"),
+        ..Plot::default()
+    };
+    let paper = [(1.0, 37.0), (2.0, 72.0), (128.0, 2000.0)].map(|(x, y)| Point::at(x, y)).to_vec();
+    plot.series.push(Series { reference: true, ..Series::new("paper, scan and clear", paper) });
+    let (mut all, mut only_scan) = (Vec::new(), Vec::new());
+    for &bytes in params.sizes {
+        progress.starts(&format!("tracker, {} of small pages", Bytes(bytes as u64)));
+        let times = measure(params, bytes, Pages::Small)?;
+        let gib = bytes as f64 / (1u64 << 30) as f64;
+        let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
+        let row = [&times.clear, &times.part, &times.scan, &times.count].map(|times| format!("{:.3}", median(times)));
+        table.row(std::iter::once(format!("{}, small pages", Bytes(bytes as u64))).chain(row));
+        let read = times.sum(&[&times.scan, &times.count]);
+        let whole = times.sum(&[&times.clear, &times.scan, &times.count]);
+        only_scan.extend(read.map(|spread| Point::of(gib, spread)));
+        all.extend(whole.map(|spread| Point::of(gib, spread)));
+        if bytes == params.bytes {
+            report.measures.push(
+                Measure::new("scan_1gib_ms", "Scan of 1 GiB of 4K pages, bits read and counted", "ms", Better::Lower)
+                    .paper("37 ms with clearing")
+                    .must(0.5)
+                    .aim(0.25)
+                    .spread(read),
+            );
+            report.measures.push(
+                Measure::new("scan_clear_1gib_ms", "Scan and clear, all pages of 1 GiB", "ms", Better::Lower)
+                    .paper_number(37.0)
+                    .must(30.0)
+                    .aim(15.0)
+                    .spread(whole),
+            );
+            report.measures.push(
+                Measure::new("scan_clear_part_ms", "The same, a sixteenth in turn", "ms", Better::Lower)
+                    .aim(2.0)
+                    .spread(Spread::of(&times.part.iter().zip(&times.scan).map(|(part, scan)| part + scan / 16.0).collect::<Vec<_>>())),
+            );
+        }
+    }
+    progress.starts("tracker, huge pages");
+    let huge = measure(params, params.bytes, Pages::Huge)?;
+    let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
+    let row = [&huge.clear, &huge.part, &huge.scan, &huge.count].map(|times| format!("{:.3}", median(times)));
+    table.row(std::iter::once(format!("{}, huge pages", Bytes(params.bytes as u64))).chain(row));
+    report.measures.push(
+        Measure::new("scan_clear_huge_ms", "Scan and clear of 1 GiB of huge pages", "ms", Better::Lower).must(0.3).spread(huge.sum(&[
+            &huge.clear,
+            &huge.scan,
+            &huge.count,
+        ])),
+    );
+    plot.series.push(Series::new("scan, clear, count", all));
+    plot.series.push(Series::new("scan and count", only_scan));
+    report.sections.push(Section {
+        title: "What a round of the tracker costs (figure 10)".into(),
+        text: vec![
+            "All pages of a process are cleared, touched once in a random order by the process, read and counted. Processor time of the tracker's thread. Clearing includes a second look for pages that could not be cleared.".into(),
+        ],
+        tables: vec![table],
+        plots: vec![plot],
+    });
+    Ok(())
+}
