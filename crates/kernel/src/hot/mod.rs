@@ -3,10 +3,12 @@
 //! | Module | What |
 //! |---|---|
 //! | [`target`] | a process: identity that survives reuse of its number, advice on its memory |
+//! | [`child`] | a child that shares everything, and what it inherits |
 //! | [`maps`] | `/proc/PID/maps` |
 //! | [`walk`] | its page tables, through BPF |
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
 
+pub mod child;
 pub mod maps;
 pub mod pagemap;
 pub mod target;

@@ -33,7 +33,7 @@ fn score(found: &BTreeSet<u32>, right: &BTreeSet<u32>) -> Score {
 
 /// One window that is as long as a set takes: every hot page is touched in it, and no other.
 fn scattered(params: &Params) -> Result<Vec<Score>> {
-    let load = Load { bytes: params.bytes, pattern: Pattern::Scattered, pages: Pages::Small };
+    let load = Load::new(params.bytes, Pattern::Scattered, Pages::Small);
     let mut loaded = Loaded::start(load)?;
     let mut tracker = tracker::open(loaded.pid(), None)?;
     let layout = Layout::of(&maps::of(loaded.pid())?);
@@ -59,7 +59,7 @@ fn scattered(params: &Params) -> Result<Vec<Score>> {
 
 /// The engine watches as it does by default, but for a fixed time; the tenth with the highest counts should be the tenth that is drawn most.
 fn zipf(params: &Params) -> Result<(Vec<Score>, f64)> {
-    let load = Load { bytes: params.bytes, pattern: Pattern::Zipf, pages: Pages::Small };
+    let load = Load::new(params.bytes, Pattern::Zipf, Pages::Small);
     let mut loaded = Loaded::start(load)?;
     let pages = load.bytes / PAGE;
     let right: BTreeSet<u32> = load.by_rank()[..pages / 10].iter().copied().collect();

@@ -56,6 +56,19 @@ pub struct Load {
     pub bytes: usize,
     pub pattern: Pattern,
     pub pages: Pages,
+    /// Fork a child that shares all of the memory, and does nothing.
+    #[serde(default)]
+    pub forks: bool,
+    /// Switch huge pages off with `PR_SET_THP_DISABLE`.
+    #[serde(default)]
+    pub refuses_huge: bool,
+}
+
+impl Load {
+    /// A process that neither forks nor refuses anything.
+    pub fn new(bytes: usize, pattern: Pattern, pages: Pages) -> Load {
+        Load { bytes, pattern, pages, forks: false, refuses_huge: false }
+    }
 }
 
 /// Its first answer.
@@ -164,6 +177,9 @@ pub fn main(job: &str) -> Result<ExitCode> {
     let load: Load = serde_json::from_str(job).context("the job of a load is not readable")?;
     // It is of no use without who started it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if load.refuses_huge {
+        hiroma_kernel::hot::child::disable_huge_pages()?;
+    }
     let memory = Reservation::new(load.bytes, EXTENT, Access::ReadWrite)?;
     match load.pages {
         Pages::Default => {}
@@ -175,6 +191,9 @@ pub fn main(job: &str) -> Result<ExitCode> {
         region.write(page * PAGE, &[page as u64]);
     }
     let order = load.order();
+    if load.forks {
+        hiroma_kernel::hot::child::fork_idle()?;
+    }
     let (send, commands) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -321,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_third_is_hot_and_zipf_has_few_that_are_hottest() {
-        let load = |pattern| Load { bytes: 256 << 20, pattern, pages: Pages::Default };
+        let load = |pattern| Load::new(256 << 20, pattern, Pages::Default);
         let share = |pattern| load(pattern).order().len() as f64 / load(pattern).pages() as f64;
         assert_eq!((share(Pattern::Sequential), share(Pattern::Random)), (1.0, 1.0));
         assert!((0.2..0.45).contains(&share(Pattern::Skewed)) && (0.3..0.36).contains(&share(Pattern::Scattered)));

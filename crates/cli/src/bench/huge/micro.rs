@@ -69,7 +69,7 @@ fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
 }
 
 fn measure(params: &Params, pattern: Pattern) -> Result<Outcome> {
-    let start = |pages| Loaded::start(Load { bytes: params.bytes, pattern, pages });
+    let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages));
     // All three live at the same time, and have their turns of some tenths of a second.
     let mut arms = [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Default)?];
     let mut outcome = Outcome {

@@ -46,7 +46,7 @@ fn half(loaded: &mut Loaded, tracked: bool) -> Result<Done> {
 
 /// Measures and reports.
 pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
-    let mut loaded = Loaded::start(Load { bytes: params.bytes, pattern: Pattern::Random, pages: Pages::Small })?;
+    let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small))?;
     loaded.run(4)?;
     let (mut cpu, mut wall) = (Vec::new(), Vec::new());
     for pair in 0..params.repetitions {

@@ -42,7 +42,7 @@ fn ms(since: u64) -> f64 {
 }
 
 fn measure(params: &Params, bytes: usize, pages: Pages) -> Result<Times> {
-    let mut loaded = Loaded::start(Load { bytes, pattern: Pattern::Random, pages })?;
+    let mut loaded = Loaded::start(Load::new(bytes, Pattern::Random, pages))?;
     let mut tracker = tracker::open(loaded.pid(), None)?;
     let layout = Layout::of(&maps::of(loaded.pid())?);
     let ranges = ranges_of(&loaded);

@@ -1,0 +1,304 @@
+//! `hiroma hot` on real processes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::HIROMA;
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const HUGE: u64 = 2 << 20;
+
+/// A process that touches some of its memory until it is dropped.
+struct Load {
+    child: Child,
+    base: u64,
+    bytes: u64,
+}
+
+impl Load {
+    fn start(mib: u64, pattern: &str, change: impl FnOnce(&mut Value)) -> Load {
+        let bytes = mib << 20;
+        let mut job = json!({"bytes": bytes, "pattern": pattern, "pages": "default"});
+        change(&mut job);
+        let mut command = Command::new(HIROMA);
+        command.args(["bench", "huge-load", &job.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        writeln!(child.stdin.as_mut().unwrap(), "loop").unwrap();
+        Load { child, base: ready["base"].as_u64().unwrap(), bytes }
+    }
+
+    fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    /// Bytes of its memory that are in huge pages.
+    fn huge_bytes(&self) -> u64 {
+        let smaps = fs::read_to_string(format!("/proc/{}/smaps", self.child.id())).unwrap();
+        let mut inside = false;
+        let mut sum = 0;
+        for line in smaps.lines() {
+            let first = line.split_whitespace().next().unwrap_or_default();
+            if let Some((start, _)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
+                let start = u64::from_str_radix(start, 16).unwrap();
+                inside = (self.base..self.base + self.bytes).contains(&start);
+            } else if inside && first == "AnonHugePages:" {
+                sum += line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10;
+            }
+        }
+        sum
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn hot(args: &[&str]) -> Output {
+    Command::new(HIROMA).arg("hot").args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether this machine lets us manage; else a line says why not.
+fn possible() -> bool {
+    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if !thp.contains("[madvise]") {
+        println!("skipped: transparent huge pages are not set to madvise: {}", thp.trim());
+        return false;
+    }
+    let load = Load::start(4, "sequential", |_| {});
+    let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--backend", "bpf", "--json"]);
+    if !output.status.success() {
+        println!("skipped: {}", text(&output.stderr));
+    }
+    output.status.success()
+}
+
+/// Counts of pages by address, from `hot show`.
+fn counts(load: &Load, extra: &[&str]) -> BTreeMap<u64, u64> {
+    let pid = load.pid();
+    let mut args = vec!["show", "--pid", &pid, "--for", "1ms", "--json"];
+    args.extend(extra);
+    let output = hot(&args);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut counts = BTreeMap::new();
+    for run in shown["ranges"].as_array().unwrap() {
+        let (start, end) = (run["start"].as_u64().unwrap(), run["end"].as_u64().unwrap());
+        for page in (start..end).step_by(4096).filter(|page| (load.base..load.base + load.bytes).contains(page)) {
+            counts.insert(page, run["count"].as_u64().unwrap());
+        }
+    }
+    counts
+}
+
+#[test]
+fn show_tells_pages_that_are_touched_from_those_that_are_not() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(16, "scattered", |_| {});
+    // Long windows on a small process: also on a busy machine a touched page is found soon.
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let counts = counts(&load, &["--backend", "bpf", "--window", "300ms"]);
+        assert_eq!(counts.len() as u64, load.bytes / 4096);
+        let hot = counts.values().filter(|&&count| count > 0).count();
+        // A third is touched; what is not is never counted.
+        assert!(hot * 100 < counts.len() * 40, "{hot} of {}", counts.len());
+        if hot * 100 > counts.len() * 25 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "only {hot} of {} pages were found", counts.len());
+    }
+}
+
+#[test]
+fn show_writes_lines_and_a_picture() {
+    let load = Load::start(8, "sequential", |_| {});
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("heat.png");
+    let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--png", picture.to_str().unwrap()]);
+    if !output.status.success() {
+        println!("skipped: {}", text(&output.stderr));
+        return;
+    }
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with(&format!("# process {}", load.pid())) && shown.contains("tracked with"), "{shown}");
+    let is_range = |line: &str| line.split_once(" : ").is_some_and(|(range, _)| range.split_once('-').is_some());
+    assert!(shown.lines().filter(|line| !line.starts_with('#')).all(is_range), "{shown}");
+    assert_eq!(&fs::read(&picture).unwrap()[..8], b"\x89PNG\r\n\x1a\n");
+}
+
+#[test]
+fn a_page_that_a_child_shares_is_not_counted() {
+    if !possible() {
+        return;
+    }
+    // After the fork every page is shared until it is written to; the pattern writes, so what it does not touch stays shared.
+    let load = Load::start(8, "scattered", |job| job["forks"] = json!(true));
+    let counts = counts(&load, &["--backend", "bpf", "--window", "100ms"]);
+    let hot = counts.values().filter(|&&count| count > 0).count();
+    assert!(hot * 100 < counts.len() * 40, "{hot} of {} pages: what cannot be forgotten was counted", counts.len());
+}
+
+#[test]
+fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(64, "skewed", |_| {});
+    let pid = load.pid();
+    // A dry run changes nothing.
+    let dry = hot(&["manage", "--pid", &pid, "--dry-run", "--cpu", "50%"]);
+    assert!(dry.status.success() && text(&dry.stderr).contains("would become huge"), "{}", text(&dry.stderr));
+    assert_eq!(load.huge_bytes(), 0);
+    let deadline = Instant::now() + LIMIT;
+    // On a busy machine one call may find nothing to do before the process had its turn.
+    while load.huge_bytes() == 0 {
+        assert!(Instant::now() < deadline, "nothing became huge");
+        let managed = hot(&["manage", "--pid", &pid, "--cpu", "50%", "--stall", "60s"]);
+        assert!(managed.status.success(), "{}", text(&managed.stderr));
+    }
+    let huge = load.huge_bytes();
+    // A third is hot; what is not stays small. (How many ranges of so few are hot is a matter of the pattern.)
+    assert!(huge < load.bytes / 2, "{huge}");
+    let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
+    assert!(told.contains("collapsed: ") && told.contains("huge now") && told.contains("nothing more to do"), "{told}");
+    let lines = text(&hot(&["explain", "--pid", &pid, "--json"]).stdout);
+    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok_and(|entry| entry["what"].is_string())), "{lines}");
+    let undone = hot(&["undo", "--pid", &pid]);
+    assert!(undone.status.success(), "{}", text(&undone.stderr));
+    assert_eq!(load.huge_bytes(), 0);
+}
+
+#[test]
+fn a_budget_holds() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(32, "sequential", |_| {});
+    let managed = hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--budget", "6M"]);
+    assert!(managed.status.success(), "{}", text(&managed.stderr));
+    assert!(load.huge_bytes() <= 3 * HUGE);
+}
+
+#[test]
+fn two_managers_on_one_process_are_one_too_many() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(8, "sequential", |_| {});
+    let mut first = Command::new(HIROMA);
+    first.args(["hot", "manage", "--keep", "--pid", &load.pid()]).stderr(Stdio::piped());
+    let mut first = first.spawn().unwrap();
+    let mut said = String::new();
+    // It says so once it has the ledger.
+    BufReader::new(first.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("tracked with"), "{said}");
+    let second = hot(&["manage", "--pid", &load.pid()]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    let expected = format!("is managed by process {} already", first.id());
+    assert!(text(&second.stderr).contains(&expected), "{}", text(&second.stderr));
+}
+
+#[test]
+fn a_process_that_refuses_huge_pages_is_left_alone_and_it_is_said() {
+    let load = Load::start(8, "sequential", |job| job["refuses_huge"] = json!(true));
+    let managed = hot(&["manage", "--pid", &load.pid()]);
+    assert_eq!(managed.status.code(), Some(2));
+    assert!(text(&managed.stderr).contains("PR_SET_THP_DISABLE"), "{}", text(&managed.stderr));
+    assert_eq!(load.huge_bytes(), 0);
+}
+
+#[test]
+fn a_process_that_does_not_exist_or_ends_is_told_of() {
+    let missing = hot(&["manage", "--pid", "4194303"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("no process 4194303"), "{}", text(&missing.stderr));
+    let nothing = hot(&["explain", "--pid", "4194303"]);
+    assert!(!nothing.status.success() && text(&nothing.stderr).contains("not managed"), "{}", text(&nothing.stderr));
+    if !possible() {
+        return;
+    }
+    let mut load = Load::start(8, "sequential", |_| {});
+    let mut manager = Command::new(HIROMA);
+    manager.args(["hot", "manage", "--keep", "--pid", &load.pid()]).stderr(Stdio::piped());
+    let manager = manager.spawn().unwrap();
+    load.child.kill().unwrap();
+    load.child.wait().unwrap();
+    let ended = manager.wait_with_output().unwrap();
+    let said = text(&ended.stderr);
+    assert!(said.contains("the process ended") || said.contains("has ended") || said.contains("no process"), "{said}");
+}
+
+#[test]
+fn nonsense_is_refused_before_anything_happens() {
+    for args in [
+        ["manage", "--pid", "1", "--budget", "0"],
+        ["manage", "--pid", "1", "--growth", "200%"],
+        ["manage", "--pid", "1", "--threshold", "513"],
+        ["manage", "--pid", "1", "--backend", "magic"],
+        ["show", "--pid", "1", "--window", "5h"],
+        ["show", "--pid", "1", "--cpu", "0%"],
+    ] {
+        let output = hot(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
+    }
+    let output = hot(&["manage", "--pid", "0"]);
+    assert!(text(&output.stderr).contains("no process 0"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn run_passes_exit_codes_through() {
+    let output = hot(&["run", "--", "sh", "-c", "echo out; exit 3"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "out\n"));
+    let output = hot(&["run", "--", "no-such-program-anywhere"]);
+    assert_eq!(output.status.code(), Some(127));
+}
+
+#[test]
+fn a_user_without_rights_is_told_what_is_missing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let load = Load::start(4, "sequential", |_| {});
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        println!("skipped: there is no setpriv");
+        return;
+    }
+    // A copy that nobody can reach, whatever directory the tests are built in.
+    let dir = tempfile::Builder::new().prefix("hiroma-hot").tempdir_in("/tmp").unwrap();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("hiroma");
+    fs::copy(HIROMA, &copy).unwrap();
+    let output = Command::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&copy)
+        .args(["hot", "show", "--pid", &load.pid()])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    assert!(said.contains("bpf:") && said.contains("smaps:") && said.contains("no right to look into process"), "{said}");
+}
