@@ -13,7 +13,11 @@ only=$(sed -n 's/.*\bsmoke=\([^ ]*\).*/\1/p' /proc/cmdline)
 check() {
 	local name=$1 began now
 	shift
-	[ "$only" = all ] || [ "$only" = "$name" ] || return 0
+	# --test NAME: that one, or all that begin so.
+	case $name in
+	"$only"*) ;;
+	*) [ "$only" = all ] || return 0 ;;
+	esac
 	read -r began _ </proc/uptime
 	if timeout 600 "$@" >/tmp/output 2>&1; then
 		read -r now _ </proc/uptime
@@ -127,6 +131,60 @@ allowed() {
 	return $code
 }
 
+# hot_load MIB PATTERN: starts a process that touches its memory over and over; its number is in $LOAD.
+hot_load() {
+	rm -f /tmp/load.in /tmp/load.out
+	mkfifo /tmp/load.in
+	hiroma bench huge-load "{\"bytes\":$(($1 << 20)),\"pattern\":\"$2\",\"pages\":\"default\"}" </tmp/load.in >/tmp/load.out &
+	LOAD=$!
+	exec 9>/tmp/load.in
+	while [ ! -s /tmp/load.out ]; do
+		kill -0 $LOAD || return 1
+		sleep 0.2
+	done
+	echo loop >&9
+}
+
+# The walk sees all pages, and that a third of them is touched.
+hot_walk() {
+	hot_load 16 scattered || return 1
+	local first hot=0 seen=0 start end count
+	first=$(sed -n 's/.*"base":\([0-9]*\).*/\1/p' /tmp/load.out)
+	hiroma hot show --pid $LOAD --for 1ms --window 3s --backend bpf >/tmp/shown || return 1
+	head -n 1 /tmp/shown
+	tr ':-' '  ' </tmp/shown | grep -v '^#' >/tmp/runs
+	while read -r start end count; do
+		start=$((0x$start)) end=$((0x$end)) count=${count%% *}
+		[ $start -lt "$first" ] && start=$first
+		[ $end -gt $((first + (16 << 20))) ] && end=$((first + (16 << 20)))
+		[ $start -lt $end ] || continue
+		seen=$((seen + (end - start) / 4096))
+		[ "$count" -gt 0 ] && hot=$((hot + (end - start) / 4096))
+	done </tmp/runs
+	kill $LOAD
+	echo "$hot of $seen pages hot"
+	[ $seen -eq 4096 ] && [ $hot -gt 1100 ] && [ $hot -lt 1640 ]
+}
+
+# Hot ranges become huge, the others do not, and all of it can be taken back.
+hot_manage() {
+	echo madvise >/sys/kernel/mm/transparent_hugepage/enabled
+	hot_load 64 skewed || return 1
+	local huge=0 tries=0
+	while [ "$huge" -eq 0 ] && [ $tries -lt 10 ]; do
+		hiroma hot manage --pid $LOAD --cpu 90% --stall 100s --window 1s || return 1
+		huge=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
+		tries=$((tries + 1))
+	done
+	hiroma hot explain --pid $LOAD
+	hiroma hot undo --pid $LOAD || return 1
+	local left
+	left=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
+	kill $LOAD
+	echo "$huge KiB of 65536 were huge, $left after undo"
+	[ "$huge" -gt 0 ] && [ "$huge" -lt 40000 ] && [ "$left" -eq 0 ]
+}
+
 everything() {
 	check probe probe
 	grep '^probe:' /tmp/output
@@ -134,6 +192,12 @@ everything() {
 	check native-discards /test/discards 64
 	check native-forks /test/forks 64 2
 	check native-syscalls /test/syscalls 40
+	case " $HAVE " in
+	*" hiroma "*)
+		check hot-walk self hot_walk
+		check hot-manage self hot_manage
+		;;
+	esac
 	case " $HAVE " in
 	*" hiroma libhiroma_preload.so "*) ;;
 	*)
