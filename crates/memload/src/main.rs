@@ -119,6 +119,7 @@ fn load(cli: Cli) -> Result<()> {
         },
         seed: cli.seed,
         may_miss: cli.may_miss,
+        fresh: !cli.no_fill,
     };
     let before = cli.pid.map(|pid| server::cpu_ns(pid, "")).transpose().context("cannot look at the server's process (--pid)")?;
     let progress = spec.operations.map_or_else(ProgressBar::new_spinner, |count| bar(count, "asking"));

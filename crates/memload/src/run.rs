@@ -39,6 +39,8 @@ pub struct RunSpec {
     pub seed: u64,
     /// Whether an item may be missing (a server that evicts).
     pub may_miss: bool,
+    /// Whether all items are at version 0, as [`fill`] leaves them. Else a version is only held against what this run wrote.
+    pub fresh: bool,
 }
 
 /// What came out. All latencies are from sending a batch of `depth` requests to the arrival of each answer.
@@ -98,7 +100,7 @@ pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result
     Ok(())
 }
 
-/// Asks. Every value is checked; the first wrong one ends the run with an error. Items have to be at version 0 at first (see [`fill`]).
+/// Asks. Every value is checked; the first wrong one ends the run with an error.
 pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, LoadError> {
     spec.store.check()?;
     if spec.connections == 0 || spec.connections > 1024 || spec.depth == 0 || spec.depth > 1024 || spec.write_percent > 100 {
@@ -169,12 +171,8 @@ fn ask(
 ) -> Result<Part, LoadError> {
     let mut connection = Connection::open(&spec.endpoint)?;
     let mut rng = SmallRng::seed_from_u64(spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let (connections, own) = (spec.connections as u64, number as u64);
-    let mut versions = Versions {
-        connections,
-        own,
-        last: vec![0; if spec.write_percent > 0 { (spec.store.items / connections + 1) as usize } else { 0 }],
-    };
+    let own = number as u64;
+    let mut versions = Versions::new(spec, own);
     let mut part = Part { latency: new_histogram(), reads: 0, writes: 0, missing: 0 };
     let mut value = vec![0; spec.store.value_bytes];
     let mut batch = Vec::with_capacity(spec.depth);
@@ -225,32 +223,44 @@ fn ask(
     Ok(part)
 }
 
-/// Which version of its own items a connection wrote last. Empty if nothing is written: then all are at version 0.
+/// Which version of its own items a connection wrote last.
 struct Versions {
     connections: u64,
     own: u64,
-    last: Vec<u64>,
+    /// What all items are at that nobody has written; none if that is not known.
+    first: Option<u64>,
+    /// Of own items, by their number divided by the number of connections; empty if nothing is written.
+    last: Vec<Option<u64>>,
+    next: u64,
 }
 
 impl Versions {
+    fn new(spec: &RunSpec, own: u64) -> Versions {
+        let connections = spec.connections as u64;
+        let first = spec.fresh.then_some(0);
+        let count = if spec.write_percent > 0 { spec.store.items / connections + 1 } else { 0 };
+        // Versions of different runs differ, so that a value of an earlier one is not taken for right.
+        Versions { connections, own, first, last: vec![first; count as usize], next: spec.seed << 40 | own << 36 }
+    }
+
     /// The item next to `item` that this connection may write; items are at least as many as connections.
     fn nearest_own(&self, item: u64, items: u64) -> u64 {
         let own = item / self.connections * self.connections + self.own;
         if own < items { own } else { self.own }
     }
 
-    /// The next version of an own item.
+    /// A new version for an own item.
     fn write(&mut self, item: u64) -> u64 {
-        let last = &mut self.last[(item / self.connections) as usize];
-        *last += 1;
-        *last
+        self.next += 1;
+        self.last[(item / self.connections) as usize] = Some(self.next);
+        self.next
     }
 
-    /// The version that a read has to see; none if somebody else writes the item.
+    /// The version that a read has to see; none if that is not known.
     fn of(&self, item: u64) -> Option<u64> {
         if self.last.is_empty() {
-            return Some(0);
+            return self.first;
         }
-        (item % self.connections == self.own).then(|| self.last[(item / self.connections) as usize])
+        if item % self.connections == self.own { self.last[(item / self.connections) as usize] } else { None }
     }
 }

@@ -24,6 +24,7 @@ fn spec(endpoint: &Endpoint) -> RunSpec {
         time: None,
         seed: 1,
         may_miss: false,
+        fresh: true,
     }
 }
 
@@ -72,6 +73,9 @@ fn every_value_of_a_real_memcached_is_right_read_only_and_mixed() {
     let mixed = RunSpec { write_percent: 30, distribution: Distribution::Uniform, ..spec(&server.endpoint) };
     let outcome = run(&mixed, &|_| ()).unwrap();
     assert!(outcome.reads > 0 && outcome.writes > 0);
+    // The items are not at version 0 any more.
+    assert!(matches!(run(&spec(&server.endpoint), &|_| ()).unwrap_err(), LoadError::Wrong { .. }));
+    run(&RunSpec { fresh: false, seed: 2, ..mixed }, &|_| ()).unwrap();
     let stats = Connection::open(&server.endpoint).unwrap().stats("").unwrap();
     assert!(stats.iter().any(|(name, value)| name == "curr_items" && value == "2000"));
     assert!(server::memory(server.child.id()).unwrap().resident_bytes > 1 << 20);
