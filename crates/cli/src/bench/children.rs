@@ -81,6 +81,11 @@ impl Running {
         Ok(Running { child, kill: Some(kill) })
     }
 
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits until it has ended; kills it when `limit` has passed or an interrupt comes.
     pub fn wait(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Ended, Failed> {
         let start = Instant::now();

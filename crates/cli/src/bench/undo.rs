@@ -24,6 +24,8 @@ pub enum Undo {
     CgroupRemove(PathBuf),
     /// Remove this file.
     FileRemove(PathBuf),
+    /// Write this text to this file of the kernel's: its setting as it was.
+    FileWrite(PathBuf, String),
     /// Remove this directory and everything in it.
     DirRemove(PathBuf),
     /// Kill this group of processes. Not for a later program: by then the number may be somebody else's.
@@ -94,6 +96,7 @@ impl Undo {
                 let _ = (0..300).any(gone);
             }
             Undo::FileRemove(path) => drop(fs::remove_file(path)),
+            Undo::FileWrite(path, text) => drop(fs::write(path, text)),
             Undo::DirRemove(path) => drop(fs::remove_dir_all(path)),
             Undo::GroupKill(group) => {
                 if let Some(group) = Pid::from_raw(*group) {

@@ -1,0 +1,286 @@
+//! memcached with huge pages off, everywhere, and where it is hot (paper, section 6.4).
+//!
+//! The same program three times (`integrations/memcached/build.sh` makes it), filled alike, and asked in turns. What differs:
+//!
+//! | Arm | Huge pages |
+//! |---|---|
+//! | off | none: the machine's setting is `madvise`, and memcached does not ask |
+//! | THP always | the machine's setting was `always` while it started and was filled |
+//! | ours | `-o hiroma`, with a daemon of its own |
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
+use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
+use tempfile::TempDir;
+
+use super::Params;
+use crate::bench::children::{Running, this_program};
+use crate::bench::progress::Progress;
+use crate::bench::undo::{Guard, Undo};
+
+const ARMS: [&str; 3] = ["off", "THP always", "ours"];
+const OFF: usize = 0;
+const ALWAYS: usize = 1;
+const OURS: usize = 2;
+/// How long one turn of one arm asks.
+const TURN: Duration = Duration::from_millis(700);
+/// How long the daemon may take to find what is hot.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+/// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
+const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
+
+/// A memcached of one arm.
+struct Server {
+    endpoint: Endpoint,
+    running: Running,
+}
+
+/// What one turn measured.
+struct Turn {
+    operations_per_s: f64,
+    cpu_ns_per_operation: f64,
+}
+
+fn program() -> Option<PathBuf> {
+    let built = std::env::var_os(PROGRAM_VARIABLE).map_or_else(|| "build/memcached/memcached".into(), PathBuf::from);
+    built.is_file().then_some(built)
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > Duration::from_secs(30) {
+            bail!("waited 30 s for {what}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+impl Server {
+    fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
+        let socket = dir.join(format!("memcached-{arm}"));
+        let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
+        let mut command = Command::new(program);
+        command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
+        if arm == OURS {
+            command.args(["-o", "hiroma"]).env("HIROMA_HOT_SOCKET", dir.join("hot"));
+        }
+        let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+        wait_for("memcached to listen", || UnixStream::connect(&socket).is_ok())?;
+        let server = Server { endpoint: Endpoint::Unix(socket), running };
+        fill(&server.endpoint, store, &|_| ()).with_context(|| format!("filling memcached ({})", ARMS[arm]))?;
+        Ok(server)
+    }
+
+    fn ask(&self, store: Store, seed: u64, time: Duration) -> Result<Turn> {
+        let spec = RunSpec {
+            endpoint: self.endpoint.clone(),
+            store,
+            distribution: Distribution::Zipf { exponent: 0.99 },
+            connections: 1,
+            depth: 32,
+            write_percent: 0,
+            operations: None,
+            time: Some(time),
+            seed,
+            may_miss: false,
+            fresh: true,
+        };
+        let before = server::cpu_ns(self.running.pid(), "")?;
+        let outcome = ask(&spec, &|_| ())?;
+        let used = server::cpu_ns(self.running.pid(), "")?.saturating_sub(before);
+        let operations = outcome.operations.max(1) as f64;
+        Ok(Turn { operations_per_s: outcome.operations_per_s, cpu_ns_per_operation: used as f64 / operations })
+    }
+
+    fn stat(&self, name: &str) -> Result<u64> {
+        let stats = Connection::open(&self.endpoint)?.stats("")?;
+        Ok(stats.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+    }
+}
+
+/// Sets the machine's transparent huge pages until the guard goes.
+fn set_thp(setting: &str) -> Result<Guard> {
+    let text = fs::read_to_string(THP_SETTING).context("this kernel has no transparent huge pages")?;
+    let before = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen.to_owned());
+    let before = before.with_context(|| format!("{THP_SETTING} says `{}`", text.trim()))?;
+    let guard = Guard::new(Undo::FileWrite(THP_SETTING.into(), before));
+    fs::write(THP_SETTING, setting).with_context(|| format!("setting {THP_SETTING} to {setting} (as root?)"))?;
+    Ok(guard)
+}
+
+/// Starts and fills all three, each under its own setting.
+fn start_all(program: &Path, dir: &Path, store: Store, progress: &Progress) -> Result<(Vec<Server>, Running)> {
+    let mut command = Command::new(this_program()?);
+    command.args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"]).arg(dir.join("hot")).stdout(Stdio::null());
+    let daemon = Running::start(&mut command)?;
+    wait_for("the hot page daemon", || dir.join("hot").exists())?;
+    let mut servers = Vec::new();
+    for (arm, name) in ARMS.iter().enumerate() {
+        progress.starts(&format!("memcached: filling ({name})"));
+        let _setting = set_thp(if arm == ALWAYS { "always" } else { "madvise" })?;
+        servers.push(Server::start(program, dir, arm, store)?);
+    }
+    Ok((servers, daemon))
+}
+
+/// Asks until the daemon has had nothing to do for a while, or the time is up. Returns how long it had something to do.
+fn settle(ours: &Server, store: Store) -> Result<f64> {
+    let (start, mut last, mut changed) = (Instant::now(), 0, Instant::now());
+    while start.elapsed() < SETTLE_MAX && changed.elapsed() < Duration::from_secs(6) {
+        ours.ask(store, start.elapsed().as_millis() as u64, Duration::from_millis(500))?;
+        let done = ours.stat("hiroma_ranges_collapsed")? + ours.stat("hiroma_items_moved")?;
+        if done != last {
+            (last, changed) = (done, Instant::now());
+        }
+    }
+    if last == 0 {
+        bail!("nothing became huge within {} s; memcached is tracked: {}", SETTLE_MAX.as_secs(), ours.stat("hiroma_tracked")?);
+    }
+    Ok((changed - start).as_secs_f64())
+}
+
+/// Measures and reports.
+pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+    let Some(program) = program() else {
+        let text = format!(
+            "Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}."
+        );
+        report.sections.push(Section { title: "memcached".into(), text: vec![text], tables: vec![], plots: vec![] });
+        return Ok(());
+    };
+    let store = Store { items: if params.quick { 100_000 } else { 800_000 }, value_bytes: 512 };
+    let dir = TempDir::new()?;
+    let (servers, _daemon) = start_all(&program, dir.path(), store, progress)?;
+    progress.starts("memcached: finding what is hot");
+    let settled_s = settle(&servers[OURS], store)?;
+    let rounds = params.repetitions.max(7);
+    let mut turns: [Vec<Turn>; 3] = Default::default();
+    for round in 0..rounds {
+        progress.starts(&format!("memcached, round {} of {rounds}", round + 1));
+        // Who goes first changes, so that a drift of the machine hits all.
+        for place in 0..ARMS.len() {
+            let arm = (place + round) % ARMS.len();
+            let turn = servers[arm].ask(store, round as u64, TURN)?;
+            turns[arm].push(turn);
+        }
+    }
+    let memory = servers.iter().map(|each| server::memory(each.running.pid())).collect::<std::io::Result<Vec<_>>>()?;
+    let moved = servers[OURS].stat("hiroma_items_moved")?;
+    let note = format!(
+        "Ours settled {settled_s:.1} s after it was filled, and moved {moved} items. Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % \
+         throughput; memory +96.2 % and +6.17 %."
+    );
+    let found = Found { turns, memory };
+    report.sections.push(found.section(&note));
+    found.measure(report);
+    Ok(())
+}
+
+/// What all turns found.
+struct Found {
+    turns: [Vec<Turn>; 3],
+    memory: Vec<server::Memory>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy)]
+enum By {
+    Throughput,
+    Cpu,
+}
+
+impl Found {
+    fn values(&self, arm: usize, by: By) -> Vec<f64> {
+        let of = |turn: &Turn| match by {
+            By::Throughput => turn.operations_per_s,
+            By::Cpu => turn.cpu_ns_per_operation,
+        };
+        self.turns[arm].iter().map(of).collect()
+    }
+
+    /// By how many per cent `arm` is better than off, round by round.
+    fn gains(&self, arm: usize, by: By) -> Vec<f64> {
+        let better = |(one, off): (f64, f64)| match by {
+            By::Throughput => one / off,
+            By::Cpu => off / one,
+        };
+        self.values(arm, by).into_iter().zip(self.values(OFF, by)).map(|pair| 100.0 * (better(pair) - 1.0)).collect()
+    }
+
+    fn growth(&self, arm: usize) -> f64 {
+        100.0 * (self.memory[arm].resident_bytes as f64 / self.memory[OFF].resident_bytes as f64 - 1.0)
+    }
+
+    /// Ours of THP always's gain, in per cent; none where that gains nothing.
+    fn share(&self, by: By) -> Option<Spread> {
+        let ours = Spread::of(&self.gains(OURS, by))?.median;
+        let always = Spread::of(&self.gains(ALWAYS, by))?.median;
+        if always > 0.0 { Spread::of(&[100.0 * ours / always]) } else { None }
+    }
+
+    fn section(&self, note: &str) -> Section {
+        let mut table = Table::new("memcached, items of 512 bytes, read only, zipfian (.99)")
+            .text("huge pages")
+            .number("throughput", "1/s")
+            .number("gain", "%")
+            .number("processor time", "ns/op")
+            .number("gain", "%")
+            .number("resident", "MiB")
+            .number("growth", "%")
+            .number("on huge pages", "MiB");
+        let text = |values: Vec<f64>| Spread::of(&values).map_or("–".to_owned(), Spread::to_text);
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+        for (arm, name) in ARMS.iter().enumerate() {
+            table.row([
+                (*name).to_owned(),
+                text(self.values(arm, By::Throughput)),
+                text(self.gains(arm, By::Throughput)),
+                text(self.values(arm, By::Cpu)),
+                text(self.gains(arm, By::Cpu)),
+                mib(self.memory[arm].resident_bytes),
+                format!("{:.2}", self.growth(arm)),
+                mib(self.memory[arm].huge_bytes),
+            ]);
+        }
+        table.note(note);
+        let text = "One program three times, filled alike and asked in turns over a Unix socket by one connection with 32 requests on \
+                    their way; every value is verified. Gains are round by round, against off.";
+        Section { title: "memcached".into(), text: vec![text.into()], tables: vec![table], plots: vec![] }
+    }
+
+    fn measure(&self, report: &mut Report) {
+        let gain = |name: &str, title: &str| Measure::new(name, title, "%", Better::Higher);
+        let of_always = |name: &str, what: &str, by: By| {
+            let title = format!("memcached: gain against THP always's gain, {what}");
+            let measure = gain(name, &title).must(90.0).aim(100.0).spread(self.share(by));
+            if measure.value.is_none() { measure.note("THP always gained nothing here") } else { measure }
+        };
+        report.measures.push(of_always("memcached_gain_share_cpu_percent", "processor time per operation", By::Cpu).paper("76 (throughput)"));
+        report.measures.push(of_always("memcached_gain_share_percent", "throughput", By::Throughput).paper_number(76.0));
+        let spread = |arm, by| Spread::of(&self.gains(arm, by));
+        let cpu = "processor time per operation";
+        report.measures.extend([
+            gain("memcached_gain_cpu_percent", &format!("memcached: gain, {cpu}")).spread(spread(OURS, By::Cpu)),
+            gain("memcached_gain_percent", "memcached: gain, throughput").paper_number(1.94).spread(spread(OURS, By::Throughput)),
+            gain("memcached_thp_gain_cpu_percent", &format!("memcached: gain of THP always, {cpu}")).spread(spread(ALWAYS, By::Cpu)),
+            gain("memcached_thp_gain_percent", "memcached: gain of THP always, throughput")
+                .paper_number(2.55)
+                .spread(spread(ALWAYS, By::Throughput)),
+        ]);
+        let grows = |name: &str, title: &str, arm: usize, paper: f64| {
+            Measure::new(name, title, "%", Better::Lower).paper_number(paper).spread(Spread::of(&[self.growth(arm)]))
+        };
+        report.measures.push(grows("memcached_growth_percent", "memcached: memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
+        report.measures.push(grows("memcached_thp_growth_percent", "memcached: memory growth of THP always", ALWAYS, 96.2));
+    }
+}
