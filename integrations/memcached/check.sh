@@ -81,12 +81,12 @@ elif ! wait_for 60 grep -q 'registered\|refused' "$dir/serve.log" || grep -q ref
 	skipped=$((skipped + 1))
 else
 	code=0
-	# Few hot items, far apart: an exponent of 1.3 leaves most pages cold. Reads at first, then writes too.
+	# Few hot items, far apart: an exponent of 1.5 leaves most pages cold. Reads at first, then writes too.
 	for turn in 1 2 3 4 5 6 7 8 9 10; do
-		load --no-fill --exponent 1.3 --seed "$turn" --seconds 3 >"$dir/load.out" || code=$?
+		load --no-fill --exponent 1.5 --seed "$turn" --seconds 3 >"$dir/load.out" || code=$?
 		has_moved && break
 	done
-	load --no-fill --exponent 1.3 --write 20 --seed 99 --seconds 5 >"$dir/load.out" || code=$?
+	load --no-fill --exponent 1.5 --write 20 --seed 99 --seconds 5 >"$dir/load.out" || code=$?
 	cat "$dir/load.out"
 	verdict "every value right while items move" $code
 	code=0

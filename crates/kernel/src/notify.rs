@@ -101,6 +101,29 @@ pub fn handle(signal: i32, action: fn(u64)) -> io::Result<Handled> {
     Ok(Handled { signal, before })
 }
 
+impl Handled {
+    /// The signal.
+    pub fn signal(&self) -> i32 {
+        self.signal
+    }
+
+    /// Whether the handler is still the one that was installed: the program may have set its own since.
+    pub fn in_place(&self) -> bool {
+        let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: only asks what the signal does now; the answer is read if there is one.
+        unsafe {
+            libc::sigaction(self.signal, ptr::null(), now.as_mut_ptr()) == 0
+                && now.assume_init().sa_sigaction == on_signal as *const () as usize
+        }
+    }
+
+    /// Leaves the signal as it is, since somebody else handles it now.
+    pub fn leave(self) {
+        ACTION.store(0, Ordering::Release);
+        mem::forget(self);
+    }
+}
+
 impl Drop for Handled {
     fn drop(&mut self) {
         // A signal that is on its way would end the process once the default is back: it is ignored first, which drops what is pending.
@@ -232,6 +255,7 @@ mod tests {
         assert_eq!(wait(&[nothing.as_fd()], signal, 0).unwrap(), Woken::Time);
         rustix::io::write(&nothing, &1u64.to_ne_bytes()).unwrap();
         assert_eq!(wait(&[us.as_fd(), nothing.as_fd()], signal, 0).unwrap(), Woken::Readable(2));
+        assert!(handled.in_place() && handled.signal() == signal);
         drop(handled);
         assert!(block(signal));
         unblock(signal);

@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,7 @@ static PENDING: AtomicU64 = AtomicU64::new(0);
 static CLOSING: AtomicBool = AtomicBool::new(false);
 /// The daemon has gone.
 static BROKEN: AtomicBool = AtomicBool::new(false);
+/// Stays when tracking ends: a signal that is on its way then must find a handler, or it would end the process.
 static HANDLED: Mutex<Option<Handled>> = Mutex::new(None);
 
 struct Guarded<T>(UnsafeCell<T>);
@@ -167,12 +168,6 @@ impl Hold {
             }
         }
         PENDING.store(0, SeqCst);
-        // When interrupted in between the handler stays, which does no harm: there is nothing to handle.
-        match HANDLED.try_lock() {
-            Ok(mut handled) => drop(handled.take()),
-            Err(TryLockError::Poisoned(handled)) => drop(handled.into_inner().take()),
-            Err(TryLockError::WouldBlock) => {}
-        }
     }
 
     /// Fetches until nothing is left, and handles. Returns how many pages there were.
@@ -292,15 +287,19 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     if hold.fd(&SOCKET).is_some() {
         return Err(error(Errno::ALREADY, "tracking is enabled already: disable it first to change how"));
     }
-    let mut handled = HANDLED.lock().unwrap_or_else(PoisonError::into_inner);
-    *handled = None;
     let signal = wish.registration.signal;
+    let mut handled = HANDLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let keeps = handled.as_ref().is_some_and(|handled| handled.signal() == signal && handled.in_place());
+    match handled.take_if(|_| !keeps) {
+        Some(other) if !other.in_place() => other.leave(),
+        other => drop(other),
+    }
     STYLE.store(wish.style as u32, SeqCst);
     SIGNAL.store(signal, SeqCst);
     COLLAPSE_PAGES.store(wish.collapse_pages, SeqCst);
     BROKEN.store(false, SeqCst);
     PENDING.store(0, SeqCst);
-    if signal != 0 {
+    if signal != 0 && !keeps {
         // The handler is there before the daemon knows of us: without one, the signal would end the process.
         *handled = Some(notify::handle(signal, on_signal).map_err(|source| match source.raw_os_error() {
             Some(errno) if errno == Errno::BUSY.raw_os_error() => {
@@ -317,6 +316,7 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     let client = match Client::register(wish.socket.as_deref(), &wish.registration) {
         Ok(client) => client,
         Err(source) => {
+            // There is no daemon that could send one.
             *handled = None;
             return Err(CapiError::HotClient(source));
         }

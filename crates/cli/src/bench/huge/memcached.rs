@@ -5,8 +5,10 @@
 //! | Arm | Huge pages |
 //! |---|---|
 //! | off | none: the machine's setting is `madvise`, and memcached does not ask |
-//! | THP always | the machine's setting was `always` while it started and was filled |
+//! | THP always | the machine's setting was `always` while it was filled, and memcached asks for them too (`-L`) |
 //! | ours | `-o hiroma`, with a daemon of its own |
+//!
+//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes of the setting.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -71,6 +73,9 @@ impl Server {
         let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
         let mut command = Command::new(program);
         command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
+        if arm == ALWAYS {
+            command.arg("-L");
+        }
         if arm == OURS {
             command.args(["-o", "hiroma"]).env("HIROMA_HOT_SOCKET", dir.join("hot"));
         }
@@ -152,9 +157,8 @@ fn settle(ours: &Server, store: Store) -> Result<f64> {
 /// Measures and reports.
 pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
     let Some(program) = program() else {
-        let text = format!(
-            "Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}."
-        );
+        let text =
+            format!("Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}.");
         report.sections.push(Section { title: "memcached".into(), text: vec![text], tables: vec![], plots: vec![] });
         return Ok(());
     };
@@ -265,7 +269,9 @@ impl Found {
             let measure = gain(name, &title).must(90.0).aim(100.0).spread(self.share(by));
             if measure.value.is_none() { measure.note("THP always gained nothing here") } else { measure }
         };
-        report.measures.push(of_always("memcached_gain_share_cpu_percent", "processor time per operation", By::Cpu).paper("76 (throughput)"));
+        report
+            .measures
+            .push(of_always("memcached_gain_share_cpu_percent", "processor time per operation", By::Cpu).paper("76 (throughput)"));
         report.measures.push(of_always("memcached_gain_share_percent", "throughput", By::Throughput).paper_number(76.0));
         let spread = |arm, by| Spread::of(&self.gains(arm, by));
         let cpu = "processor time per operation";
