@@ -2,6 +2,7 @@
 
 mod accuracy;
 pub mod load;
+mod memcached;
 mod micro;
 mod slowdown;
 mod tracker;
@@ -33,7 +34,7 @@ pub struct HugeArgs {
     /// Smaller sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
-    /// Only these experiments: tracker, accuracy, slowdown, micro
+    /// Only these experiments: tracker, accuracy, slowdown, micro, memcached
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -66,11 +67,12 @@ struct Experiment {
     run: fn(&Params, &Progress, &mut Report) -> Result<()>,
 }
 
-const EXPERIMENTS: [Experiment; 4] = [
+const EXPERIMENTS: [Experiment; 5] = [
     Experiment { name: "tracker", run: tracker::run },
     Experiment { name: "accuracy", run: accuracy::run },
     Experiment { name: "slowdown", run: slowdown::run },
     Experiment { name: "micro", run: micro::run },
+    Experiment { name: "memcached", run: memcached::run },
 ];
 
 /// Does it.
