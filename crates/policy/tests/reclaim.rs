@@ -81,11 +81,12 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     let mut controller = Controller::new(Settings::default(), 0);
     let mut node = node();
     node.zones[0].free_pages += 700 * MIB;
+    node.zones[0].free_blocks[3] = 720 * MIB >> 3;
     controller.observe(0, &look(node.clone()));
     filled(&mut node);
     node.kswapd_scanned_pages += 1000;
     let verdict = controller.observe(POLL_NS, &look(node))[0];
-    assert!(matches!(verdict.reason, Reason::Pieces { order: 9, .. }) && verdict.compact, "{verdict:?}");
+    assert!(matches!(verdict.reason, Reason::Pieces { order: 4, .. }) && verdict.compact, "{verdict:?}");
 }
 
 #[test]

@@ -65,7 +65,10 @@ fn large_folios_are_seen_although_there_is_memory_enough() {
     let without = run_machine(&config);
     let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
     assert!(without.kswapd_wakes_large > 10, "{without:?}");
-    assert!(with.journal.iter().any(|(_, reason)| matches!(reason, Reason::Filling { order: 9, .. } | Reason::Pieces { .. })), "{with:?}");
+    assert!(
+        with.journal.iter().any(|(_, reason)| matches!(reason, Reason::Filling { order: 1.., .. } | Reason::Pieces { .. })),
+        "{with:?}"
+    );
     assert!(with.kswapd_wakes * 2 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
 }
 

@@ -152,7 +152,7 @@ impl Controller {
         self.pace.spend(batch.cpu_ns);
         let share_ns = self.pace.next_ns(now_ns);
         let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == batch.node) else { return Go::Stop(Reason::Done) };
-        memory.left = memory.left.saturating_sub(batch.asked_pages);
+        memory.left = memory.left.saturating_sub(batch.asked_pages.max(batch.got_pages));
         memory.taken = memory.taken.saturating_add(batch.got_pages);
         if let Some(cost) = batch.took_ns.saturating_mul(1000).checked_div(batch.got_pages) {
             let cost = cost.clamp(COST_PS_RANGE.0, COST_PS_RANGE.1);
@@ -219,10 +219,10 @@ impl Memory {
             Reason::Paused { until_ns: self.pause_until_ns }
         } else if change.fill == 0 || self.fill_s < pages(settings.fill_bytes_s_min) {
             Reason::Calm { fill_s: self.fill_s }
-        } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000) > change.fill {
-            Reason::NotFiles { fill: change.fill, held: change.held }
         } else if free >= wanted {
             Reason::Enough { free, wanted }
+        } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000) > change.fill {
+            Reason::NotFiles { fill: change.fill, held: change.held }
         } else if self.order > 0 && node.above_high(0) >= wanted.saturating_mul(PIECES) {
             // So much was freed already without large blocks coming of it.
             verdict.compact = now_ns >= self.compact_at_ns && !busy;
@@ -268,9 +268,12 @@ impl Memory {
         self.fill_s = fill_s.max(mul_div(self.fill_s, 3, 4).saturating_add(fill_s / 4));
         if change.kswapd > 0 || change.direct > 0 {
             // More room than was used at both ends: it was not the amount that lacked, but blocks large enough.
-            let least = last.above_low().min(node.above_low());
-            if least > change.fill.saturating_add(change.held) {
-                (self.order, self.order_until_ns) = (HUGE_ORDER, now_ns.saturating_add(REMEMBERED_NS));
+            let used = change.fill.saturating_add(change.held);
+            if last.above_low().min(node.above_low()) > used {
+                // At least the smallest size that can have run out; if it was a larger one, the next time shows it.
+                let ran_out = |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
+                self.order = (1..HUGE_ORDER).find(ran_out).unwrap_or(HUGE_ORDER);
+                self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
             } else {
                 self.margin = (self.margin + 1).min(MARGIN_MAX);
                 self.margin_until_ns = now_ns.saturating_add(REMEMBERED_NS);

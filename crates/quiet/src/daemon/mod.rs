@@ -3,13 +3,16 @@
 mod observe;
 mod state;
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hiroma_kernel::cpu::{now_ns, thread_ns};
 use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::memory::{self, NodeReclaim, Reclaimed};
+use hiroma_kernel::quiet::memory::{self, Counters, NodeReclaim, Reclaimed};
 use hiroma_kernel::quiet::tasks;
 use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, PAGE_BYTES, Reason, Settings, Verdict};
 
@@ -51,6 +54,8 @@ pub struct Daemon {
     observer: Observer,
     reclaim: Option<NodeReclaim>,
     accounts: Vec<Account>,
+    /// Compaction under way: it can take seconds, in which the cache fills.
+    compacting: Option<JoinHandle<io::Result<()>>>,
     /// Said already: `compact` failed.
     cannot_compact: bool,
     /// Order matters: threads are let go before the lock is.
@@ -111,6 +116,7 @@ impl Daemon {
             observer,
             reclaim,
             accounts: Vec::new(),
+            compacting: None,
             cannot_compact: false,
             _pins: pins,
             _lock: lock,
@@ -125,7 +131,7 @@ impl Daemon {
         while !stop.load(Ordering::Relaxed) {
             let now = now_ns();
             if now < look_at {
-                std::thread::sleep(Duration::from_nanos((look_at - now).min(WAKE_NS)));
+                thread::sleep(Duration::from_nanos((look_at - now).min(WAKE_NS)));
                 continue;
             }
             self.take_settings();
@@ -159,7 +165,7 @@ impl Daemon {
         let Some(reclaim) = self.reclaim.clone() else { return };
         let mut next = verdict.batch_pages;
         while next > 0 && !stop.load(Ordering::Relaxed) {
-            let (began, cpu) = (now_ns(), thread_ns());
+            let (before, began, cpu) = (proactively_stolen(), now_ns(), thread_ns());
             let end = match reclaim.ask(verdict.node, next * PAGE_BYTES) {
                 Ok(Reclaimed::Whole) => BatchEnd::Whole,
                 Ok(Reclaimed::Short) => BatchEnd::Short,
@@ -169,9 +175,13 @@ impl Daemon {
                     return;
                 }
             };
-            // The kernel does not say how much it found before it gave up; nothing is the safe guess.
-            let got_pages = if end == BatchEnd::Whole { next } else { 0 };
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
+            // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for is less.
+            let got_pages = match (before, proactively_stolen()) {
+                (Some(before), Some(after)) => after.saturating_sub(before),
+                _ if end == BatchEnd::Whole => next,
+                _ => 0,
+            };
             if let Some(account) = self.accounts.iter_mut().find(|account| account.node == verdict.node) {
                 account.why.get_or_insert(verdict.reason);
                 (account.got_pages, account.batches, account.cpu_ns) =
@@ -191,13 +201,17 @@ impl Daemon {
     }
 
     fn compact(&mut self, node: u32) {
-        if self.cannot_compact {
+        if self.cannot_compact || self.compacting.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
-        if let Err(error) = memory::compact(Path::new("/"), node) {
-            (self.log)(&format!("node {node}: no compaction: {error}"));
+        if let Some(Ok(Err(error))) = self.compacting.take().map(JoinHandle::join) {
+            (self.log)(&format!("no compaction: {error}"));
             self.cannot_compact = true;
+            return;
         }
+        // It runs where the daemon may, and as nicely.
+        let thread = thread::Builder::new().name("hiroma-compact".to_owned());
+        self.compacting = thread.spawn(move || memory::compact(Path::new("/"), node)).ok();
     }
 
     /// Says why something is done or not, when that has changed and matters.
@@ -253,6 +267,13 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Pages that were reclaimed on request so far; none where the kernel does not count them.
+fn proactively_stolen() -> Option<u64> {
+    let counters = Counters::parse(&fs::read_to_string("/proc/vmstat").ok()?);
+    let factor = (rustix::param::page_size() as u64 / PAGE_BYTES).max(1);
+    counters.has("pgsteal_proactive").then(|| counters.get("pgsteal_proactive") * factor)
 }
 
 /// Node reclaim for all nodes, or why not.
