@@ -10,8 +10,15 @@ const MIB: u64 = 256;
 fn node() -> Node {
     let mut free_blocks = [0; ORDERS];
     free_blocks[9] = 40;
-    let zone =
-        Zone { free_pages: 100 * MIB, min_pages: 50 * MIB, low_pages: 65 * MIB, high_pages: 80 * MIB, reserve_pages: 0, free_blocks };
+    let zone = Zone {
+        managed_pages: 16384 * MIB,
+        free_pages: 100 * MIB,
+        min_pages: 50 * MIB,
+        low_pages: 65 * MIB,
+        high_pages: 80 * MIB,
+        reserve_pages: 0,
+        free_blocks,
+    };
     Node { zones: vec![zone], inactive_file_pages: 8000 * MIB, active_file_pages: 1000 * MIB, held_pages: 5000 * MIB, ..Node::default() }
 }
 
@@ -81,7 +88,7 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     let mut controller = Controller::new(Settings::default(), 0);
     let mut node = node();
     node.zones[0].free_pages += 700 * MIB;
-    node.zones[0].free_blocks[3] = 720 * MIB >> 3;
+    node.zones[0].free_blocks[3] = (720 * MIB) >> 3;
     controller.observe(0, &look(node.clone()));
     filled(&mut node);
     node.kswapd_scanned_pages += 1000;

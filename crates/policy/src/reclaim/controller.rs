@@ -25,6 +25,8 @@ const COMPACT_NS_MIN: u64 = 10 * SECOND_NS;
 const PIECES: u64 = 3;
 /// Fewer pages that come back are chance.
 const MISSED_PAGES_MIN: u64 = 1024;
+/// What was taken is held against what comes back for some twenty looks.
+const FADES: u64 = 16;
 /// One in so many coming back is too much.
 const MISSED_PART: u64 = 8;
 /// The smallest batch: 16 MiB.
@@ -98,7 +100,7 @@ struct Memory {
     compact_at_ns: u64,
     pause_ns: u64,
     pause_until_ns: u64,
-    /// Taken lately, halved at each look.
+    /// Taken lately: fades from look to look.
     taken: u64,
     /// Of what was decided on, what is still to be asked for.
     left: u64,
@@ -204,7 +206,7 @@ impl Memory {
         let mut verdict =
             Verdict { node: node.id, reclaim_pages: 0, batch_pages: settings.batch_pages(), compact: false, reason: Reason::First };
         let taken = self.taken;
-        self.taken /= 2;
+        self.taken -= self.taken / FADES;
         self.left = 0;
         let wanted = self.wanted(settings);
         let free = node.above_high(self.order);
@@ -213,7 +215,7 @@ impl Memory {
         let room = clean.saturating_sub(keep);
         verdict.reason = if change.ns == 0 {
             Reason::First
-        } else if taken > 0 && change.missed >= MISSED_PAGES_MIN && change.missed.saturating_mul(MISSED_PART) > taken {
+        } else if taken >= BATCH_PAGES_MIN && change.missed >= MISSED_PAGES_MIN && change.missed.saturating_mul(MISSED_PART) > taken {
             Reason::CameBack { missed: change.missed, taken, pause_ns: self.pause(now_ns) }
         } else if now_ns < self.pause_until_ns {
             Reason::Paused { until_ns: self.pause_until_ns }

@@ -9,9 +9,11 @@ pub const HUGE_ORDER: usize = 9;
 /// One zone (`/proc/zoneinfo`, `/proc/buddyinfo`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Zone {
+    /// All that the page allocator has in it, free or not.
+    pub managed_pages: u64,
     pub free_pages: u64,
     pub min_pages: u64,
-    /// Below it in every zone, an allocation wakes kswapd.
+    /// Below it, an allocation wakes kswapd.
     pub low_pages: u64,
     /// kswapd sleeps again above it.
     pub high_pages: u64,
@@ -77,14 +79,20 @@ impl Zone {
 }
 
 impl Node {
-    /// Pages above the low watermarks: when there are none any more, kswapd wakes.
-    pub fn above_low(&self) -> u64 {
-        self.zones.iter().map(|zone| zone.above(zone.low_pages)).fold(0, u64::saturating_add)
+    /// The zone that counts: the largest. Allocations begin there, and before they go on to a smaller one (which keeps much for others)
+    /// the kernel wakes kswapd: with 2.4 GiB free in `DMA32` it was at work all the time (Linux 6.18).
+    fn main_zone(&self) -> Option<&Zone> {
+        self.zones.iter().max_by_key(|zone| zone.managed_pages)
     }
 
-    /// Pages above the high watermarks in blocks of at least `order`.
+    /// Pages above the low watermark: when there are none any more, kswapd wakes.
+    pub fn above_low(&self) -> u64 {
+        self.main_zone().map_or(0, |zone| zone.above(zone.low_pages))
+    }
+
+    /// Pages above the high watermark in blocks of at least `order`.
     pub fn above_high(&self, order: usize) -> u64 {
-        self.zones.iter().map(|zone| zone.above_in_blocks(zone.high_pages, order)).fold(0, u64::saturating_add)
+        self.main_zone().map_or(0, |zone| zone.above_in_blocks(zone.high_pages, order))
     }
 
     /// File cache, used lately or not.

@@ -88,6 +88,7 @@ fn part(value: u64, of: u64, whole: u64) -> u64 {
 
 fn zone(zone: &ZoneInfo, factor: u64) -> Zone {
     Zone {
+        managed_pages: zone.managed * factor,
         free_pages: zone.free * factor,
         min_pages: zone.min * factor,
         low_pages: zone.low * factor,

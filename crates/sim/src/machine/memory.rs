@@ -12,6 +12,7 @@ const DIRECT_PAGES: u64 = 32;
 const LARGE_PAGES: u64 = 1 << HUGE_ORDER;
 
 struct ZoneState {
+    managed: u64,
     min: u64,
     low: u64,
     high: u64,
@@ -42,6 +43,7 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new(config: &MachineConfig) -> Memory {
         let zones = config.zones.iter().map(|zone| ZoneState {
+            managed: pages(zone.bytes),
             min: pages(zone.min_bytes),
             low: pages(zone.low_bytes),
             high: pages(zone.high_bytes),
@@ -109,8 +111,8 @@ impl Memory {
         count - left
     }
 
-    /// Takes up to `count` free pages as the page allocator does: above the low watermarks; else kswapd is woken and it goes down to the
-    /// lowest; else the program reclaims by itself. Says whether they came in blocks of 2 MiB.
+    /// Takes up to `count` free pages as the page allocator does: above the low watermarks, kswapd being woken when the first zone has no more;
+    /// else down to the lowest; else the program reclaims by itself. Says whether they came in blocks of 2 MiB.
     fn take(&mut self, count: u64, large: bool, outcome: &mut MachineOutcome) -> (Vec<(usize, u64)>, bool) {
         if large {
             let block = self.zones.iter().position(|zone| zone.free_large >= LARGE_PAGES && zone.free > zone.low + zone.reserve);
@@ -125,10 +127,13 @@ impl Memory {
                 self.wake_kswapd(outcome, true);
             }
         }
+        // The kernel does so before it goes on to a smaller zone.
+        if self.zones.first().is_some_and(|zone| zone.free <= zone.low + zone.reserve) {
+            self.wake_kswapd(outcome, false);
+        }
         if let Some(took) = self.take_above(count, |zone| zone.low) {
             return (vec![took], false);
         }
-        self.wake_kswapd(outcome, false);
         if let Some(took) = self.take_above(count.min(DIRECT_PAGES), |zone| zone.min) {
             return (vec![took], false);
         }
@@ -161,7 +166,7 @@ impl Memory {
         }
     }
 
-    /// kswapd, for one step: until one zone is above its high watermark, and the large block that lacked has been worked for.
+    /// kswapd, for one step: until the first zone is above its high watermark, and the large block that lacked has been worked for.
     pub(super) fn run_kswapd(&mut self, outcome: &mut MachineOutcome) {
         if !self.kswapd_awake {
             return;
@@ -170,7 +175,7 @@ impl Memory {
         self.kswapd_scanned += some.max(1);
         self.kswapd_large = self.kswapd_large.saturating_sub(some);
         outcome.kswapd_ns += STEP_NS;
-        let balanced = self.zones.iter().any(|zone| zone.free > zone.high + zone.reserve);
+        let balanced = self.zones.first().is_some_and(|zone| zone.free > zone.high + zone.reserve);
         if balanced && self.kswapd_large == 0 || some == 0 {
             self.kswapd_awake = false;
             self.kswapd_large = 0;
@@ -242,6 +247,7 @@ impl Memory {
             free_blocks[HUGE_ORDER] = zone.free_large / LARGE_PAGES;
             free_blocks[0] = zone.free - free_blocks[HUGE_ORDER] * LARGE_PAGES;
             Zone {
+                managed_pages: zone.managed,
                 free_pages: zone.free,
                 min_pages: zone.min,
                 low_pages: zone.low,
