@@ -29,6 +29,8 @@ pub struct Notice {
     /// A signal was sent, and nothing was fetched since.
     announced: bool,
     handling_since_ns: Option<u64>,
+    /// The process has fetched a part of what waits, and will come for the rest.
+    partly_taken: bool,
     overdue_said: bool,
     reported: BTreeMap<u64, Reported>,
 }
@@ -48,13 +50,18 @@ impl Notice {
             waiting: Vec::new(),
             announced: false,
             handling_since_ns: None,
+            partly_taken: false,
             overdue_said: false,
             reported: BTreeMap::new(),
         }
     }
 
-    /// Takes the active pages of a pass (by address), which replace those of the last. Returns how many the process has to be told of.
+    /// Takes the active pages of a pass (by address), which replace those of the last, unless these are just being fetched. Returns how many
+    /// the process has to be told of.
     pub fn offer(&mut self, pages: &[Page], now_ns: u64) -> Option<u64> {
+        if self.partly_taken {
+            return None;
+        }
         self.reported.retain(|_, reported| now_ns.saturating_sub(reported.at_ns) < QUIET_NS);
         self.waiting.clear();
         for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
@@ -89,22 +96,24 @@ impl Notice {
             }
         }
         let taken: Vec<Page> = self.waiting.drain(..end).collect();
-        for range in taken.chunk_by(|a, b| range_of(a) == range_of(b)) {
-            let reported = self.reported.entry(range_of(&range[0])).or_insert(Reported { pages: 0, at_ns: now_ns });
-            // What was cut comes in several pieces.
-            *reported =
-                Reported { pages: if reported.at_ns == now_ns { reported.pages + range.len() } else { range.len() }, at_ns: now_ns };
+        if !taken.is_empty() {
+            let since = *self.handling_since_ns.get_or_insert(now_ns);
+            for range in taken.chunk_by(|a, b| range_of(a) == range_of(b)) {
+                let reported = self.reported.entry(range_of(&range[0])).or_insert(Reported { pages: 0, at_ns: now_ns });
+                // What was cut comes in several pieces.
+                let before = if reported.at_ns >= since { reported.pages } else { 0 };
+                *reported = Reported { pages: before + range.len(), at_ns: now_ns };
+            }
         }
         self.announced = false;
-        if !taken.is_empty() && self.handling_since_ns.is_none() {
-            self.handling_since_ns = Some(now_ns);
-        }
+        self.partly_taken = self.handling_since_ns.is_some() && !self.waiting.is_empty();
         (taken, self.waiting.len())
     }
 
     /// The process has done what it wanted with what it fetched.
     pub fn handled(&mut self) {
         self.handling_since_ns = None;
+        self.partly_taken = false;
         self.overdue_said = false;
     }
 
@@ -182,6 +191,8 @@ mod tests {
         let all = [pages(1, 10), pages(2, 10), pages(3, 30)].concat();
         notice.offer(&all, 0);
         assert_eq!(notice.take(15, 0).0, pages(1, 10));
+        // A pass that is over meanwhile does not change what is being fetched.
+        assert_eq!(notice.offer(&all, 1), None);
         assert_eq!(notice.take(25, 0).0, pages(2, 10));
         // The third fits nowhere: it comes in pieces.
         assert_eq!(notice.take(25, 0), (all[20..45].to_vec(), 5));
