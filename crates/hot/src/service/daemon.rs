@@ -70,7 +70,7 @@ pub struct Daemon {
     open: Open,
     listener: OwnedFd,
     /// Held as long as the daemon lives; the file stays, since removing it would let two daemons hold "the" lock.
-    _lock: File,
+    lock: File,
     peers: BTreeMap<u64, Peer>,
     next_id: u64,
     shares: Shares,
@@ -125,7 +125,7 @@ impl Daemon {
         }
         let listener = bound(&path).map_err(failed)?;
         let shares = Shares::new(SHARE_STEP);
-        Ok(Daemon { options, open, listener, _lock: lock, peers: BTreeMap::new(), next_id: 0, shares, shares_at_ns: 0 })
+        Ok(Daemon { options, open, listener, lock, peers: BTreeMap::new(), next_id: 0, shares, shares_at_ns: 0 })
     }
 
     /// Where it listens.
@@ -418,6 +418,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.options.path);
+        // Not merely closed: a child that is just being started may hold a copy until it becomes another program.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
