@@ -153,8 +153,9 @@ fn a_program_is_told_that_the_daemon_went_and_finds_the_next() {
 #[test]
 fn a_program_that_becomes_another_is_left_alone() {
     let mut run = Run::start("exec");
-    run.make_active();
+    let first = run.ready();
     until("the daemon to let it go", || run.script.watches.load(Ordering::SeqCst) == 0);
+    run.script.pages.lock().unwrap().insert(run.child.id(), pages(first, 5));
     // Whatever it is now ends by itself, not by a signal.
     drop(run.child.stdin.take());
     let status = run.child.wait().unwrap();
