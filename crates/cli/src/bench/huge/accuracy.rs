@@ -14,6 +14,7 @@ use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
 use super::tracker::ranges_of;
+use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
 /// How long zipf is watched.
@@ -32,9 +33,9 @@ fn score(found: &BTreeSet<u32>, right: &BTreeSet<u32>) -> Score {
 }
 
 /// One window that is as long as a set takes: every hot page is touched in it, and no other.
-fn scattered(params: &Params) -> Result<Vec<Score>> {
+fn scattered(params: &Params, ballast: &Ballast) -> Result<Vec<Score>> {
     let load = Load::new(params.bytes, Pattern::Scattered, Pages::Small);
-    let mut loaded = Loaded::start(load)?;
+    let mut loaded = Loaded::start(load, ballast)?;
     let mut tracker = tracker::open(loaded.pid(), None)?;
     let layout = Layout::of(&maps::of(loaded.pid())?);
     let ranges = ranges_of(&loaded);
@@ -58,9 +59,9 @@ fn scattered(params: &Params) -> Result<Vec<Score>> {
 }
 
 /// The engine watches as it does by default, but for a fixed time; the tenth with the highest counts should be the tenth that is drawn most.
-fn zipf(params: &Params) -> Result<(Vec<Score>, f64)> {
+fn zipf(params: &Params, ballast: &Ballast) -> Result<(Vec<Score>, f64)> {
     let load = Load::new(params.bytes, Pattern::Zipf, Pages::Small);
-    let mut loaded = Loaded::start(load)?;
+    let mut loaded = Loaded::start(load, ballast)?;
     let pages = load.bytes / PAGE;
     let right: BTreeSet<u32> = load.by_rank()[..pages / 10].iter().copied().collect();
     loaded.go()?;
@@ -97,11 +98,11 @@ fn zipf(params: &Params) -> Result<(Vec<Score>, f64)> {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     progress.starts("accuracy, scattered third");
-    let third = scattered(params)?;
+    let third = scattered(params, ballast)?;
     progress.starts("accuracy, zipf");
-    let (zipf, window_ms) = zipf(params)?;
+    let (zipf, window_ms) = zipf(params, ballast)?;
     let of = |scores: &[Score], part: fn(&Score) -> f64| Spread::of(&scores.iter().map(part).collect::<Vec<_>>());
     let mut table = Table::new("Pages called hot").text("load").number("precision", "").number("recall", "");
     for (name, scores) in [("a scattered third", &third), ("zipf .99, the top tenth", &zipf)] {

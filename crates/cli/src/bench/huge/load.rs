@@ -15,6 +15,7 @@ use hiroma_kernel::workload::Region;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::ballast::Ballast;
 use crate::bench::children::this_program;
 use crate::bench::content::Random;
 
@@ -261,8 +262,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Starts it, and waits until its memory is filled.
-    pub fn start(load: Load) -> Result<Loaded> {
+    /// Takes free memory back from the hypervisor first, so that the process does not pay for that; starts it, and waits until its memory is
+    /// filled.
+    pub fn start(load: Load, ballast: &Ballast) -> Result<Loaded> {
+        ballast.load()?;
         let mut command = Command::new(this_program()?);
         command.args(["bench", "huge-load"]).arg(serde_json::to_string(&load)?).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("starting a load")?;

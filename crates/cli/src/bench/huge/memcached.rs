@@ -23,6 +23,7 @@ use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 use tempfile::TempDir;
 
 use super::Params;
+use crate::bench::ballast::Ballast;
 use crate::bench::children::{Running, this_program};
 use crate::bench::progress::Progress;
 use crate::bench::undo::{Guard, Undo};
@@ -124,7 +125,7 @@ fn set_thp(setting: &str) -> Result<Guard> {
 }
 
 /// Starts and fills all three, each under its own setting.
-fn start_all(program: &Path, dir: &Path, store: Store, progress: &Progress) -> Result<(Vec<Server>, Running)> {
+fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progress: &Progress) -> Result<(Vec<Server>, Running)> {
     let mut command = Command::new(this_program()?);
     command.args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"]).arg(dir.join("hot")).stdout(Stdio::null());
     let daemon = Running::start(&mut command)?;
@@ -132,6 +133,7 @@ fn start_all(program: &Path, dir: &Path, store: Store, progress: &Progress) -> R
     let mut servers = Vec::new();
     for (arm, name) in ARMS.iter().enumerate() {
         progress.starts(&format!("memcached: filling ({name})"));
+        ballast.load()?;
         let _setting = set_thp(if arm == ALWAYS { "always" } else { "madvise" })?;
         servers.push(Server::start(program, dir, arm, store)?);
     }
@@ -155,7 +157,7 @@ fn settle(ours: &Server, store: Store) -> Result<f64> {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     let Some(program) = program() else {
         let text =
             format!("Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}.");
@@ -164,7 +166,7 @@ pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<
     };
     let store = Store { items: if params.quick { 100_000 } else { 800_000 }, value_bytes: 512 };
     let dir = TempDir::new()?;
-    let (servers, _daemon) = start_all(&program, dir.path(), store, progress)?;
+    let (servers, _daemon) = start_all(&program, dir.path(), store, ballast, progress)?;
     progress.starts("memcached: finding what is hot");
     let settled_s = settle(&servers[OURS], store)?;
     let rounds = params.repetitions.max(7);

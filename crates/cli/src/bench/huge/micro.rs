@@ -10,6 +10,7 @@ use hiroma_units::{Bytes, EXTENT, PAGES_PER_EXTENT};
 
 use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
+use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
 /// Sets of one measurement, as in the paper.
@@ -28,8 +29,12 @@ struct Outcome {
     /// Seconds until 95 % of the hot ranges were huge.
     huge_seconds: Option<f64>,
     settled_seconds: f64,
+    /// Why the engine went no further.
+    end: String,
     collapses: u64,
     collapse_ms: f64,
+    /// Hot ranges that were huge in the end, and all.
+    huge_ranges: [usize; 2],
     /// Share of the hot ranges that are huge, over time.
     progress: Vec<Point>,
 }
@@ -56,8 +61,8 @@ fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
         if huge * 100 >= hot.len() * 95 && outcome.huge_seconds.is_none() {
             outcome.huge_seconds = Some(seconds);
         }
-        if step.state != State::Tracking || began.elapsed() > PATIENCE {
-            outcome.settled_seconds = seconds;
+        if let Some(end) = end_of(&step.state, began.elapsed()) {
+            (outcome.settled_seconds, outcome.end, outcome.huge_ranges) = (seconds, end, [huge, hot.len()]);
             break;
         }
         std::thread::sleep(Duration::from_nanos(step.next_ns.saturating_sub(now())));
@@ -68,8 +73,19 @@ fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn measure(params: &Params, pattern: Pattern) -> Result<Outcome> {
-    let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages));
+/// Why the engine goes no further; none while it does.
+fn end_of(state: &State, elapsed: Duration) -> Option<String> {
+    match state {
+        State::Tracking if elapsed <= PATIENCE => None,
+        State::Tracking => Some(format!("cut off after {} s", PATIENCE.as_secs())),
+        State::Settled => Some("nothing more to do".to_owned()),
+        State::Stopped(why) => Some(format!("stopped by itself: {why}")),
+        State::Gone => Some("the process ended".to_owned()),
+    }
+}
+
+fn measure(params: &Params, ballast: &Ballast, pattern: Pattern) -> Result<Outcome> {
+    let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages), ballast);
     // All three live at the same time, and have their turns of some tenths of a second.
     let mut arms = [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Default)?];
     let mut outcome = Outcome {
@@ -78,10 +94,14 @@ fn measure(params: &Params, pattern: Pattern) -> Result<Outcome> {
         resident: [0; 3],
         huge_seconds: None,
         settled_seconds: 0.0,
+        end: String::new(),
         collapses: 0,
         collapse_ms: 0.0,
+        huge_ranges: [0; 2],
         progress: Vec::new(),
     };
+    // What collapsing takes should be backed too.
+    ballast.load()?;
     manage(&mut arms[2], &mut outcome)?;
     for arm in &mut arms {
         arm.run(2)?;
@@ -108,7 +128,7 @@ fn growth(outcome: &Outcome, arm: usize) -> f64 {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Throughput and memory")
         .text("access")
         .text("pages")
@@ -125,7 +145,7 @@ pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<
     };
     for (name, pattern) in [("sequential", Pattern::Sequential), ("random", Pattern::Random), ("skewed", Pattern::Skewed)] {
         progress.starts(&format!("micro, {name}"));
-        let outcome = measure(params, pattern)?;
+        let outcome = measure(params, ballast, pattern)?;
         for (arm, label) in ARMS.iter().enumerate() {
             let text = |values: &[f64]| Spread::of(values).map_or("–".to_owned(), Spread::to_text);
             let ratio = Spread::of_ratio(&outcome.cpu[arm], &outcome.cpu[1]).map_or("–".to_owned(), Spread::to_text);
@@ -140,9 +160,10 @@ pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<
             ]);
         }
         over_time.series.push(Series::new(name, outcome.progress.clone()));
+        let [huge, hot] = outcome.huge_ranges;
         table.note(format!(
-            "{name}: {} ranges collapsed in {:.0} ms together, settled after {:.2} s",
-            outcome.collapses, outcome.collapse_ms, outcome.settled_seconds
+            "{name}: {huge} of {hot} hot ranges huge; {} collapses in {:.0} ms together; over after {:.2} s: {}",
+            outcome.collapses, outcome.collapse_ms, outcome.settled_seconds, outcome.end
         ));
         measures(name, pattern, &outcome, report);
     }
@@ -176,7 +197,11 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
         Pattern::Skewed => grown.paper("+0.031 % (THP +147 %)").must(0.5).aim(0.03),
         _ => grown.paper("+0.002 % (THP +0.017 %)"),
     };
-    report.measures.extend([speed, wall, gain, grown]);
+    let [huge, hot] = outcome.huge_ranges;
+    let reached = Measure::new(format!("{name}_hot_huge_percent"), format!("Hot ranges that are huge, {name}"), "%", Better::Higher)
+        .spread(Spread::of(&[100.0 * huge as f64 / hot.max(1) as f64]))
+        .note(outcome.end.clone());
+    report.measures.extend([speed, wall, gain, grown, reached]);
     if skewed {
         let (seconds, bound) = match outcome.huge_seconds {
             Some(seconds) => (seconds, None),

@@ -64,7 +64,7 @@ impl Params {
 
 struct Experiment {
     name: &'static str,
-    run: fn(&Params, &Progress, &mut Report) -> Result<()>,
+    run: fn(&Params, &Ballast, &Progress, &mut Report) -> Result<()>,
 }
 
 const EXPERIMENTS: [Experiment; 5] = [
@@ -97,11 +97,11 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let mut progress = Progress::new(chosen.len() as f64);
     progress.starts("touching memory once");
     let wanted = params.sizes.iter().max().copied().unwrap_or(params.bytes).max(4 * params.bytes);
-    let _ballast = Ballast::new(Bytes(wanted as u64 + (1 << 30)))?;
+    let ballast = Ballast::new(Bytes(wanted as u64 + (1 << 30)))?;
     for experiment in chosen {
         progress.starts(experiment.name);
         let before = report.sections.len();
-        (experiment.run)(&params, &progress, &mut report).with_context(|| format!("experiment {}", experiment.name))?;
+        (experiment.run)(&params, &ballast, &progress, &mut report).with_context(|| format!("experiment {}", experiment.name))?;
         for section in &report.sections[before..] {
             progress.print(&format!("\n{}", section.to_text()));
         }

@@ -10,6 +10,7 @@ use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 
 use super::Params;
 use super::load::{Done, Load, Loaded, Pages, Pattern};
+use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
 /// Length of one half of a pair.
@@ -45,8 +46,8 @@ fn half(loaded: &mut Loaded, tracked: bool) -> Result<Done> {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
-    let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small))?;
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+    let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small), ballast)?;
     loaded.run(4)?;
     let (mut cpu, mut wall) = (Vec::new(), Vec::new());
     for pair in 0..params.repetitions {

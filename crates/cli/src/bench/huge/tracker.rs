@@ -12,6 +12,7 @@ use hiroma_units::{Bytes, EXTENT};
 
 use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
+use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
 /// Milliseconds of processor time.
@@ -41,8 +42,8 @@ fn ms(since: u64) -> f64 {
     (thread_ns() - since) as f64 / 1e6
 }
 
-fn measure(params: &Params, bytes: usize, pages: Pages) -> Result<Times> {
-    let mut loaded = Loaded::start(Load::new(bytes, Pattern::Random, pages))?;
+fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Result<Times> {
+    let mut loaded = Loaded::start(Load::new(bytes, Pattern::Random, pages), ballast)?;
     let mut tracker = tracker::open(loaded.pid(), None)?;
     let layout = Layout::of(&maps::of(loaded.pid())?);
     let ranges = ranges_of(&loaded);
@@ -79,7 +80,7 @@ fn measure(params: &Params, bytes: usize, pages: Pages) -> Result<Times> {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Processor time of a round (median)")
         .text("memory")
         .number("clear", "ms")
@@ -97,7 +98,7 @@ pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<
     let (mut all, mut only_scan) = (Vec::new(), Vec::new());
     for &bytes in params.sizes {
         progress.starts(&format!("tracker, {} of small pages", Bytes(bytes as u64)));
-        let times = measure(params, bytes, Pages::Small)?;
+        let times = measure(params, ballast, bytes, Pages::Small)?;
         let gib = bytes as f64 / (1u64 << 30) as f64;
         let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
         let row = [&times.clear, &times.part, &times.scan, &times.count].map(|times| format!("{:.3}", median(times)));
@@ -129,7 +130,7 @@ pub fn run(params: &Params, progress: &Progress, report: &mut Report) -> Result<
         }
     }
     progress.starts("tracker, huge pages");
-    let huge = measure(params, params.bytes, Pages::Huge)?;
+    let huge = measure(params, ballast, params.bytes, Pages::Huge)?;
     let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
     let row = [&huge.clear, &huge.part, &huge.scan, &huge.count].map(|times| format!("{:.3}", median(times)));
     table.row(std::iter::once(format!("{}, huge pages", Bytes(params.bytes as u64))).chain(row));
