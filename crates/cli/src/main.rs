@@ -4,6 +4,7 @@ mod bench;
 mod ctl;
 mod demo;
 mod doctor;
+mod files;
 mod hot;
 mod man;
 mod memory;

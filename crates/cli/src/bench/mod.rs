@@ -16,6 +16,9 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hiroma_report::Report;
+
+use crate::files::Files;
 
 /// Runs experiments on this machine and reports them beside the papers' figures.
 #[derive(clap::Args)]
@@ -52,4 +55,12 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::HugeLoad { job } => huge::load::main(&job),
         What::Workload { job } => workload::main(&job),
     }
+}
+
+/// Prints the summary of a report and writes it to the files that were asked for.
+fn deliver(mut report: Report, files: &Files) -> anyhow::Result<()> {
+    report.command = std::env::args().collect::<Vec<_>>().join(" ");
+    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
+    let json = report.to_json();
+    files.write(|| json, || report)
 }

@@ -1,16 +1,14 @@
 //! What the subcommands share: options, exit codes, files.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result};
 use hiroma_report::{Report, Section};
 use hiroma_sim::RunError;
-use hiroma_simlab::atomic::{check_writable, write_atomically};
 use hiroma_simlab::jobs::Stop;
 use hiroma_simlab::lab::LabError;
 use hiroma_simlab::single::seeds_from;
 
 use crate::bench::machine;
+pub use crate::files::{Files, check, write};
 use crate::{Failure, refuse};
 
 /// Exit codes of runs that failed; refusals are the command's own.
@@ -37,17 +35,6 @@ pub struct Jobs {
     jobs: Option<u16>,
 }
 
-/// Where results go besides the terminal.
-#[derive(clap::Args)]
-pub struct Files {
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write everything, with plots, as one HTML page
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-}
-
 impl Runs {
     /// `count` seeds from the first on.
     pub fn seeds(&self, count: u32) -> Vec<u64> {
@@ -60,34 +47,6 @@ impl Jobs {
     pub fn threads(&self) -> usize {
         self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
-}
-
-impl Files {
-    /// Refuses files that cannot be written, before anything is run.
-    pub fn check(&self) -> Result<()> {
-        [&self.json, &self.html].into_iter().flatten().try_for_each(|path| check(path))
-    }
-
-    /// Writes what was asked for.
-    pub fn write(&self, json: impl FnOnce() -> String, html: impl FnOnce() -> Report) -> Result<()> {
-        if let Some(path) = &self.json {
-            write(path, &json())?;
-        }
-        if let Some(path) = &self.html {
-            write(path, &html().to_html())?;
-        }
-        Ok(())
-    }
-}
-
-/// Refuses a file that cannot be written.
-pub fn check(path: &Path) -> Result<()> {
-    check_writable(path).map_err(|error| refuse(format!("{}: {error}: choose another place", path.display())))
-}
-
-/// Writes a file whole or not at all.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    write_atomically(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))
 }
 
 /// A report of this machine and this command with these sections.

@@ -13,11 +13,10 @@ mod sort;
 mod sort_blocks;
 mod stride;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use hiroma_report::Report;
 
 use self::params::Params;
@@ -27,6 +26,7 @@ use self::runner::Runner;
 use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{machine, peers, undo};
+use crate::files::Files;
 
 /// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram swap and a swap file.
 ///
@@ -34,12 +34,8 @@ use super::{machine, peers, undo};
 /// are made for it are removed afterwards, also after Ctrl-C. It keeps the machine busy: 15 minutes, or 3 with --quick.
 #[derive(clap::Args)]
 pub struct FarArgs {
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write everything, with plots, as one HTML page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// Smaller sizes and fewer variants
     #[arg(long)]
     quick: bool,
@@ -78,10 +74,7 @@ const EXPERIMENTS: [Experiment; 9] = [
 /// Does it.
 pub fn run(args: &FarArgs) -> Result<ExitCode> {
     let chosen = choose(&args.only)?;
-    for path in [&args.json, &args.html].into_iter().flatten() {
-        // Better known now than in a quarter of an hour.
-        std::fs::write(path, "").with_context(|| format!("writing {}: choose another place", path.display()))?;
-    }
+    args.files.check()?;
     let leftovers = undo::undo_leftovers();
     if leftovers > 0 {
         eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
@@ -93,21 +86,13 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let outcome = measure(&params, &chosen, &interrupt);
     undo::undo_all();
-    let mut report = match outcome {
-        Ok(report) => report,
+    match outcome {
+        Ok(report) => super::deliver(report, &args.files)?,
         Err(Failed::Interrupted) => {
             eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
             return Ok(ExitCode::from(130));
         }
         Err(failed) => return Err(failed.into()),
-    };
-    report.command = std::env::args().collect::<Vec<_>>().join(" ");
-    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.to_json()).with_context(|| format!("writing {}", path.display()))?;
-    }
-    if let Some(path) = &args.html {
-        std::fs::write(path, report.to_html()).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

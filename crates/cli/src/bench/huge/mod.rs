@@ -7,7 +7,6 @@ mod micro;
 mod slowdown;
 mod tracker;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -17,6 +16,7 @@ use hiroma_units::Bytes;
 use super::ballast::Ballast;
 use super::machine;
 use super::progress::Progress;
+use crate::files::Files;
 
 /// Runs the experiments of the paper on huge pages guided by the application, on this machine.
 ///
@@ -25,12 +25,8 @@ use super::progress::Progress;
 /// quarter of that.
 #[derive(clap::Args)]
 pub struct HugeArgs {
-    /// Write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write everything, with plots, as one HTML page
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// Smaller sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
@@ -78,14 +74,10 @@ const EXPERIMENTS: [Experiment; 5] = [
 /// Does it.
 pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let chosen = choose(&args.only)?;
-    for path in [&args.json, &args.html].into_iter().flatten() {
-        // Better known now than afterwards.
-        std::fs::write(path, "").with_context(|| format!("writing {}: choose another place", path.display()))?;
-    }
+    args.files.check()?;
     let params = Params::new(args.quick);
     let mut report = Report {
         title: "Huge pages on this machine".into(),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
         machine: machine::look(),
         made_at: machine::now(),
         preamble: vec![format!(
@@ -115,13 +107,7 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
                 format!("quick: smaller than what the goal is for{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
         }
     }
-    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
-    if let Some(path) = &args.json {
-        std::fs::write(path, report.to_json()).with_context(|| format!("writing {}", path.display()))?;
-    }
-    if let Some(path) = &args.html {
-        std::fs::write(path, report.to_html()).with_context(|| format!("writing {}", path.display()))?;
-    }
+    super::deliver(report, &args.files)?;
     Ok(ExitCode::SUCCESS)
 }
 
