@@ -4,90 +4,17 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::HIROMA;
+use common::hot::{Load, hot, possible, text};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const HUGE: u64 = 2 << 20;
-
-/// A process that touches some of its memory until it is dropped.
-struct Load {
-    child: Child,
-    base: u64,
-    bytes: u64,
-}
-
-impl Load {
-    fn start(mib: u64, pattern: &str, change: impl FnOnce(&mut Value)) -> Load {
-        let bytes = mib << 20;
-        let mut job = json!({"bytes": bytes, "pattern": pattern, "pages": "default"});
-        change(&mut job);
-        let mut command = Command::new(HIROMA);
-        command.args(["bench", "huge-load", &job.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap();
-        writeln!(child.stdin.as_mut().unwrap(), "loop").unwrap();
-        Load { child, base: ready["base"].as_u64().unwrap(), bytes }
-    }
-
-    fn pid(&self) -> String {
-        self.child.id().to_string()
-    }
-
-    /// Bytes of its memory that are in huge pages.
-    fn huge_bytes(&self) -> u64 {
-        let smaps = fs::read_to_string(format!("/proc/{}/smaps", self.child.id())).unwrap();
-        let mut inside = false;
-        let mut sum = 0;
-        for line in smaps.lines() {
-            let first = line.split_whitespace().next().unwrap_or_default();
-            if let Some((start, _)) = first.split_once('-').filter(|_| !first.ends_with(':')) {
-                let start = u64::from_str_radix(start, 16).unwrap();
-                inside = (self.base..self.base + self.bytes).contains(&start);
-            } else if inside && first == "AnonHugePages:" {
-                sum += line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10;
-            }
-        }
-        sum
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn hot(args: &[&str]) -> Output {
-    Command::new(HIROMA).arg("hot").args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether this machine lets us manage; else a line says why not.
-fn possible() -> bool {
-    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    if !thp.contains("[madvise]") {
-        println!("skipped: transparent huge pages are not set to madvise: {}", thp.trim());
-        return false;
-    }
-    let load = Load::start(4, "sequential", |_| {});
-    let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--backend", "bpf", "--json"]);
-    if !output.status.success() {
-        println!("skipped: {}", text(&output.stderr));
-    }
-    output.status.success()
-}
 
 /// Counts of pages by address, from `hot show`.
 fn counts(load: &Load, extra: &[&str]) -> BTreeMap<u64, u64> {

@@ -61,24 +61,43 @@ pub fn thp_setting() -> Option<String> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen.to_owned())
 }
 
-/// Tries on memory of our own whether the kernel collapses on request (`MADV_COLLAPSE`, Linux 6.1). The reason if it does not.
+/// Variable in which tests say what this machine is to be like, with commas between: `thp-never`, `no-collapse`.
+const PRETEND: &str = "HIROMA_HOT_PRETEND";
+
+fn pretended(what: &str) -> bool {
+    std::env::var(PRETEND).is_ok_and(|list| list.split(',').any(|item| item == what))
+}
+
+/// Why the machine makes no huge pages on request (`MADV_COLLAPSE`, Linux 6.1), tried on memory of our own; none if it does. The kernel
+/// would collapse with transparent huge pages set to `never` too (Linux 6.18), but who set that does not want it.
 pub fn collapse_refused() -> Option<String> {
-    let attempt = || -> io::Result<()> {
-        let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
-        hiroma_kernel::vm::zero(memory.base(), PAGE);
-        let ourselves = Target::open(std::process::id())?;
-        ourselves.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse).map(drop)
+    let setting = if pretended("thp-never") { Some("never".to_owned()) } else { thp_setting() };
+    let attempt = || match pretended("no-collapse") {
+        true => Err(rustix::io::Errno::INVAL.into()),
+        false => collapse_own(),
     };
+    refusal(setting.as_deref(), attempt)
+}
+
+fn collapse_own() -> io::Result<()> {
+    let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
+    hiroma_kernel::vm::zero(memory.base(), PAGE);
+    let ourselves = Target::open(std::process::id())?;
+    ourselves.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse).map(drop)
+}
+
+fn refusal(setting: Option<&str>, attempt: impl FnOnce() -> io::Result<()>) -> Option<String> {
+    match setting {
+        None => return Some("this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)".to_owned()),
+        Some("never") => {
+            let mended = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
+            return Some(format!("transparent huge pages are switched off on this machine: {mended}"));
+        }
+        Some(_) => {}
+    }
     let error = attempt().err()?;
-    let setting = thp_setting();
-    Some(match (error.raw_os_error(), setting.as_deref()) {
-        (_, None) => "this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)".to_owned(),
-        (_, Some("never")) => {
-            "transparent huge pages are switched off: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled".to_owned()
-        }
-        (Some(errno), _) if errno == rustix::io::Errno::INVAL.raw_os_error() => {
-            "this kernel cannot collapse on request: Linux 6.1 or newer is needed (MADV_COLLAPSE)".to_owned()
-        }
+    Some(match rustix::io::Errno::from_io_error(&error) {
+        Some(rustix::io::Errno::INVAL) => "this kernel cannot collapse on request: Linux 6.1 or newer is needed (MADV_COLLAPSE)".to_owned(),
         _ => format!("collapsing memory of our own failed: {error}"),
     })
 }
@@ -97,5 +116,16 @@ mod tests {
     #[test]
     fn this_process_has_memory() {
         assert!(resident_bytes(std::process::id()).unwrap() > 0);
+    }
+
+    #[test]
+    fn each_reason_not_to_collapse_is_told_apart() {
+        use rustix::io::Errno;
+        let with = |setting, result: Result<(), Errno>| refusal(setting, || result.map_err(io::Error::from));
+        assert_eq!(with(Some("madvise"), Ok(())), None);
+        assert!(with(Some("never"), Ok(())).unwrap().contains("echo madvise"));
+        assert!(with(None, Ok(())).unwrap().contains("CONFIG_TRANSPARENT_HUGEPAGE"));
+        assert!(with(Some("always"), Err(Errno::INVAL)).unwrap().contains("Linux 6.1 or newer"));
+        assert!(with(Some("always"), Err(Errno::NOMEM)).unwrap().contains("memory of our own"));
     }
 }

@@ -1,14 +1,15 @@
 //! The engine on a real process: this one, with a thread that touches some of its memory over and over.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hiroma_hot::{Backend, Engine, HotError, LedgerDir, Options, State};
 use hiroma_kernel::vm::{Access, Reservation, touch};
-use hiroma_policy::huge::Settings;
+use hiroma_policy::huge::{Settings, Window};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -19,6 +20,8 @@ const HOT: usize = 4;
 struct Load {
     memory: Arc<Reservation>,
     stop: Arc<AtomicBool>,
+    /// The first range that is kept hot.
+    first_hot: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,21 +29,22 @@ impl Load {
     /// `pages` of every range are there; all of those of the first [`HOT`] ranges are kept hot.
     fn start(pages: usize) -> Load {
         let memory = Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
-        let each = move |memory: &Reservation, ranges: usize| {
-            for range in 0..ranges {
+        let each = move |memory: &Reservation, ranges: Range<usize>| {
+            for range in ranges {
                 touch(memory.base() + range * EXTENT, pages * PAGE);
             }
         };
-        each(&memory, RANGES);
+        each(&memory, 0..RANGES);
         let stop = Arc::new(AtomicBool::new(false));
-        let (shared, stopped) = (memory.clone(), stop.clone());
+        let first_hot = Arc::new(AtomicUsize::new(0));
+        let (shared, stopped, first) = (memory.clone(), stop.clone(), first_hot.clone());
         let thread = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                each(&shared, HOT);
+                each(&shared, first.load(Ordering::Relaxed)..HOT);
                 thread::yield_now();
             }
         });
-        Load { memory, stop, thread: Some(thread) }
+        Load { memory, stop, first_hot, thread: Some(thread) }
     }
 
     fn range(&self, index: usize) -> u64 {
@@ -67,7 +71,7 @@ fn engine(options: Options) -> Option<Engine> {
         println!("skipped: with transparent huge pages set to always everything is huge from the start");
         return None;
     }
-    match Engine::new(std::process::id(), options, 0) {
+    match Engine::new(std::process::id(), options, now_ns()) {
         Ok(engine) => Some(engine),
         Err(error @ (HotError::NoBackend { .. } | HotError::NoHugePages { .. } | HotError::NotPermitted { .. })) => {
             println!("skipped: {error}");
@@ -77,14 +81,19 @@ fn engine(options: Options) -> Option<Engine> {
     }
 }
 
+/// The clock of all engines here.
+fn now_ns() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
 /// Steps until `done` says so.
 fn run(engine: &mut Engine, mut done: impl FnMut(&Engine) -> bool) {
     let began = Instant::now();
     while !done(engine) {
         assert!(began.elapsed() < LIMIT, "not within {LIMIT:?}: {:?}", engine.ledger().totals());
-        let now = began.elapsed().as_nanos() as u64;
-        let step = engine.step(now).unwrap();
-        let wait = step.next_ns.saturating_sub(began.elapsed().as_nanos() as u64);
+        let step = engine.step(now_ns()).unwrap();
+        let wait = step.next_ns.saturating_sub(now_ns());
         thread::sleep(Duration::from_nanos(wait.min(20_000_000)));
     }
 }
@@ -100,6 +109,7 @@ fn a_process_is_managed() {
     sparse_ranges_are_left_for_regrouping();
     a_dry_run_changes_nothing();
     a_second_manager_is_refused();
+    after_a_sleep_what_went_cold_is_found_and_given_back();
 }
 
 fn hot_ranges_become_huge_and_cold_ones_do_not() {
@@ -148,6 +158,29 @@ fn a_second_manager_is_refused() {
     assert!(matches!(error, HotError::Managed { manager, .. } if manager == std::process::id()), "{error}");
     drop(first.finish(0, "asked to"));
     assert!(engine(options(Some(dir))).is_some());
+}
+
+fn after_a_sleep_what_went_cold_is_found_and_given_back() {
+    let load = Load::start(PAGES_PER_EXTENT);
+    // It sleeps only when nothing was to be done for a while.
+    let window = Window::fixed(20_000_000);
+    let waking = Options { recheck_ns: Some(1), recheck_ranges: 2, quiet_passes: 2, window, ..options(None) };
+    let Some(mut engine) = engine(waking) else { return };
+    let hot = |first: usize| (first..HOT).collect::<BTreeSet<usize>>();
+    // Every look after a sleep takes two ranges apart for a short time, so what is huge comes and goes.
+    run(&mut engine, |engine| huge(engine, &load) == hot(0));
+    run(&mut engine, |engine| engine.ledger().totals().checks >= HOT as u64);
+    run(&mut engine, |engine| huge(engine, &load) == hot(0));
+    load.first_hot.store(2, Ordering::Relaxed);
+    run(&mut engine, |engine| huge(engine, &load) == hot(2));
+    // It stays so while checks go on: what was seen before the change may have brought one back for a moment.
+    let checks = engine.ledger().totals().checks;
+    let mut cold_since = None;
+    run(&mut engine, |engine| {
+        let cold = huge(engine, &load).is_subset(&hot(2));
+        cold_since = if cold { cold_since.or(Some(engine.passes())) } else { None };
+        engine.ledger().totals().checks >= checks + 2 && cold_since.is_some_and(|since| engine.passes() >= since + 8)
+    });
 }
 
 #[test]

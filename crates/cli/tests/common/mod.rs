@@ -1,6 +1,8 @@
 //! What the tests of the command share: the command itself, the library, small programs compiled on the spot.
 #![allow(dead_code)]
 
+pub mod hot;
+
 use std::env;
 use std::ffi::OsStr;
 use std::fs;

@@ -5,10 +5,12 @@
 //! | [`target`] | a process: identity that survives reuse of its number, advice on its memory |
 //! | [`child`] | a child that shares everything, and what it inherits |
 //! | [`maps`] | `/proc/PID/maps` |
+//! | [`lockdown`] | whether the kernel keeps BPF from reading |
 //! | [`walk`] | its page tables, through BPF |
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
 
 pub mod child;
+pub mod lockdown;
 pub mod maps;
 pub mod pagemap;
 pub mod target;

@@ -17,6 +17,7 @@ use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use super::lockdown;
 use super::pagemap::PageBits;
 
 /// Pages copied in one run of the program.
@@ -126,11 +127,12 @@ fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
     // To a user without the rights the kernel answers EPERM, to a program that it does not like EACCES; libbpf-rs takes both for one.
     let kind = if rustix::process::geteuid().is_root() { io::ErrorKind::Unsupported } else { io::ErrorKind::PermissionDenied };
     let hint = match (error.kind(), kind) {
-        (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)",
-        (libbpf_rs::ErrorKind::PermissionDenied, _) => {
-            ": this root has not all rights, or the kernel is locked down (/sys/kernel/security/lockdown: confidentiality), or it refuses the program"
-        }
-        _ => "",
+        (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
+        (libbpf_rs::ErrorKind::PermissionDenied, _) => match lockdown::reason() {
+            Some(reason) => format!(": {reason}"),
+            None => ": this root has not all rights, or the kernel is locked down, or it refuses the program".to_owned(),
+        },
+        _ => String::new(),
     };
     io::Error::new(kind, format!("{doing}: {error:#}{hint}"))
 }
