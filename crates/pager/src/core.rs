@@ -338,7 +338,7 @@ impl Core {
             + self.frames.metadata_bytes()
             + self.replacement.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
-            + (self.probation.capacity() + self.clean.capacity()) * size_of::<(BlockId, u32)>()
+            + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity()) * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
     }

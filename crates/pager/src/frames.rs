@@ -10,17 +10,29 @@ use hiroma_kernel::uffd::{Uffd, Watch};
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
-/// One frame.
+/// One frame, in four bytes because there is one for each staged block: its number in its pool, and in the low bits its order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Frame {
-    order: u8,
-    index: u32,
-}
+pub struct Frame(u32);
+
+const ORDER_BITS: u32 = 4;
+const _: () = assert!(SMALL_AREA / PAGE < 1 << (32 - ORDER_BITS));
 
 impl Frame {
+    fn new(order: u8, index: u32) -> Frame {
+        Frame(index << ORDER_BITS | u32::from(order))
+    }
+
+    fn order(self) -> u8 {
+        (self.0 & ((1 << ORDER_BITS) - 1)) as u8
+    }
+
+    fn index(self) -> u32 {
+        self.0 >> ORDER_BITS
+    }
+
     /// Length in bytes.
     pub fn bytes(self) -> usize {
-        PAGE << self.order
+        PAGE << self.order()
     }
 }
 
@@ -76,7 +88,7 @@ impl Frames {
 
     /// Address of a frame.
     pub fn addr(&self, frame: Frame) -> usize {
-        self.pool(frame.order).area.base() + ((frame.index as usize * PAGE) << frame.order)
+        self.pool(frame.order()).area.base() + ((frame.index() as usize * PAGE) << frame.order())
     }
 
     /// Memory behind frames.
@@ -101,7 +113,7 @@ impl Frames {
             }
             None => return None,
         };
-        Some(Frame { order, index })
+        Some(Frame::new(order, index))
     }
 
     /// A frame with memory and nothing of interest in it. The flag: it is all zero.
@@ -114,22 +126,22 @@ impl Frames {
         } else {
             (pool.zeroed.pop()?, true)
         };
-        Some((Frame { order, index }, zero))
+        Some((Frame::new(order, index), zero))
     }
 
     /// Gives a frame back whose memory stays.
     pub fn put_full(&mut self, frame: Frame) {
-        self.pool_mut(frame.order).full.push(frame.index);
+        self.pool_mut(frame.order()).full.push(frame.index());
     }
 
     /// The same, where the memory is all zero.
     pub fn put_zeroed(&mut self, frame: Frame) {
-        self.pool_mut(frame.order).zeroed.push(frame.index);
+        self.pool_mut(frame.order()).zeroed.push(frame.index());
     }
 
     /// Gives a frame back whose memory is gone.
     pub fn put_empty(&mut self, frame: Frame) {
-        self.pool_mut(frame.order).empty.push(frame.index);
+        self.pool_mut(frame.order()).empty.push(frame.index());
     }
 
     /// How many whole-extent frames are all zero.
@@ -189,7 +201,7 @@ impl Pool {
 impl Frames {
     /// Gives the memory of a frame back to the kernel, and the frame to those without.
     pub fn discard(&mut self, addr: usize, frame: Frame) {
-        let _ = self.pool(frame.order).area.advise(addr, frame.bytes(), Advise::Drop);
+        let _ = self.pool(frame.order()).area.advise(addr, frame.bytes(), Advise::Drop);
         self.lost(frame);
         self.put_empty(frame);
     }
@@ -197,6 +209,6 @@ impl Frames {
     /// Makes sure that a frame without memory really has none (after a move that was undone).
     pub fn scrub(&mut self, frame: Frame) {
         let addr = self.addr(frame);
-        let _ = self.pool(frame.order).area.advise(addr, frame.bytes(), Advise::Drop);
+        let _ = self.pool(frame.order()).area.advise(addr, frame.bytes(), Advise::Drop);
     }
 }

@@ -145,37 +145,49 @@ impl Replacement for Lru {
 
 /// How often blocks were rescued, and how many laps they have left: two bits each.
 ///
-/// A table of fixed size without chains: a block that falls on another's slot replaces it, and the other is treated as never
-/// rescued, which costs it a second chance and no more. A block keeps its slot while it is staged, where it has no entry in a queue.
+/// A table without chains: a block that falls on another's slot replaces it, and the other is treated as never rescued, which costs
+/// it a second chance and no more. A block keeps its slot while it is staged, where it has no entry in a queue.
 struct Heat {
     slots: Box<[u16]>,
+    /// Slots in use.
+    used: usize,
 }
 
-const HEAT_BITS: u32 = 15;
+const HEAT_BITS_MIN: u32 = 10;
+const HEAT_BITS_MAX: u32 = 17;
 const MOST_RESCUES: u16 = 3;
 
 impl Heat {
     fn new() -> Self {
-        Heat { slots: vec![0; 1 << HEAT_BITS].into_boxed_slice() }
+        Heat { slots: vec![0; 1 << HEAT_BITS_MIN].into_boxed_slice(), used: 0 }
     }
 
     /// The slot of `block`, and the tag that says whether it is the block's.
-    fn place(block: BlockId) -> (usize, u16) {
+    fn place(&self, block: BlockId) -> (usize, u16) {
         let key = block.page() << 4 | u64::from(block.order());
-        let hash = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        ((hash >> (64 - HEAT_BITS)) as usize, (hash >> (48 - HEAT_BITS)) as u16 & 0xfff0)
+        let half = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Twice: blocks lie at even distances, which one multiplication alone would leave in clusters.
+        let hash = (half ^ half >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let slot = hash >> (64 - self.slots.len().trailing_zeros());
+        (slot as usize, (hash >> (48 - HEAT_BITS_MAX)) as u16 & 0xfff0)
     }
 
     /// Rescues and laps of `block`.
     fn get(&self, block: BlockId) -> (u16, u16) {
-        let (slot, tag) = Heat::place(block);
+        let (slot, tag) = self.place(block);
         let value = self.slots[slot];
         if value & 0xfff0 == tag { (value >> 2 & 3, value & 3) } else { (0, 0) }
     }
 
     fn set(&mut self, block: BlockId, rescues: u16, laps: u16) {
-        let (slot, tag) = Heat::place(block);
-        self.slots[slot] = tag | rescues << 2 | laps;
+        let (slot, tag) = self.place(block);
+        let value = if (rescues, laps) == (0, 0) { 0 } else { tag | rescues << 2 | laps };
+        self.used = self.used + usize::from(value != 0) - usize::from(self.slots[slot] != 0);
+        self.slots[slot] = value;
+        // What a larger table would need to know of the old entries was not kept: they are forgotten, seven times at most.
+        if self.used > self.slots.len() / 2 && self.slots.len() < 1 << HEAT_BITS_MAX {
+            *self = Heat { slots: vec![0; 2 * self.slots.len()].into_boxed_slice(), used: 0 };
+        }
     }
 
     fn was_rescued(&self, block: BlockId) -> bool {
@@ -259,6 +271,21 @@ mod tests {
         (0..4).for_each(|_| lru.heat.rescued(block(1)));
         lru.admitted(block(1), Origin::Demand);
         assert!(!lru.heat.take_lap(block(1)) && !lru.heat.was_rescued(block(1)));
+    }
+
+    #[test]
+    fn the_table_of_rescues_grows_with_the_blocks_that_were_rescued() {
+        let mut heat = Heat::new();
+        for page in 0..100_000 {
+            heat.rescued(block(page));
+            if page % 1000 == 0 {
+                assert_eq!(heat.used, heat.slots.iter().filter(|&&slot| slot != 0).count());
+            }
+        }
+        assert_eq!(heat.slots.len(), 1 << HEAT_BITS_MAX);
+        assert!((99_000..100_000).filter(|&page| heat.was_rescued(block(page))).count() > 600);
+        (0..100_000).for_each(|page| heat.forget(block(page)));
+        assert_eq!(heat.used, 0, "what is forgotten leaves its slot");
     }
 
     #[test]
