@@ -69,7 +69,8 @@ pub fn set(settings: &mut Settings, key: &str, text: &str) -> Result<(), QuietEr
     settings.set(key, value).unwrap_or(Ok(())).map_err(QuietError::OutOfRange)
 }
 
-fn path(state: &Path) -> PathBuf {
+/// Where they lie.
+pub(crate) fn path(state: &Path) -> PathBuf {
     state.join("settings.json")
 }
 

@@ -70,6 +70,11 @@ fn large_folios_are_seen_although_there_is_memory_enough() {
         "{with:?}"
     );
     assert!(with.kswapd_wakes * 2 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
+    // Where memory is not in pieces from the beginning, they are seen while they come, before any lack.
+    let config = MachineConfig { loads: vec![stream(1000, true)], cold_bytes: 0, ..MachineConfig::measured() };
+    let without = run_machine(&config);
+    let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
+    assert!(with.kswapd_wakes * 20 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
 }
 
 #[test]
@@ -94,4 +99,15 @@ fn where_everything_is_in_use_the_daemon_stays_out_of_the_way() {
 fn the_same_machine_gives_the_same_outcome() {
     let loads = [stream(700, false), Load::MakeAndDrop { bytes_s: 300 * MIB, bytes: GIB }];
     assert_eq!(both(&loads), both(&loads));
+}
+
+#[test]
+fn a_machine_with_nothing_to_do_is_hardly_looked_at() {
+    for cold_bytes in [0, 8 * GIB, 14 * GIB] {
+        let config = MachineConfig { cold_bytes, daemon: Some(Settings::default()), ..MachineConfig::measured() };
+        let with = run_machine(&config);
+        // 600 times if it were at every poll.
+        assert!((30..=61).contains(&with.looks), "{with:?}");
+        assert_eq!(with.daemon_pages, 0);
+    }
 }

@@ -54,6 +54,16 @@ impl Counters {
         Counters(text.lines().filter_map(pair).collect())
     }
 
+    /// Of these names only.
+    pub fn parse_some(text: &str, names: &[&str]) -> Counters {
+        let pair = |line: &str| {
+            let (name, number) = line.split_once(' ')?;
+            let name = names.iter().find(|&&wanted| wanted == name)?;
+            Some(((*name).to_owned(), number.trim().parse().ok()?))
+        };
+        Counters(text.lines().filter_map(pair).collect())
+    }
+
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
@@ -117,7 +127,14 @@ pub fn add_buddyinfo(zones: &mut [ZoneInfo], text: &str) {
     }
 }
 
-fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + '_ {
+/// The nodes that have zones.
+pub(super) fn nodes_of(zones: &[ZoneInfo]) -> Vec<u32> {
+    let mut numbers: Vec<u32> = zones.iter().map(|zone| zone.node).collect();
+    numbers.dedup();
+    numbers
+}
+
+pub(super) fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + '_ {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -131,15 +148,13 @@ impl MemoryInfo {
         let mut zones = parse_zoneinfo(&text_of(root.join("proc/zoneinfo"))?);
         add_buddyinfo(&mut zones, &text_of(root.join("proc/buddyinfo"))?);
         let counters = Counters::parse(&text_of(root.join("proc/vmstat"))?);
-        let mut numbers: Vec<u32> = zones.iter().map(|zone| zone.node).collect();
-        numbers.dedup();
         let node = |node: u32| {
             let own = fs::read_to_string(node_dir(root, node).join("vmstat"));
             // A kernel without NUMA has no such directory, and one node.
             let counters = own.map_or_else(|_| counters.clone(), |text| Counters::parse(&text));
             NodeInfo { node, zones: zones.iter().filter(|zone| zone.node == node).cloned().collect(), counters }
         };
-        Ok(MemoryInfo { nodes: numbers.into_iter().map(node).collect(), counters })
+        Ok(MemoryInfo { nodes: nodes_of(&zones).into_iter().map(node).collect(), counters })
     }
 }
 

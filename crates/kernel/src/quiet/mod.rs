@@ -5,3 +5,4 @@
 pub mod affinity;
 pub mod memory;
 pub mod tasks;
+pub mod watch;

@@ -23,6 +23,8 @@ const REMEMBERED_NS: u64 = 60 * SECOND_NS;
 const COMPACT_NS_MIN: u64 = 10 * SECOND_NS;
 /// So many times more than wanted is free without large blocks: that needs compaction, not reclaim.
 const PIECES: u64 = 3;
+/// The same where the cache is in large blocks: reclaim gives these back whole, sooner or later.
+const PIECES_LARGE: u64 = 8;
 /// Fewer pages that come back are chance.
 const MISSED_PAGES_MIN: u64 = 1024;
 /// What was taken is held against what comes back for some twenty looks.
@@ -35,6 +37,16 @@ const MARGIN: u64 = 2;
 const MARGIN_MAX: u64 = 8;
 /// Processor time that may be used at once.
 const BURST_NS: u64 = 2 * SECOND_NS;
+/// A cache is not believed to fill faster than this, pages in a second: 16 GiB. One reader reached 4.5 (sparse file, large folios).
+const FILL_S_MAX: u64 = pages(16 << 30);
+/// While so much enters the cache it is looked at again, but not more often than the second says.
+const LOOK_PAGES: u64 = pages(64 << 20);
+const LOOK_NS_MIN: u64 = 20_000_000;
+/// With so much of the cache in large blocks, it is one of these that lacked.
+const LARGE_PART: u64 = 4;
+/// The longest time without a look at counters, and without any look.
+const REST_NS_MAX: u64 = SECOND_NS;
+const BLIND_NS_MAX: u64 = 2 * SECOND_NS;
 
 /// What to do on one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +89,17 @@ pub enum Go {
     Stop(Reason),
 }
 
+/// When to look again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Next {
+    /// Not before so much time has passed: free memory lasts for longer, however fast it is taken.
+    pub after_ns: u64,
+    /// From then on at every poll, if the machine's free memory has changed by so much...
+    pub changed_pages: u64,
+    /// ... and after so much time in any case.
+    pub latest_ns: u64,
+}
+
 /// Decides; the caller looks and acts.
 #[derive(Clone, Debug)]
 pub struct Controller {
@@ -92,6 +115,9 @@ struct Memory {
     last_ns: u64,
     /// Pages that enter the cache in a second: rises at once, falls slowly.
     fill_s: u64,
+    /// The most of it within the last minute.
+    peak_s: u64,
+    peak_until_ns: u64,
     cost_ps: u64,
     margin: u64,
     margin_until_ns: u64,
@@ -104,11 +130,14 @@ struct Memory {
     taken: u64,
     /// Of what was decided on, what is still to be asked for.
     left: u64,
+    reason: Reason,
 }
 
 /// What happened since the last look, in pages.
 struct Change {
     fill: u64,
+    /// Of that, at least so much in large blocks.
+    large: u64,
     held: u64,
     missed: u64,
     kswapd: u64,
@@ -147,6 +176,18 @@ impl Controller {
             verdicts.push(memory.decide(&self.settings, now_ns, node, busy, share_ns));
         }
         verdicts
+    }
+
+    /// When to look again: the earliest that any node needs.
+    pub fn next(&self) -> Next {
+        let poll_ns = self.settings.poll_ns;
+        let nexts = self.nodes.iter().map(|memory| memory.next(&self.settings));
+        let earliest = nexts.reduce(|one, other| Next {
+            after_ns: one.after_ns.min(other.after_ns),
+            changed_pages: one.changed_pages.min(other.changed_pages),
+            latest_ns: one.latest_ns.min(other.latest_ns),
+        });
+        earliest.unwrap_or(Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns })
     }
 
     /// Learns how a batch went, and says whether the next may follow.
@@ -188,12 +229,15 @@ impl Memory {
             last: node,
             last_ns: now_ns,
             fill_s: 0,
+            peak_s: 0,
+            peak_until_ns: 0,
             cost_ps: COST_PS,
             margin: MARGIN,
             margin_until_ns: 0,
             order: 0,
             order_until_ns: 0,
             compact_at_ns: 0,
+            reason: Reason::First,
             pause_ns: 0,
             pause_until_ns: 0,
             taken: 0,
@@ -202,7 +246,7 @@ impl Memory {
     }
 
     fn decide(&mut self, settings: &Settings, now_ns: u64, node: &Node, busy: bool, share_ns: u64) -> Verdict {
-        let change = self.learn(now_ns, node);
+        let change = self.learn(settings, now_ns, node);
         let mut verdict =
             Verdict { node: node.id, reclaim_pages: 0, batch_pages: settings.batch_pages(), compact: false, reason: Reason::First };
         let taken = self.taken;
@@ -225,7 +269,7 @@ impl Memory {
             Reason::Enough { free, wanted }
         } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000) > change.fill {
             Reason::NotFiles { fill: change.fill, held: change.held }
-        } else if self.order > 0 && node.above_high(0) >= wanted.saturating_mul(PIECES) {
+        } else if self.order > 0 && node.above_high(0) >= wanted.saturating_mul(if caches_large(node) { PIECES_LARGE } else { PIECES }) {
             // So much was freed already without large blocks coming of it.
             verdict.compact = now_ns >= self.compact_at_ns && !busy;
             if verdict.compact {
@@ -245,61 +289,120 @@ impl Memory {
         };
         verdict.batch_pages = verdict.batch_pages.min(verdict.reclaim_pages);
         self.left = verdict.reclaim_pages;
+        self.reason = verdict.reason;
         verdict
     }
 
     /// What changed since the last look, and what that says of what is to come.
-    fn learn(&mut self, now_ns: u64, node: &Node) -> Change {
+    fn learn(&mut self, settings: &Settings, now_ns: u64, node: &Node) -> Change {
+        let change = self.change(now_ns, node);
+        if change.ns == 0 {
+            return change;
+        }
+        let fill_s = mul_div(change.fill, SECOND_NS, change.ns);
+        self.fill_s = fill_s.max(mul_div(self.fill_s, 3, 4).saturating_add(fill_s / 4));
+        if fill_s >= self.peak_s || now_ns >= self.peak_until_ns {
+            (self.peak_s, self.peak_until_ns) = (fill_s, now_ns.saturating_add(REMEMBERED_NS));
+        }
+        if change.fill >= BATCH_PAGES_MIN && change.large.saturating_mul(2) >= change.fill {
+            // It can be seen before any lacks.
+            self.expect_order(now_ns, HUGE_ORDER);
+        }
+        if change.kswapd > 0 || change.direct > 0 {
+            self.learn_from_wake(settings, now_ns, node, &change);
+        }
+        self.forget(now_ns, self.fill_s >= pages(settings.fill_bytes_s_min));
+        (self.last, self.last_ns) = (node.clone(), now_ns);
+        change
+    }
+
+    fn change(&self, now_ns: u64, node: &Node) -> Change {
         let grown = |now: u64, before: u64| now.saturating_sub(before);
         let last = &self.last;
-        let ns = now_ns.saturating_sub(self.last_ns);
         // What reclaim took had entered the cache too.
         let in_and_out = node.file_pages().saturating_add(grown(node.stolen_file_pages, last.stolen_file_pages));
-        let change = Change {
+        Change {
             fill: grown(in_and_out, last.file_pages()),
+            large: grown(node.large_file_pages, last.large_file_pages),
             held: grown(node.held_pages, last.held_pages),
             missed: grown(node.missed_file_pages, last.missed_file_pages),
             kswapd: grown(node.kswapd_scanned_pages, last.kswapd_scanned_pages),
             direct: grown(node.direct_scanned_pages, last.direct_scanned_pages),
-            ns,
-        };
-        if ns == 0 {
-            return change;
+            ns: now_ns.saturating_sub(self.last_ns),
         }
-        let fill_s = mul_div(change.fill, SECOND_NS, ns);
-        self.fill_s = fill_s.max(mul_div(self.fill_s, 3, 4).saturating_add(fill_s / 4));
-        if change.kswapd > 0 || change.direct > 0 {
-            // More room than was used at both ends: it was not the amount that lacked, but blocks large enough.
-            let used = change.fill.saturating_add(change.held);
-            if last.above_low().min(node.above_low()) > used {
-                // At least the smallest size that can have run out; if it was a larger one, the next time shows it.
-                let ran_out = |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
-                self.order = (1..HUGE_ORDER).find(ran_out).unwrap_or(HUGE_ORDER);
-                self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
-            } else {
-                self.margin = (self.margin + 1).min(MARGIN_MAX);
-                self.margin_until_ns = now_ns.saturating_add(REMEMBERED_NS);
-            }
+    }
+
+    /// The kernel had to reclaim: what was it that lacked?
+    fn learn_from_wake(&mut self, settings: &Settings, now_ns: u64, node: &Node, change: &Change) {
+        let last = &self.last;
+        let used = change.fill.saturating_add(change.held);
+        // More room than was used at both ends: it was not the amount that lacked, but blocks large enough.
+        if last.above_low().min(node.above_low()) > used {
+            // At least the smallest size that can have run out; if it was a larger one, the next time shows it.
+            let ran_out = |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
+            let large = self.order == HUGE_ORDER || caches_large(node);
+            let order = if large { HUGE_ORDER } else { (1..HUGE_ORDER).find(ran_out).unwrap_or(HUGE_ORDER) };
+            self.expect_order(now_ns, order);
+        } else if last.above_high(self.order) >= self.wanted(settings) {
+            // There was as much room as wanted, and it was not enough.
+            self.margin = (self.margin + 1).min(MARGIN_MAX);
+            self.margin_until_ns = now_ns.saturating_add(REMEMBERED_NS);
+        }
+    }
+
+    fn expect_order(&mut self, now_ns: u64, order: usize) {
+        self.order = order;
+        self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
+    }
+
+    /// Forgets what is long ago. What a stream needs it needs as long as it goes on.
+    fn forget(&mut self, now_ns: u64, filling: bool) {
+        if filling && self.order > 0 {
+            self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
         }
         if now_ns >= self.order_until_ns {
             self.order = 0;
         }
         if now_ns >= self.margin_until_ns {
-            self.margin = MARGIN;
+            // Step by step: whether less is enough shows at each.
+            self.margin = (self.margin - 1).max(MARGIN);
+            self.margin_until_ns = now_ns.saturating_add(REMEMBERED_NS);
         }
         if self.pause_ns > 0 && now_ns >= self.pause_until_ns.saturating_add(FORGIVEN_NS) {
             self.pause_ns = 0;
         }
-        (self.last, self.last_ns) = (node.clone(), now_ns);
-        change
     }
 
-    /// Pages that should be free above the high watermarks: what enters until the next look has come and its reclaim is done, twice.
+    /// When to look again, after `observe`.
+    fn next(&self, settings: &Settings) -> Next {
+        // With busy processors as little as possible.
+        let poll_ns = if matches!(self.reason, Reason::FillingBusy { .. }) { settings.poll_ns } else { self.look_ns(settings) };
+        if !matches!(self.reason, Reason::Calm { .. } | Reason::Enough { .. }) {
+            return Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns };
+        }
+        let surplus = self.last.above_high(self.order).saturating_sub(self.wanted(settings));
+        let after_ns = mul_div(surplus, SECOND_NS, FILL_S_MAX).clamp(poll_ns, BLIND_NS_MAX.max(poll_ns));
+        if matches!(self.reason, Reason::Enough { .. }) {
+            return Next { after_ns, changed_pages: 0, latest_ns: after_ns };
+        }
+        let changed_pages = mul_div(pages(settings.fill_bytes_s_min), poll_ns, SECOND_NS).max(surplus / 4);
+        Next { after_ns, changed_pages, latest_ns: after_ns.max(REST_NS_MAX) }
+    }
+
+    /// Pages that should be free above the high watermarks: what enters until the next look has come and its reclaim is done, twice; and what
+    /// enters before it is noticed, should a stream as fast as lately begin again.
     fn wanted(&self, settings: &Settings) -> u64 {
-        let until_look = mul_div(self.fill_s, settings.poll_ns, SECOND_NS);
+        let look_ns = self.look_ns(settings);
+        let until_look = mul_div(self.fill_s, look_ns, SECOND_NS);
         let reclaim_ns = mul_div(until_look, self.cost_ps, 1000);
-        let until_done = mul_div(self.fill_s, settings.poll_ns.saturating_add(reclaim_ns), SECOND_NS);
-        until_done.saturating_mul(self.margin).max(pages(settings.free_bytes_min))
+        let until_done = mul_div(self.fill_s, look_ns.saturating_add(reclaim_ns), SECOND_NS);
+        let unnoticed = mul_div(self.peak_s, settings.poll_ns.saturating_mul(5) / 4, SECOND_NS);
+        until_done.saturating_mul(self.margin).max(unnoticed).max(pages(settings.free_bytes_min))
+    }
+
+    /// How often to look while the cache fills: the faster it does, the less has to be kept free in between.
+    fn look_ns(&self, settings: &Settings) -> u64 {
+        mul_div(LOOK_PAGES, SECOND_NS, self.fill_s.max(1)).max(LOOK_NS_MIN).min(settings.poll_ns)
     }
 
     /// Leaves it to the kernel for a while, twice as long as the last time.
@@ -308,6 +411,11 @@ impl Memory {
         self.pause_until_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns
     }
+}
+
+/// Whether much of the cache is in folios of 2 MiB.
+fn caches_large(node: &Node) -> bool {
+    node.large_file_pages.saturating_mul(LARGE_PART) >= node.file_pages()
 }
 
 fn mul_div(value: u64, by: u64, over: u64) -> u64 {

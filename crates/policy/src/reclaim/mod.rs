@@ -17,7 +17,7 @@ pub mod observe;
 pub mod reason;
 pub mod settings;
 
-pub use controller::{Batch, BatchEnd, Controller, Go, Verdict};
+pub use controller::{Batch, BatchEnd, Controller, Go, Next, Verdict};
 pub use observe::{Node, ORDERS, Observation, Zone};
 pub use reason::Reason;
 pub use settings::{OutOfRange, Settings};

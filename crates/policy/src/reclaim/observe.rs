@@ -31,6 +31,8 @@ pub struct Node {
     /// File cache that was not used lately, and that was (levels).
     pub inactive_file_pages: u64,
     pub active_file_pages: u64,
+    /// Of the file cache, what lies in blocks of 2 MiB (level; `nr_file_hugepages`).
+    pub large_file_pages: u64,
     /// Of the file cache, what is not on its device yet, and what is on its way (levels).
     pub dirty_pages: u64,
     pub writeback_pages: u64,

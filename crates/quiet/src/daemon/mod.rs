@@ -2,24 +2,25 @@
 
 mod observe;
 mod state;
+mod wait;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use hiroma_kernel::cpu::{now_ns, thread_ns};
 use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::memory::{self, Counters, NodeReclaim, Reclaimed};
+use hiroma_kernel::quiet::memory::{self, NodeReclaim, Reclaimed};
 use hiroma_kernel::quiet::tasks;
-use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, PAGE_BYTES, Reason, Settings, Verdict};
+use hiroma_kernel::quiet::watch::free_bytes;
+use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict};
 
 use crate::error::QuietError;
-use crate::settings::{load, save, show};
+use crate::settings::{load, path, save, show};
 use observe::Observer;
 pub use state::{Lock, Pins, restore};
+use wait::Changes;
 
 /// Where messages for people go.
 pub type Log = Box<dyn FnMut(&str)>;
@@ -29,8 +30,8 @@ pub const STATE: &str = "/run/hiroma/quiet";
 
 /// Behind everything else that is not idle: reclaim in `SCHED_IDLE` comes too late.
 const NICE: i32 = 10;
-/// How often a stop is looked for, and settings.
-const WAKE_NS: u64 = 200_000_000;
+/// How often a stop is looked for that came just before the wait began.
+const WAKE_NS: u64 = 500_000_000;
 /// What was reclaimed is told at least so often.
 const ACCOUNT_NS: u64 = 10_000_000_000;
 
@@ -52,6 +53,8 @@ pub struct Daemon {
     dry_run: bool,
     controller: Controller,
     observer: Observer,
+    looked: Looked,
+    changes: Changes,
     reclaim: Option<NodeReclaim>,
     accounts: Vec<Account>,
     /// Compaction under way: it can take seconds, in which the cache fills.
@@ -61,6 +64,13 @@ pub struct Daemon {
     /// Order matters: threads are let go before the lock is.
     _pins: Pins,
     _lock: Lock,
+}
+
+/// The last look: when it was, what was free then, and when the next is due.
+struct Looked {
+    at_ns: u64,
+    free_pages: u64,
+    next: Next,
 }
 
 /// What was done on a node since it was last told, and why nothing is done now.
@@ -87,8 +97,8 @@ impl Daemon {
         if housekeeping.is_empty() {
             return Err(QuietError::NoHousekeeping { list: affinity::show_list(&app_cpus) });
         }
-        let mut observer = Observer::new(&housekeeping);
-        let first = observer.look(now_ns()).map_err(QuietError::Machine)?;
+        let mut observer = Observer::new(&housekeeping).map_err(QuietError::Machine)?;
+        let first = observer.look(now_ns(), true).map_err(QuietError::Machine)?;
         let (reclaim, mut reasons) = probe(first.nodes.iter().map(|node| node.id));
         match &reclaim {
             Some(_) => log("mechanism: node reclaim (/sys/devices/system/node/nodeN/reclaim), file cache only"),
@@ -108,12 +118,16 @@ impl Daemon {
             keep_off(&housekeeping, &app_cpus, &mut log);
         }
         let controller = Controller::new(settings, now_ns());
+        let looked = Looked { at_ns: 0, free_pages: 0, next: controller.next() };
+        let changes = Changes::of(path(&state));
         let mut daemon = Daemon {
             log,
             state,
             dry_run,
             controller,
             observer,
+            looked,
+            changes,
             reclaim,
             accounts: Vec::new(),
             compacting: None,
@@ -129,24 +143,41 @@ impl Daemon {
     pub fn run(&mut self, stop: &AtomicBool) -> Result<(), QuietError> {
         let mut look_at = now_ns();
         while !stop.load(Ordering::Relaxed) {
+            if self.changes.any() {
+                self.take_settings();
+                look_at = now_ns();
+            }
             let now = now_ns();
             if now < look_at {
-                thread::sleep(Duration::from_nanos((look_at - now).min(WAKE_NS)));
+                self.changes.wait((look_at - now).min(WAKE_NS));
                 continue;
             }
-            self.take_settings();
-            look_at = now + self.controller.settings().poll_ns;
+            if self.may_rest(now) {
+                look_at = now + self.controller.settings().poll_ns;
+                continue;
+            }
             for verdict in self.decide(now)? {
                 self.act(verdict, stop);
             }
+            look_at = now + self.looked.next.after_ns;
         }
         self.account(now_ns(), true);
         Ok(())
     }
 
+    /// Whether nothing can have happened since the last look that makes another one worth its cost.
+    fn may_rest(&self, now: u64) -> bool {
+        let Looked { at_ns, free_pages, next } = &self.looked;
+        let changed = (free_bytes() / PAGE_BYTES).abs_diff(*free_pages);
+        changed < next.changed_pages && now < at_ns.saturating_add(next.latest_ns)
+    }
+
     fn decide(&mut self, now: u64) -> Result<Vec<Verdict>, QuietError> {
-        let seen = self.observer.look(now).map_err(QuietError::Machine)?;
+        let free_pages = free_bytes() / PAGE_BYTES;
+        let filling = self.accounts.iter().any(|account| !matches!(account.last, Reason::First | Reason::Calm { .. }));
+        let seen = self.observer.look(now, filling).map_err(QuietError::Machine)?;
         let verdicts = self.controller.observe(now, &seen);
+        self.looked = Looked { at_ns: now, free_pages, next: self.controller.next() };
         self.account(now, false);
         for verdict in &verdicts {
             self.note(verdict.node, verdict.reason);
@@ -165,7 +196,7 @@ impl Daemon {
         let Some(reclaim) = self.reclaim.clone() else { return };
         let mut next = verdict.batch_pages;
         while next > 0 && !stop.load(Ordering::Relaxed) {
-            let (before, began, cpu) = (proactively_stolen(), now_ns(), thread_ns());
+            let (before, began, cpu) = (self.observer.proactively_stolen(), now_ns(), thread_ns());
             let end = match reclaim.ask(verdict.node, next * PAGE_BYTES) {
                 Ok(Reclaimed::Whole) => BatchEnd::Whole,
                 Ok(Reclaimed::Short) => BatchEnd::Short,
@@ -177,7 +208,7 @@ impl Daemon {
             };
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
             // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for is less.
-            let got_pages = match (before, proactively_stolen()) {
+            let got_pages = match (before, self.observer.proactively_stolen()) {
                 (Some(before), Some(after)) => after.saturating_sub(before),
                 _ if end == BatchEnd::Whole => next,
                 _ => 0,
@@ -267,13 +298,6 @@ impl Daemon {
             }
         }
     }
-}
-
-/// Pages that were reclaimed on request so far; none where the kernel does not count them.
-fn proactively_stolen() -> Option<u64> {
-    let counters = Counters::parse(&fs::read_to_string("/proc/vmstat").ok()?);
-    let factor = (rustix::param::page_size() as u64 / PAGE_BYTES).max(1);
-    counters.has("pgsteal_proactive").then(|| counters.get("pgsteal_proactive") * factor)
 }
 
 /// Node reclaim for all nodes, or why not.

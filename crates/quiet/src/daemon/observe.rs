@@ -3,42 +3,112 @@
 use std::io;
 use std::path::Path;
 
+use hiroma_kernel::cpu::thread_ns;
 use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo};
 use hiroma_kernel::quiet::tasks::{self, CpuTimes};
+use hiroma_kernel::quiet::watch::MemoryWatch;
+use hiroma_policy::reclaim::observe::HUGE_ORDER;
 use hiroma_policy::reclaim::{Node, Observation, PAGE_BYTES, Zone};
 
 /// Looks again and again.
 #[derive(Debug)]
 pub(super) struct Observer {
+    watch: MemoryWatch,
+    watermarks_ns: Option<u64>,
+    /// What kswapd had looked at, at the last look.
+    scanned: u64,
     housekeeping: Vec<usize>,
     last: Vec<CpuTimes>,
     last_ns: u64,
+    /// Processor time of kswapd and of this thread, then.
+    reclaim_ns: u64,
+    kswapds: Vec<u32>,
     idle_ppm: u64,
 }
 
-/// `/proc/stat` counts in steps of 10 ms: over less than this an idle share says nothing.
-const IDLE_NS_MIN: u64 = 400_000_000;
+/// What is taken from the kernel's counters.
+const NAMES: &[&str] = &[
+    "nr_inactive_file",
+    "nr_active_file",
+    "nr_file_hugepages",
+    "nr_dirty",
+    "nr_writeback",
+    "nr_anon_pages",
+    "nr_shmem",
+    "nr_slab_unreclaimable",
+    "nr_page_table_pages",
+    "nr_kernel_stack",
+    "workingset_activate_file",
+    "pgsteal_file",
+    "pgscan_kswapd",
+    "pgscan_direct",
+];
+
+/// `/proc/stat` counts in steps of 10 ms: over less than this an idle share says nothing, and over the longer nothing about now.
+const IDLE_NS: std::ops::Range<u64> = 400_000_000..3_000_000_000;
+/// Watermarks change when memory is added, a setting is written, or, for a while, when kinds of pages mix: then kswapd works.
+const WATERMARKS_NS: u64 = 30_000_000_000;
 
 impl Observer {
     /// For reclaim on these processors.
-    pub(super) fn new(housekeeping: &[usize]) -> Observer {
-        Observer { housekeeping: housekeeping.to_vec(), last: Vec::new(), last_ns: 0, idle_ppm: 1_000_000 }
+    pub(super) fn new(housekeeping: &[usize]) -> io::Result<Observer> {
+        let watch = MemoryWatch::open(Path::new("/"), NAMES)?;
+        let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == tasks::TaskKind::Kswapd);
+        Ok(Observer {
+            watch,
+            watermarks_ns: None,
+            scanned: 0,
+            housekeeping: housekeeping.to_vec(),
+            last: Vec::new(),
+            last_ns: 0,
+            reclaim_ns: 0,
+            kswapds: kswapds.map(|task| task.tid).collect(),
+            idle_ppm: 1_000_000,
+        })
     }
 
-    pub(super) fn look(&mut self, now_ns: u64) -> io::Result<Observation> {
-        let info = MemoryInfo::read(Path::new("/"))?;
-        if self.last.is_empty() || now_ns.saturating_sub(self.last_ns) >= IDLE_NS_MIN {
-            let times = tasks::cpu_times()?;
-            if !self.last.is_empty() {
-                let all_ns = (now_ns - self.last_ns) * self.housekeeping.len().max(1) as u64;
-                self.idle_ppm = (idle(&times, &self.housekeeping).saturating_sub(idle(&self.last, &self.housekeeping)))
-                    .saturating_mul(1_000_000)
-                    .checked_div(all_ns)
-                    .unwrap_or(0);
-            }
-            (self.last, self.last_ns) = (times, now_ns);
+    /// The machine now. How idle its processors are is looked at only where it matters: `filling`.
+    pub(super) fn look(&mut self, now_ns: u64, filling: bool) -> io::Result<Observation> {
+        let due = self.watermarks_ns.is_none_or(|last| now_ns.saturating_sub(last) >= WATERMARKS_NS);
+        if due {
+            self.watermarks_ns = Some(now_ns);
+        }
+        let info = self.watch.look(due)?;
+        let scanned = info.counters.get("pgscan_kswapd");
+        if scanned != self.scanned {
+            (self.scanned, self.watermarks_ns) = (scanned, None);
+        }
+        if filling {
+            self.look_at_processors(now_ns)?;
         }
         Ok(observation(&info, rustix::param::page_size() as u64, self.idle_ppm))
+    }
+
+    /// Pages that were reclaimed on request so far; none where the kernel does not count them.
+    pub(super) fn proactively_stolen(&mut self) -> Option<u64> {
+        let factor = (rustix::param::page_size() as u64 / PAGE_BYTES).max(1);
+        self.watch.counter("pgsteal_proactive").ok()?.map(|pages| pages * factor)
+    }
+
+    fn look_at_processors(&mut self, now_ns: u64) -> io::Result<()> {
+        let passed_ns = now_ns.saturating_sub(self.last_ns);
+        if !self.last.is_empty() && passed_ns < IDLE_NS.start {
+            return Ok(());
+        }
+        let times = tasks::cpu_times()?;
+        let kswapds = self.kswapds.iter().filter_map(|&tid| tasks::one(tid));
+        let reclaim_ns = kswapds.map(|task| task.run_ns).sum::<u64>() + thread_ns();
+        self.idle_ppm = if self.last.is_empty() || passed_ns >= IDLE_NS.end {
+            1_000_000
+        } else {
+            let all_ns = passed_ns * self.housekeeping.len().max(1) as u64;
+            // What kswapd and this daemon use is what there is for reclaim.
+            let idle_ns = idle(&times, &self.housekeeping).saturating_sub(idle(&self.last, &self.housekeeping));
+            let own_ns = reclaim_ns.saturating_sub(self.reclaim_ns);
+            idle_ns.saturating_add(own_ns).min(all_ns).saturating_mul(1_000_000).checked_div(all_ns).unwrap_or(0)
+        };
+        (self.last, self.last_ns, self.reclaim_ns) = (times, now_ns, reclaim_ns);
+        Ok(())
     }
 }
 
@@ -63,6 +133,8 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
             zones: node.zones.iter().map(|zone| self::zone(zone, factor)).collect(),
             inactive_file_pages: own.get("nr_inactive_file") * factor,
             active_file_pages: own.get("nr_active_file") * factor,
+            // Counted in pages of 2 MiB.
+            large_file_pages: own.get("nr_file_hugepages") << HUGE_ORDER,
             dirty_pages: own.get("nr_dirty") * factor,
             writeback_pages: own.get("nr_writeback") * factor,
             held_pages: held(own, factor),
@@ -118,8 +190,8 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_looked_at() {
-        let mut observer = Observer::new(&[0]);
-        let seen = observer.look(1).unwrap();
+        let mut observer = Observer::new(&[0]).unwrap();
+        let seen = observer.look(1, true).unwrap();
         assert!(!seen.nodes.is_empty() && seen.nodes.iter().any(|node| node.zones.iter().any(|zone| zone.high_pages > 0)));
         assert!(seen.nodes.iter().any(|node| node.held_pages > 0));
     }

@@ -1,13 +1,17 @@
 //! The daemon of a simulated machine: looks at intervals, and reclaims in batches that take their time.
 
-use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Observation, Reason, Settings};
+use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, Observation, Reason, Settings};
 
 use super::memory::Memory;
 use super::{COMPACT_PS, MachineOutcome, NODE_RECLAIM_PS, STEP_NS};
 
 pub(super) struct Daemon {
     controller: Controller,
+    /// The next look, and the latest if free memory has not changed from what it was at the last one.
     look_at_ns: u64,
+    next: Next,
+    looked_ns: u64,
+    free: u64,
     batch: Option<Under>,
     /// Pages that are still to be compacted.
     compacting: u64,
@@ -23,7 +27,16 @@ struct Under {
 
 impl Daemon {
     pub(super) fn new(settings: Settings) -> Daemon {
-        Daemon { controller: Controller::new(settings, 0), look_at_ns: 0, batch: None, compacting: 0, last: None }
+        Daemon {
+            controller: Controller::new(settings, 0),
+            look_at_ns: 0,
+            next: Next { after_ns: 0, changed_pages: 0, latest_ns: 0 },
+            looked_ns: 0,
+            free: 0,
+            batch: None,
+            compacting: 0,
+            last: None,
+        }
     }
 
     pub(super) fn step(&mut self, now_ns: u64, idle_ppm: u64, memory: &mut Memory, outcome: &mut MachineOutcome) {
@@ -34,13 +47,21 @@ impl Daemon {
             self.compacting = if memory.compact(step) { self.compacting - step } else { 0 };
             outcome.daemon_ns += STEP_NS;
         } else if now_ns >= self.look_at_ns {
-            self.look_at_ns = now_ns + self.controller.settings().poll_ns;
+            let changed = memory.free_pages().abs_diff(self.free);
+            if changed < self.next.changed_pages && now_ns < self.looked_ns + self.next.latest_ns {
+                self.look_at_ns = now_ns + self.controller.settings().poll_ns;
+                return;
+            }
+            outcome.looks += 1;
+            (self.looked_ns, self.free) = (now_ns, memory.free_pages());
             let verdicts = self.controller.observe(now_ns, &Observation { nodes: vec![memory.look()], idle_ppm });
             for verdict in verdicts {
                 self.note(now_ns, verdict.reason, outcome);
                 self.begin(now_ns, verdict.batch_pages);
                 self.compacting = if verdict.compact { memory.free_pages() } else { 0 };
             }
+            self.next = self.controller.next();
+            self.look_at_ns = now_ns + self.next.after_ns;
         }
     }
 

@@ -261,6 +261,7 @@ impl Memory {
             zones: zones.collect(),
             inactive_file_pages: self.inactive,
             active_file_pages: self.active,
+            large_file_pages: self.zones.iter().map(|zone| zone.file_large).sum(),
             dirty_pages: 0,
             writeback_pages: 0,
             held_pages: self.held,

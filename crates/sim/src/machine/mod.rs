@@ -106,6 +106,8 @@ pub struct MachineOutcome {
     /// Times that a program had to reclaim by itself.
     pub direct_reclaims: u64,
     pub daemon_ns: u64,
+    /// Times that the daemon read the kernel's counters.
+    pub looks: u64,
     pub daemon_pages: u64,
     /// Pages in use that reclaim took, and that had to be read again.
     pub hot_missed_pages: u64,
