@@ -138,3 +138,35 @@ fn processors_must_be_left_for_reclaim() {
     let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state, "--app-cpus", &all]);
     assert!(code == Some(2) && said.contains("no processor would be left"), "{said}");
 }
+
+#[test]
+fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let (json, html) = (dir.path().join("bsp.json"), dir.path().join("bsp.html"));
+    let mut first = hiroma(["quiet", "bsp", "--steps", "20", "--step-us", "200", "--listen", "127.0.0.1:0", "--processes", "2"]);
+    first.args(["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()]);
+    let mut first = first.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(first.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    let address = line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap_or_else(|| panic!("{line}"));
+    let second = output(["quiet", "bsp", "--no-bpf", "--connect", address]);
+    let text = String::from_utf8(second.stdout).unwrap();
+    assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
+    assert!(text.contains("20 steps of 0.200 ms") && text.contains("Who came last") && text.contains("there is no BPF"), "{text}");
+    assert!(first.wait().unwrap().success());
+    let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(written["results"].as_array().unwrap().len(), 4);
+    assert_eq!(fs::read_to_string(&html).unwrap().matches("<svg").count(), 2);
+    for (args, expected) in [
+        (vec!["--cpus", "1023"], "cannot be used here"),
+        (vec!["--listen", "127.0.0.1:0"], "--processes"),
+        (vec!["--connect", "127.0.0.1:1"], "is `hiroma quiet bsp --listen` running there?"),
+        (vec!["--connect", "nowhere"], "write one like 10.0.0.1:7171"),
+        (vec!["--alloc", "1x"], "invalid value"),
+    ] {
+        let (code, said) = refusal(["quiet", "bsp"].into_iter().chain(args.clone()));
+        assert_eq!(code, Some(2), "{args:?}: {said}");
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! Every module that holds `unsafe` states its contract at its head.
 
+mod bpf;
 pub mod cpu;
 pub mod exit;
 pub mod frame;

@@ -3,10 +3,12 @@
 //! | Module | What |
 //! |---|---|
 //! | [`meter`] | fixed work and fixed time quanta on each processor, and who stole the time |
+//! | [`bsp`] | a program that computes in step, over threads and processes: what that costs it |
 //! | [`picture`] | that as text and as a report |
 //! | [`daemon`] | reclaims early; its decisions are `hiroma_policy::reclaim`'s |
 //! | [`settings`] | what can be changed while it runs |
 
+pub mod bsp;
 pub mod daemon;
 pub mod error;
 pub mod meter;

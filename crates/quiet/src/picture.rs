@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use hiroma_kernel::quiet::tasks::TaskKind;
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures};
 
-use crate::meter::{CoreNoise, Method, Part, Recording};
+use crate::meter::work::STALL_NS_MAX;
+use crate::meter::{CoreNoise, Detail, Method, Part, Recording, Source};
 
 const COLUMNS: usize = 60;
 const PLOT_COLUMNS: usize = 200;
@@ -72,25 +73,36 @@ fn explanation(recording: &Recording) -> String {
     let (stolen, explained) = recording.stolen_and_explained_ns();
     let ms = |ns: u64| figures(ns as f64 / 1e6);
     let seconds = figures(recording.duration_ns() as f64 / 1e9);
+    let source = match &recording.source {
+        Source::Bpf => "Who took it: the kernel's tracepoints, by BPF, for each gap in the work.".to_owned(),
+        Source::Books(why) => {
+            format!("Who took it: /proc (schedstat, stat), over the whole measurement only, because there is no BPF: {why}.")
+        }
+    };
     format!(
-        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody. {} ms more were lost because the \
-         work ran, but slower than in a good quantum: caches, clock frequency, another hardware thread.",
+        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody. {source} {} ms more were lost \
+         because the work ran, but slower than in a good quantum (caches, clock frequency, another hardware thread), {} ms of it in stalls \
+         of 3 to {} us in which the kernel ran nothing else: a hypervisor's own interrupts, firmware.",
         ms(stolen),
         recording.cores.len(),
         ms(explained),
         figures(percent(explained, stolen.max(1))),
-        ms(recording.cores.iter().map(|core| core.slowed_ns).sum())
+        ms(recording.cores.iter().map(|core| core.slowed_ns).sum()),
+        ms(recording.cores.iter().map(|core| core.stalled_ns).sum()),
+        STALL_NS_MAX / 1000,
     )
+}
+
+/// One block for each value, the highest at `most`.
+pub(crate) fn sparkline(values: impl Iterator<Item = u64>, most: u64) -> String {
+    values.map(|value| BLOCKS[(value.saturating_mul(8)).div_ceil(most).min(8) as usize]).collect()
 }
 
 /// One line for each processor, and one for each reclaiming thread that did something.
 fn timeline(recording: &Recording) -> String {
     let lines = recording.timeline_ppm(COLUMNS);
     let most = lines.iter().flatten().copied().max().unwrap_or(0).max(1);
-    let draw = |line: &[u64], most: u64| {
-        let block = |&ppm: &u64| BLOCKS[(ppm.saturating_mul(8)).div_ceil(most).min(8) as usize];
-        line.iter().map(block).collect::<String>()
-    };
+    let draw = |line: &[u64], most: u64| sparkline(line.iter().copied(), most);
     let column_ms = recording.duration_ns() / 1_000_000 / COLUMNS as u64;
     let mut text = format!("time stolen; a column is {column_ms} ms, a full block {} %\n", figures(most as f64 / 1e4));
     for (core, line) in recording.cores.iter().zip(&lines) {
@@ -174,7 +186,44 @@ fn tables(recording: &Recording) -> Vec<Table> {
     }
     let mut events = Table::new("What the kernel did meanwhile").text("what").number("count", "");
     recording.events.iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| events.row([(*what).to_owned(), count.to_string()]));
-    [quanta, stolen, events].into_iter().filter(|table| !table.is_empty()).collect()
+    [quanta, stolen, longest(recording), orders(recording), events].into_iter().filter(|table| !table.is_empty()).collect()
+}
+
+/// Quanta that are shown one by one.
+const LONGEST: usize = 10;
+
+/// The quanta that lost most, and to whom.
+fn longest(recording: &Recording) -> Table {
+    let mut table = Table::new("Quanta that lost most").number("at", "s").text("processor").number("took", "ms").number("stolen", "ms");
+    table = table.text("by").text("longest at a stretch");
+    let of_core = |(core, details): (&CoreNoise, &Vec<Detail>)| details.iter().map(|detail| (core.cpu, detail.clone())).collect::<Vec<_>>();
+    let mut all: Vec<(usize, Detail)> = recording.cores.iter().zip(&recording.details).flat_map(of_core).collect();
+    all.sort_by_key(|(_, detail)| std::cmp::Reverse(detail.loss.stolen_ns));
+    let ms = |ns: u64| figures(ns as f64 / 1e6);
+    for (cpu, detail) in all.iter().take(LONGEST) {
+        let by = detail.loss.parts.iter().map(|(part, ns)| format!("{} {}", part.name(), ms(*ns))).collect::<Vec<_>>().join(", ");
+        table.row([
+            figures(detail.quantum.start_ns.saturating_sub(recording.began_ns) as f64 / 1e9),
+            format!("cpu {cpu}"),
+            ms(detail.quantum.wall_ns),
+            ms(detail.loss.stolen_ns),
+            if recording.source == Source::Bpf { by } else { "not known without BPF".to_owned() },
+            detail.longest.as_ref().map_or(String::new(), |(name, ns)| format!("{name} {} ms", ms(*ns))),
+        ]);
+    }
+    table
+}
+
+/// For blocks of which order kswapd woke, and programs reclaimed for themselves.
+fn orders(recording: &Recording) -> Table {
+    let mut table = Table::new("Reclaim by the order of the blocks that were wanted").text("order").number("kswapd woken", "");
+    table = table.number("kswapd went to work", "").number("direct reclaims", "");
+    let Some(memory) = &recording.memory else { return table };
+    let rows = memory.kswapd_woken.iter().zip(&memory.kswapd_ran).zip(&memory.direct_reclaims).enumerate();
+    for (order, ((woken, ran), direct)) in rows.filter(|(_, ((woken, ran), direct))| *woken + *ran + *direct > 0) {
+        table.row([order.to_string(), woken.to_string(), ran.to_string(), direct.to_string()]);
+    }
+    table
 }
 
 fn timeline_plot(recording: &Recording) -> Plot {
@@ -211,11 +260,13 @@ fn histogram_plot(recording: &Recording) -> Plot {
 mod tests {
     use super::*;
     use crate::meter::Quantum;
+    use crate::meter::work::Loss;
+    use hiroma_kernel::quiet::noise::MemoryEvents;
     use std::collections::BTreeMap;
 
     fn recording() -> Recording {
         let quantum =
-            |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, cpu_ns: 1_000_000, wait_ns: 0, units: 1 };
+            |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, stolen_ns: (wall - 1000) * 1000, units: 1 };
         let quanta = vec![quantum(0, 1000), quantum(1, 1000), quantum(2, 5000), quantum(7, 1003)];
         let parts = BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::GoneTask, 3000)]);
         let core = CoreNoise {
@@ -225,20 +276,28 @@ mod tests {
             wall_ns: 8_003_000,
             stolen_ns: 4_003_000,
             slowed_ns: 0,
+            stalled_ns: 0,
             p50_permille: 1000,
             p99_permille: 5000,
             max_permille: 5000,
             parts,
             programs: vec![("kswapd0".to_owned(), 4_000_000)],
         };
+        let loss = Loss { stalled_ns: 0, stolen_ns: 4_000_000, parts: BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000)]) };
+        let detail = Detail { quantum: quanta[2], loss, longest: Some(("kswapd0".to_owned(), 3_900_000)) };
+        let mut memory = MemoryEvents::default();
+        (memory.kswapd_woken[9], memory.direct_reclaims[0]) = (859, 3);
         Recording {
+            details: vec![vec![detail]],
+            source: Source::Bpf,
+            memory: Some(memory),
             method: Method::Fwq,
             began_ns: 0,
             ended_ns: 8_000_000,
             cores: vec![core],
             quanta: vec![quanta],
             samples: Vec::new(),
-            events: vec![("kswapd ran", 7), ("nothing", 0)],
+            events: vec![("kswapd ran", 7), ("silence", 0)],
         }
     }
 
@@ -246,9 +305,10 @@ mod tests {
     fn the_picture_shows_when_how_much_and_who() {
         let text = to_text(&recording());
         assert!(text.contains("cpu 3        │               █"), "{text}");
-        assert!(text.contains("longest 5.00 x") && text.contains("kswapd ran") && !text.contains("nothing"), "{text}");
+        assert!(text.contains("longest 5.00 x") && text.contains("kswapd ran") && !text.contains("silence"), "{text}");
         assert!(text.contains("< 4 us │") && text.contains("most processor time on cpu 3: kswapd0 4.00 ms"), "{text}");
-        assert!(text.contains("can be put down to somebody"), "{text}");
+        assert!(text.contains("can be put down to somebody") && text.contains("by BPF"), "{text}");
+        assert!(text.contains("kswapd0 3.90 ms") && text.contains("859"), "{text}");
     }
 
     #[test]
@@ -261,7 +321,7 @@ mod tests {
     #[test]
     fn the_page_and_the_figures_hold_the_same() {
         let section = section(&recording());
-        assert_eq!((section.plots.len(), section.tables.len()), (2, 3));
+        assert_eq!((section.plots.len(), section.tables.len()), (2, 5));
         let measures = measures(&recording());
         let explained = measures.iter().find(|measure| measure.name == "explained_share").unwrap();
         assert!(explained.met == Some(true) && explained.value > Some(99.0));

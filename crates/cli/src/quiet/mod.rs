@@ -1,5 +1,6 @@
 //! `hiroma quiet`: less jitter from the kernel's reclaim of file cache.
 
+mod bsp;
 mod measure;
 mod serve;
 
@@ -17,6 +18,7 @@ pub struct QuietArgs {
 #[derive(Subcommand)]
 enum What {
     Measure(measure::Args),
+    Bsp(bsp::Args),
     Serve(serve::ServeArgs),
     Set(serve::SetArgs),
     Restore(serve::RestoreArgs),
@@ -26,6 +28,7 @@ enum What {
 pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Measure(args) => measure::main(&args),
+        What::Bsp(args) => bsp::main(&args),
         What::Serve(args) => serve::serve(&args),
         What::Set(args) => serve::set(&args),
         What::Restore(args) => serve::restore(&args),

@@ -9,16 +9,14 @@ use std::fs;
 use std::io::{self, Read};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
 use hiroma_units::{PAGE, PAGES_PER_EXTENT};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, Object, ObjectBuilder};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::lockdown;
 use super::pagemap::PageBits;
+use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
 /// Pages copied in one run of the program.
 const PAGES_MAX: usize = 512;
@@ -43,37 +41,10 @@ struct Request {
     address: [u64; PAGES_MAX],
 }
 
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
 
 /// A page table or a page.
 type Table = [u64; ENTRIES];
-
-/// A map of the program, mapped here.
-struct Shared<T> {
-    start: NonNull<T>,
-    len: usize,
-}
-
-// SAFETY: plain memory that belongs to its owner alone (the module's contract).
-unsafe impl<T: Send> Send for Shared<T> {}
-
-impl<T> Shared<T> {
-    fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Shared<T>> {
-        // SAFETY: a new mapping at an address of the kernel's choice; the map is at least `len` bytes, or the call fails.
-        let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
-        Ok(Shared { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
-    }
-}
-
-impl<T> Drop for Shared<T> {
-    fn drop(&mut self) {
-        // SAFETY: ours, and with `self` goes the last that could use it.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
 
 /// Where the kernel's direct map of all memory begins, and how many levels page tables have. The same for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,24 +88,6 @@ impl Drop for Walk {
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self._object) };
     }
-}
-
-fn unsupported(message: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, message.to_owned())
-}
-
-fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
-    // To a user without the rights the kernel answers EPERM, to a program that it does not like EACCES; libbpf-rs takes both for one.
-    let kind = if rustix::process::geteuid().is_root() { io::ErrorKind::Unsupported } else { io::ErrorKind::PermissionDenied };
-    let hint = match (error.kind(), kind) {
-        (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
-        (libbpf_rs::ErrorKind::PermissionDenied, _) => match lockdown::reason() {
-            Some(reason) => format!(": {reason}"),
-            None => ": this root has not all rights, or the kernel is locked down, or it refuses the program".to_owned(),
-        },
-        _ => String::new(),
-    };
-    io::Error::new(kind, format!("{doing}: {error:#}{hint}"))
 }
 
 impl Walk {
@@ -185,13 +138,13 @@ impl Walk {
 
     fn request(&mut self) -> &mut Request {
         // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any bits are a valid `Request`.
-        unsafe { self.request.start.as_mut() }
+        unsafe { &mut *self.request.start() }
     }
 
     fn page(&self, index: usize) -> &Table {
         assert!(index < PAGES_MAX, "a page outside the map");
         // SAFETY: inside the mapping, as has just been checked; the kernel does not write while `self` is borrowed.
-        unsafe { self.pages.start.add(index).as_ref() }
+        unsafe { &*self.pages.start().add(index) }
     }
 
     /// Copies the pages of kernel memory at `addresses`; returns where the top table is. `ESRCH` if the process has no memory (any more).

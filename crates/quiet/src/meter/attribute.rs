@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use hiroma_kernel::quiet::tasks::{Task, TaskKind};
 
+use super::core::Seen;
+use super::work::{add, scale};
 use super::{Method, Quantum};
 
 /// Where time went.
@@ -20,9 +22,44 @@ pub enum Part {
     Steal,
     /// One of these two; the kernel does not account them.
     InterruptsOrSteal,
+    /// The program itself, as it reclaimed or compacted memory for an allocation of its own.
+    DirectReclaim,
+    DirectCompaction,
+    /// Nobody had the processor: the program waited.
+    Waiting,
+    /// Nothing that the kernel knows of: a hypervisor that hides it, or the machine's firmware.
+    Unseen,
 }
 
 impl Part {
+    /// All of them; the place is the code.
+    const ALL: [Part; 15] = [
+        Part::Task(TaskKind::Kswapd),
+        Part::Task(TaskKind::Kcompactd),
+        Part::Task(TaskKind::Khugepaged),
+        Part::Task(TaskKind::Writeback),
+        Part::Task(TaskKind::Kernel),
+        Part::Task(TaskKind::Program),
+        Part::Meter,
+        Part::GoneTask,
+        Part::Interrupts,
+        Part::Steal,
+        Part::InterruptsOrSteal,
+        Part::DirectReclaim,
+        Part::DirectCompaction,
+        Part::Waiting,
+        Part::Unseen,
+    ];
+
+    /// A number for another process, from 1 on; 0 is none.
+    pub(crate) fn code(self) -> u64 {
+        Part::ALL.iter().position(|&part| part == self).map_or(0, |at| at as u64 + 1)
+    }
+
+    pub(crate) fn from_code(code: u64) -> Option<Part> {
+        Part::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?).copied()
+    }
+
     /// For people.
     pub fn name(self) -> &'static str {
         match self {
@@ -32,12 +69,16 @@ impl Part {
             Part::Interrupts => "interrupts",
             Part::Steal => "hypervisor (steal)",
             Part::InterruptsOrSteal => "interrupts or hypervisor",
+            Part::DirectReclaim => "direct reclaim in the program",
+            Part::DirectCompaction => "direct compaction in the program",
+            Part::Waiting => "waiting",
+            Part::Unseen => "nothing the kernel knows of",
         }
     }
 
     /// Whether somebody is named.
     pub fn is_explained(self) -> bool {
-        !matches!(self, Part::GoneTask | Part::InterruptsOrSteal)
+        !matches!(self, Part::GoneTask | Part::InterruptsOrSteal | Part::Unseen)
     }
 }
 
@@ -52,6 +93,8 @@ pub struct CoreNoise {
     pub wall_ns: u64,
     pub stolen_ns: u64,
     pub slowed_ns: u64,
+    /// Of what was lost so: stalls of less than [`super::work::STALL_NS_MAX`] in which the kernel ran nothing else.
+    pub stalled_ns: u64,
     /// Length against the best, in thousandths: median, 99th percentile and longest.
     pub p50_permille: u64,
     pub p99_permille: u64,
@@ -73,16 +116,14 @@ impl CoreNoise {
 }
 
 /// Threads that ran on a processor between two readings, and how long.
-pub(super) fn ran_on(cpu: usize, before: &[Task], after: &[Task]) -> Vec<(Task, u64)> {
-    let earlier: BTreeMap<u32, u64> = before.iter().map(|task| (task.tid, task.run_ns)).collect();
+///
+/// The time of a task is that on all processors, unless it is told apart `by_cpu`.
+pub(super) fn ran_on(cpu: usize, before: &[Task], after: &[Task], by_cpu: bool) -> Vec<(Task, u64)> {
+    let same = before.iter().filter(|task| !by_cpu || task.cpu == cpu);
+    let earlier: BTreeMap<u32, u64> = same.map(|task| (task.tid, task.run_ns)).collect();
     let on_cpu = after.iter().filter(|task| task.cpu == cpu);
     let ran = on_cpu.map(|task| (task.clone(), task.run_ns.saturating_sub(earlier.get(&task.tid).copied().unwrap_or(0))));
     ran.filter(|&(_, ns)| ns > 0).collect()
-}
-
-/// What others had of a quantum.
-pub(super) fn stolen_ns(quantum: &Quantum) -> u64 {
-    quantum.wall_ns.saturating_sub(quantum.cpu_ns)
 }
 
 /// What a quantum lost against a good one.
@@ -105,28 +146,62 @@ fn good(method: Method, quanta: &[Quantum]) -> u64 {
     if method == Method::Fwq { value.max(1) } else { (u64::MAX - value).max(1) }
 }
 
-fn scale(value: u64, by: u64, over: u64) -> u64 {
-    (u128::from(value) * u128::from(by)).checked_div(u128::from(over)).unwrap_or(0) as u64
+/// What was read beside the quanta of a processor: who ran there, and the times of interrupts and steal.
+pub(super) struct Beside {
+    pub tasks: Vec<(Task, u64)>,
+    pub times: (u64, u64),
+    /// Whether those who took the time were seen as they did.
+    pub by_bpf: bool,
 }
 
-/// Puts the losses of a processor down to whoever took the time. `tasks` ran there meanwhile, `times` are those of interrupts and steal.
-pub(super) fn core_noise(cpu: usize, method: Method, quanta: &[Quantum], tasks: &[(Task, u64)], times: (u64, u64)) -> CoreNoise {
+/// Puts the losses of a processor down to whoever took the time.
+pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Beside) -> CoreNoise {
+    let quanta = &seen.quanta;
     let good = good(method, quanta);
-    let (mut stolen, mut waited, mut off, mut slower, mut wall) = (0, 0, 0, 0, 0);
+    let (mut stolen, mut slower, mut wall) = (0, 0, 0);
     let mut ratios = Vec::with_capacity(quanta.len());
     for quantum in quanta {
-        let (lost, taken) = (lost_ns(method, quantum, good), stolen_ns(quantum));
-        let wait = quantum.wait_ns.min(taken);
-        (stolen, waited, off) = (stolen + taken, waited + wait, off + taken - wait);
-        slower += lost.saturating_sub(taken);
+        let lost = lost_ns(method, quantum, good);
+        stolen += quantum.stolen_ns;
+        slower += lost.saturating_sub(quantum.stolen_ns);
         wall += quantum.wall_ns;
         let useful = quantum.wall_ns.saturating_sub(lost).max(1);
         ratios.push(scale(quantum.wall_ns, 1000, useful));
     }
     ratios.sort_unstable();
     let at = |percent: usize| ratios.get((ratios.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0);
-    let mut parts = split_waits(waited, tasks);
-    let (interrupts, steal) = times;
+    let best_ns = if method == Method::Fwq { good } else { quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0) };
+    CoreNoise {
+        cpu,
+        quanta: quanta.len() as u64,
+        best_ns,
+        wall_ns: wall,
+        stolen_ns: stolen,
+        slowed_ns: slower,
+        stalled_ns: seen.loss.stalled_ns,
+        p50_permille: at(50),
+        p99_permille: at(99),
+        max_permille: at(100),
+        parts: if beside.by_bpf { with_steal(&seen.loss.parts, beside.times.1) } else { from_books(stolen, seen.waited_ns, beside) },
+        programs: programs(&beside.tasks),
+    }
+}
+
+/// The hypervisor tells only the whole of what it took (`/proc/stat`): of what nobody was seen to take, so much is its.
+fn with_steal(parts: &BTreeMap<Part, u64>, steal_ns: u64) -> BTreeMap<Part, u64> {
+    let mut parts = parts.clone();
+    let unseen = parts.remove(&Part::Unseen).unwrap_or(0);
+    let steal = steal_ns.min(unseen);
+    add(&mut parts, Part::Steal, steal);
+    add(&mut parts, Part::Unseen, unseen - steal);
+    parts
+}
+
+/// Without BPF: who ran meanwhile, and how the kernel's books divide the rest.
+fn from_books(stolen: u64, waited: u64, beside: &Beside) -> BTreeMap<Part, u64> {
+    let mut parts = split_waits(waited, &beside.tasks);
+    let off = stolen.saturating_sub(waited);
+    let (interrupts, steal) = beside.times;
     if interrupts + steal == 0 {
         add(&mut parts, Part::InterruptsOrSteal, off);
     } else {
@@ -134,29 +209,7 @@ pub(super) fn core_noise(cpu: usize, method: Method, quanta: &[Quantum], tasks: 
         add(&mut parts, Part::Steal, share);
         add(&mut parts, Part::Interrupts, off - share);
     }
-    let best_ns = if method == Method::Fwq { good } else { quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0) };
-    let (p50_permille, p99_permille, max_permille) = (at(50), at(99), at(100));
-    let quanta = quanta.len() as u64;
-    let programs = programs(tasks);
-    CoreNoise {
-        cpu,
-        quanta,
-        best_ns,
-        wall_ns: wall,
-        stolen_ns: stolen,
-        slowed_ns: slower,
-        p50_permille,
-        p99_permille,
-        max_permille,
-        parts,
-        programs,
-    }
-}
-
-fn add(parts: &mut BTreeMap<Part, u64>, part: Part, ns: u64) {
-    if ns > 0 {
-        *parts.entry(part).or_insert(0) += ns;
-    }
+    parts
 }
 
 /// Divides the time that was waited among those who ran. They may have run longer than we waited: there were pauses between quanta.
@@ -197,9 +250,15 @@ fn programs(tasks: &[(Task, u64)]) -> Vec<(String, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::work::Loss;
 
-    fn quantum(wall_ns: u64, cpu_ns: u64, wait_ns: u64) -> Quantum {
-        Quantum { start_ns: 0, wall_ns, cpu_ns, wait_ns, units: 1 }
+    fn quantum(wall_ns: u64, stolen_ns: u64) -> Quantum {
+        Quantum { start_ns: 0, wall_ns, stolen_ns, units: 1 }
+    }
+
+    fn seen(quanta: &[Quantum], waited_ns: u64, parts: &[(Part, u64)]) -> Seen {
+        let loss = Loss { stolen_ns: parts.iter().map(|(_, ns)| ns).sum(), parts: parts.iter().copied().collect(), stalled_ns: 0 };
+        Seen { quanta: quanta.to_vec(), waited_ns, loss, ..Seen::default() }
     }
 
     fn task(name: &str, kind: TaskKind, ns: u64) -> (Task, u64) {
@@ -207,14 +266,34 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_put_down_to_waiting_being_away_and_running_slower() {
-        let quanta = [quantum(1000, 1000, 0), quantum(1900, 1100, 500), quantum(1200, 1200, 0)];
-        let kswapd = [task("kswapd0", TaskKind::Kswapd, 400)];
-        let noise = core_noise(0, Method::Fwq, &quanta, &kswapd, (10, 30));
+    fn without_bpf_a_loss_is_put_down_to_waiting_and_being_away() {
+        let quanta = [quantum(1000, 0), quantum(1900, 800), quantum(1200, 0)];
+        let beside = Beside { tasks: vec![task("kswapd0", TaskKind::Kswapd, 400)], times: (10, 30), by_bpf: false };
+        let noise = core_noise(0, Method::Fwq, &seen(&quanta, 500, &[(Part::Unseen, 800)]), &beside);
         let expected = [(Part::Task(TaskKind::Kswapd), 400), (Part::GoneTask, 100), (Part::Interrupts, 75), (Part::Steal, 225)];
         assert_eq!(noise.parts, expected.into_iter().collect());
         assert_eq!((noise.stolen_ns, noise.explained_ns(), noise.slowed_ns), (800, 700, 300));
         assert_eq!((noise.p50_permille, noise.max_permille), (1200, 1900));
+    }
+
+    #[test]
+    fn with_bpf_those_who_were_seen_are_named_and_steal_is_of_what_nobody_took() {
+        let quanta = [quantum(1000, 0), quantum(1900, 900)];
+        let parts = [(Part::DirectReclaim, 500), (Part::Unseen, 400)];
+        let noise = |steal| {
+            let beside = Beside { tasks: Vec::new(), times: (0, steal), by_bpf: true };
+            core_noise(0, Method::Fwq, &seen(&quanta, 0, &parts), &beside)
+        };
+        assert_eq!(noise(300).parts, [(Part::DirectReclaim, 500), (Part::Steal, 300), (Part::Unseen, 100)].into_iter().collect());
+        assert_eq!((noise(300).explained_ns(), noise(0).explained_ns(), noise(10_000).explained_ns()), (800, 500, 900));
+    }
+
+    #[test]
+    fn parts_survive_the_way_to_another_process() {
+        for part in Part::ALL {
+            assert_eq!(Part::from_code(part.code()), Some(part));
+        }
+        assert_eq!((Part::from_code(0), Part::from_code(16), Part::from_code(u64::MAX)), (None, None, None));
     }
 
     #[test]
@@ -227,8 +306,9 @@ mod tests {
 
     #[test]
     fn with_fixed_time_the_work_that_is_missing_is_the_loss() {
-        let quanta = [Quantum { units: 100, ..quantum(1000, 1000, 0) }, Quantum { units: 75, ..quantum(1000, 760, 240) }];
-        let noise = core_noise(0, Method::Ftq, &quanta, &[], (0, 0));
+        let quanta = [Quantum { units: 100, ..quantum(1000, 0) }, Quantum { units: 75, ..quantum(1000, 240) }];
+        let beside = Beside { tasks: Vec::new(), times: (0, 0), by_bpf: false };
+        let noise = core_noise(0, Method::Ftq, &seen(&quanta, 240, &[]), &beside);
         // Of two quanta both are good or neither: the tenth is the better one.
         assert_eq!((noise.stolen_ns, noise.slowed_ns), (240, 10));
         assert_eq!(noise.parts, [(Part::GoneTask, 240)].into_iter().collect());

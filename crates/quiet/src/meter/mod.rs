@@ -4,27 +4,29 @@
 //! again, the work done in it is counted. Both as defined by Sottile and Minnich, "Analysis of microbenchmarks for performance tuning
 //! of clusters" (Cluster 2004), and in LLNL's FTQ/FWQ benchmarks.
 //!
-//! A quantum's loss is split by what every kernel accounts exactly: time in which another task had the processor (`run_delay` of
-//! `/proc/PID/schedstat`), time in which the processor was taken from the task altogether (elapsed, less processor time, less that
-//! wait: interrupts and, where the hypervisor says so, steal), and time in which it ran, but slower.
+//! The work is done in chunks of a microsecond, so that it is measured when it stood still, and for how long, whatever the reason
+//! ([`work`]). Who took that time: with BPF the tracepoints of the scheduler, of interrupts and of memory management, gap by gap. Without:
+//! time in which another task had the processor (`run_delay` of `/proc/PID/schedstat`), and what ran meanwhile; the rest is interrupts and,
+//! where the hypervisor says so, steal (`/proc/stat`). What was lost although the work ran is shown apart.
 
 mod attribute;
 mod core;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use hiroma_kernel::cpu::now_ns;
 use hiroma_kernel::quiet::memory::MemoryInfo;
+use hiroma_kernel::quiet::noise::{MemoryEvents, Probe, Ran};
 use hiroma_kernel::quiet::tasks::{self, CpuTimes, Task, TaskKind};
 
 pub use attribute::{CoreNoise, Part};
-pub use core::Quantum;
+pub use core::{Detail, Quantum};
 
 /// How often the reclaiming threads are looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -61,6 +63,17 @@ pub struct Options {
     pub duration: Duration,
     pub quantum: Duration,
     pub method: Method,
+    /// Use BPF where it is allowed.
+    pub bpf: bool,
+}
+
+/// How those who took the time were found out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The kernel's tracepoints, gap by gap.
+    Bpf,
+    /// The kernel's books, over the whole measurement; with the reason why.
+    Books(String),
 }
 
 /// Why nothing was measured.
@@ -93,6 +106,11 @@ pub struct Recording {
     pub cores: Vec<CoreNoise>,
     /// Every quantum, by core as in `cores`.
     pub quanta: Vec<Vec<Quantum>>,
+    /// Quanta that lost much, and to whom, by core as in `cores`.
+    pub details: Vec<Vec<Detail>>,
+    pub source: Source,
+    /// Why kswapd woke, and who reclaimed for himself; with BPF.
+    pub memory: Option<MemoryEvents>,
     pub samples: Vec<Sample>,
     /// What the counters of [`EVENTS`] grew by.
     pub events: Vec<(&'static str, u64)>,
@@ -103,12 +121,66 @@ struct Books {
     tasks: Vec<Task>,
     times: Vec<CpuTimes>,
     memory: Option<MemoryInfo>,
+    events: Option<MemoryEvents>,
 }
 
 impl Books {
-    fn read() -> Books {
+    /// With a probe, tasks are those that it has seen.
+    fn read(probe: Option<&Probe>) -> Books {
         let memory = MemoryInfo::read(Path::new("/")).ok();
-        Books { tasks: tasks::all(), times: tasks::cpu_times().unwrap_or_default(), memory }
+        let of_probe = |probe: &Probe| {
+            let task = |ran: Ran| Task { tid: ran.tid, name: ran.name, kind: ran.kind, run_ns: ran.ns, cpu: ran.cpu };
+            probe.ran().into_iter().map(task).collect()
+        };
+        let tasks = probe.map_or_else(tasks::all, of_probe);
+        Books { tasks, times: tasks::cpu_times().unwrap_or_default(), memory, events: probe.map(Probe::memory_events) }
+    }
+}
+
+/// Threads meet here before they begin.
+#[derive(Default)]
+pub(crate) struct Gate {
+    there: AtomicUsize,
+    is_open: AtomicBool,
+    is_off: AtomicBool,
+}
+
+impl Gate {
+    /// How long between two looks.
+    const LOOK: Duration = Duration::from_millis(1);
+
+    /// Waits until it is opened. False: there will be no beginning.
+    pub fn pass(&self) -> bool {
+        self.there.fetch_add(1, Ordering::AcqRel);
+        while !self.is_open.load(Ordering::Acquire) {
+            thread::sleep(Gate::LOOK);
+        }
+        !self.is_off.load(Ordering::Acquire)
+    }
+
+    /// Somebody is missing: lets those who wait go.
+    pub fn give_up(&self) {
+        self.is_off.store(true, Ordering::Release);
+        self.open();
+    }
+
+    /// Waits until so many are there.
+    pub fn wait_for(&self, threads: usize) {
+        while self.there.load(Ordering::Acquire) < threads {
+            thread::sleep(Gate::LOOK);
+        }
+    }
+
+    pub fn open(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+}
+
+/// The probe, or why there is none.
+fn probe(options: &Options) -> Result<Probe, String> {
+    match options.bpf {
+        true => Probe::open(&options.cpus).map_err(|error| error.to_string()),
+        false => Err("it was not wanted".to_owned()),
     }
 }
 
@@ -118,46 +190,68 @@ pub fn measure(options: &Options, progress: &mut dyn FnMut(Duration) -> bool) ->
         return Err(MeterError::NoCpus);
     }
     tasks::Waited::of_this_thread().map_err(MeterError::NoSchedstat)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let start = Arc::new(Barrier::new(options.cpus.len() + 1));
-    let spawn = |&cpu: &usize| {
-        let (options, stop, start) = (options.clone(), Arc::clone(&stop), Arc::clone(&start));
-        let thread = thread::Builder::new().name(attribute::METER_THREAD.to_owned());
-        thread.spawn(move || core::run(cpu, &options, &stop, &start)).map_err(|source| MeterError::Cpu { cpu, source })
-    };
-    let threads = options.cpus.iter().map(spawn).collect::<Result<Vec<_>, _>>()?;
-    // Looking through all of /proc at every sample would be noise of its own.
-    let reclaimers: Vec<u32> = tasks::reclaimers().iter().map(|task| task.tid).collect();
-    let before = Books::read();
-    start.wait();
-    let began_ns = now_ns();
-    let mut samples = Vec::new();
-    let mut last = run_by_kind(&reclaimers);
-    loop {
-        thread::sleep(SAMPLE);
-        let passed = Duration::from_nanos(now_ns() - began_ns);
-        let now = run_by_kind(&reclaimers);
-        let run_ns = now.iter().map(|(&kind, &run)| (kind, run.saturating_sub(last.get(&kind).copied().unwrap_or(0)))).collect();
-        samples.push(Sample { at_ns: now_ns(), run_ns });
-        last = now;
-        if !progress(passed) || passed >= options.duration || threads.iter().any(thread::JoinHandle::is_finished) {
-            break;
+    let probe = probe(options);
+    match probe {
+        Ok(probe) => measure_with(options, Some(&probe), Source::Bpf, progress),
+        Err(why) => measure_with(options, None, Source::Books(why), progress),
+    }
+}
+
+fn measure_with(
+    options: &Options,
+    probe: Option<&Probe>,
+    source: Source,
+    progress: &mut dyn FnMut(Duration) -> bool,
+) -> Result<Recording, MeterError> {
+    let (stop, start) = (AtomicBool::new(false), Gate::default());
+    thread::scope(|scope| {
+        let spawn = |&cpu: &usize| {
+            let (stop, start) = (&stop, &start);
+            let thread = thread::Builder::new().name(attribute::METER_THREAD.to_owned());
+            let run = move || core::run(cpu, options, probe, stop, start);
+            thread.spawn_scoped(scope, run).map_err(|source| MeterError::Cpu { cpu, source })
+        };
+        let threads = options.cpus.iter().map(spawn).collect::<Result<Vec<_>, _>>();
+        // Those that did start must not wait for ever.
+        let threads = threads.inspect_err(|_| start.give_up())?;
+        // Looking through all of /proc at every sample would be noise of its own.
+        let reclaimers: Vec<u32> = tasks::reclaimers().iter().map(|task| task.tid).collect();
+        start.wait_for(threads.len());
+        let before = Books::read(probe);
+        start.open();
+        let began_ns = now_ns();
+        let mut samples = Vec::new();
+        let mut last = run_by_kind(&reclaimers);
+        loop {
+            thread::sleep(SAMPLE);
+            let passed = Duration::from_nanos(now_ns() - began_ns);
+            let now = run_by_kind(&reclaimers);
+            let run_ns = now.iter().map(|(&kind, &run)| (kind, run.saturating_sub(last.get(&kind).copied().unwrap_or(0)))).collect();
+            samples.push(Sample { at_ns: now_ns(), run_ns });
+            last = now;
+            if !progress(passed) || passed >= options.duration || threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
         }
-    }
-    stop.store(true, Ordering::Relaxed);
-    let ended_ns = now_ns();
-    let quanta = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(MeterError::Nothing)));
-    let quanta = quanta.collect::<Result<Vec<_>, _>>()?;
-    let after = Books::read();
-    if quanta.iter().any(Vec::is_empty) {
-        return Err(MeterError::Nothing);
-    }
-    let cores = options.cpus.iter().zip(&quanta).map(|(&cpu, quanta)| {
-        let tasks = attribute::ran_on(cpu, &before.tasks, &after.tasks);
-        attribute::core_noise(cpu, options.method, quanta, &tasks, times_between(cpu, &before.times, &after.times))
-    });
-    let cores = cores.collect();
-    Ok(Recording { method: options.method, began_ns, ended_ns, cores, quanta, samples, events: events_between(&before, &after) })
+        stop.store(true, Ordering::Relaxed);
+        let ended_ns = now_ns();
+        let seen = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(MeterError::Nothing)));
+        let seen = seen.collect::<Result<Vec<_>, _>>()?;
+        let after = Books::read(probe);
+        if seen.iter().any(|seen| seen.quanta.is_empty()) {
+            return Err(MeterError::Nothing);
+        }
+        let cores = options.cpus.iter().zip(&seen).map(|(&cpu, seen)| {
+            let times = times_between(cpu, &before.times, &after.times);
+            let tasks = attribute::ran_on(cpu, &before.tasks, &after.tasks, probe.is_some());
+            attribute::core_noise(cpu, options.method, seen, &attribute::Beside { tasks, times, by_bpf: probe.is_some() })
+        });
+        let cores = cores.collect();
+        let memory = after.events.map(|events| events.since(&before.events.unwrap_or_default()));
+        let events = events_between(&before, &after);
+        let (quanta, details) = seen.into_iter().map(|seen| (seen.quanta, seen.details)).unzip();
+        Ok(Recording { method: options.method, began_ns, ended_ns, cores, quanta, details, source, memory, samples, events })
+    })
 }
 
 fn run_by_kind(threads: &[u32]) -> BTreeMap<TaskKind, u64> {
@@ -196,7 +290,7 @@ impl Recording {
             for quantum in quanta {
                 let (wall, taken) = &mut sums[column(quantum.start_ns) as usize];
                 *wall += quantum.wall_ns;
-                *taken += attribute::stolen_ns(quantum);
+                *taken += quantum.stolen_ns;
             }
             sums.into_iter().map(|(wall, taken): (u64, u64)| taken.saturating_mul(1_000_000).checked_div(wall).unwrap_or(0)).collect()
         };
@@ -208,7 +302,7 @@ impl Recording {
         let mut counts = Vec::new();
         for quanta in &self.quanta {
             for quantum in quanta {
-                let taken_us = attribute::stolen_ns(quantum) / 1000;
+                let taken_us = quantum.stolen_ns / 1000;
                 let bin = (u64::BITS - taken_us.leading_zeros()) as usize;
                 counts.resize(counts.len().max(bin + 1), 0);
                 counts[bin] += 1;
@@ -229,13 +323,15 @@ mod tests {
 
     fn short(method: Method) -> Options {
         let cpus = hiroma_kernel::quiet::affinity::of(0).unwrap();
-        Options { cpus: cpus[..1].to_vec(), duration: Duration::from_millis(300), quantum: Duration::from_millis(1), method }
+        Options { cpus: cpus[..1].to_vec(), duration: Duration::from_millis(300), quantum: Duration::from_millis(1), method, bpf: true }
     }
 
     #[test]
     fn both_methods_account_for_all_time_that_was_lost() {
-        for method in [Method::Fwq, Method::Ftq] {
-            let recording = measure(&short(method), &mut |_| true).unwrap();
+        for (method, bpf) in [(Method::Fwq, true), (Method::Ftq, true), (Method::Fwq, false)] {
+            let recording = measure(&Options { bpf, ..short(method) }, &mut |_| true).unwrap();
+            assert!(bpf || matches!(recording.source, Source::Books(_)));
+            assert_eq!(recording.memory.is_some(), recording.source == Source::Bpf);
             let core = &recording.cores[0];
             assert!(core.quanta > 0);
             assert_eq!(core.parts.values().sum::<u64>(), core.stolen_ns, "{core:?}");

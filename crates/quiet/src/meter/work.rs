@@ -1,0 +1,236 @@
+//! Work of known length in small chunks, with a look at the clock after each: a chunk that takes much longer was held up, and for how
+//! long is measured, whatever the reason. Who it was is asked for only then.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use hiroma_kernel::cpu::now_ns;
+use hiroma_kernel::quiet::noise::{Owner, Probe, Sums};
+
+use super::attribute::Part;
+
+/// Length of a chunk. Looking at the clock takes a fiftieth of it.
+const CHUNK_NS: u64 = 1000;
+/// How often a chunk is tried out; the median counts.
+const TRIES: usize = 2000;
+/// A chunk that takes so many times longer was held up. One less, and another hardware thread that begins to work would look like it.
+const HELD_UP: u64 = 3;
+/// What it costs at most to take a processor away or to give it back, beyond what the tracepoints enclose.
+const CHANGE_NS: u64 = 2000;
+/// Nothing in the kernel ran, and it took less than this: a stall. Longer, and somebody has taken the processor.
+pub const STALL_NS_MAX: u64 = 20_000;
+
+/// What others took of a stretch of work, in nanoseconds; the parts add up to the whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Loss {
+    pub stolen_ns: u64,
+    pub parts: BTreeMap<Part, u64>,
+    /// Not stolen: short stalls in which the kernel ran nothing else. A hypervisor's own interrupts, firmware, memory.
+    pub stalled_ns: u64,
+}
+
+impl Loss {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Loss) {
+        self.stolen_ns += other.stolen_ns;
+        self.stalled_ns += other.stalled_ns;
+        other.parts.iter().for_each(|(&part, &ns)| add(&mut self.parts, part, ns));
+    }
+
+    /// Who took most.
+    pub fn most(&self) -> Option<(Part, u64)> {
+        self.parts.iter().max_by_key(|&(_, ns)| ns).map(|(&part, &ns)| (part, ns))
+    }
+}
+
+/// Adds to a part, if there is something to add.
+pub(super) fn add(parts: &mut BTreeMap<Part, u64>, part: Part, ns: u64) {
+    if ns > 0 {
+        *parts.entry(part).or_insert(0) += ns;
+    }
+}
+
+/// `value` x `by` / `over`; 0 of nothing.
+pub(super) fn scale(value: u64, by: u64, over: u64) -> u64 {
+    (u128::from(value) * u128::from(by)).checked_div(u128::from(over)).unwrap_or(0) as u64
+}
+
+/// Each turn needs the one before, so that it takes the same time wherever it runs.
+fn turns(count: u64, seed: u64) -> u64 {
+    (0..count).fold(seed, |value, _| black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)))
+}
+
+/// Work of so many nanoseconds, in chunks.
+pub fn chunks_of(ns: u64) -> u64 {
+    (ns / CHUNK_NS).max(1)
+}
+
+/// Does the work of one thread, which is confined to a processor.
+pub struct Worker<'a> {
+    cpu: usize,
+    probe: Option<&'a Probe>,
+    chunk_turns: u64,
+    usual_ns: u64,
+    at_ns: u64,
+    sums: Sums,
+}
+
+impl<'a> Worker<'a> {
+    /// Finds out how much work a chunk is, unless that is given in turns, to compare runs. With `probe`, those who take time are named; the
+    /// calling thread has told it.
+    pub fn new(cpu: usize, probe: Option<&'a Probe>, chunk_turns: Option<u64>) -> Worker<'a> {
+        let mut worker = Worker { cpu, probe, chunk_turns: 1, usual_ns: 1, at_ns: 0, sums: Sums::default() };
+        let usual = |count: u64| {
+            let one = |_| {
+                let start = now_ns();
+                black_box(turns(count, start));
+                (now_ns() - start).max(1)
+            };
+            let mut times: Vec<u64> = (0..TRIES).map(one).collect();
+            *times.select_nth_unstable(TRIES / 2).1
+        };
+        worker.chunk_turns = chunk_turns.unwrap_or_else(|| CHUNK_NS * CHUNK_NS / usual(CHUNK_NS)).max(1);
+        worker.usual_ns = usual(worker.chunk_turns);
+        worker.begin();
+        worker
+    }
+
+    /// When it was looked at the clock last.
+    pub fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
+    /// Turns of a chunk.
+    pub fn chunk_turns(&self) -> u64 {
+        self.chunk_turns
+    }
+
+    /// What happens from now on counts.
+    pub fn begin(&mut self) -> u64 {
+        if let Some(probe) = self.probe {
+            self.sums = probe.sums(self.cpu);
+        }
+        self.at_ns = now_ns();
+        self.at_ns
+    }
+
+    /// Works; what others took is added to `loss`. Returns the time.
+    pub fn work(&mut self, chunks: u64, loss: &mut Loss) -> u64 {
+        for _ in 0..chunks {
+            black_box(turns(self.chunk_turns, self.at_ns));
+            self.look(self.usual_ns, loss);
+        }
+        self.at_ns
+    }
+
+    /// Works until it is `end_ns`, and returns how many chunks it did.
+    pub fn work_until(&mut self, end_ns: u64, loss: &mut Loss) -> u64 {
+        let mut chunks = 0;
+        while self.at_ns < end_ns {
+            black_box(turns(self.chunk_turns, self.at_ns));
+            self.look(self.usual_ns, loss);
+            chunks += 1;
+        }
+        chunks
+    }
+
+    /// Looks at the clock after something that usually takes `usual_ns`.
+    pub fn look(&mut self, usual_ns: u64, loss: &mut Loss) {
+        let now = now_ns();
+        let took = now - self.at_ns;
+        self.at_ns = now;
+        if took > HELD_UP * usual_ns {
+            self.held_up(took - usual_ns, loss);
+        }
+    }
+
+    #[cold]
+    fn held_up(&mut self, gap_ns: u64, loss: &mut Loss) {
+        let seen = self.probe.map_or(Sums::default(), |probe| probe.sums(self.cpu).since(&self.sums));
+        split(gap_ns, &seen, loss);
+        // Looking is not part of the work.
+        self.begin();
+    }
+}
+
+fn part_of(owner: Owner) -> Part {
+    match owner {
+        Owner::Task(kind) => Part::Task(kind),
+        Owner::Meter => Part::Meter,
+        Owner::Idle => Part::Waiting,
+        Owner::Interrupt | Owner::SoftInterrupt => Part::Interrupts,
+        Owner::DirectReclaim => Part::DirectReclaim,
+        Owner::DirectCompaction => Part::DirectCompaction,
+    }
+}
+
+/// Divides a gap among those who had the processor in it. The way there and back belongs to them. What is longer than that and was nobody's
+/// is a stall, or, if it is long, [`Part::Unseen`].
+fn split(gap_ns: u64, had: &Sums, loss: &mut Loss) {
+    let known = had.others_ns();
+    let rest = gap_ns.saturating_sub(known);
+    let is_theirs = known > 0 && rest <= had.changes * CHANGE_NS;
+    let (to_share, unseen) = if is_theirs || rest == 0 { (gap_ns, 0) } else { (known, rest) };
+    let mut left = to_share;
+    let mut last = Part::Unseen;
+    for (owner, ns) in had.owners() {
+        let share = scale(to_share, ns, known);
+        last = part_of(owner);
+        add(&mut loss.parts, last, share);
+        left -= share;
+    }
+    // What rounding lost.
+    add(&mut loss.parts, last, left);
+    loss.stolen_ns += to_share;
+    if unseen < STALL_NS_MAX {
+        loss.stalled_ns += unseen;
+    } else {
+        loss.stolen_ns += unseen;
+        add(&mut loss.parts, Part::Unseen, unseen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hiroma_kernel::quiet::tasks::TaskKind;
+
+    fn divided(gap_ns: u64, had: Sums) -> (Vec<(Part, u64)>, u64) {
+        let mut loss = Loss::default();
+        split(gap_ns, &had, &mut loss);
+        assert_eq!(loss.parts.values().sum::<u64>(), loss.stolen_ns);
+        assert_eq!(loss.stolen_ns + loss.stalled_ns, gap_ns);
+        (loss.parts.into_iter().collect(), loss.stalled_ns)
+    }
+
+    #[test]
+    fn a_gap_belongs_to_those_who_were_seen_in_it_as_far_as_they_can_explain_it() {
+        let kswapd = Owner::Task(TaskKind::Kswapd);
+        let had = |ns: &[(Owner, u64)], changes| Sums::of(ns, changes);
+        // The way there and back is theirs.
+        assert_eq!(divided(5000, had(&[(kswapd, 3000)], 2)), (vec![(Part::Task(TaskKind::Kswapd), 5000)], 0));
+        // A tick does not explain milliseconds.
+        let tick = had(&[(Owner::Interrupt, 4000)], 2);
+        assert_eq!(divided(5_000_000, tick), (vec![(Part::Interrupts, 4000), (Part::Unseen, 4_996_000)], 0));
+        assert_eq!(divided(14_000, tick), (vec![(Part::Interrupts, 4000)], 10_000));
+        // More than the gap: shared.
+        let both = had(&[(kswapd, 3000), (Owner::SoftInterrupt, 1000)], 4);
+        assert_eq!(divided(2001, both), (vec![(Part::Task(TaskKind::Kswapd), 1500), (Part::Interrupts, 501)], 0));
+        assert_eq!(divided(7000, Sums::default()), (vec![], 7000));
+        assert_eq!(divided(700_000, Sums::default()), (vec![(Part::Unseen, 700_000)], 0));
+    }
+
+    #[test]
+    fn work_takes_time_and_losses_add_up() {
+        let mut worker = Worker::new(0, None, None);
+        let mut loss = Loss::default();
+        let start = worker.begin();
+        let chunks = chunks_of(2_000_000);
+        assert!(worker.work(chunks, &mut loss) > start);
+        assert_eq!(loss.parts.values().sum::<u64>(), loss.stolen_ns);
+        let mut both = loss.clone();
+        both.add(&loss);
+        assert_eq!(both.stolen_ns, 2 * loss.stolen_ns);
+        assert!(worker.work_until(now_ns() + 1_000_000, &mut loss) > 0);
+    }
+}
