@@ -37,6 +37,9 @@ pub struct Config {
     pub path: PathChoice,
     /// Directory in which each process keeps its control page (`PID.hiroma`); none: no control, no live statistics.
     pub control_dir: Option<PathBuf>,
+    /// Whether each process keeps a ring of what goes out and comes in there ([`crate::trace`]).
+    #[serde(default)]
+    pub trace: bool,
     /// Address space to reserve for managed memory; at most [`ARENA_BYTES_MAX`].
     pub arena_bytes: u64,
 }
@@ -54,6 +57,7 @@ impl Default for Config {
             key_file: None,
             path: PathChoice::Auto,
             control_dir: None,
+            trace: false,
             arena_bytes: ARENA_BYTES_MAX,
         }
     }

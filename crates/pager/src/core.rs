@@ -494,6 +494,7 @@ impl Core {
             }
             self.frames.put_full(entry.frame);
             self.count(Counter::CleanBytes, block.bytes());
+            self.trace_dropped(block);
             self.gone_away(block);
             return true;
         }

@@ -18,6 +18,7 @@ use crate::fetch::lost;
 use crate::live::{Live, Path};
 use crate::mover::TakeOut;
 use crate::store::{Channel, Completion, Token};
+use crate::trace::Moved;
 
 /// The evictor thread.
 pub struct Evicting {
@@ -346,6 +347,8 @@ impl Job {
             core.compact_places(block);
         }
         core.count(Counter::WrittenBytes, self.written);
+        let written = self.copies.iter().zip(&self.changed).map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
+        core.trace(Moved::Out, block, written.enumerate().filter_map(|(at, written)| written.then_some(at)));
         core.count(Counter::PatternBytes, self.pattern);
         if entry.doomed || entry.left {
             let entry = core.leave(block);

@@ -7,6 +7,11 @@ pub const EXIT_CODE: i32 = 75;
 
 static DYING: AtomicBool = AtomicBool::new(false);
 
+/// Says something that the program can live with.
+pub fn warn(what: &str) {
+    let _ = rustix::io::write(rustix::stdio::stderr(), format!("hiroma: {what}\n").as_bytes());
+}
+
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
 pub fn die(why: &str) -> ! {
     if DYING.swap(true, Ordering::SeqCst) {

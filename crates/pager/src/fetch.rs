@@ -18,6 +18,7 @@ use crate::fatal;
 use crate::live::{Live, Path};
 use crate::mover::PutIn;
 use crate::store::{Channel, Completion, StoreError, Token};
+use crate::trace::Moved;
 
 /// Reads under way on one channel, and what is needed to end them.
 pub struct Fetcher {
@@ -87,6 +88,7 @@ impl Fetcher {
         });
         self.jobs[index].prepare(core, block, core.frames.addr(frame), stamp, zero);
         self.jobs[index].since = since;
+        core.trace(Moved::In, block, self.jobs[index].sums.iter().map(|&(sector, _)| sector));
         Ok(index)
     }
 

@@ -24,6 +24,7 @@ mod pager;
 mod quiet;
 mod recorder;
 pub mod store;
+pub mod trace;
 
 pub use config::Config;
 pub use control::{Counter, Snapshot};

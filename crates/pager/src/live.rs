@@ -10,7 +10,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
 use crate::error::PagerError;
+use crate::fatal;
 use crate::quiet::Quiet;
+use crate::trace::{self, Ring};
 
 /// Which kernel interface moves pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +31,8 @@ pub struct Live {
     pub staging: Option<Uffd>,
     pub path: Path,
     pub page: ControlPage,
+    /// Where page-outs and page-ins are recorded, if they are.
+    pub trace: Option<Ring>,
     /// Wakes the fault thread when there is room, or something it waits for has ended.
     pub fault_wake: OwnedFd,
     pub evict_bell: Bell,
@@ -74,6 +78,7 @@ impl Live {
             staging,
             path,
             page,
+            trace: config.control_dir.as_deref().filter(|_| config.trace).and_then(|dir| ring(dir, config)),
             fault_wake,
             evict_bell: Bell::default(),
             fetch_bell: Bell::default(),
@@ -106,4 +111,13 @@ impl Live {
             self.wake_fault_thread();
         }
     }
+}
+
+/// A process that cannot be recorded runs nevertheless.
+fn ring(dir: &std::path::Path, config: &Config) -> Option<Ring> {
+    let ring = Ring::create(dir, trace::page_bytes(config.block));
+    ring.map_err(|error| {
+        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", std::process::id(), dir.display()));
+    })
+    .ok()
 }

@@ -70,6 +70,8 @@ pub struct NetworkConfig {
     pub switching: Switching,
     /// Whether information for a whole domain is sent along a tree (torus only), not to one after the other.
     pub multicast: bool,
+    /// A limit that no machine reaches: what a node tells its domain is known there at once, and costs nobody anything.
+    pub free_information: bool,
 }
 
 /// When the frame of a page that is being paged out is free. The paper does not say.
@@ -287,6 +289,7 @@ impl Default for NetworkConfig {
             message_bytes: 64,
             switching: Switching::StoreAndForward,
             multicast: true,
+            free_information: false,
         }
     }
 }

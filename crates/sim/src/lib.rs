@@ -32,7 +32,7 @@ pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig
 pub use outcome::{Messages, Outcome, Tally};
 pub use trace::{TraceKind, TraceRecord};
 pub use transfers::{Transfer, Transferred, transfer_all};
-pub use validate::Problem;
+pub use validate::{Problem, TIME_MAX_NS};
 
 /// Simulates one cluster.
 ///

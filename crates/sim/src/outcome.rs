@@ -96,6 +96,12 @@ pub struct Outcome {
     pub clean_drops: u64,
     /// Page-outs begun: pages that left a node, guests included.
     pub page_outs: u64,
+    /// Of a recording: pages that were dropped because a copy existed, and go out here, where each page is in one place.
+    #[serde(default)]
+    pub replay_drops: u64,
+    /// Of a recording: page-outs of pages that were out already. They had come back without being fetched, or were discarded.
+    #[serde(default)]
+    pub replay_skipped: u64,
     /// Page-outs that had to be repeated: arrivals where no frame was free.
     pub repeated_page_outs: u64,
     /// Page-outs that ended at another node.

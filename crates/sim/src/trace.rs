@@ -5,8 +5,10 @@
 pub enum TraceKind {
     /// A page left local memory, changed.
     PageOut,
-    /// A page was needed that was not in local memory.
+    /// A page came into local memory that was elsewhere.
     PageIn,
+    /// A page left local memory unchanged; a copy of it was elsewhere.
+    Drop,
 }
 
 /// One line of a recording. Records are in the order of time; a page-in waits for the one before it at the same node.

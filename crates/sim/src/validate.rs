@@ -171,8 +171,8 @@ impl Config {
             problems.range("policy.period_ns", policy.period_ns, 1000, 1 << 40);
         }
         for (field, marks) in [("policy.high_permille", &policy.high_permille), ("policy.low_permille", &policy.low_permille)] {
-            if marks.iter().any(|&mark| mark > 1000) || marks.len() > 8 {
-                problems.add(field, format!("{marks:?}: allowed are up to 8 numbers from 0 to 1000 (thousandths of a node's memory)"));
+            if marks.iter().any(|&mark| mark > 1000) || marks.len() > 128 {
+                problems.add(field, format!("{marks:?}: allowed are up to 128 numbers from 0 to 1000 (thousandths of a node's memory)"));
             }
         }
         problems.range("policy.attempts_max", policy.attempts_max.into(), 0, 200);

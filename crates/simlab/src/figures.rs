@@ -27,7 +27,7 @@ const fn figure(name: &'static str, title: &'static str, unit: &'static str, rea
 pub const RESPONSE: &str = "response_mean_ms";
 
 /// All figures, in the order in which they are shown.
-pub const FIGURES: [Figure; 25] = [
+pub const FIGURES: [Figure; 27] = [
     figure(RESPONSE, "response, mean", "ms", |run| run.response_ns.mean().map(ms)),
     figure("response_median_ms", "response, median", "ms", |run| quantile_ms(run, 500)),
     figure("response_p99_ms", "response, 99th percentile", "ms", |run| quantile_ms(run, 990)),
@@ -38,6 +38,8 @@ pub const FIGURES: [Figure; 25] = [
     figure("transfer_hops", "page transfer, mean hops", "hops", |run| run.transfer_hops.mean()),
     figure("disk_fetch_ms", "fetch from disk, mean", "ms", |run| run.disk_fetch_ns.mean().map(ms)),
     figure("page_outs", "page-outs", "", |run| Some(run.page_outs as f64)),
+    figure("replay_drops", "of them dropped in the recording", "", |run| (run.replay_drops > 0).then_some(run.replay_drops as f64)),
+    figure("replay_skipped", "recorded of pages that were out", "", |run| (run.replay_skipped > 0).then_some(run.replay_skipped as f64)),
     figure("repeated_page_outs", "repeated page-outs", "", |run| Some(run.repeated_page_outs as f64)),
     figure("repeated_share", "repeated, of all page-outs", "", |run| share(run.repeated_page_outs, run.page_outs)),
     figure("disk_share", "page-outs that ended on disk", "", |run| share(run.placed_disk, run.placed_disk + run.placed_remote)),

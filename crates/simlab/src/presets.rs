@@ -131,6 +131,7 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
             message_bytes: 128,
             switching: Switching::CutThrough,
             multicast: false,
+            free_information: false,
         },
         ..Config::default()
     };

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hiroma_sim::Config;
+use hiroma_sim::{Config, TIME_MAX_NS, TraceKind};
 
 use crate::cluster::cluster_of;
 use crate::settings::{Settings, SettingsError};
@@ -10,6 +10,14 @@ use crate::trace::Trace;
 
 /// Time that is still measured after the last record.
 const AFTER_NS: u64 = 1_000_000_000;
+
+/// What a trace holds, in a line.
+pub fn describe(trace: &Trace) -> String {
+    let [outs, ins, drops] = [TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop].map(|kind| trace.count(kind));
+    let nodes = if trace.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", trace.nodes) };
+    let lost = if trace.lost > 0 { format!("; {} records were lost in the recording", trace.lost) } else { String::new() };
+    format!("{outs} page-outs, {ins} page-ins and {drops} drops of {nodes}, pages of {} bytes{lost}", trace.page_bytes)
+}
 
 /// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages are as large as the trace's.
 pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Config, SettingsError> {
@@ -32,6 +40,10 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
     // All of the trace counts, and what its last records began has time to end.
     let last_ns = trace.records.last().map_or(0, |record| record.time_ns);
     (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (0, last_ns + AFTER_NS, true);
+    // All pages may queue at one disk: who waits for the last of them is not stuck.
+    let disk_ns = config.disk.access_ns + trace.page_bytes.saturating_mul(1_000_000_000) / config.disk.bytes_per_s.max(1);
+    let queue_ns = disk_ns.saturating_mul(2 * trace.records.len() as u64);
+    config.run.stuck_after_ns = config.run.stuck_after_ns.saturating_add(queue_ns).min(TIME_MAX_NS);
     config.load.trace = Some(trace.records.into());
     config.validate().map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| refused(format!("`{}`: {}", problem.field, problem.message)).0).collect();
@@ -47,13 +59,13 @@ fn fitting(nodes: u32) -> Result<Config, SettingsError> {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_sim::{TraceKind, TraceRecord};
+    use hiroma_sim::TraceRecord;
 
     use super::*;
 
     fn trace(nodes: u32) -> Trace {
         let record = TraceRecord { time_ns: 10, node: nodes - 1, kind: TraceKind::PageOut, page: 1 };
-        Trace { nodes, page_bytes: 4096, records: vec![record] }
+        Trace { nodes, page_bytes: 4096, lost: 0, records: vec![record] }
     }
 
     #[test]
@@ -69,7 +81,7 @@ mod tests {
     fn a_trace_that_does_not_fit_its_cluster_is_refused() {
         let error = replayed(trace(257), Some(Config::default()), Path::new("t.bin")).unwrap_err();
         assert_eq!(error.0, "t.bin: the trace is one of 257 nodes and the cluster has 256: choose a cluster with as many");
-        let empty = Trace { nodes: 4, page_bytes: 4096, records: Vec::new() };
+        let empty = Trace { nodes: 4, page_bytes: 4096, lost: 0, records: Vec::new() };
         assert_eq!(replayed(empty, None, Path::new("t.bin")).unwrap_err().0, "t.bin: the trace has no records: there is nothing to run");
     }
 }

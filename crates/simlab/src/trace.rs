@@ -32,6 +32,8 @@ pub struct Trace {
     pub nodes: u32,
     /// Bytes of one page.
     pub page_bytes: u64,
+    /// Records that the recording has lost: the trace is that much less than what happened.
+    pub lost: u64,
     pub records: Vec<TraceRecord>,
 }
 
@@ -47,6 +49,8 @@ pub enum TraceError {
     Version { path: PathBuf, version: u16 },
     #[error("{path}: {what}: the trace is damaged or was cut short; copy or record it again", path = .path.display())]
     Damaged { path: PathBuf, what: String },
+    #[error("{path}: {what} in {first}: these traces do not go together", path = .path.display(), first = .first.display())]
+    Apart { path: PathBuf, first: PathBuf, what: String },
     #[error("{path}: the record cannot be written: {what}", path = .path.display())]
     Record { path: PathBuf, what: String },
 }
@@ -56,6 +60,7 @@ struct Header {
     nodes: u32,
     count: u64,
     content_hash: u64,
+    lost: u64,
 }
 
 impl Header {
@@ -68,6 +73,7 @@ impl Header {
         bytes[16..24].copy_from_slice(&self.page_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.count.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.content_hash.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.lost.to_le_bytes());
         let hash = XxHash3_64::oneshot(&bytes[..HEADER_BYTES - 8]);
         bytes[HEADER_BYTES - 8..].copy_from_slice(&hash.to_le_bytes());
         bytes
@@ -85,9 +91,14 @@ impl Header {
         if XxHash3_64::oneshot(&bytes[..HEADER_BYTES - 8]) != u64_at(bytes, HEADER_BYTES - 8) {
             return Err(damaged("the header does not fit its checksum"));
         }
-        let header =
-            Header { nodes: u32_at(bytes, 12), page_bytes: u64_at(bytes, 16), count: u64_at(bytes, 24), content_hash: u64_at(bytes, 32) };
-        let rest_is_zero = bytes[40..HEADER_BYTES - 8].iter().all(|&byte| byte == 0);
+        let header = Header {
+            nodes: u32_at(bytes, 12),
+            page_bytes: u64_at(bytes, 16),
+            count: u64_at(bytes, 24),
+            content_hash: u64_at(bytes, 32),
+            lost: u64_at(bytes, 40),
+        };
+        let rest_is_zero = bytes[48..HEADER_BYTES - 8].iter().all(|&byte| byte == 0);
         if usize::from(u16::from_le_bytes([bytes[10], bytes[11]])) != RECORD_BYTES || !rest_is_zero {
             return Err(damaged("the header has fields that version 1 does not know"));
         }
@@ -114,6 +125,7 @@ fn bytes_of_record(record: TraceRecord) -> [u8; RECORD_BYTES] {
     bytes[20] = match record.kind {
         TraceKind::PageOut => 1,
         TraceKind::PageIn => 2,
+        TraceKind::Drop => 3,
     };
     bytes
 }
@@ -122,7 +134,8 @@ fn record_of_bytes(bytes: &[u8; RECORD_BYTES]) -> Result<TraceRecord, String> {
     let kind = match bytes[20] {
         1 => TraceKind::PageOut,
         2 => TraceKind::PageIn,
-        other => return Err(format!("kind {other}, and 1 (page-out) and 2 (page-in) are possible")),
+        3 => TraceKind::Drop,
+        other => return Err(format!("kind {other}, and 1 (page-out), 2 (page-in) and 3 (drop) are possible")),
     };
     if bytes[21..] != [0, 0, 0] {
         return Err("fields that version 1 does not know".to_owned());
@@ -194,7 +207,7 @@ impl Trace {
         if hash.finish() != header.content_hash {
             return Err(damaged("the records do not fit their checksum".to_owned()));
         }
-        Ok(Trace { nodes: header.nodes, page_bytes: header.page_bytes, records })
+        Ok(Trace { nodes: header.nodes, page_bytes: header.page_bytes, lost: header.lost, records })
     }
 
     /// Writes a whole trace to `path`, which is there when it is complete.
@@ -203,7 +216,36 @@ impl Trace {
         for record in &self.records {
             writer.append(*record)?;
         }
+        writer.set_lost(self.lost);
         writer.finish()
+    }
+
+    /// Records of one kind.
+    pub fn count(&self, kind: TraceKind) -> usize {
+        self.records.iter().filter(|record| record.kind == kind).count()
+    }
+
+    /// Several traces as one: the nodes of each follow those of the one before, and all begin at the same time.
+    pub fn join(traces: Vec<(PathBuf, Trace)>) -> Result<Trace, TraceError> {
+        let mut traces = traces.into_iter();
+        let Some((first, mut whole)) = traces.next() else {
+            return Ok(Trace { nodes: 1, page_bytes: 1, lost: 0, records: Vec::new() });
+        };
+        for (path, trace) in traces {
+            let refused = |what: String| TraceError::Apart { path: path.clone(), first: first.clone(), what };
+            if trace.page_bytes != whole.page_bytes {
+                return Err(refused(format!("pages of {} bytes and of {} bytes", trace.page_bytes, whole.page_bytes)));
+            }
+            let before = whole.nodes;
+            whole.nodes = before
+                .checked_add(trace.nodes)
+                .filter(|nodes| *nodes <= NODES_MAX)
+                .ok_or_else(|| refused(format!("{} and {before} nodes, and {NODES_MAX} are possible together", trace.nodes)))?;
+            whole.lost += trace.lost;
+            whole.records.extend(trace.records.into_iter().map(|record| TraceRecord { node: before + record.node, ..record }));
+        }
+        whole.records.sort_by_key(|record| record.time_ns);
+        Ok(whole)
     }
 }
 
@@ -238,7 +280,7 @@ impl TraceWriter {
         let failed = |source| TraceError::Io { path: path.to_owned(), source };
         let mut output = BufWriter::with_capacity(1 << 16, AtomicFile::create(path).map_err(failed)?);
         output.write_all(&[0; HEADER_BYTES]).map_err(failed)?;
-        let header = Header { page_bytes, nodes, count: 0, content_hash: 0 };
+        let header = Header { page_bytes, nodes, count: 0, content_hash: 0, lost: 0 };
         Ok(TraceWriter { path: path.to_owned(), output, header, hash: XxHash3_64::new(), last_ns: 0 })
     }
 
@@ -251,6 +293,21 @@ impl TraceWriter {
         self.header.count += 1;
         self.last_ns = record.time_ns;
         Ok(())
+    }
+
+    /// There are so many nodes: for a recording that learns of them on its way. Nodes that records speak of already stay.
+    pub fn set_nodes(&mut self, nodes: u32) {
+        self.header.nodes = nodes.clamp(self.header.nodes, NODES_MAX);
+    }
+
+    /// So many records could not be taken down.
+    pub fn set_lost(&mut self, lost: u64) {
+        self.header.lost = lost;
+    }
+
+    /// Records so far.
+    pub fn count(&self) -> u64 {
+        self.header.count
     }
 
     /// Completes the trace and gives it its name.
@@ -280,7 +337,7 @@ mod tests {
     fn example() -> Trace {
         let mut records = vec![record(0, 0, 1), record(5, 1, 9), record(5, 0, u64::MAX)];
         records.push(TraceRecord { time_ns: 80, node: 1, page: 9, kind: TraceKind::PageIn });
-        Trace { nodes: 2, page_bytes: 8192, records }
+        Trace { nodes: 2, page_bytes: 8192, lost: 0, records }
     }
 
     fn bytes_of(trace: &Trace) -> Vec<u8> {
@@ -295,15 +352,15 @@ mod tests {
     }
 
     fn any_trace() -> impl Strategy<Value = Trace> {
-        let event = (0..1000u64, 0..7u32, any::<u64>(), any::<bool>());
-        (prop::collection::vec(event, 0..50), 0..20u32).prop_map(|(events, page_order)| {
+        let kind = prop::sample::select(vec![TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop]);
+        let event = (0..1000u64, 0..7u32, any::<u64>(), kind);
+        (prop::collection::vec(event, 0..50), 0..20u32, any::<u64>()).prop_map(|(events, page_order, lost)| {
             let mut time_ns = 0;
-            let records = events.into_iter().map(|(gap_ns, node, page, is_in)| {
+            let records = events.into_iter().map(|(gap_ns, node, page, kind)| {
                 time_ns += gap_ns;
-                let kind = if is_in { TraceKind::PageIn } else { TraceKind::PageOut };
                 TraceRecord { time_ns, node, page, kind }
             });
-            Trace { nodes: 7, page_bytes: 4096 << page_order, records: records.collect() }
+            Trace { nodes: 7, page_bytes: 4096 << page_order, lost, records: records.collect() }
         })
     }
 

@@ -75,7 +75,7 @@ fn a_recorded_load() {
     // Node 0 sends out a hundred pages and wants half of them back.
     let out = (0..100).map(|page| TraceRecord { time_ns: page * 100_000, node: 0, kind: TraceKind::PageOut, page });
     let back = (0..50).map(|page| TraceRecord { time_ns: 20_000_000 + page * 1_000_000, node: 0, kind: TraceKind::PageIn, page });
-    let trace = Trace { nodes: 16, page_bytes: 4096, records: out.chain(back).collect() };
+    let trace = Trace { nodes: 16, page_bytes: 4096, lost: 0, records: out.chain(back).collect() };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.bin");
     trace.write(&path).unwrap();

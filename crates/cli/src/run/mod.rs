@@ -5,6 +5,7 @@ mod options;
 mod preload;
 mod program;
 mod progress;
+mod record;
 mod signals;
 mod stats;
 mod watch;
@@ -32,6 +33,7 @@ use rustix::process::Pid;
 use crate::rundir::RunDir;
 use crate::{Failure, refuse, show};
 use progress::Progress;
+use record::Recording;
 use stats::Report;
 use watch::Watch;
 
@@ -54,6 +56,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
+    config.trace = args.trace.is_some();
+    let recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
@@ -71,9 +75,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         progress.stop();
     }
 
+    let trace = recording.and_then(|recording| recording.finish(args.quiet));
     let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
     watch.update();
-    let report = Report { watch: &watch, config: &config, command: &args.command, path, ending, elapsed, main_pid: child.id() };
+    let report = Report { watch: &watch, config: &config, command: &args.command, path, ending, elapsed, main_pid: child.id(), trace };
     if !args.quiet {
         show::say(&report.summary());
     }

@@ -63,6 +63,9 @@ pub struct Args {
     /// Write all statistics to FILE at the end (JSON)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+    /// Record every page-out and page-in of the program, and of those that it starts, for `hiroma sim replay`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// No summary at the end
     #[arg(short, long)]
     pub quiet: bool,
@@ -79,7 +82,8 @@ Examples:
   hiroma run --local 1G -- sort -S 4G big.txt -o sorted.txt
   hiroma run --local 25% --store compressed,file:/var/tmp -- python3 job.py
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server --port 6390
-  hiroma run --local 512M --progress --stats run.json -- ./solver input";
+  hiroma run --local 512M --progress --stats run.json -- ./solver input
+  hiroma run --local 512M --trace trace.bin -- ./solver input && hiroma sim replay trace.bin";
 
 #[derive(Clone, Debug)]
 struct StoreList(Vec<StoreSpec>);

@@ -22,6 +22,8 @@ pub struct Report<'a> {
     pub ending: Ending,
     pub elapsed: Duration,
     pub main_pid: u32,
+    /// What `--trace` has recorded.
+    pub trace: Option<Value>,
 }
 
 impl Report<'_> {
@@ -69,6 +71,7 @@ impl Report<'_> {
             "elapsed_s": self.elapsed.as_secs_f64(),
             "peak_rss_bytes": peak_rss,
             "main_pid": self.main_pid,
+            "trace": self.trace,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),
             "total": self.watch.total().map(|total| counts_json(&total)),

@@ -13,9 +13,8 @@ use hiroma_simlab::compare::{self, entrants};
 use hiroma_simlab::figures::Figures;
 use hiroma_simlab::lab::{Lab, jobs_of};
 use hiroma_simlab::presets::{PRESETS, preset};
-use hiroma_simlab::replay::replayed;
-use hiroma_simlab::trace::Trace;
-use hiroma_simlab::{presets, single};
+use hiroma_simlab::trace::{Trace, TraceError};
+use hiroma_simlab::{presets, replay as traces, single};
 
 use super::progress::Progress;
 use super::shared::{self, Files, Runs};
@@ -64,9 +63,9 @@ pub struct CompareArgs {
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {
-    /// The trace
-    #[arg(value_name = "TRACE")]
-    trace: PathBuf,
+    /// The trace; of several, the nodes of each follow those of the one before, and all begin at the same time
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
     /// The cluster it runs on: a file (TOML) or the name of a preset; pages are as large as the trace's [default: paper, with as many
     /// nodes as the trace has]
     #[arg(long, value_name = "CLUSTER")]
@@ -105,9 +104,12 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
 /// `hiroma sim replay`.
 pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     args.files.check()?;
-    let trace = Trace::read(&args.trace).map_err(shared::refused)?;
+    let read = |path: &PathBuf| Ok((path.clone(), Trace::read(path)?));
+    let traces: Result<Vec<_>, TraceError> = args.traces.iter().map(read).collect();
+    let trace = traces.and_then(Trace::join).map_err(shared::refused)?;
+    println!("{}", traces::describe(&trace));
     let base = args.cluster.as_ref().map(|path| cluster(path)).transpose()?;
-    let config = replayed(trace, base, &args.trace).map_err(shared::refused)?;
+    let config = traces::replayed(trace, base, &args.traces[0]).map_err(shared::refused)?;
     let seeds = args.runs.seeds(1);
     if args.compare {
         return rank(&config, &seeds, &args.runs, &args.files);

@@ -31,6 +31,8 @@ use tables::Tables;
 
 /// Events between two looks at the world outside.
 const EVENTS_PER_LOOK: u64 = 1 << 16;
+/// By how much a run is made longer whose recording is not through.
+const REPLAY_MORE_NS: u64 = 1_000_000_000;
 /// Audits of the checkers in a run.
 const AUDITS: u64 = 16;
 
@@ -273,6 +275,12 @@ impl<'a> Engine<'a> {
     }
 
     fn end(&mut self) {
+        // A recording counts to its last record, however long the simulated machine takes.
+        if self.replay_goes_on() && self.queue.len() > 0 {
+            self.out.measured_ns += REPLAY_MORE_NS;
+            self.at(self.now_ns + REPLAY_MORE_NS, What::End, 0);
+            return;
+        }
         self.integrate();
         self.ended = true;
         self.measuring = false;

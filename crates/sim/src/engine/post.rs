@@ -1,6 +1,6 @@
 //! Messages on their way: sent, passed on, arrived.
 
-use hiroma_policy::placement::Peer;
+use hiroma_policy::placement::{Event, Peer};
 
 use crate::engine::{Engine, What};
 use crate::message::{Kind, Message};
@@ -30,12 +30,28 @@ impl Engine<'_> {
 
     /// Sends a message to the whole domain of a node.
     pub(super) fn post_to_peers(&mut self, kind: Kind, node: u32, value: u32) {
+        if kind == Kind::Told && self.config.network.free_information {
+            self.tell_at_once(node, value);
+            return;
+        }
         if self.config.network.multicast && self.spread(Message::new(kind, node, node, value)) {
             return;
         }
         for peer in 0..self.shared.peers() {
             let target = self.topology.peer(node, Peer(peer));
             self.post(Message::new(kind, node, target, value));
+        }
+    }
+
+    /// Tells the domain of a node its free frames without a message.
+    fn tell_at_once(&mut self, node: u32, value: u32) {
+        for peer in 0..self.shared.peers() {
+            let target = self.topology.peer(node, Peer(peer));
+            let teller = self.topology.peer_of(target, node).filter(|_| self.nodes[target as usize].up);
+            if let Some(peer) = teller {
+                // In a domain nothing follows from it: a node only knows more.
+                self.nodes[target as usize].placer.handle(self.now_ns, Event::Told { peer, value }, &mut Vec::new());
+            }
         }
     }
 

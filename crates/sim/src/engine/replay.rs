@@ -50,6 +50,10 @@ impl Replay {
         (Replay { steps, next }, counts)
     }
 
+    fn is_through(&self) -> bool {
+        self.next.iter().all(|(next, end)| next == end)
+    }
+
     fn peek(&self, node: u32) -> Option<Step> {
         let (next, end) = self.next[node as usize];
         (next < end).then(|| self.steps[next as usize])
@@ -84,6 +88,11 @@ impl Engine<'_> {
         self.replay = Some(replay);
     }
 
+    /// Whether a recording is being run that has records left, or a client that waits.
+    pub(super) fn replay_goes_on(&self) -> bool {
+        self.replay.as_ref().is_some_and(|replay| !replay.is_through() || self.waiting > 0)
+    }
+
     /// The records of a client whose time has come, up to the first page-in that has to wait.
     pub(super) fn replay_next(&mut self, number: u32) {
         while let Some(step) = self.replay.as_ref().and_then(|replay| replay.peek(number)) {
@@ -95,7 +104,15 @@ impl Engine<'_> {
                 replay.next[number as usize].0 += 1;
             }
             match step.kind {
-                TraceKind::PageOut => self.replay_page_out(number, step.page),
+                TraceKind::PageOut => {
+                    let leaves = self.replay_leave(number, step.page);
+                    self.out.replay_skipped += u64::from(self.measuring && !leaves);
+                }
+                // A simulated page is in one place only: what was dropped because of its copy goes out, unless it is out already.
+                TraceKind::Drop => {
+                    let leaves = self.replay_leave(number, step.page);
+                    self.out.replay_drops += u64::from(self.measuring && leaves);
+                }
                 TraceKind::PageIn => {
                     if self.replay_page_in(number, step.page) {
                         return;
@@ -110,13 +127,13 @@ impl Engine<'_> {
         self.at(self.now_ns, What::Replay, number);
     }
 
-    fn replay_page_out(&mut self, number: u32, page: u32) {
-        let Some(thread) = self.nodes[number as usize].thread.as_ref() else { return };
+    /// Whether the page was with the program, and leaves it.
+    fn replay_leave(&mut self, number: u32, page: u32) -> bool {
+        let Some(thread) = self.nodes[number as usize].thread.as_ref() else { return false };
         let table = thread.table;
         let entry = self.tables.page(table, page);
         if !matches!(entry.state, State::Fresh | State::Resident) {
-            // It is out already: the recording repeats itself.
-            return;
+            return false;
         }
         if entry.state == State::Fresh {
             self.checker.take(table, page, Place::Nowhere);
@@ -131,6 +148,7 @@ impl Engine<'_> {
         self.take_in_hand(number, table, page, content, false);
         let leaving = Leaving { page: u64::from(table) << 32 | u64::from(page), attempts: 0, avoid: Avoid::default() };
         self.tell_placer(number, Event::PageLeaves(leaving));
+        true
     }
 
     /// Whether the client waits now.

@@ -13,6 +13,8 @@ use crate::stats::{Estimate, Verdict, compare_paired};
 
 /// Time between two messages of periodic information, ms: how old it gets. Below 1 ms, receiving it is most of what nodes do.
 const AGES_MS: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
+/// The same where information costs nothing, so that it can be as young as one likes; 0: everybody knows of every change at once.
+const AGES_FREE_MS: [f64; 5] = [0.0, 0.1, 0.2, 0.5, 1.0];
 /// Work of a page at each link, ns, where its receiver has none with it: 0.82 ms over three hops, as the paper's.
 const LINK_OVERHEAD_NS: u64 = 110_000;
 /// Time between failures of nodes in the whole machine, ms.
@@ -30,6 +32,8 @@ pub struct Beyond {
     herding: Vec<Curve>,
     /// Most free and two choices, where a page costs the links what it else costs its receiver.
     herding_links: Vec<Curve>,
+    /// Most free and two choices with information that costs nothing: as configured, where links have the work, and where a page takes no time.
+    herding_free: [Vec<Curve>; 3],
     /// Preset and policies on it.
     presets: Vec<(&'static str, Vec<(String, Id)>)>,
     failing: Vec<Failing>,
@@ -39,23 +43,17 @@ impl Beyond {
     /// Asks for it.
     pub fn plan(params: &Params, book: &mut Book) -> Beyond {
         let ages: Vec<f64> = if params.quick { vec![1.0, 10.0, 100.0] } else { AGES_MS.to_vec() };
-        let mut curve = |placement: PlacementKind, at_links: bool| {
-            let config = |age_ms: f64| {
-                let mut config = params.paper(MIDDLE, |policy| {
-                    (policy.placement, policy.information) = (placement, InformationKind::Periodic);
-                    policy.period_ns = (age_ms * 1e6) as u64;
-                });
-                if at_links {
-                    (config.network.page_handler_ns, config.network.page_overhead_ns) = (0, LINK_OVERHEAD_NS);
-                }
-                config
-            };
-            let name = name_of(&placement).replace('_', " ");
-            let name = if at_links { format!("{name}, no work at receivers") } else { name };
-            book.curve(&name, &ages, &params.seeds, config)
+        let ages_free = &AGES_FREE_MS[..if params.quick { 1 } else { AGES_FREE_MS.len() }];
+        let mut curve = |placement: PlacementKind, work: Work, free: bool| {
+            let config = |age_ms: f64| aged(params, placement, work, age_ms, free);
+            let name = format!("{}{}", name_of(&placement).replace('_', " "), work.text());
+            book.curve(&name, if free { ages_free } else { &ages }, &params.seeds, config)
         };
-        let herding = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random].map(|kind| curve(kind, false)).to_vec();
-        let herding_links = [PlacementKind::MostFree, PlacementKind::TwoChoices].map(|kind| curve(kind, true)).to_vec();
+        let two = [PlacementKind::MostFree, PlacementKind::TwoChoices];
+        let three = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random];
+        let herding = three.map(|kind| curve(kind, Work::Receiver, false)).to_vec();
+        let herding_links = two.map(|kind| curve(kind, Work::Links, false)).to_vec();
+        let herding_free = [Work::Receiver, Work::Links, Work::None].map(|work| two.map(|kind| curve(kind, work, true)).to_vec());
         let modern = PRESETS.iter().filter(|preset| preset.name != "paper");
         let chosen = modern.filter(|preset| !params.quick || preset.name == "ethernet-25g");
         let presets = chosen.map(|preset| {
@@ -69,7 +67,7 @@ impl Beyond {
             (preset.name, policies.map(ask).collect())
         });
         let presets = presets.collect();
-        Beyond { herding, herding_links, presets, failing: plan_failing(params, book) }
+        Beyond { herding, herding_links, herding_free, presets, failing: plan_failing(params, book) }
     }
 
     /// Adds its sections.
@@ -89,8 +87,38 @@ impl Beyond {
             tables: vec![book.table("Mean response by age of information", "period, ms", &curves)],
             plots: vec![book.plot("Herding", Axis::log("time between messages", "ms"), &curves)],
         });
+        report.sections.push(self.young_section(book));
         report.sections.push(self.preset_section(book));
         report.sections.push(self.failing_section(book));
+    }
+
+    fn young_section(&self, book: &Book) -> Section {
+        let curves = self.herding_free.concat();
+        let mut ratios = Table::new("Two choices against most free: ratio of the responses, 95 % interval").number("period, ms", "");
+        for work in [Work::Receiver, Work::Links, Work::None] {
+            ratios = ratios.text(format!("work{}", work.where_text()));
+        }
+        for (index, (age, _)) in self.herding_free[0][0].points.iter().enumerate() {
+            let mut row = vec![digits(*age)];
+            row.extend(self.herding_free.iter().map(|pair| ratio_text(book, pair, index)));
+            ratios.row(row);
+        }
+        // A logarithmic axis has no place for 0.
+        let mut plotted = curves.clone();
+        plotted.iter_mut().for_each(|curve| curve.points.retain(|(age, _)| *age > 0.0));
+        Section {
+            title: "Herding: information that costs nothing".to_owned(),
+            text: vec![
+                format!(
+                    "What a node tells is known in its domain at once and costs nobody anything, so that it can be told more often than once a millisecond; period 0: at every change. {MIDDLE} processes/s."
+                ),
+                format!("As configured: {}", crossover_text(book, &self.herding_free[0])),
+                format!("With the work of a page at the links: {}", crossover_text(book, &self.herding_free[1])),
+                format!("Where a page takes next to no time either: {}", crossover_text(book, &self.herding_free[2])),
+            ],
+            tables: vec![book.table("Mean response by age of information", "period, ms", &curves), ratios],
+            plots: vec![book.plot("Herding below a millisecond", Axis::log("time between messages", "ms"), &plotted)],
+        }
     }
 
     fn preset_section(&self, book: &Book) -> Section {
@@ -143,6 +171,9 @@ impl Beyond {
         for (name, title, curves) in [
             ("herding_crossover_ms", "two choices beat most free from this period on", &self.herding),
             ("herding_crossover_links_ms", "the same without work at the receivers of pages", &self.herding_links),
+            ("herding_crossover_free_ms", "the same with information that costs nothing", &self.herding_free[0]),
+            ("herding_crossover_free_links_ms", "the same with both", &self.herding_free[1]),
+            ("herding_crossover_free_pages_ms", "the same where information and pages cost nothing", &self.herding_free[2]),
         ] {
             measures.push(
                 Measure::new(name, title, "ms", Better::Lower)
@@ -168,6 +199,71 @@ impl Beyond {
             }
         }
     }
+}
+
+/// What a page costs, and whom.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Its receiver, as configured.
+    Receiver,
+    /// Every link.
+    Links,
+    /// Nobody: links are a thousand times as fast, too.
+    None,
+}
+
+impl Work {
+    fn text(self) -> &'static str {
+        match self {
+            Work::Receiver => "",
+            Work::Links => ", no work at receivers",
+            Work::None => ", pages that take no time",
+        }
+    }
+
+    fn where_text(self) -> &'static str {
+        match self {
+            Work::Receiver => " at receivers",
+            Work::Links => " at links",
+            Work::None => " nowhere",
+        }
+    }
+}
+
+/// The paper's cluster with information of an age.
+fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free: bool) -> Config {
+    let mut config = params.paper(MIDDLE, |policy| {
+        policy.placement = placement;
+        if age_ms > 0.0 {
+            (policy.information, policy.period_ns) = (InformationKind::Periodic, (age_ms * 1e6) as u64);
+        }
+    });
+    if age_ms == 0.0 {
+        // A watermark at every frame: every change is told.
+        let marks: Vec<u32> = (0..=config.node.frames).map(|frame| (frame * 1000).div_ceil(config.node.frames)).collect();
+        (config.policy.high_permille, config.policy.low_permille) = (marks.clone(), marks);
+    }
+    let network = &mut config.network;
+    network.free_information = free;
+    match work {
+        Work::Receiver => {}
+        Work::Links => (network.page_handler_ns, network.page_overhead_ns) = (0, LINK_OVERHEAD_NS),
+        Work::None => {
+            (network.page_handler_ns, network.handler_ns, network.hop_overhead_ns) = (0, 0, 0);
+            network.bytes_per_s *= 1000;
+        }
+    }
+    config
+}
+
+/// Two choices' response (second line) over most free's (first) at one age.
+fn ratio_text(book: &Book, curves: &[Curve], index: usize) -> String {
+    let [most_free, two] = [0, 1].map(|line: usize| book.responses(curves[line].points[index].1));
+    let text = |ratio: Estimate| {
+        let [mean, low, high] = [ratio.mean, ratio.low(), ratio.high()].map(f64::exp);
+        format!("{mean:.3} ({low:.3}–{high:.3})")
+    };
+    Estimate::of_log_ratios(&two, &most_free).map_or("–".to_owned(), text)
 }
 
 /// The age from which on two choices (second line) beat most free (first), and seeds tell the two apart.
