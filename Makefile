@@ -47,7 +47,7 @@ install: build ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/hiroma $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
 	install -m 755 $(RELEASE)/hiroma $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(RELEASE)/libhiroma_preload.so $(DESTDIR)$(PREFIX)/lib/hiroma/
+	install -m 755 $(RELEASE)/libhiroma_preload.so $(RELEASE)/libhiroma_quiet_preload.so $(DESTDIR)$(PREFIX)/lib/hiroma/
 	scripts/install-capi.sh "$(RELEASE)" "$(DESTDIR)" "$(PREFIX)"
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 

@@ -84,7 +84,7 @@ everything() {
 	lint
 	single "release build" "$cargo" build -q --release --workspace
 	# The command's tests run programs with the library of the release.
-	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$PWD/target/release/libhiroma_quiet_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	if command -v c++ >/dev/null 2>&1; then
 		single "frames, fuzzed for 20 s" scripts/fuzz.sh 20
 	else

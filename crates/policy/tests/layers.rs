@@ -19,14 +19,18 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("memload", &["units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "sim", "simlab"]),
     ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
     ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
-    ("cli", &["capi", "preload"]),
+    (
+        "quiet-preload",
+        &["units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "quiet", "sim", "simlab", "memload", "capi", "preload"],
+    ),
+    ("cli", &["capi", "preload", "quiet-preload"]),
 ];
 
 /// Crates without IO, clocks and threads.
 const PURE: &[&str] = &["units", "policy", "wire", "sim"];
 
 /// Crates that may contain unsafe code, and only in modules that say `#![allow(unsafe_code)]`.
-const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload"];
+const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload"];
 
 const IMPURE: &[&str] = &[
     "Instant",

@@ -2,6 +2,7 @@
 
 mod bsp;
 mod measure;
+mod run;
 mod serve;
 
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ pub struct QuietArgs {
 enum What {
     Measure(measure::Args),
     Bsp(bsp::Args),
+    Run(run::Args),
     Serve(serve::ServeArgs),
     Set(serve::SetArgs),
     Restore(serve::RestoreArgs),
@@ -29,6 +31,7 @@ pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Measure(args) => measure::main(&args),
         What::Bsp(args) => bsp::main(&args),
+        What::Run(args) => run::main(&args),
         What::Serve(args) => serve::serve(&args),
         What::Set(args) => serve::set(&args),
         What::Restore(args) => serve::restore(&args),

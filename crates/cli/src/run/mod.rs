@@ -11,8 +11,8 @@ mod stats;
 mod watch;
 
 pub use options::{Args, LOCAL_MIN, local_limit};
-pub use preload::find as find_preload;
-pub use program::find as find_program;
+pub use preload::{QUIET, find as find_preload, find_library, list as preload_list};
+pub use program::{ProgramError, check as check_program, find as find_program};
 pub use signals::Signals;
 pub use stats::process_json;
 

@@ -11,30 +11,43 @@ use anyhow::{Context, Result};
 use super::prepend;
 use crate::refuse;
 
-const LIBRARY: &str = "libhiroma_preload.so";
+/// A library that is loaded into programs, and the variable that names another one than the one beside the executable.
+#[derive(Clone, Copy)]
+pub struct Library {
+    name: &'static str,
+    variable: &'static str,
+}
 
-/// Names another library than the one beside the executable.
-pub const PRELOAD_ENV: &str = "HIROMA_PRELOAD";
+/// Far memory.
+const FAR: Library = Library { name: "libhiroma_preload.so", variable: "HIROMA_PRELOAD" };
+/// Streams that leave the file cache alone.
+pub const QUIET: Library = Library { name: "libhiroma_quiet_preload.so", variable: "HIROMA_QUIET_PRELOAD" };
 
-/// Finds the library: as `HIROMA_PRELOAD` says, else beside the executable, else where `make install` puts it.
+/// Finds the library of far memory.
 pub fn find() -> Result<PathBuf> {
-    if let Some(path) = env::var_os(PRELOAD_ENV).filter(|path| !path.is_empty()).map(PathBuf::from) {
+    find_library(FAR)
+}
+
+/// Finds a library: as its variable says, else beside the executable, else where `make install` puts it.
+pub fn find_library(library: Library) -> Result<PathBuf> {
+    let Library { name, variable } = library;
+    if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) {
         let found = path.is_file().then(|| path.canonicalize()).transpose()?;
-        return found.ok_or_else(|| refuse(format!("{PRELOAD_ENV} names {}, which is not there: correct it, or unset it", path.display())));
+        return found.ok_or_else(|| refuse(format!("{variable} names {}, which is not there: correct it, or unset it", path.display())));
     }
     let executable = env::current_exe().context("cannot find out where this executable is")?;
-    let places = places(&executable);
+    let places = places(&executable, name);
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let looked: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
-        refuse(format!("{LIBRARY} is missing (looked for {}): run `make build` or `make install`, or set {PRELOAD_ENV}", looked.join(", ")))
+        refuse(format!("{name} is missing (looked for {}): run `make build` or `make install`, or set {variable}", looked.join(", ")))
     })
 }
 
-fn places(executable: &Path) -> Vec<PathBuf> {
+fn places(executable: &Path, name: &str) -> Vec<PathBuf> {
     let dir = executable.parent().unwrap_or(Path::new("/"));
-    let mut places = vec![dir.join(LIBRARY)];
+    let mut places = vec![dir.join(name)];
     // Test executables lie one level deeper, in target/*/deps.
-    places.extend(dir.parent().map(|above| above.join("lib/hiroma").join(LIBRARY)));
+    places.extend(dir.parent().map(|above| above.join("lib/hiroma").join(name)));
     places
 }
 
@@ -44,7 +57,7 @@ pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
     if !splits(library) {
         return Ok(prepend(library, "LD_PRELOAD"));
     }
-    let link = dir.join(LIBRARY);
+    let link = dir.join("preload.so");
     symlink(library, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
     if splits(&link) {
         return Err(refuse(format!(
@@ -64,7 +77,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let awkward = dir.path().join("a dir: with");
         std::fs::create_dir(&awkward).unwrap();
-        let library = awkward.join(LIBRARY);
+        let library = awkward.join(FAR.name);
         std::fs::write(&library, "here").unwrap();
         let list = list(&library, dir.path()).unwrap();
         let first = list.to_str().unwrap().split(':').next().unwrap();
@@ -74,6 +87,8 @@ mod tests {
 
     #[test]
     fn an_installed_command_finds_the_library_below_its_prefix() {
-        assert!(places(Path::new("/usr/local/bin/hiroma")).contains(&PathBuf::from("/usr/local/lib/hiroma/libhiroma_preload.so")));
+        assert!(
+            places(Path::new("/usr/local/bin/hiroma"), FAR.name).contains(&PathBuf::from("/usr/local/lib/hiroma/libhiroma_preload.so"))
+        );
     }
 }

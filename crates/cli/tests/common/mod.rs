@@ -18,23 +18,31 @@ pub const HIROMA: &str = env!("CARGO_BIN_EXE_hiroma");
 /// The library that `hiroma run` brings into programs; built if the tests were built without it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(path) = env::var_os("HIROMA_PRELOAD") {
-            return path.into();
-        }
-        let dir = Path::new(HIROMA).parent().unwrap();
-        let library = dir.join("libhiroma_preload.so");
-        // Cargo knows whether it is fresh.
-        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-        cargo.args(["build", "-q", "-p", "hiroma-preload", "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-        cargo.arg("--target-dir").arg(dir.parent().unwrap());
-        if dir.file_name() == Some(OsStr::new("release")) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the library does not build");
-        assert!(library.exists());
-        library
-    })
+    LIBRARY.get_or_init(|| find_library("HIROMA_PRELOAD", "hiroma-preload"))
+}
+
+/// The library that `hiroma quiet run` brings into programs.
+pub fn quiet_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| find_library("HIROMA_QUIET_PRELOAD", "hiroma-quiet-preload"))
+}
+
+fn find_library(variable: &str, package: &str) -> PathBuf {
+    if let Some(path) = env::var_os(variable) {
+        return path.into();
+    }
+    let dir = Path::new(HIROMA).parent().unwrap();
+    let library = dir.join(format!("lib{}.so", package.replace('-', "_")));
+    // Cargo knows whether it is fresh.
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["build", "-q", "-p", package, "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    cargo.arg("--target-dir").arg(dir.parent().unwrap());
+    if dir.file_name() == Some(OsStr::new("release")) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "the library does not build");
+    assert!(library.exists());
+    library
 }
 
 /// A command of hiroma with these arguments.

@@ -1,0 +1,73 @@
+//! `hiroma quiet run`: starts a program whose streams leave the file cache alone, and stands in for it.
+
+use std::ffi::OsString;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
+use rustix::process::Pid;
+
+use crate::Failure;
+use crate::run::{ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list, start_failure};
+use crate::rundir::RunDir;
+
+/// Which way is taken; read by the library.
+const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
+
+/// Run a program whose large reads and writes evict nobody's file cache. Needs no rights.
+///
+/// Files of 8 MiB or more that the program reads or writes from one end to the other do not stay in the cache, and so do not wake the
+/// kernel's reclaim. What was cached before stays cached; small files, files that are cached by more than half, files that are read
+/// twice and random access are left alone. The exit code and the signal that ends the program become those of this command.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  hiroma quiet run -- cp -r big/ scratch/
+  hiroma quiet run -- tar cf backup.tar /srv
+  hiroma quiet run -- sh -c 'zcat logs.gz | sort > sorted'     children too")]
+pub struct Args {
+    /// How: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, by file system) and drops behind where it will not; `fadvise`
+    /// always drops behind
+    #[arg(long, value_enum, default_value_t = Method::Auto)]
+    method: Method,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Method {
+    Auto,
+    Fadvise,
+}
+
+/// A refusal in the words of this command.
+fn refusal(error: &ProgramError) -> anyhow::Error {
+    let instead = "`hiroma quiet serve` helps against what any program does";
+    let message = match error {
+        ProgramError::Static(path) => format!("`{path}` is statically linked: it does not read and write through the C library; {instead}"),
+        ProgramError::Go(path) => format!("`{path}` is a Go program: Go makes its own system calls; {instead}"),
+        ProgramError::Musl { path, linker } => {
+            format!("`{path}` is linked against musl ({linker}): only programs of the GNU C library can be reached; {instead}")
+        }
+        other => other.to_string(),
+    };
+    Failure { code: error.code(), message }.into()
+}
+
+/// Runs the program.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let program = find_program(&args.command[0]).and_then(|path| check_program(&path).map(|()| path)).map_err(|error| refusal(&error))?;
+    let library = find_library(QUIET)?;
+    let dir = RunDir::create()?;
+    let mut signals = Signals::take_over().context("cannot take over the signals")?;
+    let mut command = Command::new(&program);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    command.env("LD_PRELOAD", preload_list(&library, dir.path())?);
+    command.env(METHOD_ENV, args.method.to_possible_value().map_or(String::new(), |method| method.get_name().to_owned()));
+    let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
+    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    drop(dir);
+    Ok(ending.imitate())
+}

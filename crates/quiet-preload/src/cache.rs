@@ -1,0 +1,80 @@
+//! What is cached of a file, and dropping it.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use crate::stream::{Kept, WINDOW};
+use crate::sys;
+
+/// Written data that may wait for its device behind a stream; then the stream waits.
+pub const BEHIND: u64 = 256 << 20;
+
+/// Looks where the file has pages in the cache. None: it is in the cache by more than half, or that cannot be known; it is left alone then.
+pub fn look(fd: c_int, size: u64) -> Option<Kept> {
+    let cached = sys::cached_pages(fd, 0, size.max(1))?;
+    if cached.saturating_mul(4096) > size / 2 && size > 0 {
+        return None;
+    }
+    if cached == 0 {
+        return Some(Kept::none());
+    }
+    Some(Kept::look(size, |range| sys::cached_pages(fd, range.start, range.end - range.start) != Some(0)))
+}
+
+/// Drops what lies behind a stream that reads.
+pub fn drop_read(fd: c_int, kept: &Kept, range: Range<u64>) {
+    kept.others(range, |part| sys::drop_cached(fd, part.start, part.end - part.start));
+}
+
+/// Has written data on its way, and drops what arrived. Returns up to where nothing is left behind.
+pub fn drop_written(fd: c_int, kept: &Kept, written: Range<u64>, from: u64) -> u64 {
+    sys::write_back(fd, written.start, written.end - written.start, false);
+    // After a jump there is nothing in between.
+    let near = from <= written.start && written.start - from <= BEHIND + 2 * WINDOW;
+    let mut from = if near { from } else { written.start };
+    if written.end.saturating_sub(from) > BEHIND {
+        // As the kernel does to whoever fills memory with dirty pages, but before all others feel it.
+        let until = written.end - BEHIND;
+        sys::write_back(fd, from, until - from, true);
+        drop_read(fd, kept, from..until);
+        from = until;
+    }
+    // What the device has taken already goes too.
+    drop_read(fd, kept, from..written.start);
+    from
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    /// On a file system with a device: in memory there is no cache to leave.
+    fn file(bytes: usize) -> (tempfile::TempDir, File) {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("file")).unwrap();
+        file.write_all(&vec![7; bytes]).unwrap();
+        file.sync_all().unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn a_cached_file_is_left_alone_and_a_dropped_one_is_not() {
+        let (_dir, file) = file(4 << 20);
+        let fd = file.as_raw_fd();
+        if sys::cached_pages(fd, 0, 1).is_none() {
+            println!("skipped: no cachestat (before Linux 6.5)");
+            return;
+        }
+        assert!(look(fd, 4 << 20).is_none());
+        drop_read(fd, &Kept::none(), 0..4 << 20);
+        let left = sys::cached_pages(fd, 0, 4 << 20).unwrap();
+        if left > 512 {
+            println!("skipped: this file system keeps what it is told to drop");
+            return;
+        }
+        assert!(look(fd, 4 << 20).is_some());
+    }
+}
