@@ -17,6 +17,11 @@ pub fn and(a: &PageBits, b: &PageBits) -> PageBits {
     std::array::from_fn(|at| a[at] & b[at])
 }
 
+/// Those of either.
+pub fn or(a: &PageBits, b: &PageBits) -> PageBits {
+    std::array::from_fn(|at| a[at] | b[at])
+}
+
 /// Those of `a` that are not in `b`.
 pub fn without(a: &PageBits, b: &PageBits) -> PageBits {
     std::array::from_fn(|at| a[at] & !b[at])

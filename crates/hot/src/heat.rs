@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use hiroma_units::PAGES_PER_EXTENT;
-
 use crate::bits::{self, PageBits};
+use crate::counts::Counts;
 use crate::tracker::RangeView;
 
 /// When a range was watched for so many windows, its counts and windows are halved: a count forgets within some hundred windows.
 const WINDOWS_MAX: u16 = 128;
 
 /// What is known of one range.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeHeat {
     /// For each page the windows in which it was touched; of a huge range, the picture from before it became huge.
-    pub counts: Box<[u8; PAGES_PER_EXTENT]>,
+    pub counts: Counts,
     /// Windows in which it was watched, with the same decay.
     pub windows: u16,
     /// Pages that were there when it was last seen.
@@ -25,27 +24,6 @@ pub struct RangeHeat {
     pub huge_windows: u32,
     /// … and those of them in which it was touched.
     pub huge_touched: u32,
-}
-
-/// Eight bits as eight bytes of 0 or 1: eight counts that do not overflow are added to at once.
-fn spread(bits: u8) -> u64 {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    // Byte n keeps bit n.
-    let single = (u64::from(bits) * EACH) & 0x8040_2010_0804_0201;
-    ((single + 0x7f * EACH) >> 7) & EACH
-}
-
-impl Default for RangeHeat {
-    fn default() -> RangeHeat {
-        RangeHeat {
-            counts: Box::new([0; PAGES_PER_EXTENT]),
-            windows: 0,
-            present: bits::NONE,
-            huge: false,
-            huge_windows: 0,
-            huge_touched: 0,
-        }
-    }
 }
 
 impl RangeHeat {
@@ -60,28 +38,15 @@ impl RangeHeat {
         }
         if self.windows >= WINDOWS_MAX {
             self.windows /= 2;
-            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.counts.halve();
         }
         self.windows += 1;
-        for (counts, word) in self.counts.chunks_exact_mut(64).zip(view.touched) {
-            if word != 0 {
-                for (eight, bits) in counts.chunks_exact_mut(8).zip(word.to_le_bytes()) {
-                    let held = u64::from_le_bytes((&*eight).try_into().expect("eight bytes"));
-                    eight.copy_from_slice(&(held + spread(bits)).to_le_bytes());
-                }
-            }
-        }
+        self.counts.add(&view.touched);
     }
 
     /// Pages with a count of at least `least` that are there.
     pub fn hot_pages(&self, least: u16) -> PageBits {
-        let mut hot = bits::NONE;
-        for (word, counts) in hot.iter_mut().zip(self.counts.chunks_exact(64)) {
-            for (bit, &count) in counts.iter().enumerate() {
-                *word |= u64::from(u16::from(count) >= least) << bit;
-            }
-        }
-        bits::and(&hot, &self.present)
+        bits::and(&self.counts.at_least(least), &self.present)
     }
 
     /// It is one huge page from now on; the picture of its pages is kept.
@@ -92,7 +57,7 @@ impl RangeHeat {
     /// Forgets the picture: the range is to be looked at anew.
     pub fn forget(&mut self) {
         (self.huge, self.windows, self.huge_windows, self.huge_touched) = (false, 0, 0, 0);
-        self.counts.fill(0);
+        self.counts.clear();
     }
 }
 
@@ -108,17 +73,26 @@ impl Heat {
         Heat::default()
     }
 
-    /// Adds what one window showed. Returns how many pages were present and touched, in ranges that are not huge.
+    /// Adds what one window showed of ranges in ascending order. Returns how many pages were present and touched, in ranges that are not huge.
     pub fn add(&mut self, views: &[RangeView]) -> (u64, u64) {
         let (mut present, mut touched) = (0, 0);
+        for view in views.iter().filter(|view| !view.huge) {
+            present += u64::from(bits::count(&view.present));
+            touched += u64::from(bits::count(&view.touched));
+        }
+        let (Some(first), Some(last)) = (views.first(), views.last()) else { return (present, touched) };
+        // Both are in the order of addresses: side by side, without searching for each.
+        let mut known = self.ranges.range_mut(first.range..=last.range).peekable();
+        let mut fresh: Vec<&RangeView> = Vec::new();
         for view in views {
-            if !view.huge {
-                present += u64::from(bits::count(&view.present));
-                touched += u64::from(bits::count(&view.touched));
+            while known.next_if(|(range, _)| **range < view.range).is_some() {}
+            match known.next_if(|(range, _)| **range == view.range) {
+                Some((_, heat)) => heat.note(view),
+                None if bits::is_empty(&view.present) => {}
+                None => fresh.push(view),
             }
-            if bits::is_empty(&view.present) && !self.ranges.contains_key(&view.range) {
-                continue;
-            }
+        }
+        for view in fresh {
             self.ranges.entry(view.range).or_default().note(view);
         }
         (present, touched)
@@ -164,7 +138,7 @@ mod tests {
         heat.add(&[view(0b11, false)]);
         assert_eq!(heat.add(&[view(0b10, false)]), (512, 2));
         let range = heat.range(7).unwrap();
-        assert_eq!((range.counts[0], range.counts[1], range.counts[2], range.counts[511]), (1, 2, 0, 2));
+        assert_eq!((range.counts.get(0), range.counts.get(1), range.counts.get(2), range.counts.get(511)), (1, 2, 0, 2));
         assert_eq!(range.windows, 2);
         assert_eq!(range.hot_pages(2), [0b10, 0, 0, 0, 0, 0, 0, 1 << 63]);
     }
@@ -173,10 +147,10 @@ mod tests {
     fn what_was_long_ago_counts_less_and_nothing_overflows() {
         let mut heat = Heat::new();
         (0..1000).for_each(|_| _ = heat.add(&[view(1, false)]));
-        let high = heat.range(7).unwrap().counts[0];
+        let high = heat.range(7).unwrap().counts.get(0);
         assert!(u16::from(high) <= WINDOWS_MAX && u16::from(high) == heat.range(7).unwrap().windows);
         (0..300).for_each(|_| _ = heat.add(&[view(0, false)]));
-        assert!(heat.range(7).unwrap().counts[0] < high / 4);
+        assert!(heat.range(7).unwrap().counts.get(0) < high / 4);
     }
 
     #[test]
@@ -186,7 +160,7 @@ mod tests {
         heat.add(&[view(0b1, true)]);
         heat.add(&[view(0, true)]);
         let range = heat.range(7).unwrap();
-        assert_eq!((range.counts[0], range.counts[1], range.windows), (1, 0, 1));
+        assert_eq!((range.counts.get(0), range.counts.get(1), range.windows), (1, 0, 1));
         assert_eq!((range.huge_windows, range.huge_touched), (2, 1));
     }
 

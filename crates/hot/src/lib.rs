@@ -9,6 +9,7 @@
 //! Source: "HPS" (Shimizu and Yamada), sections 4 and 5.1.
 
 pub mod bits;
+pub mod counts;
 pub mod engine;
 pub mod error;
 pub mod heat;

@@ -31,7 +31,7 @@ pub fn runs(heat: &Heat) -> Vec<Run> {
         }
         for page in 0..PAGES_PER_EXTENT {
             if heat.present[page / 64] >> (page % 64) & 1 == 1 {
-                add(base + (page * PAGE) as u64, PAGE as u64, u32::from(heat.counts[page]));
+                add(base + (page * PAGE) as u64, PAGE as u64, u32::from(heat.counts.get(page)));
             }
         }
     }
@@ -50,7 +50,7 @@ fn share(heat: &hiroma_hot::heat::RangeHeat) -> f64 {
         return f64::from(heat.huge_touched) / f64::from(heat.huge_windows.max(1));
     }
     let present = hiroma_hot::bits::count(&heat.present).max(1);
-    let sum: u64 = heat.counts.iter().map(|&count| u64::from(count)).sum();
+    let sum = heat.counts.sum();
     sum as f64 / f64::from(present) / f64::from(heat.windows.max(1))
 }
 

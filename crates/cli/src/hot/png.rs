@@ -35,7 +35,7 @@ fn row(heat: &RangeHeat, out: &mut Vec<u8>) {
     (0..STRIPE).for_each(|_| out.extend(stripe));
     for page in 0..PAGES_PER_EXTENT {
         let present = heat.present[page / 64] >> (page % 64) & 1 == 1;
-        out.extend(if present { colour(f64::from(heat.counts[page]) / f64::from(heat.windows.max(1))) } else { ABSENT });
+        out.extend(if present { colour(f64::from(heat.counts.get(page)) / f64::from(heat.windows.max(1))) } else { ABSENT });
     }
 }
 

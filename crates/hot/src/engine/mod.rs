@@ -372,7 +372,7 @@ impl Engine {
         for (range, heat) in self.heat.ranges() {
             let least = self.options.settings.hot_count(heat.windows);
             let hot = heat.hot_pages(least);
-            for (page, &count) in heat.counts.iter().enumerate() {
+            for (page, count) in heat.counts.iter().enumerate() {
                 if hot[page / 64] >> (page % 64) & 1 == 1 {
                     out.push(ActivePage { address: range * EXTENT as u64 + (page * PAGE) as u64, count: u32::from(count) });
                 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0
-// Copies pages of kernel memory that user space names: the page tables of one process.
+// Reads the page tables of one process.
 //
-// Attached as an iterator over one task (iter/task, Linux 6.1). Each run tells where the task's page table begins and copies up to 512
-// pages. It keeps nothing between runs and never writes to kernel memory; an address that cannot be read is an entry that says so.
+// Two programs, both attached as iterators over one task (iter/task, Linux 6.1): `walk` tells where the task's page table begins and
+// copies up to 512 pages of kernel memory that user space names; `look` goes down from there by itself, to the tables of the 2 MiB
+// ranges that user space names. They keep nothing between runs and never write to kernel memory; what cannot be read is an entry that says
+// so.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -11,6 +13,12 @@ typedef unsigned long long u64;
 #define CO_RE __attribute__((preserve_access_index))
 #define PAGE 4096
 #define PAGES_MAX 512
+#define RANGES_MAX 128
+
+// Bits of page table entries, as in walk.rs.
+#define PRESENT 1ULL
+#define LARGE (1ULL << 7)
+#define ADDRESS 0x000ffffffffff000ULL
 
 struct mm_struct {
 	void *pgd;
@@ -32,6 +40,19 @@ struct request {
 	u64 address[PAGES_MAX]; // in: where; out: 0 for pages that could not be read
 };
 
+// The layout is repeated in walk.rs.
+struct looked {
+	u64 count;             // in: ranges to look at
+	u64 levels;            // in: levels of page tables
+	u64 direct_map;        // in: where the kernel maps all memory
+	u64 pgd;               // out: as above
+	u64 known;             // the 1 GiB whose table is `table`, plus one; 0 for none
+	u64 table;             // 0: there is none
+	u64 range[RANGES_MAX]; // in: addresses divided by 2 MiB
+	u64 entry[RANGES_MAX]; // out: what maps the range; 0 for nothing
+	u64 again[RANGES_MAX]; // out: the same, found anew after all tables were copied
+};
+
 struct page {
 	unsigned char bytes[PAGE];
 };
@@ -43,6 +64,14 @@ struct {
 	u32 *key;
 	struct request *value;
 } requests SEC(".maps");
+
+struct {
+	int (*type)[2];
+	int (*map_flags)[1024];
+	int (*max_entries)[1];
+	u32 *key;
+	struct looked *value;
+} looks SEC(".maps");
 
 struct {
 	int (*type)[2];
@@ -91,6 +120,85 @@ int walk(struct bpf_iter__task *context)
 	request->pgd = mm ? (u64)mm->pgd : 0;
 	if (mm)
 		loop(request->count, copy, 0, 0);
+	return 0;
+}
+
+// The entry that maps `range`, found from the top unless the table of its 1 GiB is known.
+static __attribute__((always_inline)) u64 entry_of(struct looked *looked, u64 range)
+{
+	u64 entry = 0, table;
+
+	if (looked->known != (range >> 9) + 1) {
+		table = looked->pgd;
+#pragma unroll
+		for (int level = 3; level > 0; level--) {
+			if ((u64)level + 1 < looked->levels && table) {
+				entry = 0;
+				probe_read(&entry, sizeof(entry), (void *)(table + (range >> 9 * level & 511) * sizeof(entry)));
+				table = (entry & (PRESENT | LARGE)) == PRESENT ? looked->direct_map + (entry & ADDRESS) : 0;
+			}
+		}
+		looked->known = (range >> 9) + 1;
+		looked->table = table;
+	}
+	if (!looked->table)
+		return 0;
+	entry = 0;
+	probe_read(&entry, sizeof(entry), (void *)(looked->table + (range & 511) * sizeof(entry)));
+	return entry;
+}
+
+static long take(u32 index, void *context)
+{
+	u32 first = 0, key = index;
+	struct looked *looked = lookup(&looks, &first);
+	struct page *page = lookup(&pages, &key);
+	u64 entry, at = index;
+
+	asm volatile("" : "+r"(at));
+	if (!looked || !page || at >= RANGES_MAX)
+		return 1;
+	entry = entry_of(looked, looked->range[at]);
+	if ((entry & (PRESENT | LARGE)) == PRESENT && probe_read(page, PAGE, (void *)(looked->direct_map + (entry & ADDRESS))))
+		entry = 0;
+	looked->entry[at] = entry;
+	return 0;
+}
+
+static long verify(u32 index, void *context)
+{
+	u32 first = 0;
+	struct looked *looked = lookup(&looks, &first);
+	u64 at = index;
+
+	asm volatile("" : "+r"(at));
+	if (!looked || at >= RANGES_MAX)
+		return 1;
+	looked->again[at] = entry_of(looked, looked->range[at]);
+	return 0;
+}
+
+SEC("iter/task")
+int look(struct bpf_iter__task *context)
+{
+	struct task_struct *task = context->task;
+	struct looked *looked;
+	struct mm_struct *mm;
+	u32 first = 0;
+
+	if (!task)
+		return 0;
+	looked = lookup(&looks, &first);
+	if (!looked)
+		return 0;
+	mm = task->mm;
+	looked->pgd = mm ? (u64)mm->pgd : 0;
+	if (!mm)
+		return 0;
+	looked->known = 0;
+	loop(looked->count, take, 0, 0);
+	looked->known = 0;
+	loop(looked->count, verify, 0, 0);
 	return 0;
 }
 

@@ -18,8 +18,10 @@ use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use super::pagemap::PageBits;
 use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
-/// Pages copied in one run of the program.
+/// Pages copied in one run of the program that copies.
 const PAGES_MAX: usize = 512;
+/// Ranges looked at in one run of the other: their tables, half a MiB, are still in a cache of the processor when their bits are taken out.
+const RANGES_MAX: usize = 128;
 const ENTRIES: usize = 512;
 /// Tries for the base of the direct map, 1 GiB each: as much memory as four levels can map.
 const BASES_MAX: u64 = 1 << 16;
@@ -28,6 +30,7 @@ const GIB: u64 = 1 << 30;
 /// Bits of page table entries (Intel SDM volume 3, section 5.5).
 const PRESENT: u64 = 1;
 const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
 /// Linux: there, but not accessible (`PROT_NONE`).
 const PROT_NONE: u64 = 1 << 8;
@@ -39,6 +42,20 @@ struct Request {
     count: u64,
     pgd: u64,
     address: [u64; PAGES_MAX],
+}
+
+/// As in `walk.bpf.c`.
+#[repr(C)]
+struct Looked {
+    count: u64,
+    levels: u64,
+    direct_map: u64,
+    pgd: u64,
+    known: u64,
+    table: u64,
+    range: [u64; RANGES_MAX],
+    entry: [u64; RANGES_MAX],
+    again: [u64; RANGES_MAX],
 }
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
@@ -70,14 +87,14 @@ pub struct RangeBits {
 pub struct Walk {
     /// Keeps the program and its maps.
     _object: ManuallyDrop<Object>,
-    link: OwnedFd,
+    copies: OwnedFd,
+    looks: OwnedFd,
     request: Shared<Request>,
+    looked: Shared<Looked>,
     pages: Shared<Table>,
     geometry: Geometry,
     /// Reused from scan to scan.
     tables: Vec<u64>,
-    entries: Vec<u64>,
-    again: Vec<u64>,
 }
 
 // SAFETY: the object is not used after it was loaded, only dropped; libbpf ties nothing to a thread.
@@ -115,30 +132,29 @@ impl Walk {
             let found = object.maps().find(|map| map.name() == name);
             found.ok_or_else(|| unsupported("the BPF program lacks a map")).map(|map| (map.as_fd().as_raw_fd(), len))
         };
-        let (requests, pages) = (map("requests", size_of::<Request>())?, map("pages", PAGES_MAX * PAGE)?);
-        // SAFETY: the object holds both descriptors open while they are used here.
-        let (request, pages) = unsafe {
-            let request = Shared::map(BorrowedFd::borrow_raw(requests.0), requests.1.next_multiple_of(PAGE))?;
-            (request, Shared::map(BorrowedFd::borrow_raw(pages.0), pages.1)?)
+        let maps = (map("requests", size_of::<Request>())?, map("looks", size_of::<Looked>())?, map("pages", PAGES_MAX * PAGE)?);
+        // SAFETY: the object holds the descriptors open while they are used here.
+        let (request, looked, pages) = unsafe {
+            let request = Shared::map(BorrowedFd::borrow_raw(maps.0.0), maps.0.1.next_multiple_of(PAGE))?;
+            let looked = Shared::map(BorrowedFd::borrow_raw(maps.1.0), maps.1.1.next_multiple_of(PAGE))?;
+            (request, looked, Shared::map(BorrowedFd::borrow_raw(maps.2.0), maps.2.1)?)
         };
-        let program =
-            object.progs().find(|program| program.name() == "walk").ok_or_else(|| unsupported("the BPF object lacks its program"))?;
-        let link = attach(program.as_fd(), pid)?;
-        Ok(Walk {
-            _object: ManuallyDrop::new(object),
-            link,
-            request,
-            pages,
-            geometry,
-            tables: Vec::new(),
-            entries: Vec::new(),
-            again: Vec::new(),
-        })
+        let link = |name: &str| {
+            let found = object.progs().find(|program| program.name() == name);
+            found.ok_or_else(|| unsupported("the BPF object lacks a program")).and_then(|program| attach(program.as_fd(), pid))
+        };
+        let (copies, looks) = (link("walk")?, link("look")?);
+        Ok(Walk { _object: ManuallyDrop::new(object), copies, looks, request, looked, pages, geometry, tables: Vec::new() })
     }
 
     fn request(&mut self) -> &mut Request {
         // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any bits are a valid `Request`.
         unsafe { &mut *self.request.start() }
+    }
+
+    fn looked(&mut self) -> &mut Looked {
+        // SAFETY: mapped, as large as a `Looked`, and by the contract nobody else uses it now. Any bits are a valid `Looked`.
+        unsafe { &mut *self.looked.start() }
     }
 
     fn page(&self, index: usize) -> &Table {
@@ -152,15 +168,7 @@ impl Walk {
         let request = self.request();
         (request.count, request.pgd) = (addresses.len() as u64, 0);
         request.address[..addresses.len()].copy_from_slice(addresses);
-        // SAFETY: makes a descriptor from a descriptor.
-        let fd = unsafe { sys::bpf_iter_create(self.link.as_raw_fd()) };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd));
-        }
-        // SAFETY: just made, and nobody else's.
-        let mut run = unsafe { fs::File::from_raw_fd(fd) };
-        // Reading runs the program; it prints nothing.
-        let _ = run.read(&mut [0u8; 8])?;
+        run(self.copies.as_fd())?;
         match self.request().pgd {
             0 => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             pgd => Ok(pgd),
@@ -172,28 +180,22 @@ impl Walk {
         self.request().address[index] != 0
     }
 
-    /// Entries of the table that maps 2 MiB each, for each of `ranges` (ascending); 0 where nothing is mapped.
-    fn middle_entries(&mut self, ranges: &[u64]) -> io::Result<Vec<u64>> {
+    /// For each of `ranges` (ascending) the table whose entries map 2 MiB each; 0 where there is none. Left in `tables`.
+    fn find_tables(&mut self, ranges: &[u64]) -> io::Result<()> {
         let mut tables = std::mem::take(&mut self.tables);
-        let mut entries = std::mem::take(&mut self.entries);
+        let mut entries = vec![0; ranges.len()];
         let top = self.copy(&[])?;
         tables.clear();
         tables.resize(ranges.len(), top);
-        entries.clear();
-        entries.resize(ranges.len(), 0);
         // A range's number is cut into nine bits for each level, the lowest for the table whose entries map 2 MiB.
-        for level in (0..self.geometry.levels - 1).rev() {
-            let shift = 9 * level;
-            self.follow(ranges, &tables, shift, &mut entries)?;
-            if level > 0 {
-                for (table, &entry) in tables.iter_mut().zip(&entries) {
-                    let goes_on = entry & PRESENT != 0 && entry & LARGE == 0;
-                    *table = if goes_on { self.geometry.direct_map + (entry & ADDRESS) } else { 0 };
-                }
+        for level in (1..self.geometry.levels - 1).rev() {
+            self.follow(ranges, &tables, 9 * level, &mut entries)?;
+            for (table, &entry) in tables.iter_mut().zip(&entries) {
+                *table = if is_table(entry) { self.geometry.direct_map + (entry & ADDRESS) } else { 0 };
             }
         }
         self.tables = tables;
-        Ok(entries)
+        Ok(())
     }
 
     /// For each range the entry in its table; ranges that follow one another share tables.
@@ -235,41 +237,32 @@ impl Walk {
     /// Calls `see` with each of `ranges` (numbers of 2 MiB ranges, ascending) and what is mapped there. What changes while it is read is
     /// shown as empty. `ESRCH` when the process ends.
     pub fn scan(&mut self, ranges: &[u64], mut see: impl FnMut(u64, &RangeBits)) -> io::Result<()> {
-        for ranges in ranges.chunks(PAGES_MAX) {
-            let entries = self.middle_entries(ranges)?;
-            let is_table = |entry: u64| entry & PRESENT != 0 && entry & LARGE == 0;
-            let base = self.geometry.direct_map;
-            let tables: Vec<u64> = entries.iter().filter(|&&entry| is_table(entry)).map(|entry| base + (entry & ADDRESS)).collect();
-            let mut bits = vec![RangeBits::default(); ranges.len()];
-            if !tables.is_empty() {
-                self.copy(&tables)?;
-                let small = entries.iter().zip(&mut bits).filter(|&(&entry, _)| is_table(entry));
-                for (index, (_, bits)) in small.enumerate() {
-                    if self.was_read(index) {
-                        (bits.present, bits.accessed) = bits_of(self.page(index));
-                    }
-                }
-                self.again = entries;
-                let now = self.middle_entries(ranges)?;
-                let before = std::mem::take(&mut self.again);
-                // A table that has been taken out meanwhile may have been anything by the time it was copied.
-                for ((bits, &now), &before) in bits.iter_mut().zip(&now).zip(&before) {
-                    if (now ^ before) & !ACCESSED != 0 {
-                        *bits = RangeBits::default();
-                    }
-                }
-                self.entries = now;
-                self.again = before;
-            } else {
-                self.entries = entries;
+        let Geometry { direct_map, levels } = self.geometry;
+        for ranges in ranges.chunks(RANGES_MAX) {
+            let looked = self.looked();
+            (looked.count, looked.levels, looked.direct_map, looked.pgd) = (ranges.len() as u64, levels.into(), direct_map, 0);
+            looked.range[..ranges.len()].copy_from_slice(ranges);
+            run(self.looks.as_fd())?;
+            if self.looked().pgd == 0 {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            for ((&range, bits), &entry) in ranges.iter().zip(&mut bits).zip(&self.entries) {
-                if is_there(entry) && entry & LARGE != 0 {
-                    let all = [u64::MAX; PAGES_PER_EXTENT / 64];
-                    let accessed = if entry & ACCESSED != 0 { all } else { PageBits::default() };
-                    *bits = RangeBits { present: all, accessed, huge: true };
-                }
-                see(range, bits);
+            for (index, &range) in ranges.iter().enumerate() {
+                let (entry, again) = (self.looked().entry[index], self.looked().again[index]);
+                let bits = match () {
+                    // A table that has been taken out meanwhile may have been anything by the time it was copied.
+                    () if (entry ^ again) & !(ACCESSED | DIRTY) != 0 => RangeBits::default(),
+                    () if is_table(entry) => {
+                        let (present, accessed) = bits_of(self.page(index));
+                        RangeBits { present, accessed, huge: false }
+                    }
+                    () if is_there(entry) && entry & LARGE != 0 => {
+                        let all = [u64::MAX; PAGES_PER_EXTENT / 64];
+                        let accessed = if entry & ACCESSED != 0 { all } else { PageBits::default() };
+                        RangeBits { present: all, accessed, huge: true }
+                    }
+                    () => RangeBits::default(),
+                };
+                see(range, &bits);
             }
         }
         Ok(())
@@ -286,7 +279,7 @@ impl Walk {
                 .map(|table| (table * ENTRIES as u64).max(first))
                 .collect();
             let next = (heads[heads.len() - 1] / ENTRIES as u64 + 1) * ENTRIES as u64;
-            self.middle_entries(&heads)?;
+            self.find_tables(&heads)?;
             let tables = std::mem::take(&mut self.tables);
             let mut there: Vec<(u64, u64)> =
                 heads.iter().zip(&tables).filter(|(_, table)| **table != 0).map(|(&head, &table)| (head, table)).collect();
@@ -308,6 +301,10 @@ impl Walk {
         }
         Ok(())
     }
+}
+
+fn is_table(entry: u64) -> bool {
+    entry & PRESENT != 0 && entry & LARGE == 0
 }
 
 fn is_there(entry: u64) -> bool {
@@ -365,6 +362,19 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
         (present[word], accessed[word]) = (there, touched & there);
     }
     (present, accessed)
+}
+
+/// Runs the program that is linked to a task, once.
+fn run(link: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: makes a descriptor from a descriptor.
+    let fd = unsafe { sys::bpf_iter_create(link.as_raw_fd()) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: just made, and nobody else's.
+    let mut run = unsafe { fs::File::from_raw_fd(fd) };
+    // Reading runs the program; it prints nothing.
+    run.read(&mut [0u8; 8]).map(drop)
 }
 
 /// Ties the program to one task (`bpf_iter_link_info.task.tid`, Linux 6.1).

@@ -83,7 +83,7 @@ fn zipf(params: &Params, ballast: &Ballast) -> Result<(Vec<Score>, f64)> {
                 continue;
             };
             let windows = u64::from(heat.windows.max(1));
-            for (page, &count) in heat.counts.iter().enumerate() {
+            for (page, count) in heat.counts.iter().enumerate() {
                 // Shares of windows, because not all ranges had the same number of them.
                 counts.push((std::cmp::Reverse(u64::from(count) * 1_000_000 / windows), at as u32 * PAGES_PER_EXTENT as u32 + page as u32));
             }

@@ -1,0 +1,109 @@
+//! A count for each page of a 2 MiB range.
+//!
+//! Counts are bit-sliced: one set of bits for all lowest digits, one for all second digits, and so on. To add a set of pages is an
+//! addition with carry, and to compare all counts with a number takes one step for each digit; both for 64 pages at a time.
+
+use hiroma_units::PAGES_PER_EXTENT;
+
+use crate::bits::{self, PageBits};
+
+const DIGITS: usize = 8;
+
+/// 512 counts up to 255.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counts([PageBits; DIGITS]);
+
+impl Counts {
+    /// Adds one to the counts of `pages`. What is at 255 already begins anew at 0: halve in time.
+    pub fn add(&mut self, pages: &PageBits) {
+        for (word, &pages) in pages.iter().enumerate() {
+            let mut carry = pages;
+            for digit in &mut self.0 {
+                if carry == 0 {
+                    break;
+                }
+                (digit[word], carry) = (digit[word] ^ carry, digit[word] & carry);
+            }
+        }
+    }
+
+    /// Halves all, rounding down.
+    pub fn halve(&mut self) {
+        self.0.rotate_left(1);
+        self.0[DIGITS - 1] = bits::NONE;
+    }
+
+    /// Sets all to 0.
+    pub fn clear(&mut self) {
+        *self = Counts::default();
+    }
+
+    /// The count of page `page` of the range.
+    pub fn get(&self, page: usize) -> u8 {
+        let digit = |at: usize| (self.0[at][page / 64] >> (page % 64) & 1) as u8;
+        (0..DIGITS).map(|at| digit(at) << at).sum()
+    }
+
+    /// All counts, by page.
+    pub fn iter(&self) -> impl Iterator<Item = u8> {
+        (0..PAGES_PER_EXTENT).map(|page| self.get(page))
+    }
+
+    /// The sum of all.
+    pub fn sum(&self) -> u64 {
+        self.0.iter().enumerate().map(|(at, digit)| u64::from(bits::count(digit)) << at).sum()
+    }
+
+    /// The pages with a count of at least `least`.
+    pub fn at_least(&self, least: u16) -> PageBits {
+        if least >> DIGITS != 0 {
+            return bits::NONE;
+        }
+        // From the highest digit down: where all digits so far are equal, the first that differs decides.
+        let (mut more, mut equal) = (bits::NONE, bits::ALL);
+        for (at, digit) in self.0.iter().enumerate().rev() {
+            if least >> at & 1 == 1 {
+                equal = bits::and(&equal, digit);
+            } else {
+                let ahead = bits::and(&equal, digit);
+                more = bits::or(&more, &ahead);
+                equal = bits::without(&equal, digit);
+            }
+        }
+        bits::or(&more, &equal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn they_are_as_if_each_page_were_counted_by_itself(
+            steps in proptest::collection::vec((any::<[u64; 8]>(), any::<[u64; 8]>(), any::<bool>()), 0..250), least in 0u16..300,
+        ) {
+            let (mut counts, mut single) = (Counts::default(), [0u8; PAGES_PER_EXTENT]);
+            for (pages, others, halve) in steps {
+                // More of the pages than not, so that counts become large.
+                let pages = bits::or(&pages, &others);
+                counts.add(&pages);
+                for (page, count) in single.iter_mut().enumerate() {
+                    *count += (pages[page / 64] >> (page % 64) & 1) as u8;
+                }
+                if halve && single[0] > 100 {
+                    counts.halve();
+                    single.iter_mut().for_each(|count| *count /= 2);
+                }
+            }
+            prop_assert_eq!(counts.iter().collect::<Vec<u8>>(), single.to_vec());
+            prop_assert_eq!(counts.sum(), single.iter().map(|&count| u64::from(count)).sum::<u64>());
+            let hot = counts.at_least(least);
+            for (page, &count) in single.iter().enumerate() {
+                prop_assert_eq!(hot[page / 64] >> (page % 64) & 1 == 1, u16::from(count) >= least);
+            }
+        }
+    }
+}
