@@ -44,6 +44,11 @@ impl RangeHeat {
         self.counts.add(&view.touched);
     }
 
+    /// How many translations the processor needs for what is in use: pages with a count, or one huge page.
+    pub fn pages_in_use(&self) -> u64 {
+        if self.huge { u64::from(self.huge_touched > 0) } else { u64::from(bits::count(&self.counts.at_least(1))) }
+    }
+
     /// Pages with a count of at least `least` that are there.
     pub fn hot_pages(&self, least: u16) -> PageBits {
         bits::and(&self.counts.at_least(least), &self.present)

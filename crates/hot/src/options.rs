@@ -15,7 +15,10 @@ pub struct Options {
     pub rule: Box<dyn Rule>,
     /// Share of one processor that tracking and collapsing may take, in millionths (10,000 is 1 %).
     pub cpu_ppm: u64,
-    /// Processor time that may be spent at once, ahead of that share: so that a new process need not wait.
+    /// By how much the process may be slowed down by being tracked, in millionths, as far as that can be told beforehand
+    /// ([`hiroma_policy::huge::BURDEN_PER_PAGE_NS`]).
+    pub slowdown_ppm: u64,
+    /// Time that may be spent at once, ahead of each of these shares: so that a new process need not wait.
     pub burst_ns: u64,
     /// How long a round watches.
     pub window: Window,
@@ -44,6 +47,7 @@ impl Default for Options {
             settings: Settings::default(),
             rule: Box::new(PaperRule),
             cpu_ppm: 10_000,
+            slowdown_ppm: 5_000,
             burst_ns: 400 * MS,
             window: Window::new(5 * MS, MS, 500 * MS),
             stall_ns: 10 * MS,

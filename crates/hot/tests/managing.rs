@@ -62,7 +62,15 @@ impl Drop for Load {
 /// Options for tests: nothing that depends on how fast the machine is.
 fn options(ledger: Option<LedgerDir>) -> Options {
     let settings = Settings { growth_permille: 1000, ..Settings::default() };
-    Options { settings, cpu_ppm: 500_000, stall_ns: u64::MAX, backend: Some(Backend::Bpf), ledger, ..Options::default() }
+    Options {
+        settings,
+        cpu_ppm: 500_000,
+        slowdown_ppm: 500_000,
+        stall_ns: u64::MAX,
+        backend: Some(Backend::Bpf),
+        ledger,
+        ..Options::default()
+    }
 }
 
 /// An engine on this process; none, with a line that says why, where that is not possible.

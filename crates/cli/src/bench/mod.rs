@@ -57,6 +57,21 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// An experiment that `--only` can choose.
+trait Named {
+    /// Its name there.
+    fn name(&self) -> &'static str;
+}
+
+/// Those of `all` that are named in `only`, in their order; all of them if nothing is named.
+fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a E>> {
+    let names: Vec<&str> = all.iter().map(Named::name).collect();
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        anyhow::bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
+    }
+    Ok(all.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name())).collect())
+}
+
 /// Prints the summary of a report and writes it to the files that were asked for.
 fn deliver(mut report: Report, files: &Files) -> anyhow::Result<()> {
     report.command = std::env::args().collect::<Vec<_>>().join(" ");

@@ -55,10 +55,13 @@ pub struct Tracking {
     /// Share of one processor that tracking may take
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     pub cpu: Share,
+    /// By how much the process may be slowed down by being tracked, as far as that can be told beforehand
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
+    pub slowdown: Share,
     /// How long a round watches [default: begins with 5ms and fits itself to the program]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub window: Option<Duration>,
-    /// Only this way of tracking: bpf, smaps [default: the first of these that works]
+    /// Only this way of tracking: bpf, bpf-clear-refs, damon, smaps [default: the first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     pub backend: Option<Backend>,
 }
@@ -68,7 +71,7 @@ impl Tracking {
     pub fn options(&self) -> Options {
         let defaults = Options::default();
         let window = self.window.map_or(defaults.window, |window| Window::fixed(window.as_nanos() as u64));
-        Options { cpu_ppm: self.cpu.ppm, window, backend: self.backend, ..defaults }
+        Options { cpu_ppm: self.cpu.ppm, slowdown_ppm: self.slowdown.ppm, window, backend: self.backend, ..defaults }
     }
 }
 

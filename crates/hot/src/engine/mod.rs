@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use hiroma_kernel::hot::maps;
 use hiroma_kernel::hot::target::Target;
-use hiroma_policy::huge::{Pace, Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
+use hiroma_policy::huge::{BURDEN_PER_PAGE_NS, Pace, Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
 use hiroma_units::{EXTENT, PAGE};
 
 pub use types::{ActivePage, State, Step, Usage};
@@ -89,6 +89,8 @@ pub struct Engine {
     memos: BTreeMap<u64, Memo>,
     ledger: Ledger,
     pace: Pace,
+    /// What tracking costs the process.
+    burden: Pace,
     window: Window,
     stall: Stall,
     phase: Phase,
@@ -143,6 +145,7 @@ impl Engine {
             memos: BTreeMap::new(),
             ledger,
             pace: Pace::new(options.cpu_ppm, options.burst_ns, now_ns),
+            burden: Pace::new(options.slowdown_ppm, options.burst_ns, now_ns),
             window: options.window,
             stall: Stall::new(options.stall_ns),
             phase: Phase::Idle,
@@ -194,7 +197,7 @@ impl Engine {
             }
         }
         let time_ns = now_ns + elapsed_ns(began);
-        if self.state == State::Tracking && matches!(self.phase, Phase::Idle) && self.pace.next_ns(time_ns) <= time_ns {
+        if self.state == State::Tracking && matches!(self.phase, Phase::Idle) && self.next_round_ns(time_ns) <= time_ns {
             self.open_window(now_ns, began)?;
         }
         Ok(())
@@ -205,8 +208,13 @@ impl Engine {
             (State::Gone | State::Stopped(_), _) => u64::MAX,
             (State::Settled, _) => self.wake_ns,
             (State::Tracking, Phase::Watching { until_ns, .. }) => *until_ns,
-            (State::Tracking, Phase::Idle) => self.pace.next_ns(now_ns),
+            (State::Tracking, Phase::Idle) => self.next_round_ns(now_ns),
         }
+    }
+
+    /// When both what it takes itself and what it costs the process allow another round.
+    fn next_round_ns(&mut self, now_ns: u64) -> u64 {
+        self.pace.next_ns(now_ns).max(self.burden.next_ns(now_ns))
     }
 
     fn gone(&mut self, now_ns: u64) -> Result<(), HotError> {
@@ -260,6 +268,9 @@ impl Engine {
         for view in self.views.iter().filter(|view| view.huge) {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
         }
+        // Each page that is in use at all has to be found anew by the processor, within the window or later.
+        let in_use: u64 = self.views.iter().map(|view| self.heat.range(view.range).map_or(0, |heat| heat.pages_in_use())).sum();
+        self.burden.spend(in_use * BURDEN_PER_PAGE_NS);
         let counted = hiroma_kernel::cpu::thread_ns();
         self.pace.spend(counted - cpu);
         self.pass.present_pages += present;
@@ -339,6 +350,11 @@ impl Engine {
     /// Changes the share of one processor that tracking and collapsing may take, in millionths.
     pub fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
         self.pace.set_share(cpu_ppm);
+    }
+
+    /// Changes by how much the process may be slowed down by being tracked, in millionths.
+    pub fn set_slowdown_ppm(&mut self, slowdown_ppm: u64) {
+        self.burden.set_share(slowdown_ppm);
     }
 
     /// Goes on tracking if it had settled.

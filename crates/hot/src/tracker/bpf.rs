@@ -1,4 +1,7 @@
-//! Page tables copied by a BPF program, accessed bits cleared by `process_madvise(MADV_COLD)`.
+//! Page tables read by a BPF program; accessed bits cleared by `process_madvise(MADV_COLD)`, or by `clear_refs` (`proc_pid_clear_refs(5)`).
+//!
+//! `MADV_COLD` clears what is asked for, flushes translations, and passes over pages that others map. `clear_refs` always clears all, those too,
+//! needs no CAP_SYS_NICE, and does not flush: a page whose translation stays in the processor looks untouched until that is replaced.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +10,24 @@ use hiroma_kernel::hot::target::{Advice, Span, Target};
 use hiroma_kernel::hot::walk::Walk;
 use hiroma_units::EXTENT;
 
-use super::{Backend, RangeView, Tracker};
+use super::{Backend, RangeView, Tracker, clear_refs};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
 
 const RANGE: u64 = EXTENT as u64;
 
-/// See [`Backend::Bpf`].
+/// How accessed bits are cleared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Clearing {
+    Cold,
+    Refs,
+}
+
+/// See [`Backend::Bpf`] and [`Backend::BpfClearRefs`].
 pub struct BpfTracker {
     target: Target,
+    clearing: Clearing,
     walk: Walk,
     pagemap: Pagemap,
     /// Pages that could not be cleared when they were last to be.
@@ -27,16 +38,28 @@ pub struct BpfTracker {
 impl BpfTracker {
     /// Gets ready to track process `pid`.
     pub fn open(pid: u32) -> Result<BpfTracker, HotError> {
+        let tracker = BpfTracker::with(pid, Clearing::Cold)?;
+        // The clearing needs CAP_SYS_NICE; better to know now.
+        let nowhere: [Span; 0] = [];
+        tracker.target.advise(&nowhere, Advice::Cold).map_err(HotError::of(pid, "process_madvise, which needs CAP_SYS_NICE"))?;
+        Ok(tracker)
+    }
+
+    /// The same, with all bits cleared at once by `clear_refs`.
+    pub fn open_clear_refs(pid: u32) -> Result<BpfTracker, HotError> {
+        let tracker = BpfTracker::with(pid, Clearing::Refs)?;
+        clear_refs(pid)?;
+        Ok(tracker)
+    }
+
+    fn with(pid: u32, clearing: Clearing) -> Result<BpfTracker, HotError> {
         let target = Target::open(pid).map_err(HotError::of(pid, "pidfd_open"))?;
         let pagemap = Pagemap::open(pid).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
         let walk = Walk::open(pid).map_err(|error| match error.raw_os_error() {
             Some(_) => HotError::of(pid, "read its page tables")(error),
-            None => HotError::Backend { backend: Backend::Bpf.name(), reason: error.to_string() },
+            None => HotError::Backend { backend: backend_of(clearing).name(), reason: error.to_string() },
         })?;
-        // The clearing needs CAP_SYS_NICE; better to know now.
-        let nowhere: [Span; 0] = [];
-        target.advise(&nowhere, Advice::Cold).map_err(HotError::of(pid, "process_madvise, which needs CAP_SYS_NICE"))?;
-        Ok(BpfTracker { target, walk, pagemap, stuck: BTreeMap::new(), parts: Vec::new() })
+        Ok(BpfTracker { target, clearing, walk, pagemap, stuck: BTreeMap::new(), parts: Vec::new() })
     }
 
     fn pid(&self) -> u32 {
@@ -92,9 +115,16 @@ impl BpfTracker {
     }
 }
 
+fn backend_of(clearing: Clearing) -> Backend {
+    match clearing {
+        Clearing::Cold => Backend::Bpf,
+        Clearing::Refs => Backend::BpfClearRefs,
+    }
+}
+
 impl Tracker for BpfTracker {
     fn backend(&self) -> Backend {
-        Backend::Bpf
+        backend_of(self.clearing)
     }
 
     fn populated(&mut self, layout: &Layout, out: &mut Vec<u64>) -> Result<(), HotError> {
@@ -112,6 +142,9 @@ impl Tracker for BpfTracker {
     }
 
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError> {
+        if self.clearing == Clearing::Refs {
+            return clear_refs(self.pid());
+        }
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         layout.parts_of(ranges, &mut parts);
@@ -141,7 +174,7 @@ impl Tracker for BpfTracker {
     }
 
     fn clears_all(&self) -> bool {
-        false
+        self.clearing == Clearing::Refs
     }
 
     fn tells_pages_apart(&self) -> bool {

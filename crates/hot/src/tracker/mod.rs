@@ -4,14 +4,16 @@
 //! reads them after a while; what is set by then was touched in between (HPS, section 4.1.1).
 
 mod bpf;
+mod damon;
 mod smaps;
 
-use std::fmt;
+use std::{fmt, fs};
 
 pub use bpf::BpfTracker;
+pub use damon::DamonTracker;
 pub use smaps::SmapsTracker;
 
-use crate::bits::PageBits;
+use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
 
@@ -19,15 +21,19 @@ use crate::layout::Layout;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum Backend {
-    /// A BPF program copies the page tables; `process_madvise(MADV_COLD)` clears. Exact; needs root.
+    /// A BPF program reads the page tables; `process_madvise(MADV_COLD)` clears. Exact; needs root.
     Bpf,
+    /// The same, cleared by `clear_refs`: all pages at once, without a flush of translations.
+    BpfClearRefs,
+    /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, where nobody else uses it. Needs root.
+    Damon,
     /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was touched. Needs no privilege.
     Smaps,
 }
 
 impl Backend {
     /// All, the best first.
-    pub const ALL: [Backend; 2] = [Backend::Bpf, Backend::Smaps];
+    pub const ALL: [Backend; 4] = [Backend::Bpf, Backend::BpfClearRefs, Backend::Damon, Backend::Smaps];
 
     /// The one of this name.
     pub fn by_name(name: &str) -> Option<Backend> {
@@ -38,6 +44,8 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Backend::Bpf => "bpf",
+            Backend::BpfClearRefs => "bpf-clear-refs",
+            Backend::Damon => "damon",
             Backend::Smaps => "smaps",
         }
     }
@@ -122,6 +130,8 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
     for backend in Backend::ALL.into_iter().filter(|&backend| only.is_none_or(|only| only == backend)) {
         let opened: Result<Box<dyn Tracker>, HotError> = match backend {
             Backend::Bpf => BpfTracker::open(pid).map(|tracker| Box::new(tracker) as _),
+            Backend::BpfClearRefs => BpfTracker::open_clear_refs(pid).map(|tracker| Box::new(tracker) as _),
+            Backend::Damon => DamonTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Smaps => SmapsTracker::open(pid).map(|tracker| Box::new(tracker) as _),
         };
         match opened {
@@ -134,4 +144,21 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
         }
     }
     Err(HotError::NoBackend { pid, reasons })
+}
+
+/// Clears the accessed bits of all pages of process `pid` (`proc_pid_clear_refs(5)`). Translations are not flushed.
+fn clear_refs(pid: u32) -> Result<(), HotError> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "1").map_err(HotError::of(pid, "write /proc/PID/clear_refs"))
+}
+
+/// The first `count` of `pages`.
+fn first_of(pages: &PageBits, mut count: u64) -> PageBits {
+    let mut out = bits::NONE;
+    for page in 0..512 {
+        if count > 0 && pages[page / 64] >> (page % 64) & 1 == 1 {
+            out[page / 64] |= 1 << (page % 64);
+            count -= 1;
+        }
+    }
+    out
 }

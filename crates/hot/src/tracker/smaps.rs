@@ -11,7 +11,7 @@ use std::fs;
 use hiroma_kernel::hot::pagemap::Pagemap;
 use hiroma_units::{EXTENT, PAGE};
 
-use super::{Backend, RangeView, Tracker};
+use super::{Backend, RangeView, Tracker, clear_refs, first_of};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
@@ -47,12 +47,8 @@ impl SmapsTracker {
             present: BTreeMap::new(),
         };
         tracker.mappings()?;
-        tracker.clear_refs()?;
+        clear_refs(pid)?;
         Ok(tracker)
-    }
-
-    fn clear_refs(&self) -> Result<(), HotError> {
-        fs::write(format!("/proc/{}/clear_refs", self.pid), "1").map_err(HotError::of(self.pid, "write /proc/PID/clear_refs"))
     }
 
     fn mappings(&self) -> Result<Vec<Mapping>, HotError> {
@@ -84,18 +80,6 @@ fn parse(text: &str) -> Vec<Mapping> {
     found
 }
 
-/// The first `count` of `pages`.
-fn first_of(pages: &PageBits, mut count: u64) -> PageBits {
-    let mut out = bits::NONE;
-    for page in 0..512 {
-        if count > 0 && pages[page / 64] >> (page % 64) & 1 == 1 {
-            out[page / 64] |= 1 << (page % 64);
-            count -= 1;
-        }
-    }
-    out
-}
-
 impl Tracker for SmapsTracker {
     fn backend(&self) -> Backend {
         Backend::Smaps
@@ -125,7 +109,7 @@ impl Tracker for SmapsTracker {
     }
 
     fn clear(&mut self, _layout: &Layout, _ranges: &[u64]) -> Result<(), HotError> {
-        self.clear_refs()
+        clear_refs(self.pid)
     }
 
     fn scan(&mut self, _layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {

@@ -514,6 +514,10 @@ mod tests {
         }
         let range = (memory.base() / EXTENT) as u64;
         assert!(look(&mut walk, range).huge);
+        match crate::hot::pagemap::Pagemap::open(std::process::id()).unwrap().huge(range, range + 1) {
+            Ok(huge) => assert!(huge),
+            Err(error) => println!("skipped: no PAGEMAP_SCAN: {error}"),
+        }
         target.advise(&[Span { len: PAGE as u64, ..span }], Advice::Cold).unwrap();
         let bits = look(&mut walk, range);
         assert!(!bits.huge);

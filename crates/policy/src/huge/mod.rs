@@ -19,6 +19,6 @@ pub mod stall;
 pub mod window;
 
 pub use decide::{Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict};
-pub use pace::Pace;
+pub use pace::{BURDEN_PER_PAGE_NS, Pace};
 pub use stall::Stall;
 pub use window::Window;

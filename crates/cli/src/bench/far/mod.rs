@@ -16,7 +16,7 @@ mod stride;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use hiroma_report::Report;
 
 use self::params::Params;
@@ -25,7 +25,7 @@ use self::results::Results;
 use self::runner::Runner;
 use super::children::{Failed, Interrupt};
 use super::progress::Progress;
-use super::{machine, peers, undo};
+use super::{Named, choose, machine, peers, undo};
 use crate::files::Files;
 
 /// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram swap and a swap file.
@@ -59,6 +59,12 @@ struct Experiment {
     report: fn(&Params, &Results, &mut Report),
 }
 
+impl Named for Experiment {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 const EXPERIMENTS: [Experiment; 9] = [
     Experiment { name: "seq", plan: seq::plan, report: seq::report },
     Experiment { name: "latency", plan: latency::plan, report: latency::report },
@@ -73,7 +79,7 @@ const EXPERIMENTS: [Experiment; 9] = [
 
 /// Does it.
 pub fn run(args: &FarArgs) -> Result<ExitCode> {
-    let chosen = choose(&args.only)?;
+    let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
     let leftovers = undo::undo_leftovers();
     if leftovers > 0 {
@@ -95,14 +101,6 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
         Err(failed) => return Err(failed.into()),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn choose(only: &[String]) -> Result<Vec<&'static Experiment>> {
-    let names = EXPERIMENTS.map(|experiment| experiment.name);
-    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
-    }
-    Ok(EXPERIMENTS.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name)).collect())
 }
 
 /// Runs everything and writes the report's sections as they come.
@@ -179,9 +177,9 @@ mod tests {
 
     #[test]
     fn an_experiment_that_does_not_exist_is_refused_with_those_that_do() {
-        assert_eq!(choose(&["seq".into(), "sort".into()]).unwrap().len(), 2);
-        assert_eq!(choose(&[]).unwrap().len(), EXPERIMENTS.len());
-        assert!(choose(&["sorts".into()]).err().unwrap().to_string().contains("sort-blocks"));
+        assert_eq!(choose(&EXPERIMENTS, &["seq".into(), "sort".into()]).unwrap().len(), 2);
+        assert_eq!(choose(&EXPERIMENTS, &[]).unwrap().len(), EXPERIMENTS.len());
+        assert!(choose(&EXPERIMENTS, &["sorts".into()]).err().unwrap().to_string().contains("sort-blocks"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A process that touches memory in a known way: what trackers are judged by, and what huge pages are to speed up.
 //!
 //! It maps its memory, fills what the pattern uses, prints one line (JSON, [`Ready`]), and then does what lines on its standard input
-//! say: `run N` does N sets and answers with one line ([`Done`]); `loop` goes on until `stop`, which is answered too. At the end of input it
-//! ends.
+//! say: `run N` does N sets and answers with one line ([`Done`]); `loop` goes on until `stop`, which is answered too; `phase N` chooses
+//! what is hot from then on (answered by an empty [`Done`]). At the end of input it ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -33,6 +33,8 @@ pub enum Pattern {
     Random,
     /// A random third of the 2 MiB ranges, in a random order. Of the rest every tenth page was touched once: 40 % of the memory is in use.
     Skewed,
+    /// All are in use, and a random third of the 2 MiB ranges is touched over and over; another third in each phase.
+    Moving,
     /// A random third of the pages.
     Scattered,
     /// Draws from a zipf distribution (.99) over all pages, ranks at random places.
@@ -49,6 +51,8 @@ pub enum Pages {
     Small,
     /// Huge ones at the first touch, as with transparent huge pages set to always.
     Huge,
+    /// Small ones at the first touch; afterwards khugepaged may.
+    Later,
 }
 
 /// What the process is to do.
@@ -63,12 +67,15 @@ pub struct Load {
     /// Switch huge pages off with `PR_SET_THP_DISABLE`.
     #[serde(default)]
     pub refuses_huge: bool,
+    /// Of [`Pattern::Moving`]: which third is hot.
+    #[serde(default)]
+    pub phase: u64,
 }
 
 impl Load {
     /// A process that neither forks nor refuses anything.
     pub fn new(bytes: usize, pattern: Pattern, pages: Pages) -> Load {
-        Load { bytes, pattern, pages, forks: false, refuses_huge: false }
+        Load { bytes, pattern, pages, forks: false, refuses_huge: false, phase: 0 }
     }
 }
 
@@ -116,6 +123,7 @@ impl Load {
         match self.pattern {
             Pattern::Sequential | Pattern::Random | Pattern::Zipf => true,
             Pattern::Skewed => mixed((page / PAGES_PER_EXTENT) as u64) % 3 == 0,
+            Pattern::Moving => mixed((page / PAGES_PER_EXTENT) as u64) % 3 == self.phase % 3,
             Pattern::Scattered => mixed(page as u64) % 3 == 0,
         }
     }
@@ -184,14 +192,16 @@ pub fn main(job: &str) -> Result<ExitCode> {
     let memory = Reservation::new(load.bytes, EXTENT, Access::ReadWrite)?;
     match load.pages {
         Pages::Default => {}
-        Pages::Small => memory.advise(memory.base(), memory.len(), Advise::NoHuge)?,
+        Pages::Small | Pages::Later => memory.advise(memory.base(), memory.len(), Advise::NoHuge)?,
         Pages::Huge => memory.advise(memory.base(), memory.len(), Advise::Huge)?,
     }
     let region = Region::adopt(memory.base(), memory.len())?;
     for page in (0..load.pages()).filter(|&page| load.is_used(page)) {
         region.write(page * PAGE, &[page as u64]);
     }
-    let order = load.order();
+    if load.pages == Pages::Later {
+        memory.advise(memory.base(), memory.len(), Advise::Huge)?;
+    }
     if load.forks {
         hiroma_kernel::hot::child::fork_idle()?;
     }
@@ -204,7 +214,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
         }
     });
     answer(&Ready { base: memory.base() as u64 })?;
-    serve(&region, &order, &commands)?;
+    serve(&region, load, &commands)?;
     // The last look: nothing of it may have changed.
     for page in (0..load.pages()).filter(|&page| load.is_used(page)) {
         ensure!(region.read(page * PAGE) == page as u64, "page {page} has changed");
@@ -221,9 +231,16 @@ fn answer(what: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-fn serve(region: &Region, order: &[u32], commands: &Receiver<String>) -> Result<()> {
+fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result<()> {
     let mut scratch = 0u64;
+    let mut order = load.order();
     while let Ok(command) = commands.recv() {
+        if let Some(phase) = command.strip_prefix("phase ") {
+            load.phase = phase.parse().context("a phase is a number")?;
+            order = load.order();
+            answer(&Done::default())?;
+            continue;
+        }
         let wanted: Option<u64> = command.strip_prefix("run ").and_then(|sets| sets.parse().ok());
         let (began, cpu) = (Instant::now(), hiroma_kernel::cpu::thread_ns());
         let mut sets = 0;
@@ -308,6 +325,13 @@ impl Loaded {
         self.answer()
     }
 
+    /// Lets another part be hot; while it is not working.
+    pub fn change_phase(&mut self, phase: u64) -> Result<()> {
+        self.load.phase = phase;
+        self.tell(&format!("phase {phase}"))?;
+        self.answer::<Done>().map(drop)
+    }
+
     /// Resident bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         Ok(hiroma_hot::machine::resident_bytes(self.pid())?)
@@ -347,6 +371,9 @@ mod tests {
         let share = |pattern| load(pattern).order().len() as f64 / load(pattern).pages() as f64;
         assert_eq!((share(Pattern::Sequential), share(Pattern::Random)), (1.0, 1.0));
         assert!((0.2..0.45).contains(&share(Pattern::Skewed)) && (0.3..0.36).contains(&share(Pattern::Scattered)));
+        let moving = |phase| Load { phase, ..load(Pattern::Moving) };
+        let both = (0..moving(0).pages()).filter(|&page| moving(0).is_hot(page) && moving(1).is_hot(page)).count();
+        assert_eq!(both, 0);
         let zipf = load(Pattern::Zipf);
         let top: std::collections::BTreeSet<u32> = zipf.by_rank()[..zipf.pages() / 10].iter().copied().collect();
         let hits = zipf.order().iter().filter(|page| top.contains(page)).count();

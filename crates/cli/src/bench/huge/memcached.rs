@@ -10,7 +10,6 @@
 //!
 //! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes of the setting.
 
-use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,11 +21,10 @@ use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, r
 use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 use tempfile::TempDir;
 
-use super::Params;
+use super::{Params, thp};
 use crate::bench::ballast::Ballast;
 use crate::bench::children::{Running, this_program};
 use crate::bench::progress::Progress;
-use crate::bench::undo::{Guard, Undo};
 
 const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
@@ -36,7 +34,6 @@ const OURS: usize = 2;
 const TURN: Duration = Duration::from_millis(700);
 /// How long the daemon may take to find what is hot.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-const THP_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
 const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
 
@@ -114,16 +111,6 @@ impl Server {
     }
 }
 
-/// Sets the machine's transparent huge pages until the guard goes.
-fn set_thp(setting: &str) -> Result<Guard> {
-    let text = fs::read_to_string(THP_SETTING).context("this kernel has no transparent huge pages")?;
-    let before = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen.to_owned());
-    let before = before.with_context(|| format!("{THP_SETTING} says `{}`", text.trim()))?;
-    let guard = Guard::new(Undo::FileWrite(THP_SETTING.into(), before));
-    fs::write(THP_SETTING, setting).with_context(|| format!("setting {THP_SETTING} to {setting} (as root?)"))?;
-    Ok(guard)
-}
-
 /// Starts and fills all three, each under its own setting.
 fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progress: &Progress) -> Result<(Vec<Server>, Running)> {
     let mut command = Command::new(this_program()?);
@@ -134,7 +121,7 @@ fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progre
     for (arm, name) in ARMS.iter().enumerate() {
         progress.starts(&format!("memcached: filling ({name})"));
         ballast.load()?;
-        let _setting = set_thp(if arm == ALWAYS { "always" } else { "madvise" })?;
+        let _setting = thp::set("enabled", if arm == ALWAYS { "always" } else { "madvise" })?;
         servers.push(Server::start(program, dir, arm, store)?);
     }
     Ok((servers, daemon))

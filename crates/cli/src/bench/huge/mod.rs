@@ -5,24 +5,27 @@ pub mod load;
 mod memcached;
 mod micro;
 mod slowdown;
+mod thp;
+mod timeline;
 mod tracker;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use hiroma_report::Report;
 use hiroma_units::Bytes;
 
 use super::ballast::Ballast;
-use super::machine;
 use super::progress::Progress;
+use super::{Named, choose, machine};
 use crate::files::Files;
 
 /// Runs the experiments of the paper on huge pages guided by the application, on this machine.
 ///
 /// What a tracker costs and how right it is, what it costs the program, and what huge pages where it is hot gain, against none and
-/// against transparent huge pages everywhere. Needs root for the exact tracker. About two minutes and 6 GiB of memory; with --quick a
-/// quarter of that.
+/// against transparent huge pages everywhere. Needs root for the exact tracker. About five minutes, and 6 GiB of memory or more, up to
+/// 18 where there are; with --quick a fraction of that. Settings of transparent huge pages are changed meanwhile and put back, also after
+/// Ctrl-C.
 #[derive(clap::Args)]
 pub struct HugeArgs {
     #[command(flatten)]
@@ -36,24 +39,30 @@ pub struct HugeArgs {
 }
 
 /// Sizes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Params {
     /// Memory of the process that is looked at, unless the experiment varies it.
     pub bytes: usize,
     /// Repetitions; of comparisons, pairs.
     pub repetitions: usize,
     /// Sizes for the cost by size.
-    pub sizes: &'static [usize],
+    pub sizes: Vec<usize>,
     pub quick: bool,
 }
 
 const GIB: usize = 1 << 30;
 
 impl Params {
-    fn new(quick: bool) -> Params {
+    /// `available_bytes` is what the machine has left.
+    fn new(quick: bool, available_bytes: u64) -> Params {
+        // The page tables, the load's own order of pages, and some air.
+        let fits = |&size: &usize| size as u64 / 8 * 9 + GIB as u64 <= available_bytes;
         match quick {
-            true => Params { bytes: GIB / 4, repetitions: 3, sizes: &[GIB / 8, GIB / 4], quick },
-            false => Params { bytes: GIB, repetitions: 9, sizes: &[GIB, 2 * GIB, 4 * GIB], quick },
+            true => Params { bytes: GIB / 4, repetitions: 3, sizes: vec![GIB / 8, GIB / 4], quick },
+            false => {
+                let sizes = [1, 2, 4, 8, 16, 32, 64].map(|gib| gib * GIB);
+                Params { bytes: GIB, repetitions: 9, sizes: sizes.into_iter().filter(fits).collect(), quick }
+            }
         }
     }
 }
@@ -61,6 +70,12 @@ impl Params {
 struct Experiment {
     name: &'static str,
     run: fn(&Params, &Ballast, &Progress, &mut Report) -> Result<()>,
+}
+
+impl Named for Experiment {
+    fn name(&self) -> &'static str {
+        self.name
+    }
 }
 
 const EXPERIMENTS: [Experiment; 5] = [
@@ -73,9 +88,9 @@ const EXPERIMENTS: [Experiment; 5] = [
 
 /// Does it.
 pub fn run(args: &HugeArgs) -> Result<ExitCode> {
-    let chosen = choose(&args.only)?;
+    let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
-    let params = Params::new(args.quick);
+    let params = Params::new(args.quick, crate::memory::available()?.0);
     let mut report = Report {
         title: "Huge pages on this machine".into(),
         machine: machine::look(),
@@ -88,7 +103,7 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     };
     let mut progress = Progress::new(chosen.len() as f64);
     progress.starts("touching memory once");
-    let wanted = params.sizes.iter().max().copied().unwrap_or(params.bytes).max(4 * params.bytes);
+    let wanted = params.sizes.iter().max().copied().unwrap_or(params.bytes).max(5 * params.bytes);
     let ballast = Ballast::new(Bytes(wanted as u64 + (1 << 30)))?;
     for experiment in chosen {
         progress.starts(experiment.name);
@@ -109,12 +124,4 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     }
     super::deliver(report, &args.files)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn choose(only: &[String]) -> Result<Vec<&'static Experiment>> {
-    let names = EXPERIMENTS.map(|experiment| experiment.name);
-    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
-    }
-    Ok(EXPERIMENTS.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name)).collect())
 }

@@ -1,11 +1,9 @@
 //! What being tracked costs the program.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
-use hiroma_hot::{Engine, Options};
+use anyhow::Result;
+use hiroma_hot::{Backend, Engine, HotError, Options};
 use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 
 use super::Params;
@@ -13,78 +11,135 @@ use super::load::{Done, Load, Loaded, Pages, Pattern};
 use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
-/// Length of one half of a pair.
-const HALF: Duration = Duration::from_millis(600);
+/// Length of one turn.
+const TURN: Duration = Duration::from_millis(600);
+/// Rounds of turns for each repetition that was asked for: the effects are small.
+const ROUNDS_EACH: usize = 2;
+/// No limit to what tracking may cost the program.
+const UNLIMITED: u64 = 1_000_000;
 
-/// Tracks process `pid` with 1 % of a processor, without credit for the beginning, until told to stop.
-fn track(pid: u32, stop: &AtomicBool) -> Result<()> {
-    let options = Options { watch_only: true, ledger: None, cpu_ppm: 10_000, burst_ns: 0, ..Options::default() };
-    let began = Instant::now();
-    let now = || began.elapsed().as_nanos() as u64;
-    let mut engine = Engine::new(pid, options, now())?;
-    while !stop.load(Ordering::Relaxed) {
-        let step = engine.step(now())?;
-        std::thread::sleep(Duration::from_nanos(step.next_ns.saturating_sub(now())).min(Duration::from_millis(20)));
-    }
-    Ok(())
+/// A way of being tracked; none is the first arm.
+struct Arm {
+    name: &'static str,
+    engine: Option<Engine>,
+    /// Time that it has had so far, in nanoseconds.
+    clock_ns: u64,
+    turns: Vec<Done>,
 }
 
-fn half(loaded: &mut Loaded, tracked: bool) -> Result<Done> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let tracker = tracked.then(|| {
-        let (pid, stop) = (loaded.pid(), Arc::clone(&stop));
-        std::thread::spawn(move || track(pid, &stop))
-    });
-    loaded.go()?;
-    std::thread::sleep(HALF);
-    let done = loaded.stop()?;
-    stop.store(true, Ordering::Relaxed);
-    if let Some(tracker) = tracker {
-        tracker.join().map_err(|_| anyhow!("the tracker failed"))??;
+impl Arm {
+    fn new(name: &'static str, engine: Option<Engine>) -> Arm {
+        Arm { name, engine, clock_ns: 0, turns: Vec::new() }
     }
-    Ok(done)
+
+    /// One turn. The engine's clock stands still between turns, so that it cannot save up time in them.
+    fn turn(&mut self, loaded: &mut Loaded) -> Result<()> {
+        loaded.go()?;
+        let began = Instant::now();
+        let start_ns = self.clock_ns;
+        let now = || start_ns + began.elapsed().as_nanos() as u64;
+        while let Some(left) = TURN.checked_sub(began.elapsed()) {
+            let pause = match &mut self.engine {
+                Some(engine) => Duration::from_nanos(engine.step(now())?.next_ns.saturating_sub(now())),
+                None => left,
+            };
+            std::thread::sleep(pause.min(left));
+        }
+        self.clock_ns = now();
+        self.turns.push(loaded.stop()?);
+        Ok(())
+    }
+}
+
+/// Engines without credit for the beginning.
+fn arms(pid: u32) -> Result<Vec<Arm>> {
+    let options = |slowdown_ppm: Option<u64>, backend| {
+        let defaults = Options::default();
+        let slowdown_ppm = slowdown_ppm.unwrap_or(defaults.slowdown_ppm);
+        Options { watch_only: true, ledger: None, burst_ns: 0, slowdown_ppm, backend, ..defaults }
+    };
+    let mut arms = vec![
+        Arm::new("not tracked", None),
+        Arm::new("as by default (1 % CPU, 0.5 % slowdown)", Some(Engine::new(pid, options(None, None), 0)?)),
+        Arm::new("1 % CPU, slowdown not limited", Some(Engine::new(pid, options(Some(UNLIMITED), None), 0)?)),
+    ];
+    match Engine::new(pid, options(Some(UNLIMITED), Some(Backend::BpfClearRefs)), 0) {
+        Ok(engine) => arms.push(Arm::new("the same, cleared by clear_refs", Some(engine))),
+        Err(HotError::NoBackend { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(arms)
+}
+
+/// By how many per cent each turn of `on` was slower than the turn of `off` in the same round.
+fn percents(off: &Arm, on: &Arm, speed: fn(&Done) -> f64) -> Vec<f64> {
+    off.turns.iter().zip(&on.turns).map(|(off, on)| 100.0 * (speed(off) / speed(on) - 1.0)).collect()
+}
+
+/// The same, of all turns together.
+fn overall(off: &Arm, on: &Arm) -> f64 {
+    let cpu_per_touch = |arm: &Arm| {
+        let touches: u64 = arm.turns.iter().map(|turn| turn.touches).sum();
+        arm.turns.iter().map(|turn| turn.cpu_seconds).sum::<f64>() / touches.max(1) as f64
+    };
+    100.0 * (cpu_per_touch(on) / cpu_per_touch(off) - 1.0)
 }
 
 /// Measures and reports.
 pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small), ballast)?;
     loaded.run(4)?;
-    let (mut cpu, mut wall) = (Vec::new(), Vec::new());
-    for pair in 0..params.repetitions {
-        progress.starts(&format!("slowdown, pair {} of {}", pair + 1, params.repetitions));
-        // Who goes first changes, so that a drift of the machine hits both.
-        let first = half(&mut loaded, pair % 2 == 0)?;
-        let second = half(&mut loaded, pair % 2 == 1)?;
-        let (on, off) = if pair % 2 == 0 { (first, second) } else { (second, first) };
-        let percent = |on: f64, off: f64| 100.0 * (off / on - 1.0);
-        cpu.push(percent(on.touches_per_cpu_us(), off.touches_per_cpu_us()));
-        wall.push(percent(on.gb_per_s(), off.gb_per_s()));
+    let mut arms = arms(loaded.pid())?;
+    let rounds = ROUNDS_EACH * params.repetitions;
+    for round in 0..rounds {
+        progress.starts(&format!("slowdown, round {} of {rounds}", round + 1));
+        // Who goes first changes, so that a drift of the machine hits all.
+        for place in 0..arms.len() {
+            let arm = (place + round) % arms.len();
+            arms[arm].turn(&mut loaded)?;
+        }
     }
     loaded.end()?;
-    let mut table = Table::new("Slowdown while tracked at 1 % of a processor").text("measured by").number("slowdown", "%");
+    let (off, tracked) = arms.split_first().expect("there is the arm that is not tracked");
+    let mut table = Table::new("Slowdown while tracked")
+        .text("tracked")
+        .text("by")
+        .number("processor time per touch", "%")
+        .number("all turns together", "%")
+        .number("touches per second", "%")
+        .number("rounds of the tracker", "1/s");
+    let cpu = |on: &Arm| percents(off, on, Done::touches_per_cpu_us);
+    let wall = |on: &Arm| percents(off, on, Done::gb_per_s);
     let text = |values: &[f64]| Spread::of(values).map_or("–".to_owned(), Spread::to_text);
-    table.row(["processor time for each touch".to_owned(), text(&cpu)]);
-    table.row(["touches per second".to_owned(), text(&wall)]);
+    for arm in tracked {
+        let Some(engine) = &arm.engine else { continue };
+        table.row([
+            arm.name.to_owned(),
+            engine.backend().to_string(),
+            text(&cpu(arm)),
+            format!("{:.2}", overall(off, arm)),
+            text(&wall(arm)),
+            format!("{:.1}", engine.rounds() as f64 / (arm.clock_ns as f64 / 1e9)),
+        ]);
+    }
+    let mut add = |name: &str, what: &str, values: &[f64]| {
+        let title = format!("Slowdown while tracked at 1 % CPU, {what}");
+        report.measures.push(Measure::new(name, title, "%", Better::Lower).paper("large").must(2.0).aim(0.5).spread(Spread::of(values)));
+    };
+    add("slowdown_cpu_percent", "processor time per touch", &cpu(&tracked[0]));
+    add("slowdown_percent", "throughput", &wall(&tracked[0]));
+    let title = "The same, slowdown not limited, processor time per touch";
     report.measures.push(
-        Measure::new("slowdown_cpu_percent", "Slowdown while tracked at 1 % CPU, processor time per touch", "%", Better::Lower)
-            .paper("large")
-            .must(2.0)
-            .aim(0.5)
-            .spread(Spread::of(&cpu)),
-    );
-    report.measures.push(
-        Measure::new("slowdown_percent", "Slowdown while tracked at 1 % CPU, throughput", "%", Better::Lower)
-            .paper("large")
-            .must(2.0)
-            .aim(0.5)
-            .spread(Spread::of(&wall)),
+        Measure::new("slowdown_unlimited_cpu_percent", title, "%", Better::Lower)
+            .spread(Spread::of(&cpu(&tracked[1])))
+            .note("--slowdown 100%"),
     );
     report.sections.push(Section {
         title: "What tracking costs the program".into(),
         text: vec![format!(
-            "Random touches, {} ms with the tracker and as much without, in turns: {} pairs.",
-            HALF.as_millis(),
-            params.repetitions
+            "Random touches on small pages, in turns of {} ms: {rounds} rounds; medians with the smallest and the largest of the differences in one round. \
+             What clears rarely and all at once (clear_refs) shows in few turns: there only all turns together say something.",
+            TURN.as_millis()
         )],
         tables: vec![table],
         plots: vec![],
