@@ -197,6 +197,32 @@ hot_manage() {
 	[ "$huge" -gt 0 ] && [ "$huge" -lt 40000 ] && [ "$left" -eq 0 ]
 }
 
+# DAMON on a process: ranges that are touched count more than those that are not.
+hot_damon() {
+	hot_load 64 skewed || return 1
+	local first
+	first=$(sed -n 's/.*"base":\([0-9]*\).*/\1/p' /tmp/load.out)
+	hiroma hot show --pid $LOAD --for 8s --window 100ms --cpu 90% --slowdown 100% --backend damon >/tmp/shown || return 1
+	head -n 1 /tmp/shown
+	# Everything is given back.
+	[ "$(cat /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds)" = 0 ] || return 1
+	# Full ranges are the hot ones (of the others every tenth page is there).
+	tr ':-' '  ' </tmp/shown | grep -v '^#' >/tmp/runs
+	local start end count hot=0 hot_sum=0 cold=0 cold_sum=0
+	while read -r start end count; do
+		start=$((0x$start)) end=$((0x$end)) count=${count%% *}
+		[ $start -ge "$first" ] && [ $end -le $((first + (64 << 20))) ] || continue
+		if [ $((end - start)) -gt 4096 ]; then
+			hot=$((hot + (end - start) / 4096)) hot_sum=$((hot_sum + count * (end - start) / 4096))
+		else
+			cold=$((cold + 1)) cold_sum=$((cold_sum + count))
+		fi
+	done </tmp/runs
+	kill $LOAD
+	echo "hot pages: $hot with a sum of counts of $hot_sum; others: $cold with $cold_sum"
+	[ $hot -gt 0 ] && [ $cold -gt 0 ] && [ $((hot_sum / hot)) -gt $((2 * cold_sum / cold)) ]
+}
+
 everything() {
 	check probe probe
 	grep '^probe:' /tmp/output
@@ -209,6 +235,11 @@ everything() {
 		check hot-walk self hot_walk
 		check quiet-measure self quiet_measure
 		check hot-manage self hot_manage
+		if [ -e /sys/kernel/mm/damon/admin/kdamonds ]; then
+			check hot-damon self hot_damon
+		else
+			skip hot-damon "this kernel has no DAMON"
+		fi
 		;;
 	esac
 	case " $HAVE " in

@@ -1,6 +1,8 @@
 //! C programs that are told of their active pages by a daemon in this process, which dictates what their tracker finds.
 
 mod compiling;
+#[path = "../../kernel/tests/support/pool.rs"]
+mod pool;
 #[path = "../../hot/tests/support/mod.rs"]
 mod support;
 
@@ -14,6 +16,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use compiling::{C99, clean, compile, root};
+use pool::Pool;
 use support::{EXTENT, Script, Served, pages, scripted, until};
 use tempfile::TempDir;
 
@@ -182,4 +185,12 @@ fn the_example_moves_its_hot_records_together() {
 #[test]
 fn an_arena_gives_and_takes() {
     Run::start("arena").ends_well();
+}
+
+#[test]
+fn an_arena_comes_from_the_reserved_pool_where_that_is_large_enough() {
+    // More than this one needs: the other tests here have arenas too.
+    let Some(pool) = Pool::with(20) else { return };
+    Run::start("reserved").ends_well();
+    drop(pool);
 }

@@ -39,11 +39,24 @@ fn show_tells_pages_that_are_touched_from_those_that_are_not() {
     if !possible() {
         return;
     }
-    let load = Load::start(16, "scattered", |_| {});
+    shown_by("bpf", 16);
+}
+
+#[test]
+fn show_does_so_with_clear_refs_too() {
+    if !possible() {
+        return;
+    }
+    // More pages than the processor keeps translations of: only what it has to look up again is seen.
+    shown_by("bpf-clear-refs", 64);
+}
+
+fn shown_by(backend: &str, mib: u64) {
+    let load = Load::start(mib, "scattered", |_| {});
     // Long windows on a small process: also on a busy machine a touched page is found soon.
     let deadline = Instant::now() + LIMIT;
     loop {
-        let counts = counts(&load, &["--backend", "bpf", "--window", "300ms"]);
+        let counts = counts(&load, &["--backend", backend, "--window", "300ms"]);
         assert_eq!(counts.len() as u64, load.bytes / 4096);
         let hot = counts.values().filter(|&&count| count > 0).count();
         // A third is touched; what is not is never counted.
@@ -82,6 +95,22 @@ fn a_page_that_a_child_shares_is_not_counted() {
     let counts = counts(&load, &["--backend", "bpf", "--window", "100ms"]);
     let hot = counts.values().filter(|&&count| count > 0).count();
     assert!(hot * 100 < counts.len() * 40, "{hot} of {} pages: what cannot be forgotten was counted", counts.len());
+}
+
+#[test]
+fn damon_is_left_alone_where_somebody_uses_it() {
+    let owners = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+    let before = fs::read_to_string(owners).unwrap_or_default();
+    if before.is_empty() || before.trim() == "0" {
+        println!("skipped: nobody uses DAMON here");
+        return;
+    }
+    let load = Load::start(4, "sequential", |_| {});
+    let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--backend", "damon"]);
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    assert!(said.contains("damon:") && (said.contains("in use by somebody else") || said.contains("Linux 6.7")), "{said}");
+    assert_eq!(fs::read_to_string(owners).unwrap(), before);
 }
 
 #[test]

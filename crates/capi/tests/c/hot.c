@@ -216,6 +216,21 @@ static void arenas(void)
 	CHECK(hiroma_arena_create(0) == NULL && hiroma_arena_create(SIZE_MAX) == NULL);
 }
 
+/* In a reserved pool that is large enough: all of it is there from the beginning, and cannot fail later. */
+static void reserved(void)
+{
+	hiroma_arena *arena = hiroma_arena_create(5 * EXTENT);
+	hiroma_arena_stats now;
+	CHECK(arena != NULL);
+	char *all = hiroma_arena_alloc(arena, 64, 5 * EXTENT);
+	CHECK(all != NULL);
+	memset(all, 3, 5 * EXTENT);
+	CHECK(hiroma_arena_stats_read(arena, &now, sizeof now) == 0);
+	CHECK(now.reserved && now.bytes == 5 * EXTENT && now.populated_bytes == now.bytes && now.huge_bytes == now.bytes);
+	CHECK(all[5 * EXTENT - 1] == 3);
+	CHECK(hiroma_arena_free(arena, all) == 0 && hiroma_arena_destroy(arena) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -275,6 +290,8 @@ int main(int argc, char **argv)
 		misuse();
 	} else if (strcmp(mode, "arena") == 0) {
 		arenas();
+	} else if (strcmp(mode, "reserved") == 0) {
+		reserved();
 	} else {
 		fail("a mode", __LINE__);
 	}

@@ -11,7 +11,7 @@ use hiroma_hot::{Engine, HotError, State, machine};
 use hiroma_units::Bytes;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
-use super::options::{Limiting, Tracking, time};
+use super::options::{Managing, time};
 use crate::{refuse, show};
 
 /// Give a running process huge pages exactly where it is hot.
@@ -27,12 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1, default_missing_value = "5s")]
     keep: Option<Duration>,
     #[command(flatten)]
-    limiting: Limiting,
-    #[command(flatten)]
-    tracking: Tracking,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
+    managing: Managing,
 }
 
 /// Time since a beginning, for engines.
@@ -67,20 +62,18 @@ pub fn stopped() -> Result<impl Fn() -> bool> {
 pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
-    let mut options = args.tracking.options();
-    args.limiting.apply(&mut options)?;
-    options.recheck_ns = args.keep.map(|pause| pause.as_nanos() as u64);
+    let options = args.managing.options(args.keep)?;
     let engine = Engine::new(args.pid, options, clock.now_ns()).map_err(|error| match error {
         HotError::Managed { .. } | HotError::NoHugePages { .. } | HotError::NoBackend { .. } | HotError::NoProcess { .. } => {
             refuse(error.to_string())
         }
         other => other.into(),
     })?;
-    if !args.quiet {
+    if !args.managing.quiet {
         show::say(&format!("process {} ({}), tracked with {}", args.pid, machine::command_of(args.pid), engine.backend()));
     }
-    let ended = manage(engine, &clock, stop, !args.quiet)?;
-    if !args.quiet {
+    let ended = manage(engine, &clock, stop, !args.managing.quiet)?;
+    if !args.managing.quiet {
         show::say(&ended.text);
     }
     Ok(ExitCode::SUCCESS)

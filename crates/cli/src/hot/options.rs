@@ -77,27 +77,49 @@ impl Tracking {
 
 /// What may be done.
 #[derive(clap::Args)]
-pub struct Limiting {
+struct Limiting {
     /// Memory that may be in huge pages: a size, or a share of the machine's memory or the cgroup's limit [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub budget: Option<SizeSpec>,
+    budget: Option<SizeSpec>,
     /// By how much the process may grow
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
-    pub growth: Share,
+    growth: Share,
     /// Hot pages of 512 that make a range huge
     #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
-    pub threshold: u16,
+    threshold: u16,
     /// Stop when collapsing takes longer than this (99th percentile)
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = time)]
-    pub stall: Duration,
+    stall: Duration,
     /// Say what would be done, and do nothing
     #[arg(long)]
-    pub dry_run: bool,
+    dry_run: bool,
+}
+
+/// How a process is managed, whoever started it.
+#[derive(clap::Args)]
+pub struct Managing {
+    #[command(flatten)]
+    limiting: Limiting,
+    #[command(flatten)]
+    tracking: Tracking,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl Managing {
+    /// Options of an engine that say the same; `keep`: when there is nothing to do, everything is looked at again after this.
+    pub fn options(&self, keep: Option<Duration>) -> Result<Options> {
+        let mut options = self.tracking.options();
+        self.limiting.apply(&mut options)?;
+        options.recheck_ns = keep.map(|pause| pause.as_nanos() as u64);
+        Ok(options)
+    }
 }
 
 impl Limiting {
     /// Puts the limits into `options`.
-    pub fn apply(&self, options: &mut Options) -> Result<()> {
+    fn apply(&self, options: &mut Options) -> Result<()> {
         if let Some(budget) = self.budget {
             let Bytes(bytes) = budget.of(Limits::read()?.whole());
             options.settings.budget_bytes = bytes;

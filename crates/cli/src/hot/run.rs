@@ -12,7 +12,7 @@ use hiroma_hot::Engine;
 use rustix::process::Pid;
 
 use super::manage::{Clock, Ended, manage};
-use super::options::{Limiting, Tracking, time};
+use super::options::{Managing, time};
 use crate::run::{Signals, find_program, start_failure};
 use crate::{Failure, show};
 
@@ -26,12 +26,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s")]
     keep: Duration,
     #[command(flatten)]
-    limiting: Limiting,
-    #[command(flatten)]
-    tracking: Tracking,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    quiet: bool,
+    managing: Managing,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -39,9 +34,7 @@ pub struct Args {
 
 /// Runs and manages.
 pub fn main(args: &Args) -> Result<ExitCode> {
-    let mut options = args.tracking.options();
-    args.limiting.apply(&mut options)?;
-    options.recheck_ns = Some(args.keep.as_nanos() as u64);
+    let options = args.managing.options(Some(args.keep))?;
     let program =
         find_program(&args.command[0]).map_err(|error| anyhow::Error::from(Failure { code: error.code(), message: error.to_string() }))?;
     // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a program behind that nobody waits for.
@@ -66,7 +59,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         Err(error) => Err(error).context("cannot start the manager's thread"),
     };
     match told {
-        Ok(ended) if !args.quiet => show::say(&ended.text),
+        Ok(ended) if !args.managing.quiet => show::say(&ended.text),
         Ok(_) => {}
         // A program that ends at once is no failure of ours.
         Err(error) if error.downcast_ref::<hiroma_hot::HotError>().is_some_and(hiroma_hot::HotError::is_gone) => {}

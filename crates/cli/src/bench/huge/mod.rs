@@ -11,9 +11,9 @@ mod tracker;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hiroma_report::Report;
-use hiroma_units::Bytes;
+use hiroma_units::{Bytes, EXTENT};
 
 use super::ballast::Ballast;
 use super::progress::Progress;
@@ -33,6 +33,9 @@ pub struct HugeArgs {
     /// Smaller sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
+    /// Sizes of processes for what a round costs [default: 1G and its doubles, up to what fits]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    sizes: Vec<Bytes>,
     /// Only these experiments: tracker, accuracy, slowdown, micro, memcached
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -90,7 +93,10 @@ const EXPERIMENTS: [Experiment; 5] = [
 pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
-    let params = Params::new(args.quick, crate::memory::available()?.0);
+    let mut params = Params::new(args.quick, crate::memory::available()?.0);
+    if !args.sizes.is_empty() {
+        params.sizes = whole_ranges(&args.sizes)?;
+    }
     let mut report = Report {
         title: "Huge pages on this machine".into(),
         machine: machine::look(),
@@ -103,8 +109,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     };
     let mut progress = Progress::new(chosen.len() as f64);
     progress.starts("touching memory once");
-    let wanted = params.sizes.iter().max().copied().unwrap_or(params.bytes).max(5 * params.bytes);
-    let ballast = Ballast::new(Bytes(wanted as u64 + (1 << 30)))?;
+    // Room for the arms of the microbenchmark; larger processes back their memory themselves before they are measured.
+    let ballast = Ballast::new(Bytes(5 * params.bytes as u64 + (1 << 30)))?;
     for experiment in chosen {
         progress.starts(experiment.name);
         let before = report.sections.len();
@@ -124,4 +130,13 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     }
     super::deliver(report, &args.files)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sizes as they were given, if processes can have them.
+fn whole_ranges(sizes: &[Bytes]) -> Result<Vec<usize>> {
+    let least = EXTENT as u64;
+    for size in sizes {
+        ensure!(size.0 >= least && size.0 % least == 0, "--sizes {size}: a process has whole ranges of 2MiB, at least one");
+    }
+    Ok(sizes.iter().map(|size| size.0 as usize).collect())
 }

@@ -12,7 +12,7 @@ use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
 
 /// Length of one turn.
-const TURN: Duration = Duration::from_millis(600);
+const TURN: Duration = Duration::from_millis(500);
 /// Rounds of turns for each repetition that was asked for: the effects are small.
 const ROUNDS_EACH: usize = 2;
 /// No limit to what tracking may cost the program.
