@@ -9,6 +9,9 @@ use crate::tracker::RangeView;
 /// When a range was watched for so many windows, its counts and windows are halved: a count forgets within some hundred windows.
 const WINDOWS_MAX: u16 = 128;
 
+/// Fewer windows say too little about which pages are in use at all.
+const WINDOWS_KNOWN: u16 = 8;
+
 /// What is known of one range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeHeat {
@@ -44,9 +47,14 @@ impl RangeHeat {
         self.counts.add(&view.touched);
     }
 
-    /// How many translations the processor needs for what is in use: pages with a count, or one huge page.
+    /// How many translations the processor needs for what is in use: pages with a count, or one huge page. All that are there as long as
+    /// little is known.
     pub fn pages_in_use(&self) -> u64 {
-        if self.huge { u64::from(self.huge_touched > 0) } else { u64::from(bits::count(&self.counts.at_least(1))) }
+        match self.huge {
+            true => u64::from(self.huge_touched > 0),
+            false if self.windows < WINDOWS_KNOWN => u64::from(bits::count(&self.present)),
+            false => u64::from(bits::count(&self.counts.at_least(1))),
+        }
     }
 
     /// Pages with a count of at least `least` that are there.

@@ -20,9 +20,9 @@ use crate::layout::Layout;
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 const RANGE: u64 = EXTENT as u64;
 /// One page of each region is looked at so often …
-const SAMPLE_US: u64 = 1000;
-/// … and counts are read anew after this; a scan waits for it.
-const AGGREGATION_US: u64 = 20 * SAMPLE_US;
+const SAMPLE_US: u64 = 5000;
+/// … and counts begin anew after this; a scan waits for it.
+const AGGREGATION_US: u64 = 10 * SAMPLE_US;
 /// How often DAMON looks whether memory was mapped or unmapped.
 const UPDATE_US: u64 = 1_000_000;
 /// More regions than this cost more than they tell.
@@ -155,7 +155,7 @@ impl DamonTracker {
             None => failed(error),
         })?;
         let resident = crate::machine::resident_bytes(pid).map_err(HotError::of(pid, "read /proc/PID/status"))?;
-        let session = Session::take(Path::new(ADMIN), pid, resident / RANGE).map_err(failed)?;
+        let session = Session::take(Path::new(ADMIN), pid, 2 * resident / RANGE).map_err(failed)?;
         Ok(DamonTracker { target, session, pagemap, present: BTreeMap::new() })
     }
 }
@@ -234,9 +234,9 @@ mod tests {
     fn a_range_gets_its_part_of_the_regions_that_it_lies_in() {
         let region = |start: u64, end: u64, accesses| Region { start: start * RANGE / 2, end: end * RANGE / 2, accesses };
         // Halves of ranges: 0 and 1 make up range 0.
-        let regions = [region(1, 2, 20), region(2, 8, 5), region(8, 9, 0)];
+        let regions = [region(1, 2, 10), region(2, 8, 5), region(8, 9, 0)];
         let touched: Vec<u64> = (0..5).map(|range| touched_of(&regions, range, 512)).collect();
-        assert_eq!(touched, [256, 128, 128, 128, 0]);
+        assert_eq!(touched, [256, 256, 256, 256, 0]);
         assert_eq!(touched_of(&[], 3, 512), 0);
     }
 }
