@@ -123,9 +123,11 @@ fn a_forked_child_is_a_node_of_its_own_and_traces_join() {
 #[test]
 fn a_trace_that_cannot_be_written_keeps_the_program_from_starting() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = output(["run", "--trace", "/nonexistent/t.bin", "--", "touch", dir.path().join("started").to_str().unwrap()]);
-    assert_eq!(refused.status.code(), Some(2));
-    let message = String::from_utf8(refused.stderr).unwrap();
-    assert!(message.starts_with("hiroma: --trace /nonexistent/t.bin: No such file or directory"), "{message}");
+    for (target, why) in [("/nonexistent/t.bin", "No such file or directory"), (dir.path().to_str().unwrap(), "Is a directory")] {
+        let refused = output(["run", "--trace", target, "--", "touch", dir.path().join("started").to_str().unwrap()]);
+        assert_eq!(refused.status.code(), Some(2));
+        let message = String::from_utf8(refused.stderr).unwrap();
+        assert!(message.starts_with(&format!("hiroma: --trace {target}: {why}")), "{message}");
+    }
     assert!(!dir.path().join("started").exists());
 }

@@ -57,7 +57,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
     config.trace = args.trace.is_some();
-    let recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
+    let mut recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
@@ -66,7 +66,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
     let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
     let start = Instant::now();
-    let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
+    let child = command.spawn().map_err(|error| {
+        if let Some(recording) = recording.take() {
+            recording.abandon();
+        }
+        start_failure(&program, &error)
+    })?;
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
     let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
     let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;

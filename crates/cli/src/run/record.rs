@@ -14,7 +14,7 @@ use hiroma_pager::trace::{Moved, Record, Ring, page_bytes};
 use hiroma_simlab::trace::{TraceError, TraceKind, TraceRecord, TraceWriter};
 use serde_json::{Value, json};
 
-use crate::{processes, refuse, show};
+use crate::{files, processes, refuse, show};
 
 /// How long the rings are left alone.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -53,6 +53,7 @@ struct Writer {
 impl Recording {
     /// Begins a trace in `path` of the processes that make their rings in `dir`.
     pub fn start(path: &Path, dir: &Path, config: &Config) -> Result<Recording> {
+        files::check(path).map_err(|error| refuse(format!("--trace {error}")))?;
         let page_bytes = page_bytes(config.block);
         let output = TraceWriter::create(path, 1, page_bytes).map_err(|error| refuse(format!("--trace {error}")))?;
         let start_ns = cpu::now_ns();
@@ -79,6 +80,13 @@ impl Recording {
             writer
         });
         Ok(Recording { stop, thread })
+    }
+
+    /// Ends without a trace: there is no program.
+    pub fn abandon(self) {
+        drop(self.stop);
+        // What was written so far goes away with the writer.
+        let _ = self.thread.join();
     }
 
     /// Ends the trace. Says where it is, or why there is none; what it holds is for the statistics.
