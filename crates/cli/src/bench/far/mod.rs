@@ -123,7 +123,8 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
     };
     let possible = |run: &Run| !run.is_peer() || results.no_peers.is_none();
     let plans: Vec<Vec<Run>> = chosen.iter().map(|experiment| (experiment.plan)(params).into_iter().filter(possible).collect()).collect();
-    let total: f64 = plans.iter().flatten().map(|run| run.seconds * params.repetitions as f64).sum();
+    let repetitions = |run: &Run| if run.once { 1 } else { params.repetitions };
+    let total: f64 = plans.iter().flatten().map(|run| run.seconds * repetitions(run) as f64).sum();
     let mut progress = Progress::new(total);
     let mut runner = Runner::new(params, interrupt)?;
     progress.starts("touching memory once");
@@ -137,9 +138,9 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
                 progress.say(&format!("hiroma: late; {} repetitions of {} have to do", repetition, experiment.name));
                 break;
             }
-            for run in plan {
+            for run in plan.iter().filter(|run| repetition < repetitions(run)) {
                 if !results.has_failed(&run.key) {
-                    progress.starts(&format!("{}, {} of {}", run.key, repetition + 1, params.repetitions));
+                    progress.starts(&format!("{}, {} of {}", run.key, repetition + 1, repetitions(run)));
                     match runner.execute(run, &results) {
                         Err(Failed::Interrupted) => return Err(Failed::Interrupted),
                         outcome => results.add(&run.key, outcome),

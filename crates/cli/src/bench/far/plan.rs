@@ -16,6 +16,8 @@ pub struct Run {
     pub seconds: f64,
     /// Killed after this time.
     pub limit: TimeLimit,
+    /// Measured once, however many repetitions the others get: it takes too long.
+    pub once: bool,
 }
 
 /// Where it runs.
@@ -128,7 +130,7 @@ pub fn roomy(bytes: u64) -> u64 {
 impl Run {
     /// A run of a task of our own.
     pub fn task(key: impl Into<String>, place: Place, task: Task, seconds: f64) -> Run {
-        Run { key: key.into(), place, work: Work::Task(task), seconds, limit: TimeLimit::Seconds(seconds * 10.0 + 30.0) }
+        Run { key: key.into(), place, work: Work::Task(task), seconds, limit: TimeLimit::Seconds(seconds * 10.0 + 30.0), once: false }
     }
 
     /// The same on both peers, as `KEY zram` and `KEY swap file`.

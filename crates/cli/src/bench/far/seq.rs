@@ -33,6 +33,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
         work: Work::Stream(2 * params.region as u64),
         seconds: 0.8 * gib,
         limit: TimeLimit::Seconds(60.0),
+        once: false,
     }];
     for block in blocks(params) {
         let bytes = params.region_for(bytes_of(block));

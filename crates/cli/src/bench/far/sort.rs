@@ -11,6 +11,8 @@ use crate::bench::peers::SwapKind;
 
 const NATIVE: &str = "sort native";
 const SHARES: [u32; 4] = [100, 60, 30, 15];
+/// So many times the patience that others get has the sort with less local memory than its text.
+const SLOW_PATIENCE: f64 = 10.0;
 const PEERS: [SwapKind; 2] = [SwapKind::Zram, SwapKind::File];
 
 /// Memory that a sort of so many lines of `line` bytes uses: the text, 32 bytes a line, and half of that again for merging.
@@ -51,7 +53,14 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let (far, seconds) = (memory_of(params.lines, 10), seconds_of(params.lines));
     let limit = TimeLimit::Times(params.patience, NATIVE);
     let run =
-        |key: String, place: Place, slowness: f64| Run { key, place, work: Work::Sort(Text::Numbers), seconds: seconds * slowness, limit };
+        |key: String, place: Place, slowness: f64| Run {
+            key,
+            place,
+            work: Work::Sort(Text::Numbers),
+            seconds: seconds * slowness,
+            limit,
+            once: false,
+        };
     let mut native = run(NATIVE.into(), Place::Native, 1.0);
     native.limit = TimeLimit::Seconds(600.0);
     let mut runs = vec![native];
@@ -61,12 +70,15 @@ pub fn plan(params: &Params) -> Vec<Run> {
             100 => 1.0,
             60 => 1.1,
             30 => 1.3,
-            _ => 2.5,
+            _ => 25.0,
         };
         for &replacement in replacements(share) {
             let ours = on_server(far, local).replacement(replacement);
             let slowness = if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
-            runs.push(run(ours_key(share, replacement), Place::Ours(ours), slowness));
+            let run = run(ours_key(share, replacement), Place::Ours(ours), slowness);
+            // With less than the text it takes as long as its faults do, and is to finish nevertheless.
+            let patient = Run { limit: TimeLimit::Times(SLOW_PATIENCE * params.patience, NATIVE), once: true, ..run.clone() };
+            runs.push(if share == 15 { patient } else { run });
         }
         if share == 30 {
             let ours = Ours::on(Store::Compressed { capacity: roomy(far) }, Local::Percent(30.0, NATIVE));
@@ -198,9 +210,10 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         series: shown,
     };
     let text = format!(
-        "`sort --parallel=1` of {:.1} million random numbers of nine digits, one per line. A run that takes more than {} times as long as native is given up; its bar is missing.",
+        "`sort --parallel=1` of {:.1} million random numbers of nine digits, one per line. A run that takes more than {} times as long as native (ours at 15 %, which is measured once: {} times) is given up; its bar is missing.",
         params.lines as f64 / 1e6,
-        figures(params.patience)
+        figures(params.patience),
+        figures(SLOW_PATIENCE * params.patience)
     );
     report.sections.push(Section {
         title: "GNU sort by local memory".into(),

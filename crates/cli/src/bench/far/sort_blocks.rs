@@ -41,6 +41,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
         work: Work::Sort(Text::FewNumbers),
         seconds: seconds_of(lines) * slowness,
         limit,
+        once: false,
     };
     let mut runs = vec![run(NATIVE.into(), Place::Native, 1.0, TimeLimit::Seconds(300.0))];
     for block in blocks(params) {
@@ -106,6 +107,7 @@ pub fn plan_long(params: &Params) -> Vec<Run> {
         work: Work::Sort(Text::LongLines),
         seconds: seconds * slowness,
         limit,
+        once: false,
     };
     let mut runs = vec![
         Run { limit: TimeLimit::Seconds(300.0), ..run(LONG_NATIVE, Place::Native, 1.0) },
