@@ -52,15 +52,14 @@ fn replacements(share: u32) -> &'static [ReplacementKind] {
 pub fn plan(params: &Params) -> Vec<Run> {
     let (far, seconds) = (memory_of(params.lines, 10), seconds_of(params.lines));
     let limit = TimeLimit::Times(params.patience, NATIVE);
-    let run =
-        |key: String, place: Place, slowness: f64| Run {
-            key,
-            place,
-            work: Work::Sort(Text::Numbers),
-            seconds: seconds * slowness,
-            limit,
-            once: false,
-        };
+    let run = |key: String, place: Place, slowness: f64| Run {
+        key,
+        place,
+        work: Work::Sort(Text::Numbers),
+        seconds: seconds * slowness,
+        limit,
+        once: false,
+    };
     let mut native = run(NATIVE.into(), Place::Native, 1.0);
     native.limit = TimeLimit::Seconds(600.0);
     let mut runs = vec![native];
