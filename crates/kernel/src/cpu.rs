@@ -17,6 +17,11 @@ pub fn this_thread() -> ThreadId {
     ThreadId(rustix::thread::gettid().as_raw_nonzero().get() as u32)
 }
 
+/// The processor that the calling thread runs on at this moment.
+pub fn this_processor() -> usize {
+    rustix::thread::sched_getcpu()
+}
+
 /// A set of processors.
 #[derive(Clone, Copy, Debug)]
 pub struct Cpus(CpuSet);

@@ -18,6 +18,7 @@ use hiroma_wire::{ErrorCode, Frame, HEADER_BYTES, Header, Kind, Message, Purpose
 use crate::Server;
 use crate::pool::Chunk;
 use crate::registry::Guest;
+use crate::seat::Seat;
 use crate::session::{Lane, Session};
 
 /// How long a peer has to prove who it is.
@@ -66,6 +67,7 @@ pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Gu
         rx_max: 0,
         tx: Vec::with_capacity(2 * HELD_BYTES_MAX),
         credit: 0,
+        seat: Seat::new(),
         id: 0,
         deadline: Some(Instant::now() + HANDSHAKE_TIMEOUT),
     };
@@ -91,6 +93,7 @@ struct Connection<'a> {
     /// Answers that have not been sent yet.
     tx: Vec<u8>,
     credit: i32,
+    seat: Seat,
     /// The request that is being answered.
     id: u64,
     /// When the peer must have proved who it is, as long as it has not.
@@ -205,6 +208,7 @@ impl Connection<'_> {
         let header = Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
         self.send_with(&chunk, at, len as usize)?;
+        self.seat.answered(len);
         Ok(())
     }
 
@@ -310,7 +314,7 @@ impl Connection<'_> {
         }
         self.flush()?;
         let start = Instant::now();
-        if self.credit > 0 && !sockets::is_beside_its_peer(&self.stream) {
+        if self.credit > 0 && !self.seat.is_beside_client(&self.stream) {
             while start.elapsed() < SPIN_TIME {
                 std::thread::yield_now();
                 if let Some(received) = try_once(self, false)? {
@@ -319,6 +323,9 @@ impl Connection<'_> {
                 }
             }
             self.credit -= 4;
+        }
+        if self.credit <= 0 {
+            self.seat.come_home();
         }
         let received = try_once(self, true)?;
         if start.elapsed() < 2 * SPIN_TIME {

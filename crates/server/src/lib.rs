@@ -7,6 +7,7 @@ mod connection;
 mod options;
 mod pool;
 mod registry;
+mod seat;
 mod session;
 
 use std::io;

@@ -1,0 +1,59 @@
+//! Where a connection's thread runs while a client on this machine waits for one small answer after the other.
+//!
+//! Spinning for the next request on the client's processor would keep the client from sending it, and sleeping there is no better with two
+//! processors: the other one halts, and waking it costs more than the answer (`docs/far-memory.md`). So the thread goes to another
+//! processor, and comes back to where it may run once the requests are over.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hiroma_kernel::cpu::{self, Cpus};
+use hiroma_kernel::sockets;
+
+/// So many small answers beside the client in a row make it worth while to go.
+const ANSWERS_BESIDE: u32 = 32;
+/// A client does not wait for one answer of this size after the other: it streams.
+const SMALL_BYTES_MAX: u32 = 64 << 10;
+/// The scheduler moves the client, too; not faster than this after it.
+const MOVE_PAUSE: Duration = Duration::from_millis(50);
+
+/// See the module's head.
+pub struct Seat {
+    /// Where the thread may run; none where the kernel does not say, or there is only one processor.
+    home: Option<Cpus>,
+    answers_beside: u32,
+    moved_at: Option<Instant>,
+}
+
+impl Seat {
+    /// The seat of the calling thread.
+    pub fn new() -> Seat {
+        Seat { home: Cpus::of_this_thread().filter(|cpus| cpus.count() > 1), answers_beside: 0, moved_at: None }
+    }
+
+    /// An answer of so many bytes of content was given.
+    pub fn answered(&mut self, bytes: u32) {
+        self.answers_beside = if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
+    }
+
+    /// Before a wait: whether the thread is on its client's processor. If that has gone on for a while it moves away.
+    pub fn is_beside_client(&mut self, stream: &TcpStream) -> bool {
+        if !sockets::is_beside_its_peer(stream) {
+            self.answers_beside = 0;
+            return false;
+        }
+        let pausing = self.moved_at.is_some_and(|at| at.elapsed() < MOVE_PAUSE);
+        let Some(home) = self.home.filter(|_| self.answers_beside >= ANSWERS_BESIDE && !pausing) else { return true };
+        self.moved_at = Some(Instant::now());
+        self.answers_beside = 0;
+        !home.without(cpu::this_processor()).confine(cpu::this_thread())
+    }
+
+    /// The requests do not come one after the other any more.
+    pub fn come_home(&mut self) {
+        self.answers_beside = 0;
+        if let (Some(home), Some(_)) = (self.home, self.moved_at.take()) {
+            home.confine(cpu::this_thread());
+        }
+    }
+}
