@@ -170,3 +170,14 @@ fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
         assert!(said.contains(expected), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn advice_shows_what_was_seen_and_what_would_help() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = output(["quiet", "advise", "--seconds", "1", "--state", dir.path().to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("kswapd ran") && text.contains("the file cache fills at") && text.contains("  1. "), "{text}");
+    let (code, said) = refusal(["quiet", "advise", "--seconds", "0"]);
+    assert!(code == Some(2) && said.contains("1..=600"), "{said}");
+}

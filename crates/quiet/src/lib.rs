@@ -6,8 +6,10 @@
 //! | [`bsp`] | a program that computes in step, over threads and processes: what that costs it |
 //! | [`picture`] | that as text and as a report |
 //! | [`daemon`] | reclaims early; its decisions are `hiroma_policy::reclaim`'s |
+//! | [`advise`] | the cheapest remedy that would help here |
 //! | [`settings`] | what can be changed while it runs |
 
+pub mod advise;
 pub mod bsp;
 pub mod daemon;
 pub mod error;

@@ -1,5 +1,6 @@
 //! `hiroma quiet`: less jitter from the kernel's reclaim of file cache.
 
+mod advise;
 mod bsp;
 mod measure;
 mod run;
@@ -20,6 +21,7 @@ pub struct QuietArgs {
 enum What {
     Measure(measure::Args),
     Bsp(bsp::Args),
+    Advise(advise::Args),
     Run(run::Args),
     Serve(serve::ServeArgs),
     Set(serve::SetArgs),
@@ -31,6 +33,7 @@ pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Measure(args) => measure::main(&args),
         What::Bsp(args) => bsp::main(&args),
+        What::Advise(args) => advise::main(&args),
         What::Run(args) => run::main(&args),
         What::Serve(args) => serve::serve(&args),
         What::Set(args) => serve::set(&args),

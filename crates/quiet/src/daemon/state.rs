@@ -84,6 +84,13 @@ impl Pins {
     }
 }
 
+impl Pins {
+    /// Leaves threads confined, until [`restore`].
+    pub fn keep(mut self) {
+        self.pins.clear();
+    }
+}
+
 impl Drop for Pins {
     fn drop(&mut self) {
         if !self.pins.is_empty() {

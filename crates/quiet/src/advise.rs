@@ -1,0 +1,340 @@
+//! What would help on this machine, from some seconds of watching it: the cheapest remedy first.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use hiroma_kernel::cpu::now_ns;
+use hiroma_kernel::quiet::affinity::{self, show_list};
+use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeReclaim};
+use hiroma_kernel::quiet::tasks::{self, CpuTimes, TaskKind};
+use hiroma_kernel::quiet::watch::free_bytes;
+
+use crate::daemon::{Lock, Pins};
+use crate::error::QuietError;
+
+/// A cache that fills more slowly does not matter.
+const FILL_BYTES_S_MIN: u64 = 32 << 20;
+/// Free memory that lasts for longer than this is no worry now.
+const LASTS_S: u64 = 60;
+/// A processor that is idle for this share, in thousandths, can take reclaim.
+const SPARE_PERMILLE: u64 = 500;
+/// Who moves this share of all bytes, in thousandths, is named.
+const NAMED_PERMILLE: u64 = 300;
+
+/// A process that moves data between devices and memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filler {
+    pub pid: u32,
+    pub name: String,
+    pub bytes_s: u64,
+}
+
+/// What was seen.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Evidence {
+    pub seconds: u64,
+    /// Times that kswapd ran, and its processor time in thousandths of a processor.
+    pub kswapd_runs: u64,
+    pub kswapd_permille: u64,
+    /// Allocations that had to reclaim by themselves.
+    pub direct_reclaims: u64,
+    pub fill_bytes_s: u64,
+    /// Of that, what came in folios of 2 MiB.
+    pub large_bytes_s: u64,
+    pub free_bytes: u64,
+    /// Largest first; those that this user may look at.
+    pub fillers: Vec<Filler>,
+    /// Idle time of each processor, in thousandths.
+    pub idle_permille: Vec<(usize, u64)>,
+    /// Where kswapd may run; empty: there is none to be seen.
+    pub kswapd_cpus: Vec<usize>,
+    pub can_reclaim: bool,
+}
+
+/// What would help.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Remedy {
+    /// Nothing has to be done.
+    Nothing,
+    /// Start the program that fills the cache with `hiroma quiet run`.
+    Run(Filler),
+    /// Keep kswapd on these processors, which have time to spare.
+    PinKswapd(Vec<usize>),
+    /// Reclaim early.
+    Serve,
+    /// Neither a spare processor nor early reclaim: only less cache helps.
+    LessCache,
+}
+
+struct Books {
+    counters: Counters,
+    times: Vec<CpuTimes>,
+    kswapd_ns: u64,
+    moved: BTreeMap<u32, u64>,
+    at_ns: u64,
+}
+
+/// Bytes that a process moved between devices and memory (`/proc/PID/io`).
+fn parse_io(text: &str) -> u64 {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    value("read_bytes:") + value("write_bytes:")
+}
+
+impl Books {
+    fn read() -> Result<Books, QuietError> {
+        let counters = MemoryInfo::read(Path::new("/")).map_err(QuietError::Machine)?.counters;
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let moved = pids.filter_map(|pid: u32| Some((pid, parse_io(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?))));
+        let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd);
+        Ok(Books {
+            counters,
+            times: tasks::cpu_times().map_err(QuietError::Machine)?,
+            kswapd_ns: kswapds.map(|task| task.run_ns).sum(),
+            moved: moved.collect(),
+            at_ns: now_ns(),
+        })
+    }
+}
+
+/// Watches the machine for so long. `progress` is called some times a second; when it answers `false`, what was seen so far counts.
+pub fn watch(duration: Duration, progress: &mut dyn FnMut(Duration) -> bool) -> Result<Evidence, QuietError> {
+    let before = Books::read()?;
+    loop {
+        let passed = Duration::from_nanos(now_ns() - before.at_ns);
+        if passed >= duration || !progress(passed) {
+            break;
+        }
+        thread::sleep((duration - passed).min(Duration::from_millis(200)));
+    }
+    Ok(evidence(&before, &Books::read()?))
+}
+
+fn evidence(before: &Books, after: &Books) -> Evidence {
+    let ns = (after.at_ns - before.at_ns).max(1);
+    let per_s = |amount: u64| (u128::from(amount) * 1_000_000_000 / u128::from(ns)) as u64;
+    let permille = |part_ns: u64| (u128::from(part_ns) * 1000 / u128::from(ns)) as u64;
+    let grown = |name: &str| after.counters.get(name).saturating_sub(before.counters.get(name));
+    let files = |books: &Books| books.counters.get("nr_inactive_file") + books.counters.get("nr_active_file");
+    let page = rustix::param::page_size() as u64;
+    let stalls = ["allocstall_normal", "allocstall_movable", "allocstall_dma32", "allocstall_dma"];
+    let mut fillers: Vec<Filler> = after
+        .moved
+        .iter()
+        .filter_map(|(&pid, &bytes)| {
+            let bytes_s = per_s(bytes.saturating_sub(*before.moved.get(&pid)?));
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned();
+            (bytes_s > 0).then_some(Filler { pid, name, bytes_s })
+        })
+        .collect();
+    fillers.sort_by_key(|filler| std::cmp::Reverse(filler.bytes_s));
+    let idle = after.times.iter().filter_map(|now| {
+        let then = before.times.iter().find(|then| then.cpu == now.cpu)?;
+        Some((now.cpu, permille(now.idle_ns.saturating_sub(then.idle_ns)).min(1000)))
+    });
+    let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd);
+    Evidence {
+        seconds: ns / 1_000_000_000,
+        kswapd_runs: grown("pageoutrun"),
+        kswapd_permille: permille(after.kswapd_ns.saturating_sub(before.kswapd_ns)),
+        direct_reclaims: stalls.iter().map(|name| grown(name)).sum(),
+        fill_bytes_s: per_s((files(after) + grown("pgsteal_file")).saturating_sub(files(before)) * page),
+        large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
+        free_bytes: free_bytes(),
+        fillers,
+        idle_permille: idle.collect(),
+        kswapd_cpus: kswapds.filter_map(|task| affinity::of(task.tid).ok()).flatten().collect(),
+        can_reclaim: NodeReclaim::probe(Path::new("/"), 0).is_ok(),
+    }
+}
+
+impl Evidence {
+    fn is_reclaiming(&self) -> bool {
+        self.kswapd_runs > 0 || self.direct_reclaims > 0
+    }
+
+    /// Processors that have time to spare; all but the idlest half of them are left to programs.
+    fn spare(&self) -> Vec<usize> {
+        let mut idle: Vec<(usize, u64)> = self.idle_permille.iter().copied().filter(|one| one.1 >= SPARE_PERMILLE).collect();
+        idle.sort_by_key(|&(cpu, permille)| (std::cmp::Reverse(permille), std::cmp::Reverse(cpu)));
+        idle.truncate((self.idle_permille.len() / 2).min(2));
+        let mut cpus: Vec<usize> = idle.into_iter().map(|one| one.0).collect();
+        cpus.sort_unstable();
+        cpus
+    }
+
+    /// What would help, the cheapest first.
+    pub fn remedies(&self) -> Vec<Remedy> {
+        let lasts_s = self.free_bytes.checked_div(self.fill_bytes_s).unwrap_or(u64::MAX);
+        let soon = self.fill_bytes_s >= FILL_BYTES_S_MIN && lasts_s < LASTS_S;
+        if !self.is_reclaiming() && !soon {
+            return vec![Remedy::Nothing];
+        }
+        let moved: u64 = self.fillers.iter().map(|filler| filler.bytes_s).sum();
+        let named = |filler: &&Filler| filler.bytes_s >= FILL_BYTES_S_MIN && filler.bytes_s * 1000 >= moved * NAMED_PERMILLE;
+        let mut remedies: Vec<Remedy> = self.fillers.iter().filter(named).cloned().map(Remedy::Run).collect();
+        let spare = self.spare();
+        if !spare.is_empty() && self.kswapd_cpus.iter().any(|cpu| !spare.contains(cpu)) {
+            remedies.push(Remedy::PinKswapd(spare.clone()));
+        }
+        if self.can_reclaim && !spare.is_empty() {
+            remedies.push(Remedy::Serve);
+        }
+        if remedies.is_empty() {
+            remedies.push(Remedy::LessCache);
+        }
+        remedies
+    }
+
+    /// The evidence in words, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let mib = |bytes: u64| bytes >> 20;
+        let mut lines = vec![
+            format!(
+                "kswapd ran {} times within {} s and took {}.{} % of a processor; {} allocations had to reclaim by themselves",
+                self.kswapd_runs,
+                self.seconds,
+                self.kswapd_permille / 10,
+                self.kswapd_permille % 10,
+                self.direct_reclaims
+            ),
+            format!(
+                "the file cache fills at {} MiB/s ({} MiB/s in folios of 2 MiB); {} MiB are free",
+                mib(self.fill_bytes_s),
+                mib(self.large_bytes_s),
+                mib(self.free_bytes)
+            ),
+        ];
+        let idle = self.idle_permille.iter().map(|(cpu, permille)| format!("{cpu}: {} %", permille / 10));
+        lines.push(format!("idle processors: {}", idle.collect::<Vec<_>>().join(", ")));
+        for filler in self.fillers.iter().filter(|filler| filler.bytes_s >= 1 << 20).take(3) {
+            lines.push(format!("{} (process {}) moves {} MiB/s from and to devices", filler.name, filler.pid, mib(filler.bytes_s)));
+        }
+        lines
+    }
+}
+
+impl Remedy {
+    /// In words, with the command.
+    pub fn describe(&self) -> String {
+        match self {
+            Remedy::Nothing => "nothing has to be done: the kernel does not reclaim, and is not about to".to_owned(),
+            Remedy::Run(Filler { pid, name, .. }) => {
+                format!("start {name} (process {pid}) so that it leaves the cache alone: hiroma quiet run -- {name} ...")
+            }
+            Remedy::PinKswapd(cpus) => {
+                let list = show_list(cpus);
+                format!("keep kswapd on processors {list}, which have time to spare: sudo hiroma quiet advise --apply")
+            }
+            Remedy::Serve => "reclaim before the kernel has to: sudo hiroma quiet serve --app-cpus LIST".to_owned(),
+            Remedy::LessCache => {
+                "no processor has time to spare, and no program stands out: early reclaim would only move the cost. Run what fills \
+                                  the cache with `hiroma quiet run`, or at another time"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// Does what can be done at once. It lasts until `hiroma quiet restore`, or the next daemon. Returns what was done.
+pub fn apply(remedies: &[Remedy], state: &Path) -> Result<Vec<String>, QuietError> {
+    let Some(cpus) = remedies.iter().find_map(|remedy| if let Remedy::PinKswapd(cpus) = remedy { Some(cpus) } else { None }) else {
+        return Ok(Vec::new());
+    };
+    let lock = Lock::take(state)?;
+    crate::daemon::restore(state, &lock)?;
+    let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd);
+    pin(kswapds.map(|task| (task.tid, task.name)).collect(), cpus, state)
+}
+
+fn pin(threads: Vec<(u32, String)>, cpus: &[usize], state: &Path) -> Result<Vec<String>, QuietError> {
+    let mut pins = Pins::new(state);
+    let mut lines = Vec::new();
+    for (tid, name) in threads {
+        match pins.confine(tid, &name, cpus) {
+            Ok(()) => lines.push(format!("{name} is confined to processors {}", show_list(cpus))),
+            Err(reason) => return Err(QuietError::NoMechanism(reason)),
+        }
+    }
+    pins.keep();
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn busy() -> Evidence {
+        Evidence {
+            seconds: 5,
+            kswapd_runs: 40,
+            fill_bytes_s: 900 << 20,
+            free_bytes: 200 << 20,
+            fillers: vec![
+                Filler { pid: 7, name: "cp".to_owned(), bytes_s: 800 << 20 },
+                Filler { pid: 8, name: "x".to_owned(), bytes_s: 9 },
+            ],
+            idle_permille: vec![(0, 20), (1, 100), (2, 30), (3, 900)],
+            kswapd_cpus: vec![0, 1, 2, 3],
+            can_reclaim: true,
+            ..Evidence::default()
+        }
+    }
+
+    #[test]
+    fn the_program_that_fills_the_cache_comes_first_then_kswapd_then_the_daemon() {
+        let remedies = busy().remedies();
+        let Remedy::Run(filler) = &remedies[0] else { panic!("{remedies:?}") };
+        assert_eq!(filler.name, "cp");
+        assert_eq!(remedies[1..], [Remedy::PinKswapd(vec![3]), Remedy::Serve]);
+        assert!(busy().lines()[3].contains("cp (process 7) moves 800 MiB/s"));
+        let pinned = Evidence { kswapd_cpus: vec![3], fillers: Vec::new(), ..busy() };
+        assert_eq!(pinned.remedies(), [Remedy::Serve]);
+    }
+
+    #[test]
+    fn with_all_processors_busy_it_says_so() {
+        let all = Evidence { idle_permille: vec![(0, 0), (1, 10)], fillers: Vec::new(), ..busy() };
+        assert_eq!(all.remedies(), [Remedy::LessCache]);
+        assert!(Remedy::LessCache.describe().contains("no processor has time to spare"));
+        // One processor is never kept for reclaim alone.
+        assert_eq!(Evidence { idle_permille: vec![(0, 900)], fillers: Vec::new(), ..busy() }.remedies(), [Remedy::LessCache]);
+    }
+
+    #[test]
+    fn a_quiet_machine_needs_nothing_unless_memory_runs_out_soon() {
+        let calm = Evidence { kswapd_runs: 0, free_bytes: 100 << 30, ..busy() };
+        assert_eq!(calm.remedies(), [Remedy::Nothing]);
+        assert_ne!(Evidence { free_bytes: 1 << 30, ..calm }.remedies(), [Remedy::Nothing]);
+    }
+
+    #[test]
+    fn counters_of_processes_are_read() {
+        assert_eq!(parse_io("rchar: 9\nread_bytes: 4096\nwrite_bytes: 100\ncancelled_write_bytes: 5\n"), 4196);
+        let mut asked = 0;
+        let seen = watch(Duration::from_secs(60), &mut |_| {
+            asked += 1;
+            asked < 3
+        });
+        assert!(!seen.unwrap().idle_permille.is_empty());
+    }
+
+    #[test]
+    fn what_was_applied_stays_until_it_is_put_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let all = affinity::of(child.id()).unwrap();
+        let done = pin(vec![(child.id(), "stand-in".to_owned())], &all[..1], dir.path());
+        let (confined, lock) = (affinity::of(child.id()), Lock::take(dir.path()).unwrap());
+        let restored = crate::daemon::restore(dir.path(), &lock);
+        let back = affinity::of(child.id());
+        let _ = child.kill();
+        let _ = child.wait();
+        assert_eq!(done.unwrap().len(), 1);
+        assert_eq!(confined.unwrap(), all[..1]);
+        assert_eq!((restored.unwrap().len(), back.unwrap()), (1, all));
+    }
+}
