@@ -23,14 +23,34 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
         "quiet-preload",
         &["units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "quiet", "sim", "simlab", "memload", "capi", "preload"],
     ),
-    ("cli", &["capi", "preload", "quiet-preload"]),
+    (
+        "jvm",
+        &[
+            "units",
+            "policy",
+            "wire",
+            "kernel",
+            "pager",
+            "server",
+            "hot",
+            "report",
+            "quiet",
+            "sim",
+            "simlab",
+            "memload",
+            "capi",
+            "preload",
+            "quiet-preload",
+        ],
+    ),
+    ("cli", &["capi", "preload", "quiet-preload", "jvm"]),
 ];
 
 /// Crates without IO, clocks and threads.
 const PURE: &[&str] = &["units", "policy", "wire", "sim"];
 
 /// Crates that may contain unsafe code, and only in modules that say `#![allow(unsafe_code)]`.
-const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload"];
+const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload", "jvm"];
 
 const IMPURE: &[&str] = &[
     "Instant",

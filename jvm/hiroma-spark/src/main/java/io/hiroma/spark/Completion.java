@@ -1,0 +1,82 @@
+package io.hiroma.spark;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * What a configuration of Spark lacks for a policy.
+ *
+ * @param additions what the driver can add by itself
+ * @param missing sentences about what only the user can change, with the line that is wanted
+ */
+record Completion(Map<String, String> additions, List<String> missing) {
+  static final String EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions";
+  static final String DRIVER_OPTIONS = "spark.driver.extraJavaOptions";
+  static final String UNROLL = "spark.storage.unrollMemoryThreshold";
+  static final long REGION_BYTES = 4L << 20;
+  /** An array of so many bytes and its header fill a region of 4 MiB; one byte more, and it takes two. */
+  static final long CHUNK_BYTES = REGION_BYTES - 16;
+  private static final long SPARK_UNROLL_BYTES = 1L << 20;
+
+  /**
+   * Looks at {@code conf}.
+   *
+   * @param local whether executors run inside the driver, whose JVM is up already
+   * @param executorMemory bytes of an executor's heap, as Spark will ask for them
+   */
+  static Completion of(Policy policy, Map<String, String> conf, boolean local, long executorMemory) {
+    Map<String, String> additions = new LinkedHashMap<>();
+    List<String> missing = new ArrayList<>();
+    List<String> wanted = new ArrayList<>();
+    String key = local ? DRIVER_OPTIONS : EXECUTOR_OPTIONS;
+    List<String> options = Arrays.asList(conf.getOrDefault(key, "").trim().split("\\s+"));
+    if (policy == Policy.ENTIRE) {
+      want(options, wanted, "-XX:+UseTransparentHugePages", "UseTransparentHugePages", key, missing);
+    }
+    if (policy == Policy.PART || policy == Policy.PART_OLD) {
+      // Other collectors are the executor's to refuse: it sees which one really runs.
+      want(options, wanted, "-XX:G1HeapRegionSize=4m", "G1HeapRegionSize", key, missing);
+      if (!conf.containsKey(UNROLL)) {
+        additions.put(UNROLL, Long.toString(CHUNK_BYTES));
+      }
+    }
+    if (policy == Policy.PART && options.stream().noneMatch(option -> option.startsWith("-Xms") || option.startsWith("-XX:InitialHeapSize="))) {
+      wanted.add("-Xms" + executorMemory / 1024 + "k");
+    }
+    if (!wanted.isEmpty() && local) {
+      missing.add("the driver's JVM is up already; start it with --driver-java-options \"" + String.join(" ", wanted) + "\"");
+    } else if (!wanted.isEmpty()) {
+      wanted.add(0, conf.getOrDefault(key, ""));
+      additions.put(key, String.join(" ", wanted).trim());
+    }
+    return new Completion(additions, missing);
+  }
+
+  /** Adds {@code option} to what is wanted, or, if the user has set it otherwise, says what that means. */
+  private static void want(List<String> options, List<String> wanted, String option, String name, String key, List<String> missing) {
+    if (options.contains(option)) {
+      return;
+    }
+    if (options.stream().anyMatch(given -> given.startsWith("-XX") && given.contains(name))) {
+      missing.add(key + " sets " + name + " otherwise; this policy wants " + option);
+    } else {
+      wanted.add(option);
+    }
+  }
+
+  /** Whether chunks of {@code unroll} bytes (null: Spark's default) become humongous objects in regions of {@code region} bytes. */
+  static boolean humongous(long unroll, long region) {
+    return unroll + 16 > region / 2;
+  }
+
+  static long unrollBytes(Map<String, String> conf) {
+    try {
+      return Long.parseLong(conf.getOrDefault(UNROLL, Long.toString(SPARK_UNROLL_BYTES)).trim());
+    } catch (NumberFormatException notANumber) {
+      return SPARK_UNROLL_BYTES;
+    }
+  }
+}

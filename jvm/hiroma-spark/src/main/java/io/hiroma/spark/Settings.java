@@ -1,0 +1,107 @@
+package io.hiroma.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * The user's {@code spark.hiroma.*}, checked. What cannot be understood is told in {@link #complaints} and counts as not said: a typing
+ * error never ends a job.
+ *
+ * @param policy which memory is put on huge pages
+ * @param configure whether the driver completes the configuration of executors
+ * @param sweepMillis time between two looks for cached data that is not on huge pages; 0: never
+ * @param sweepPages huge pages that one look makes at most
+ * @param reportMillis time between two reports of an executor to the driver; 0: never
+ * @param complaints sentences for the user
+ */
+record Settings(Policy policy, boolean configure, long sweepMillis, int sweepPages, long reportMillis, List<String> complaints) {
+  static final String PREFIX = "spark.hiroma.";
+  static final String POLICY = PREFIX + "policy";
+  static final String CONFIGURE = PREFIX + "configure";
+  static final String SWEEP_MILLIS = PREFIX + "sweep.millis";
+  static final String SWEEP_PAGES = PREFIX + "sweep.pages";
+  static final String REPORT_MILLIS = PREFIX + "report.millis";
+  private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, SWEEP_MILLIS, SWEEP_PAGES, REPORT_MILLIS);
+  private static final long HOUR_MILLIS = 3_600_000;
+
+  /** Reads those entries of a Spark configuration that are ours. */
+  static Settings of(Map<String, String> conf) {
+    List<String> complaints = new ArrayList<>();
+    Map<String, String> ours = new TreeMap<>();
+    conf.forEach((key, value) -> {
+      if (KNOWN.contains(key)) {
+        ours.put(key, value.trim());
+      } else if (key.startsWith(PREFIX)) {
+        complaints.add("there is no " + key + "; did you mean " + nearest(key) + "?");
+      }
+    });
+    String word = ours.getOrDefault(POLICY, Policy.PART.word());
+    Policy policy = Policy.of(word).orElseGet(() -> {
+      complaints.add(POLICY + " is off, entire, part or part-old, not \"" + word + "\"; off is used");
+      return Policy.OFF;
+    });
+    return new Settings(policy, truth(ours, complaints), number(ours, SWEEP_MILLIS, 1_000, HOUR_MILLIS, complaints),
+        (int) number(ours, SWEEP_PAGES, 64, 1 << 20, complaints), number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints),
+        List.copyOf(complaints));
+  }
+
+  private static boolean truth(Map<String, String> ours, List<String> complaints) {
+    String word = ours.getOrDefault(CONFIGURE, "true");
+    if (!word.equalsIgnoreCase("true") && !word.equalsIgnoreCase("false")) {
+      complaints.add(CONFIGURE + " is true or false, not \"" + word + "\"; true is used");
+      return true;
+    }
+    return word.equalsIgnoreCase("true");
+  }
+
+  private static long number(Map<String, String> ours, String key, long otherwise, long most, List<String> complaints) {
+    String word = ours.get(key);
+    if (word == null) {
+      return otherwise;
+    }
+    try {
+      long value = Long.parseLong(word);
+      if (value >= 0 && value <= most) {
+        return value;
+      }
+    } catch (NumberFormatException notANumber) {
+      // Told below, together with what is out of range.
+    }
+    complaints.add(key + " is a number from 0 to " + most + ", not \"" + word + "\"; " + otherwise + " is used");
+    return otherwise;
+  }
+
+  private static String nearest(String key) {
+    String best = POLICY;
+    int least = Integer.MAX_VALUE;
+    for (String known : KNOWN) {
+      int distance = distance(known, key);
+      if (distance < least) {
+        least = distance;
+        best = known;
+      }
+    }
+    return best;
+  }
+
+  /** Edits that make one text the other (Levenshtein). */
+  private static int distance(String a, String b) {
+    int[] row = new int[b.length() + 1];
+    for (int j = 0; j <= b.length(); j++) {
+      row[j] = j;
+    }
+    for (int i = 1; i <= a.length(); i++) {
+      int diagonal = row[0];
+      row[0] = i;
+      for (int j = 1; j <= b.length(); j++) {
+        int above = row[j];
+        int replaced = diagonal + (a.charAt(i - 1) == b.charAt(j - 1) ? 0 : 1);
+        row[j] = Math.min(replaced, 1 + Math.min(above, row[j - 1]));
+        diagonal = above;
+      }
+    }
+    return row[b.length()];
+  }
+}

@@ -1,0 +1,52 @@
+package io.hiroma.spark;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * Where the memory of an executor is.
+ *
+ * @param executor its name, as Spark shows it
+ * @param policy the policy in force: off if the one that was asked for cannot work here
+ * @param cachedBytes what Spark's storage memory holds
+ * @param cachedHugeBytes how much of that is on huge pages, at most: what is used of humongous and old regions and on huge pages, but not
+ *     more than is cached
+ * @param otherHugeBytes everything else of the process that is on huge pages
+ * @param residentBytes memory of the process
+ * @param adviceFailures how often the kernel refused an advice
+ * @param collapseMicros time spent in making pages huge after they were touched
+ */
+public record Usage(String executor, String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes, long residentBytes,
+    long adviceFailures, long collapseMicros) {
+
+  /** As a message for the driver: of the JDK's own types, which every class loader knows. */
+  LinkedHashMap<String, String> message() {
+    LinkedHashMap<String, String> message = new LinkedHashMap<>();
+    message.put("executor", executor);
+    message.put("policy", policy);
+    message.put("cachedBytes", Long.toString(cachedBytes));
+    message.put("cachedHugeBytes", Long.toString(cachedHugeBytes));
+    message.put("otherHugeBytes", Long.toString(otherHugeBytes));
+    message.put("residentBytes", Long.toString(residentBytes));
+    message.put("adviceFailures", Long.toString(adviceFailures));
+    message.put("collapseMicros", Long.toString(collapseMicros));
+    return message;
+  }
+
+  /** Reads a message of {@link #message}. */
+  static Usage of(Map<?, ?> message) {
+    return new Usage(String.valueOf(message.get("executor")), String.valueOf(message.get("policy")), number(message, "cachedBytes"),
+        number(message, "cachedHugeBytes"), number(message, "otherHugeBytes"), number(message, "residentBytes"),
+        number(message, "adviceFailures"), number(message, "collapseMicros"));
+  }
+
+  private static long number(Map<?, ?> message, String key) {
+    return Long.parseLong(String.valueOf(message.get(key)));
+  }
+
+  /** The usage of the executor that this is called in, now; in the driver of a cluster, and without the plugin, null. */
+  public static Usage here() {
+    HiromaExecutor executor = HiromaExecutor.current();
+    return executor == null ? null : executor.usage();
+  }
+}

@@ -1,0 +1,52 @@
+package io.hiroma.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.Test;
+
+class CompletionTest {
+  private static final long GIB = 1L << 30;
+
+  @Test
+  void partWantsAFixedHeapAndChunksThatFillRegions() {
+    Completion completion = Completion.of(Policy.PART, Map.of("spark.executor.extraJavaOptions", "-Dx=y"), false, GIB);
+    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288",
+        "spark.executor.extraJavaOptions", "-Dx=y -XX:G1HeapRegionSize=4m -Xms1048576k"), completion.additions());
+    assertTrue(completion.missing().isEmpty());
+  }
+
+  @Test
+  void whatTheUserHasSetStays() {
+    Map<String, String> conf = Map.of("spark.executor.extraJavaOptions", "-Xms512m -XX:G1HeapRegionSize=8m",
+        "spark.storage.unrollMemoryThreshold", "1048576");
+    Completion completion = Completion.of(Policy.PART, conf, false, GIB);
+    assertTrue(completion.additions().isEmpty());
+    assertEquals(List.of("spark.executor.extraJavaOptions sets G1HeapRegionSize otherwise; this policy wants -XX:G1HeapRegionSize=4m"),
+        completion.missing());
+  }
+
+  @Test
+  void aJvmThatIsUpAlreadyIsTheUsers() {
+    Completion completion = Completion.of(Policy.PART, Map.of(), true, GIB);
+    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288"), completion.additions());
+    assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:G1HeapRegionSize=4m -Xms1048576k\""));
+  }
+
+  @Test
+  void entireIsTheJvmsOwnAndOffIsNothing() {
+    assertEquals(Map.of("spark.executor.extraJavaOptions", "-XX:+UseTransparentHugePages"),
+        Completion.of(Policy.ENTIRE, Map.of(), false, GIB).additions());
+    assertTrue(Completion.of(Policy.OFF, Map.of(), false, GIB).additions().isEmpty());
+  }
+
+  @Test
+  void aChunkIsHumongousFromHalfARegionOn() {
+    assertTrue(Completion.humongous(4194288, 4 << 20));
+    assertTrue(Completion.humongous((2 << 20) - 15, 4 << 20));
+    assertFalse(Completion.humongous((2 << 20) - 16, 4 << 20));
+  }
+}

@@ -1,0 +1,94 @@
+package io.hiroma.spark;
+
+import java.io.IOException;
+import java.io.Serializable;
+import java.lang.reflect.Field;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.IntStream;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.storage.memory.MemoryStore;
+import org.apache.spark.storage.memory.SerializedMemoryEntry;
+
+/**
+ * What an executor's cached data lies on, found without the plugin's own way: by the address of each chunk of serialised data.
+ *
+ * @param chunkBytes bytes of all chunks, and how many of them are on huge pages
+ * @param youngHugeBytes bytes of young regions that are on huge pages
+ * @param hugeBytes everything of the process on huge pages
+ * @param thp the kernel's word for transparent huge pages
+ * @param usage what the plugin says
+ */
+record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long hugeBytes, String thp, Seen usage)
+    implements Serializable {
+
+  /** The part of a {@link Usage} that tests look at. */
+  record Seen(String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes) implements Serializable {}
+
+  /** Arrays of numbers, {@code bytes} in each of {@code partitions}. */
+  static JavaRDD<long[]> numbers(JavaSparkContext context, int partitions, int bytes) {
+    return context.parallelize(IntStream.range(0, partitions).boxed().toList(), partitions)
+        .flatMap(part -> IntStream.range(0, bytes / 8192).mapToObj(piece -> {
+          long[] values = new long[1024];
+          java.util.Arrays.setAll(values, place -> (long) part * piece + place);
+          return values;
+        }).iterator());
+  }
+
+  static Probe here() throws ReflectiveOperationException, IOException {
+    MemoryStore store = SparkEnv.get().blockManager().memoryStore();
+    long bytes = 0;
+    long huge = 0;
+    Field entries = MemoryStore.class.getDeclaredField("entries");
+    entries.setAccessible(true);
+    for (Object entry : ((Map<?, ?>) entries.get(store)).values()) {
+      // Broadcast variables are serialised as well; they are stored in the same way.
+      if (entry instanceof SerializedMemoryEntry<?> serialized) {
+        for (ByteBuffer chunk : serialized.buffer().getChunks()) {
+          bytes += chunk.capacity();
+          huge += chunk.hasArray() ? hugeBytes(chunk.array()) : 0;
+        }
+      }
+    }
+    long young = 0;
+    if (Jvm.facts(0).g1()) {
+      Runs runs = runs();
+      young = Region.list(Native.regions()).stream().filter(region -> region.kind() == Region.Kind.YOUNG)
+          .mapToLong(region -> runs.within(region.bottom(), region.top())).sum();
+    }
+    long all = Smaps.read().stream().mapToLong(Smaps.Mapping::huge).sum();
+    String words = Files.readString(Path.of("/sys/kernel/mm/transparent_hugepage/enabled"));
+    Usage usage = Usage.here();
+    Seen seen = new Seen(usage.policy(), usage.cachedBytes(), usage.cachedHugeBytes(), usage.otherHugeBytes());
+    return new Probe(bytes, huge, young, all, words.substring(words.indexOf('[') + 1, words.indexOf(']')), seen);
+  }
+
+  private static Runs runs() {
+    long[] heap = Native.heap();
+    return Runs.of(Native.hugeRuns(heap[0], heap[0] + heap[1]));
+  }
+
+  /** Bytes of an array on huge pages; 0 with a collector whose heap is not known. */
+  private static long hugeBytes(byte[] array) throws ReflectiveOperationException {
+    if (!Jvm.facts(0).g1()) {
+      return 0;
+    }
+    // By reflection, since the compiler warns of the class.
+    Class<?> type = Class.forName("sun.misc.Unsafe");
+    Field field = type.getDeclaredField("theUnsafe");
+    field.setAccessible(true);
+    Object[] holder = {array};
+    long first = type.getField("ARRAY_OBJECT_BASE_OFFSET").getInt(null);
+    Object read = type.getMethod("getInt", Object.class, long.class).invoke(field.get(null), holder, first);
+    long reference = Integer.toUnsignedLong((Integer) read);
+    long[] heap = Native.heap();
+    // Small heaps have references of 32 bits that are addresses; larger ones count in words.
+    long address = List.of(reference, reference << 3).stream().filter(at -> at >= heap[0] && at < heap[0] + heap[1]).findFirst().orElseThrow();
+    return Runs.of(Native.hugeRuns(address, address + array.length)).within(address, address + array.length);
+  }
+}
