@@ -8,7 +8,7 @@ CARGO ?= cargo
 RELEASE := target/release
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo test test-e2e test-vm bench lint deps deps-build man install uninstall clean
+.PHONY: help build demo demo-spark test test-e2e test-jvm test-vm bench lint deps deps-build man install uninstall clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,11 +19,21 @@ build: deps-build ## build the command and the libraries (target/release)
 demo: build ## sort a large text natively and with 30 % of the memory it needs, and compare
 	@$(RELEASE)/hiroma demo
 
+demo-spark: deps-build ## a cached k-means in a Spark cluster: what lies on huge pages, with each policy
+	@scripts/deps.sh jvm
+	$(CARGO) build --release -p hiroma-jvm
+	@jvm/demo
+
 test: deps ## everything that is tested, quick things first
 	@scripts/test.sh all
 
 test-e2e: build ## real programs with a quarter of their memory
 	tests/e2e/run
+
+test-jvm: deps-build ## the Spark plugin, with a stock Spark
+	@scripts/deps.sh jvm
+	$(CARGO) build --release -p hiroma-jvm
+	jvm/test
 
 test-vm: build ## kernels of distributions in QEMU
 	tests/vm/run
@@ -35,7 +45,7 @@ lint: deps-build ## format, clippy, licences of dependencies
 	@scripts/test.sh lint
 
 deps: ## install what building and testing need and this machine lacks (Debian, Ubuntu)
-	@scripts/deps.sh build test
+	@scripts/deps.sh build test jvm
 
 deps-build: ## install only what building needs
 	@scripts/deps.sh build
@@ -57,4 +67,4 @@ uninstall: ## remove what install installed
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
 
 clean: ## remove what was built
-	rm -rf target build
+	rm -rf target build jvm/hiroma-spark/target

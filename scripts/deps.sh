@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that: `deps.sh build`, `deps.sh test`, or both. For Debian and Ubuntu; elsewhere it says
+# Installs what is missing, and only that: `deps.sh build`, `deps.sh test`, `deps.sh jvm`, or several. For Debian and Ubuntu; elsewhere it says
 # what is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -110,6 +110,11 @@ for part in "$@"; do
 			*) has_package "$package" || missing+=("$package") ;;
 			esac
 		done < <(cat tests/e2e/packages.txt 2>/dev/null)
+		install_missing
+		;;
+	jvm)
+		need javac default-jdk-headless
+		need mvn maven
 		install_missing
 		;;
 	*)

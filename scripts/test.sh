@@ -76,7 +76,7 @@ lint() {
 		skip "licences and advisories of dependencies" "cargo-deny is not installed (cargo install --locked cargo-deny)"
 	fi
 	if command -v shellcheck >/dev/null 2>&1; then
-		single "shell scripts" shellcheck scripts/*.sh .ci/run
+		single "shell scripts" shellcheck -x scripts/*.sh .ci/run jvm/common.sh jvm/test jvm/demo
 	fi
 }
 
@@ -95,6 +95,7 @@ everything() {
 	else
 		skip "end to end" "there is no release build"
 	fi
+	suite "the Spark plugin, with a stock Spark" jvm/test
 	# Emulated processors take a quarter of an hour for each kernel: `make test-vm`, or HIROMA_TEST_VM=1 here.
 	if [ "${HIROMA_TEST_VM:-0}" = 0 ]; then
 		skip "kernels in virtual machines" "they take long; make test-vm runs them"

@@ -67,7 +67,7 @@ record Completion(Map<String, String> additions, List<String> missing) {
     }
   }
 
-  /** Whether chunks of {@code unroll} bytes (null: Spark's default) become humongous objects in regions of {@code region} bytes. */
+  /** Whether chunks of {@code unroll} bytes become humongous objects in regions of {@code region} bytes. */
   static boolean humongous(long unroll, long region) {
     return unroll + 16 > region / 2;
   }

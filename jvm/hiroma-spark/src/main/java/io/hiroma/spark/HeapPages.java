@@ -23,15 +23,12 @@ final class HeapPages {
    *
    * @throws IllegalStateException if it is not where this JVM says
    */
-  HeapPages(long heapMax) throws IOException {
+  HeapPages(long heapMax) {
     long[] heap = Native.heap();
     base = heap[0];
     length = heap[1];
     if (length != heapMax) {
       throw new IllegalStateException("the JVM reserved " + length + " bytes for a heap of " + heapMax);
-    }
-    if (!Smaps.covered(Smaps.read(), base, base + length, "rd")) {
-      throw new IllegalStateException("the heap at " + Long.toHexString(base) + " is not mapped as a whole");
     }
   }
 
@@ -61,6 +58,10 @@ final class HeapPages {
    * @throws IllegalStateException if the kernel refuses, or does not show the advice in the mapping
    */
   long adviseLow(long bytes, boolean restSmall) throws IOException {
+    // A part that is mapped later would not have the advice.
+    if (!Smaps.covered(Smaps.read(), base, base + length, "rd")) {
+      throw new IllegalStateException("the heap at " + Long.toHexString(base) + " is not mapped as a whole");
+    }
     long page = SweepPlan.HUGE_PAGE;
     long start = Math.floorDiv(base + page - 1, page) * page;
     long end = Math.min(Math.floorDiv(start + bytes + page - 1, page) * page, Math.floorDiv(base + length, page) * page);

@@ -4,7 +4,6 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import java.io.IOException;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -13,7 +12,7 @@ class NativeTest {
   private static final int ENOMEM = 12;
 
   @Test
-  void theHeapIsWhereTheJvmAndTheKernelSayAndRegionsTellWhatTheyHold() throws IOException {
+  void theHeapIsWhereTheJvmAndTheKernelSayAndRegionsTellWhatTheyHold() {
     assertEquals("", Native.problem());
     HeapPages pages = new HeapPages(Jvm.heapMax());
     long[] heap = Native.heap();

@@ -89,6 +89,6 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long hug
     long[] heap = Native.heap();
     // Small heaps have references of 32 bits that are addresses; larger ones count in words.
     long address = List.of(reference, reference << 3).stream().filter(at -> at >= heap[0] && at < heap[0] + heap[1]).findFirst().orElseThrow();
-    return Runs.of(Native.hugeRuns(address, address + array.length)).within(address, address + array.length);
+    return runs().within(address, address + array.length);
   }
 }
