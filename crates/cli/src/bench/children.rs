@@ -86,6 +86,22 @@ impl Running {
         self.child.id()
     }
 
+    /// Its standard output, if it has a pipe for it; once.
+    pub fn take_stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Asks it to end, and waits until it has; kills it when `limit` has passed.
+    pub fn end(self, limit: Duration) -> Result<Ended, Failed> {
+        let _ = rustix::process::kill_process(Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        self.wait(limit, &Interrupt::default())
+    }
+
     /// Waits until it has ended; kills it when `limit` has passed or an interrupt comes.
     pub fn wait(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Ended, Failed> {
         let start = Instant::now();

@@ -7,6 +7,7 @@ mod far;
 mod huge;
 mod job;
 pub mod machine;
+mod noise;
 mod peers;
 mod progress;
 mod stream;
@@ -33,6 +34,20 @@ enum What {
     Far(far::FarArgs),
     /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process is hot
     Huge(huge::HugeArgs),
+    /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
+    Noise(noise::NoiseArgs),
+    /// A process that reads or writes and is started by the others
+    #[command(hide = true)]
+    NoiseLoad {
+        /// What to do (JSON)
+        job: String,
+    },
+    /// A process that computes in step and is started by the others
+    #[command(hide = true)]
+    NoiseApp {
+        /// What to do (JSON)
+        job: String,
+    },
     /// A process that touches memory and is started by the others
     #[command(hide = true)]
     HugeLoad {
@@ -52,6 +67,9 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Far(args) => far::run(&args),
         What::Huge(args) => huge::run(&args),
+        What::Noise(args) => noise::run(&args),
+        What::NoiseLoad { job } => noise::load::main(&job),
+        What::NoiseApp { job } => noise::app::main(&job),
         What::HugeLoad { job } => huge::load::main(&job),
         What::Workload { job } => workload::main(&job),
     }

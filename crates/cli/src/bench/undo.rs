@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use hiroma_kernel::hot::target::started_at;
+use hiroma_kernel::quiet::affinity;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,8 @@ pub enum Undo {
     FileWrite(PathBuf, String),
     /// Remove this directory and everything in it.
     DirRemove(PathBuf),
+    /// Let this thread run on these processors again; with the time of its start the number names one thread.
+    ThreadCpus { tid: u32, started: u64, cpus: Vec<usize> },
     /// Kill this group of processes. Not for a later program: by then the number may be somebody else's.
     GroupKill(i32),
 }
@@ -98,6 +102,11 @@ impl Undo {
             Undo::FileRemove(path) => drop(fs::remove_file(path)),
             Undo::FileWrite(path, text) => drop(fs::write(path, text)),
             Undo::DirRemove(path) => drop(fs::remove_dir_all(path)),
+            Undo::ThreadCpus { tid, started, cpus } => {
+                if started_at(*tid) == Some(*started) {
+                    let _ = affinity::confine(*tid, cpus);
+                }
+            }
             Undo::GroupKill(group) => {
                 if let Some(group) = Pid::from_raw(*group) {
                     let _ = kill_process_group(group, Signal::KILL);
@@ -187,6 +196,20 @@ mod tests {
         drop(Guard::new(Undo::FileRemove(removed.clone())));
         Guard::new(Undo::FileRemove(kept.clone())).disarm();
         assert!(!removed.exists() && kept.exists());
+    }
+
+    #[test]
+    fn a_thread_may_run_where_it_might_before_unless_it_is_another_by_now() {
+        let all = affinity::of(0).unwrap();
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let (tid, started) = (child.id(), started_at(child.id()).unwrap());
+        for (started, expected) in [(started + 1, &all[..1]), (started, &all[..])] {
+            affinity::confine(tid, &all[..1]).unwrap();
+            drop(Guard::new(Undo::ThreadCpus { tid, started, cpus: all.clone() }));
+            assert_eq!(affinity::of(tid).unwrap(), expected);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]
