@@ -380,7 +380,9 @@ impl Memory {
         if !matches!(self.reason, Reason::Calm { .. } | Reason::Enough { .. }) {
             return Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns };
         }
-        let surplus = self.last.above_high(self.order).saturating_sub(self.wanted(settings));
+        // Who filled the cache in large blocks may do so again.
+        let order = if caches_large(&self.last) { HUGE_ORDER } else { self.order };
+        let surplus = self.last.above_high(order).saturating_sub(self.wanted(settings));
         let after_ns = mul_div(surplus, SECOND_NS, FILL_S_MAX).clamp(poll_ns, BLIND_NS_MAX.max(poll_ns));
         if matches!(self.reason, Reason::Enough { .. }) {
             return Next { after_ns, changed_pages: 0, latest_ns: after_ns };
