@@ -18,7 +18,7 @@ pub struct Options {
     /// By how much the process may be slowed down by being tracked, in millionths, as far as that can be told beforehand
     /// ([`hiroma_policy::huge::BURDEN_PER_PAGE_NS`]).
     pub slowdown_ppm: u64,
-    /// Time that may be spent at once, ahead of each of these shares: so that a new process need not wait.
+    /// Processor time that may be spent at once, ahead of its share; four times as much for the slowdown: so that a new process need not wait.
     pub burst_ns: u64,
     /// How long a round watches.
     pub window: Window,

@@ -31,6 +31,10 @@ const ROUNDS_PER_PASS: usize = 16;
 /// Ranges that are worth a round of their own.
 const RANGES_PER_ROUND_MIN: usize = 32;
 
+/// The credit for the beginning is so many times as large for what tracking costs the process as for what it takes itself: a round that takes
+/// 1 ms costs a busy process some 3 ms.
+const BURDEN_BURST: u64 = 4;
+
 enum Phase {
     Idle,
     Watching { ranges: Vec<u64>, until_ns: u64 },
@@ -145,7 +149,7 @@ impl Engine {
             memos: BTreeMap::new(),
             ledger,
             pace: Pace::new(options.cpu_ppm, options.burst_ns, now_ns),
-            burden: Pace::new(options.slowdown_ppm, options.burst_ns, now_ns),
+            burden: Pace::new(options.slowdown_ppm, BURDEN_BURST * options.burst_ns, now_ns),
             window: options.window,
             stall: Stall::new(options.stall_ns),
             phase: Phase::Idle,
