@@ -37,7 +37,10 @@ record Completion(Map<String, String> additions, List<String> missing) {
       want(options, wanted, "-XX:+UseTransparentHugePages", "UseTransparentHugePages", key, missing);
     }
     if (policy == Policy.PART || policy == Policy.PART_OLD) {
-      // Other collectors are the executor's to refuse: it sees which one really runs.
+      // On small machines the JVM takes another one by itself. One that the user has chosen is the executor's to refuse.
+      if (options.stream().noneMatch(option -> option.matches("-XX:\\+Use\\w+GC"))) {
+        wanted.add("-XX:+UseG1GC");
+      }
       want(options, wanted, "-XX:G1HeapRegionSize=4m", "G1HeapRegionSize", key, missing);
       if (!conf.containsKey(UNROLL)) {
         additions.put(UNROLL, Long.toString(CHUNK_BYTES));

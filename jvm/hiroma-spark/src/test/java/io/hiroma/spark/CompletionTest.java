@@ -15,13 +15,13 @@ class CompletionTest {
   void partWantsAFixedHeapAndChunksThatFillRegions() {
     Completion completion = Completion.of(Policy.PART, Map.of("spark.executor.extraJavaOptions", "-Dx=y"), false, GIB);
     assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288",
-        "spark.executor.extraJavaOptions", "-Dx=y -XX:G1HeapRegionSize=4m -Xms1048576k"), completion.additions());
+        "spark.executor.extraJavaOptions", "-Dx=y -XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k"), completion.additions());
     assertTrue(completion.missing().isEmpty());
   }
 
   @Test
   void whatTheUserHasSetStays() {
-    Map<String, String> conf = Map.of("spark.executor.extraJavaOptions", "-Xms512m -XX:G1HeapRegionSize=8m",
+    Map<String, String> conf = Map.of("spark.executor.extraJavaOptions", "-XX:+UseParallelGC -Xms512m -XX:G1HeapRegionSize=8m",
         "spark.storage.unrollMemoryThreshold", "1048576");
     Completion completion = Completion.of(Policy.PART, conf, false, GIB);
     assertTrue(completion.additions().isEmpty());
@@ -33,7 +33,7 @@ class CompletionTest {
   void aJvmThatIsUpAlreadyIsTheUsers() {
     Completion completion = Completion.of(Policy.PART, Map.of(), true, GIB);
     assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288"), completion.additions());
-    assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:G1HeapRegionSize=4m -Xms1048576k\""));
+    assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k\""));
   }
 
   @Test
