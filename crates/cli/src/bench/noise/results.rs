@@ -94,6 +94,14 @@ impl Results {
         Some(Spread { median: percent(spread.median), min: percent(spread.min), max: percent(spread.max), n: spread.n })
     }
 
+    /// Slowdown against the same rate read past the cache: what the cache and its reclaim cost, without what reading costs.
+    fn against_direct(&self, key: &str) -> Option<Spread> {
+        let pairs = self.runs(key).iter().zip(self.runs("direct"));
+        let pairs =
+            pairs.filter_map(|(run, direct)| Some((run.as_ref()?, direct.as_ref()?))).filter(|(run, direct)| run.valid && direct.valid);
+        Spread::of(&pairs.map(|(run, direct)| 100.0 * (run.mean_ms() / direct.mean_ms() - 1.0)).collect::<Vec<_>>())
+    }
+
     fn of_runs(&self, key: &str, value: impl Fn(&Run) -> f64) -> Option<Spread> {
         let runs = self.runs(key).iter().flatten().filter(|run| run.valid);
         Spread::of(&runs.map(value).collect::<Vec<_>>())
@@ -156,6 +164,14 @@ impl Results {
             measure.note("of the steps' time; the rest of a slowdown is the reader's use of memory and of the other hardware thread")
         };
         vec![
+            Measure::new(
+                "worst_daemon_over_direct_percent",
+                "slowdown with the daemon, against a reader with direct I/O",
+                "%",
+                Better::Lower,
+            )
+            .spread(self.against_direct("small_app_daemon"))
+            .note("what is left when the reader's own use of memory and of the other hardware thread is taken out"),
             seen("worst_reclaim_percent", "time that reclaim took from the application, worst case, nothing done", "small_app"),
             seen("worst_daemon_reclaim_percent", "the same with the daemon", "small_app_daemon"),
             seen("large_reclaim_percent", "the same, large folios, nothing done", "large_app"),
@@ -434,6 +450,7 @@ mod tests {
         assert_eq!(value(&measures, "direct_reclaims"), 3.0);
         assert_eq!(value(&measures, "reclaim_cpu_ratio"), 0.9);
         assert_eq!(value(&measures, "explained_percent"), 90.0);
+        assert_eq!(value(&measures, "worst_daemon_over_direct_percent"), 0.2);
         // What was not measured is left out; what was missed is said.
         assert!(measures.iter().all(|measure| measure.name != "hot_kept_percent"));
         assert_eq!(measures.iter().find(|measure| measure.name == "direct_reclaims").unwrap().met, Some(false));
