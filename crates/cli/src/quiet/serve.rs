@@ -31,6 +31,9 @@ pub struct ServeArgs {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// End when the program that started this one does
+    #[arg(long, hide = true)]
+    with_parent: bool,
     #[command(flatten)]
     state: StateArgs,
 }
@@ -82,6 +85,9 @@ fn say(line: &str) {
 
 /// Serves until a signal comes.
 pub fn serve(args: &ServeArgs) -> Result<ExitCode> {
+    if args.with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let app_cpus = args.app_cpus.as_deref().map_or(Ok(Vec::new()), |list| cpus(Some(list)))?;
     let stop = stop_on_signals()?;
     let options = Options { state: args.state.state.clone(), app_cpus, dry_run: args.dry_run, log: Box::new(say) };

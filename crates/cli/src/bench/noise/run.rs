@@ -61,7 +61,7 @@ impl DaemonRun {
         let state = ground.dir.join(format!("hiroma-bench-{}-state", std::process::id()));
         let guard = Guard::new(crate::bench::undo::Undo::DirRemove(state.clone()));
         let mut command = Command::new(this_program()?);
-        command.args(["quiet", "serve", "--state"]).arg(&state).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(["quiet", "serve", "--with-parent", "--state"]).arg(&state).stdout(Stdio::piped()).stderr(Stdio::null());
         // Without --app-cpus it uses the processors that it may: only the spare one, and leaves kswapd where it is.
         let cpus = if pin { ground.all_cpus.clone() } else { vec![ground.spare] };
         if pin {
