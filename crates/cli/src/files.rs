@@ -37,6 +37,53 @@ impl Files {
     }
 }
 
+/// The same, and the tables as files of their own.
+#[derive(clap::Args)]
+pub struct Outputs {
+    #[command(flatten)]
+    files: Files,
+    /// Write each table as a CSV file into this directory
+    #[arg(long, value_name = "DIR")]
+    csv: Option<PathBuf>,
+}
+
+impl Outputs {
+    /// Refuses what cannot be written, before anything is run.
+    pub fn check(&self) -> Result<()> {
+        self.files.check()?;
+        self.csv.iter().try_for_each(|directory| {
+            std::fs::create_dir_all(directory).map_err(|error| refuse(format!("{}: {error}: choose another place", directory.display())))
+        })
+    }
+
+    /// Writes what was asked for.
+    pub fn write(&self, json: impl FnOnce() -> String, report: impl FnOnce() -> Report) -> Result<()> {
+        if self.csv.is_none() {
+            return self.files.write(json, report);
+        }
+        let report = report();
+        self.csv.iter().try_for_each(|directory| write_tables(directory, &report))?;
+        self.files.write(json, || report)
+    }
+}
+
+/// Each table as a file that is named after its section and its number there.
+fn write_tables(directory: &Path, report: &Report) -> Result<()> {
+    for section in &report.sections {
+        for (number, table) in section.tables.iter().enumerate() {
+            let path = directory.join(format!("{}-{}.csv", file_name(&section.title), number + 1));
+            write(&path, &table.to_csv()).with_context(|| format!("table {:?}", table.title))?;
+        }
+    }
+    Ok(())
+}
+
+/// A title as the name of a file: small letters and digits, everything else a hyphen.
+fn file_name(title: &str) -> String {
+    let letters: String = title.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' }).collect();
+    letters.split_whitespace().collect::<Vec<_>>().join("-")
+}
+
 /// Refuses a file that cannot be written.
 pub fn check(path: &Path) -> Result<()> {
     check_writable(path).map_err(|error| refuse(format!("{}: {error}: choose another place", path.display())))
@@ -45,4 +92,12 @@ pub fn check(path: &Path) -> Result<()> {
 /// Writes a file whole or not at all.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     write_atomically(path, text.as_bytes()).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn titles_become_names_of_files() {
+        assert_eq!(super::file_name("Figure 2: when others are told"), "figure-2-when-others-are-told");
+    }
 }

@@ -49,11 +49,14 @@ fn mistakes_in_files_are_refused_with_their_line() {
 fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();
-    let (code, text, errors) = hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "7", "--json", "DIR/1.json"]);
+    let (code, text, errors) = hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "7", "--json", "DIR/1.json", "--csv", "DIR/tables"]);
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("seed 7\n"), "{text}");
     hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "7", "--jobs", "3", "--json", "DIR/2.json"]);
     assert_eq!(fs::read(dir.path().join("1.json")).unwrap(), fs::read(dir.path().join("2.json")).unwrap());
+    let tables: Vec<String> =
+        fs::read_dir(dir.path().join("tables")).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(tables.iter().any(|table| table.contains("\npage-outs,")), "{tables:?}");
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! `hiroma sim paper`: the paper's experiments.
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use hiroma_report::Report;
+use anyhow::Result;
 use hiroma_simlab::lab::Lab;
 use hiroma_simlab::paper::{Paper, Params};
 
 use super::progress::Progress;
-use super::shared::{self, Files, Jobs};
+use super::shared::{self, Jobs, Outputs};
 use crate::bench::machine;
 
 /// Runs every experiment of the paper on global page placement and prints its tables beside the paper's figures.
@@ -29,19 +27,12 @@ pub struct PaperArgs {
     #[command(flatten)]
     jobs: Jobs,
     #[command(flatten)]
-    files: Files,
-    /// Write each table as a CSV file into this directory
-    #[arg(long, value_name = "DIR")]
-    csv: Option<PathBuf>,
+    outputs: Outputs,
 }
 
 /// `hiroma sim paper`.
 pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
-    args.files.check()?;
-    if let Some(directory) = &args.csv {
-        std::fs::create_dir_all(directory)
-            .map_err(|error| shared::refused(format_args!("{}: {error}: choose another place", directory.display())))?;
-    }
+    args.outputs.check()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(paper.runs() as f64));
     let lab = Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
@@ -51,32 +42,6 @@ pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     report.command = std::env::args().collect::<Vec<_>>().join(" ");
     report.made_at = machine::now();
     progress.print(report.to_text().trim_end());
-    args.files.write(|| report.to_json(), || report.clone())?;
-    args.csv.iter().try_for_each(|directory| write_tables(directory, &report))?;
+    args.outputs.write(|| report.to_json(), || report.clone())?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Each table as a file that is named after its section and its number there.
-fn write_tables(directory: &Path, report: &Report) -> Result<()> {
-    for section in &report.sections {
-        for (number, table) in section.tables.iter().enumerate() {
-            let path = directory.join(format!("{}-{}.csv", file_name(&section.title), number + 1));
-            shared::write(&path, &table.to_csv()).with_context(|| format!("table {:?}", table.title))?;
-        }
-    }
-    Ok(())
-}
-
-/// A title as the name of a file: small letters and digits, everything else a hyphen.
-fn file_name(title: &str) -> String {
-    let letters: String = title.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' }).collect();
-    letters.split_whitespace().collect::<Vec<_>>().join("-")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn titles_become_names_of_files() {
-        assert_eq!(super::file_name("Figure 2: when others are told"), "figure-2-when-others-are-told");
-    }
 }

@@ -8,7 +8,7 @@ use hiroma_simlab::lab::LabError;
 use hiroma_simlab::single::seeds_from;
 
 use crate::bench::machine;
-pub use crate::files::{Files, check, write};
+pub use crate::files::{Files, Outputs, check, write};
 use crate::{Failure, refuse};
 
 /// Exit codes of runs that failed; refusals are the command's own.

@@ -17,7 +17,7 @@ use hiroma_simlab::trace::{Trace, TraceError};
 use hiroma_simlab::{presets, replay as traces, single};
 
 use super::progress::Progress;
-use super::shared::{self, Files, Runs};
+use super::shared::{self, Outputs, Runs};
 
 /// Simulates one cluster as a file describes it.
 ///
@@ -35,7 +35,7 @@ pub struct RunArgs {
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
-    files: Files,
+    outputs: Outputs,
 }
 
 /// Runs all sensible policies on one cluster and ranks them by mean response.
@@ -54,7 +54,7 @@ pub struct CompareArgs {
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
-    files: Files,
+    outputs: Outputs,
 }
 
 /// Runs page-outs and page-ins that were recorded from live clients, instead of a generated load.
@@ -76,7 +76,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     runs: Runs,
     #[command(flatten)]
-    files: Files,
+    outputs: Outputs,
 }
 
 /// Lists the clusters to start from, or writes one out with all its settings.
@@ -89,21 +89,21 @@ pub struct PresetsArgs {
 
 /// `hiroma sim run`.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    args.files.check()?;
+    args.outputs.check()?;
     let config = cluster(&args.cluster)?;
-    simulate(config, &args.runs.seeds(args.seeds), &args.runs, &args.files, "One cluster")
+    simulate(config, &args.runs.seeds(args.seeds), &args.runs, &args.outputs, "One cluster")
 }
 
 /// `hiroma sim compare`.
 pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
-    args.files.check()?;
+    args.outputs.check()?;
     let config = cluster(&args.cluster)?;
-    rank(&config, &args.runs.seeds(args.seeds), &args.runs, &args.files)
+    rank(&config, &args.runs.seeds(args.seeds), &args.runs, &args.outputs)
 }
 
 /// `hiroma sim replay`.
 pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
-    args.files.check()?;
+    args.outputs.check()?;
     let read = |path: &PathBuf| Ok((path.clone(), Trace::read(path)?));
     let traces: Result<Vec<_>, TraceError> = args.traces.iter().map(read).collect();
     let trace = traces.and_then(Trace::join).map_err(shared::refused)?;
@@ -112,9 +112,9 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let config = traces::replayed(trace, base, &args.traces[0]).map_err(shared::refused)?;
     let seeds = args.runs.seeds(1);
     if args.compare {
-        return rank(&config, &seeds, &args.runs, &args.files);
+        return rank(&config, &seeds, &args.runs, &args.outputs);
     }
-    simulate(config, &seeds, &args.runs, &args.files, "A recorded load")
+    simulate(config, &seeds, &args.runs, &args.outputs, "A recorded load")
 }
 
 /// `hiroma sim presets`.
@@ -141,7 +141,7 @@ fn cluster(path: &std::path::Path) -> Result<Config> {
     }
 }
 
-fn simulate(config: Config, seeds: &[u64], runs: &Runs, files: &Files, title: &str) -> Result<ExitCode> {
+fn simulate(config: Config, seeds: &[u64], runs: &Runs, outputs: &Outputs, title: &str) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
     let lab = Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
@@ -150,11 +150,11 @@ fn simulate(config: Config, seeds: &[u64], runs: &Runs, files: &Files, title: &s
     let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
     let section = single::section(title, &config, seeds, &figures);
     show(&progress, &section);
-    files.write(|| single::to_json(&config, seeds, &figures), || shared::report(title, vec![section]))?;
+    outputs.write(|| single::to_json(&config, seeds, &figures), || shared::report(title, vec![section]))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn rank(config: &Config, seeds: &[u64], runs: &Runs, files: &Files) -> Result<ExitCode> {
+fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let entrants = entrants(config);
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
@@ -162,7 +162,7 @@ fn rank(config: &Config, seeds: &[u64], runs: &Runs, files: &Files) -> Result<Ex
     let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
     let section = comparison.section("Policies");
     show(&progress, &section);
-    files.write(|| comparison.to_json(), || shared::report("Policies on one cluster", vec![section]))?;
+    outputs.write(|| comparison.to_json(), || shared::report("Policies on one cluster", vec![section]))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,6 +2,7 @@
 
 use hiroma_pager::config::{Allocation, BlockSize, ReplacementKind};
 
+use super::params::Params;
 use crate::bench::job::Task;
 use crate::bench::peers::SwapKind;
 
@@ -128,6 +129,16 @@ pub fn roomy(bytes: u64) -> u64 {
 }
 
 impl Run {
+    /// How often it is measured.
+    pub fn repetitions(&self, params: &Params) -> usize {
+        if self.once { 1 } else { params.repetitions }
+    }
+
+    /// Roughly how long all repetitions take here.
+    pub fn seconds_in_all(&self, params: &Params) -> f64 {
+        self.seconds * self.repetitions(params) as f64
+    }
+
     /// A run of a task of our own.
     pub fn task(key: impl Into<String>, place: Place, task: Task, seconds: f64) -> Run {
         Run { key: key.into(), place, work: Work::Task(task), seconds, limit: TimeLimit::Seconds(seconds * 10.0 + 30.0), once: false }
