@@ -361,9 +361,9 @@ impl Core {
     /// Says whether a block is mapped into the program, and keeps the accounts.
     pub fn set_resident(&mut self, block: BlockId, on: bool) {
         debug_assert_ne!(self.is_resident(block), on, "{block:?}");
-        let whole = block.is_huge() && self.sector_order < 9;
-        assert!(!whole || self.extent(block).mode == Mode::Huge, "{block:?}");
-        assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
+        // A piece that stood for its whole extent would be pages that nobody fetches: zeros in place of content.
+        let fitting = if block.is_huge() { Mode::Huge } else { Mode::Small };
+        assert_eq!(self.extent(block).mode, fitting, "{block:?}");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
         let (sector, _) = self.sector_range(block);
         let (sectors, huge) = (self.sectors(), self.extent(block).mode == Mode::Huge);

@@ -341,14 +341,11 @@ impl Prefetching {
         if core.blocks.contains_key(&block) || core.is_resident(block) || core.extents[number].has(flag::RECLAIMING) {
             return;
         }
-        let mode = if block.is_huge() && core.sector_order < 9 || core.fixed.is_some_and(|bytes| bytes as usize >= EXTENT) {
-            Mode::Huge
-        } else {
-            Mode::Small
-        };
+        let mode = if block.is_huge() { Mode::Huge } else { Mode::Small };
         match core.extents[number].mode {
             Mode::Away => {
-                if mode == Mode::Huge && core.needs_reclaim(number) {
+                // It was asked for when the extent moved in the other mode (a part of it was protected then).
+                if core.possible_mode(number, mode) != mode || mode == Mode::Huge && core.needs_reclaim(number) {
                     return;
                 }
                 core.extents[number].mode = mode;
@@ -407,4 +404,46 @@ impl Core {
 /// A store cannot be gone on with.
 pub fn lost(error: &StoreError) -> ! {
     fatal::die(&format!("{error}. The program's far memory is lost, so it was ended"))
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_kernel::vm;
+    use hiroma_policy::PrefetchRequest;
+    use hiroma_units::{BlockId, EXTENT, PAGE};
+
+    use crate::config::{BlockSize, parse_stores};
+    use crate::core::Ahead;
+    use crate::{Config, Pager};
+
+    #[test]
+    fn a_piece_asked_for_while_its_extent_moved_in_pieces_does_not_stand_for_all_of_it() {
+        let stores = parse_stores("compressed:64M").unwrap();
+        let block = BlockSize::Fixed(EXTENT as u32);
+        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, block, ..Config::default() }).unwrap();
+        let addr = pager.map(EXTENT, EXTENT).unwrap();
+        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        pager.evict_all().unwrap();
+
+        let first = ((addr - pager.arena().0) / PAGE) as u64;
+        let mut core = pager.core.lock();
+        let block = BlockId::new(first + 14, core.sector_order);
+        core.fetch_queue.push_back(Ahead { block, map: true, stream: true });
+        core.live.fetch_bell.ring();
+        drop(core);
+        while !pager.core.lock().fetch_queue.is_empty() || pager.core.lock().in_flight > 0 {
+            std::thread::yield_now();
+        }
+
+        // Asked for as it is now, it comes whole.
+        pager.core.lock().prefetch(&[PrefetchRequest { page: first + 14, unit: 2, leave_unmapped: false }]);
+        for page in 0..512 {
+            let bytes = vm::lend(addr + page * PAGE, PAGE);
+            assert_eq!(bytes.bytes()[..8], word(page).to_ne_bytes(), "page {page}");
+            assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
+        }
+        pager.stop();
+    }
 }

@@ -59,6 +59,8 @@ impl Pager {
             }
             let all_there = keep.iter().filter(|&&addr| self.contains(addr)).all(|&addr| core.is_mapped_page(addr));
             if all_there {
+                // What was read of removals is acted on now: the child starts without messages.
+                core.catch_up();
                 self.freeze(&mut core);
                 Lock::hold(core);
                 return;
