@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
@@ -56,7 +56,12 @@ struct DryRun {
 
 impl DryRun {
     fn start(state: &Path) -> DryRun {
+        DryRun::start_with(state, &[])
+    }
+
+    fn start_with(state: &Path, args: &[&str]) -> DryRun {
         let mut command = hiroma(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap()]);
+        command.args(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -118,6 +123,28 @@ fn a_daemon_takes_settings_while_it_runs_and_there_is_one_of_it() {
     kill_process(Pid::from_raw(daemon.child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert!(daemon.child.wait().unwrap().success());
     daemon.wait_for("stopped; everything is as it was");
+}
+
+#[test]
+fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = DryRun::start_with(&dir.path().join("one"), &["--metrics", "127.0.0.1:0"]);
+    daemon.wait_for("metrics are at http://");
+    let log = daemon.log();
+    let address = log.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let ask = || {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    wait_until("a second look", || ask().contains("hiroma_quiet_verdicts_total{node=\"0\",reason=\"first\"} 1"));
+    // Nothing is done in a dry run, and the metrics say so.
+    assert!(ask().contains("hiroma_quiet_mechanism{name=\"node_reclaim\"} 0"), "{}", ask());
+    let state = dir.path().join("two");
+    let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap(), "--metrics", address]);
+    assert!(code == Some(2) && said.contains("choose another address"), "{said}");
 }
 
 #[test]

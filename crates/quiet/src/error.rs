@@ -21,6 +21,8 @@ pub enum QuietError {
     Damaged { path: PathBuf, reason: String },
     #[error("nothing can be done for quiet here:\n{0}")]
     NoMechanism(String),
+    #[error("--metrics {address}: {source}: choose another address")]
+    Metrics { address: std::net::SocketAddr, source: io::Error },
     #[error("cannot see how memory is used: {0}")]
     Machine(io::Error),
     #[error("--app-cpus {list}: no processor would be left for reclaim: leave one out")]

@@ -6,6 +6,7 @@
 //! | [`bsp`] | a program that computes in step, over threads and processes: what that costs it |
 //! | [`picture`] | that as text and as a report |
 //! | [`daemon`] | reclaims early; its decisions are `hiroma_policy::reclaim`'s |
+//! | [`metrics`] | what the daemon did, for Prometheus |
 //! | [`advise`] | the cheapest remedy that would help here |
 //! | [`settings`] | what can be changed while it runs |
 
@@ -14,6 +15,7 @@ pub mod bsp;
 pub mod daemon;
 pub mod error;
 pub mod meter;
+pub mod metrics;
 pub mod picture;
 pub mod settings;
 

@@ -1,6 +1,7 @@
 //! `hiroma quiet serve`, `set` and `restore`.
 
 use std::io::{Write, stderr, stdout};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,6 +32,9 @@ pub struct ServeArgs {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Tell Prometheus metrics at this address, like 127.0.0.1:9464, under /metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// End when the program that started this one does
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -90,7 +94,7 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode> {
     }
     let app_cpus = args.app_cpus.as_deref().map_or(Ok(Vec::new()), |list| cpus(Some(list)))?;
     let stop = stop_on_signals()?;
-    let options = Options { state: args.state.state.clone(), app_cpus, dry_run: args.dry_run, log: Box::new(say) };
+    let options = Options { state: args.state.state.clone(), app_cpus, dry_run: args.dry_run, metrics: args.metrics, log: Box::new(say) };
     let mut daemon = Daemon::start(options).map_err(refused)?;
     let _ = writeln!(stdout(), "hiroma quiet: ready{}", if args.dry_run { ", dry run" } else { "" });
     daemon.run(&stop.flag())?;

@@ -41,6 +41,36 @@ impl Reason {
         !matches!(self, Reason::First | Reason::Calm { .. } | Reason::Enough { .. } | Reason::Paused { .. } | Reason::Done)
     }
 
+    /// A word for figures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reason::First => "first",
+            Reason::Calm { .. } => "calm",
+            Reason::NotFiles { .. } => "not_files",
+            Reason::Enough { .. } => "enough",
+            Reason::Filling { .. } => "filling",
+            Reason::FillingBusy { .. } => "filling_busy",
+            Reason::Pieces { .. } => "pieces",
+            Reason::LittleInactive { .. } => "little_inactive",
+            Reason::CameBack { .. } => "came_back",
+            Reason::Short { .. } => "short",
+            Reason::Paused { .. } => "paused",
+            Reason::CpuShare { .. } => "cpu_share",
+            Reason::Done => "done",
+        }
+    }
+
+    /// Pages that were free and pages that should have been, where they were compared.
+    pub fn free_and_wanted(&self) -> Option<(u64, u64)> {
+        match *self {
+            Reason::Enough { free, wanted }
+            | Reason::Filling { free, wanted, .. }
+            | Reason::FillingBusy { free, wanted, .. }
+            | Reason::Pieces { free, wanted, .. } => Some((free, wanted)),
+            _ => None,
+        }
+    }
+
     /// Whether two reasons are the same but for their numbers.
     pub fn is_like(&self, other: &Reason) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)

@@ -5,6 +5,7 @@ mod state;
 mod wait;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -17,6 +18,7 @@ use hiroma_kernel::quiet::watch::free_bytes;
 use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict};
 
 use crate::error::QuietError;
+use crate::metrics::{Endpoint, Metrics};
 use crate::settings::{load, path, save, show};
 use observe::Observer;
 pub use state::{Lock, Pins, restore};
@@ -43,6 +45,8 @@ pub struct Options {
     pub app_cpus: Vec<usize>,
     /// Say what would be done, and do nothing.
     pub dry_run: bool,
+    /// Where to tell metrics to who asks.
+    pub metrics: Option<SocketAddr>,
     pub log: Log,
 }
 
@@ -61,6 +65,8 @@ pub struct Daemon {
     compacting: Option<JoinHandle<io::Result<()>>>,
     /// Said already: `compact` failed.
     cannot_compact: bool,
+    metrics: Metrics,
+    _endpoint: Option<Endpoint>,
     /// Order matters: threads are let go before the lock is.
     _pins: Pins,
     _lock: Lock,
@@ -87,7 +93,7 @@ struct Account {
 impl Daemon {
     /// Finds out what can be done here, puts back what a killed daemon left, and confines the kernel's reclaiming threads.
     pub fn start(options: Options) -> Result<Daemon, QuietError> {
-        let Options { state, app_cpus, dry_run, mut log } = options;
+        let Options { state, app_cpus, dry_run, metrics: address, mut log } = options;
         let lock = Lock::take(&state)?;
         restore(&state, &lock)?.iter().for_each(|line| log(&format!("a daemon that was killed is tidied up after: {line}")));
         let settings = load(&state)?;
@@ -117,6 +123,10 @@ impl Daemon {
         if !dry_run {
             keep_off(&housekeeping, &app_cpus, &mut log);
         }
+        let metrics = Metrics::default();
+        metrics.mechanism("node_reclaim", reclaim.is_some() && !dry_run);
+        metrics.mechanism("affinity", pinned);
+        let endpoint = address.map(|address| open(address, &metrics, &mut log)).transpose()?;
         let controller = Controller::new(settings, now_ns());
         let looked = Looked { at_ns: 0, free_pages: 0, next: controller.next() };
         let changes = Changes::of(path(&state));
@@ -132,6 +142,8 @@ impl Daemon {
             accounts: Vec::new(),
             compacting: None,
             cannot_compact: false,
+            metrics,
+            _endpoint: endpoint,
             _pins: pins,
             _lock: lock,
         };
@@ -181,6 +193,7 @@ impl Daemon {
         self.account(now, false);
         for verdict in &verdicts {
             self.note(verdict.node, verdict.reason);
+            self.metrics.verdict(verdict.node, &verdict.reason, self.controller.fill_s(verdict.node));
         }
         Ok(verdicts)
     }
@@ -202,6 +215,7 @@ impl Daemon {
                 Ok(Reclaimed::Short) => BatchEnd::Short,
                 Err(error) => {
                     (self.log)(&format!("node {}: {error}: no more early reclaim until the daemon is started again", verdict.node));
+                    self.metrics.mechanism("node_reclaim", false);
                     self.reclaim = None;
                     return;
                 }
@@ -218,6 +232,7 @@ impl Daemon {
                 (account.got_pages, account.batches, account.cpu_ns) =
                     (account.got_pages + got_pages, account.batches + 1, account.cpu_ns + cpu_ns);
             }
+            self.metrics.batch(verdict.node, got_pages, cpu_ns);
             let batch = Batch { node: verdict.node, asked_pages: next, got_pages, took_ns, cpu_ns, end };
             next = match self.controller.batch_done(now_ns(), batch) {
                 Go::On(pages) => pages,
@@ -240,6 +255,7 @@ impl Daemon {
             self.cannot_compact = true;
             return;
         }
+        self.metrics.compaction(node);
         // It runs where the daemon may, and as nicely.
         let thread = thread::Builder::new().name("hiroma-compact".to_owned());
         self.compacting = thread.spawn(move || memory::compact(Path::new("/"), node)).ok();
@@ -298,6 +314,13 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Tells metrics at an address.
+fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoint, QuietError> {
+    let endpoint = Endpoint::open(address, metrics).map_err(|source| QuietError::Metrics { address, source })?;
+    log(&format!("metrics are at http://{}/metrics", endpoint.address()));
+    Ok(endpoint)
 }
 
 /// Node reclaim for all nodes, or why not.

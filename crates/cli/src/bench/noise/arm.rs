@@ -25,6 +25,8 @@ pub enum Remedy {
     MinFree,
     /// The reader in a control group with little memory.
     Cgroup,
+    /// The load is started by `hiroma quiet run`.
+    QuietRun,
 }
 
 /// One arm.
@@ -70,7 +72,7 @@ const SMALL: Option<Way> = Some(Way::Small);
 const LARGE: Option<Way> = Some(Way::Large);
 
 /// In the order in which they are run in a round: those that are compared are neighbours.
-pub const ARMS: [Arm; 26] = [
+pub const ARMS: [Arm; 28] = [
     arm("direct", "direct I/O", Group::Small, Some(Way::Direct), Kswapd::App, Remedy::None),
     arm("quiet", "quiet", Group::Small, None, Kswapd::Free, Remedy::None),
     arm("small_app", "order 0, kswapd on the application's core", Group::Small, SMALL, Kswapd::App, Remedy::None),
@@ -91,7 +93,9 @@ pub const ARMS: [Arm; 26] = [
     alloc("alloc_app_daemon", "the same, daemon", SMALL, Remedy::Daemon),
     arm("write_app", "writer, kswapd on the application's core", Group::Write, Some(Way::Write), Kswapd::App, Remedy::None),
     arm("write_app_daemon", "the same, daemon", Group::Write, Some(Way::Write), Kswapd::App, Remedy::Daemon),
+    arm("write_quiet_run", "the same, writer under quiet run", Group::Write, Some(Way::Write), Kswapd::App, Remedy::QuietRun),
     arm("peers_quiet", "quiet, again", Group::Peers, None, Kswapd::Free, Remedy::None),
+    arm("quiet_run", "application's core, reader under quiet run", Group::Peers, LARGE, Kswapd::App, Remedy::QuietRun),
     arm(
         "watermark_scale",
         "large folios, application's core, watermark_scale_factor 1000",
@@ -124,9 +128,9 @@ impl Arm {
         }
     }
 
-    /// Whether its noise fills the page cache.
-    pub fn fills(&self) -> bool {
-        matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Fadvise | Way::DontCache))
+    /// Whether the page cache is full before it begins. Not where its reader leaves the cache alone: then kswapd would have no reason.
+    pub fn wants_full(&self) -> bool {
+        matches!(self.way, Some(Way::Small | Way::Large | Way::Write)) && self.remedy != Remedy::QuietRun
     }
 
     /// Whether the daemon runs.
@@ -154,7 +158,7 @@ mod tests {
             assert!(baseline.way.is_none() && baseline.remedy == Remedy::None && baseline.alloc == arm.alloc, "{}", arm.key);
         }
         let write: Vec<&str> = with_baselines(|arm| arm.group == Group::Write).iter().map(|arm| arm.key).collect();
-        assert_eq!(write, ["quiet", "write_app", "write_app_daemon"]);
+        assert_eq!(write, ["quiet", "write_app", "write_app_daemon", "write_quiet_run"]);
         assert_eq!((with_baselines(|_| false).len(), with_baselines(|_| true).len()), (0, ARMS.len()));
     }
 }

@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow};
 use hiroma_report::Spread;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::arm::Kswapd;
-use super::ground::{Books, Ground, cpu_ns, place_kswapd, scratch};
+use super::arm::{Kswapd, Remedy};
+use super::ground::{self, Books, Ground, cpu_ns, place_kswapd, scratch};
 use super::load::Way;
 use super::run::DaemonRun;
 use crate::bench::children::{Failed, Interrupt, check};
@@ -30,10 +30,11 @@ pub enum Keeper {
     Daemon,
     DropCaches,
     Fadvise,
+    QuietRun,
 }
 
 impl Keeper {
-    pub const ALL: [Keeper; 4] = [Keeper::None, Keeper::Daemon, Keeper::DropCaches, Keeper::Fadvise];
+    pub const ALL: [Keeper; 5] = [Keeper::None, Keeper::Daemon, Keeper::DropCaches, Keeper::Fadvise, Keeper::QuietRun];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -41,6 +42,7 @@ impl Keeper {
             Keeper::Daemon => "daemon",
             Keeper::DropCaches => "drop_caches, once after the stream",
             Keeper::Fadvise => "reader with fadvise DONTNEED",
+            Keeper::QuietRun => "reader under quiet run",
         }
     }
 }
@@ -89,6 +91,7 @@ pub fn hot(keeper: Keeper, times: u64, ground: &Ground, interrupt: &Interrupt) -
     let way = if keeper == Keeper::Fadvise { Way::Fadvise } else { Way::Large };
     let mut load = ground.load(way, 0);
     load.total_bytes = times * ground.cache_bytes;
+    load.under_quiet_run = keeper == Keeper::QuietRun;
     check(&ground.start(&load)?.wait(LIMIT, interrupt)?)?;
     if keeper == Keeper::DropCaches {
         std::fs::write("/proc/sys/vm/drop_caches", "1")?;
@@ -101,14 +104,19 @@ pub fn hot(keeper: Keeper, times: u64, ground: &Ground, interrupt: &Interrupt) -
     Ok(Kept { percent, again: after.as_secs_f64() / before.as_secs_f64() })
 }
 
+/// What throughput is compared with.
+pub const STREAMS: [(Remedy, &str); 3] = [(Remedy::None, "nothing"), (Remedy::Daemon, "daemon"), (Remedy::QuietRun, "quiet run")];
+
 /// Bytes a second of a reader that takes what it gets, with the cache full.
-pub fn stream(daemon: bool, duration: Duration, ground: &Ground, interrupt: &Interrupt) -> Result<(f64, Books), Failed> {
+pub fn stream(remedy: Remedy, duration: Duration, ground: &Ground, interrupt: &Interrupt) -> Result<f64, Failed> {
     let _kswapd = place_kswapd(Kswapd::Free, ground)?;
     ground.fill(interrupt)?;
-    let daemon = daemon.then(|| DaemonRun::start(ground, false)).transpose()?;
-    let mut load = ground.start(&ground.load(Way::Large, 0))?;
+    let daemon = (remedy == Remedy::Daemon).then(|| DaemonRun::start(ground, false)).transpose()?;
+    let mut load = ground.load(Way::Large, 0);
+    load.under_quiet_run = remedy == Remedy::QuietRun;
+    let mut load = ground.start(&load)?;
     thread::sleep(Duration::from_millis(500));
-    let pids = (Some(load.pid()), daemon.as_ref().map(|daemon| daemon.running.pid()));
+    let pids = (Some(ground::worker(load.pid())), daemon.as_ref().map(|daemon| daemon.running.pid()));
     let before = Books::read(pids.0, pids.1, &ground.app_cpus)?;
     thread::sleep(duration);
     let books = Books::read(pids.0, pids.1, &ground.app_cpus)?.since(&before);
@@ -119,7 +127,7 @@ pub fn stream(daemon: bool, duration: Duration, ground: &Ground, interrupt: &Int
     if let Some(daemon) = daemon {
         daemon.end()?;
     }
-    Ok((books.load_bytes as f64 / (books.at_ns as f64 / 1e9), books))
+    Ok(books.load_bytes as f64 / (books.at_ns as f64 / 1e9))
 }
 
 /// The daemon's share of a processor while nothing happens, in percent, second by second.

@@ -87,7 +87,16 @@ impl Ground {
     pub fn load(&self, way: Way, rate_bytes_s: u64) -> Load {
         let number = self.loads.replace(self.loads.get() + 1);
         let start = number.wrapping_mul(APART_BYTES) % self.read_bytes / ALIGNED * ALIGNED;
-        Load { way, file: self.read_file.clone(), bytes: self.read_bytes, start, rate_bytes_s, total_bytes: 0, cgroup: None }
+        Load {
+            way,
+            file: self.read_file.clone(),
+            bytes: self.read_bytes,
+            start,
+            rate_bytes_s,
+            total_bytes: 0,
+            cgroup: None,
+            under_quiet_run: false,
+        }
     }
 
     /// Fills the page cache until kswapd has to work, as fast as it goes.
@@ -110,7 +119,11 @@ impl Ground {
 
     /// Starts a load, on the spare processor as everything else.
     pub fn start(&self, load: &Load) -> Result<Running> {
-        let mut command = std::process::Command::new(this_program()?);
+        let program = this_program()?;
+        let mut command = std::process::Command::new(&program);
+        if load.under_quiet_run {
+            command.args(["quiet", "run", "--"]).arg(&program);
+        }
         command.args(["bench", "noise-load"]).arg(serde_json::to_string(load).context("a load becomes JSON")?);
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
         Running::start(&mut command)
@@ -232,6 +245,12 @@ impl Books {
     }
 }
 
+/// The process that does the work: `pid`, or the program that it stands in for, as `hiroma quiet run` does (`proc_pid_task(5)`).
+pub fn worker(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(pid)
+}
+
 /// What a process has read and written so far, cached or not (`/proc/PID/io`).
 fn moved_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
@@ -263,6 +282,21 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 30);
         drop(guard);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn who_stands_in_for_another_does_not_do_the_work() {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "sleep 600; :"]).stdout(std::process::Stdio::null());
+        let shell = Running::start(&mut shell).unwrap();
+        let began = std::time::Instant::now();
+        while worker(shell.pid()) == shell.pid() {
+            assert!(began.elapsed() < Duration::from_secs(60), "the shell starts no child");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // A process without children is its own worker.
+        let child = worker(shell.pid());
+        assert_eq!(worker(child), child);
     }
 
     #[test]

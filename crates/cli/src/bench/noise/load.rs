@@ -55,6 +55,8 @@ pub struct Load {
     /// How much; 0: no end.
     pub total_bytes: u64,
     pub cgroup: Option<PathBuf>,
+    /// Started by `hiroma quiet run`.
+    pub under_quiet_run: bool,
 }
 
 /// Does it.

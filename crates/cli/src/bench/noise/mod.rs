@@ -23,7 +23,7 @@ use super::undo::{undo_leftovers, undo_on_panic};
 use crate::files::Files;
 use crate::refuse;
 use arm::{Arm, Group};
-use extra::Keeper;
+use extra::{Keeper, STREAMS};
 use ground::Ground;
 use results::Results;
 
@@ -124,8 +124,8 @@ fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
     let turn = params.duration.as_secs_f64() + AROUND_S;
     let mut all = 15.0 + f64::from(params.rounds) * arms.len() as f64 * turn;
     let cache_s = args.cache.0 as f64 / 2e9;
-    all += if wants(args, Group::Hot) { 4.0 * (2.0 + params.hot_times as f64 * cache_s) } else { 0.0 };
-    all += if wants(args, Group::Stream) { f64::from(params.streams()) * 2.0 * turn } else { 0.0 };
+    all += if wants(args, Group::Hot) { Keeper::ALL.len() as f64 * (2.0 + params.hot_times as f64 * cache_s) } else { 0.0 };
+    all += if wants(args, Group::Stream) { f64::from(params.streams()) * STREAMS.len() as f64 * turn } else { 0.0 };
     all + if wants(args, Group::Idle) { 10.0 } else { 0.0 }
 }
 
@@ -211,10 +211,11 @@ fn measure(
     }
     if wants(args, Group::Stream) {
         for round in 0..params.streams() {
-            for daemon in [round % 2 == 1, round % 2 == 0] {
-                progress.starts(if daemon { "streaming with the daemon" } else { "streaming" });
-                let got = extra::stream(daemon, params.duration, ground, interrupt)?;
-                results.streams.push((daemon, got.0));
+            // Each is first in turn.
+            for at in 0..STREAMS.len() {
+                let (remedy, name) = STREAMS[(at + round as usize) % STREAMS.len()];
+                progress.starts(&format!("streaming, against it: {name}"));
+                results.streams.push((remedy, extra::stream(remedy, params.duration, ground, interrupt)?));
                 progress.done(turn);
             }
         }

@@ -6,8 +6,8 @@ use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, S
 use hiroma_units::Bytes;
 
 use super::Params;
-use super::arm::{Arm, Group};
-use super::extra::{Keeper, Kept};
+use super::arm::{Arm, Group, Remedy};
+use super::extra::{Keeper, Kept, STREAMS};
 use super::ground::Ground;
 use super::run::Run;
 
@@ -22,7 +22,7 @@ pub struct Results {
     /// Arms, and their runs by round; none where the arm failed.
     pub arms: Vec<(Arm, Vec<Option<Run>>)>,
     pub failures: Vec<String>,
-    pub streams: Vec<(bool, f64)>,
+    pub streams: Vec<(Remedy, f64)>,
     pub hot: Vec<(Keeper, Kept)>,
     pub idle: Option<Spread>,
     pub nfs: Option<String>,
@@ -153,11 +153,12 @@ impl Results {
 
     fn other_measures(&self) -> Vec<Measure> {
         let kept = |keeper: Keeper| self.hot.iter().find(|(of, _)| *of == keeper).and_then(|(_, kept)| Spread::of(&[kept.percent]));
-        let stream = |daemon: bool| self.streams.iter().filter(|(of, _)| *of == daemon).map(|(_, rate)| *rate).collect::<Vec<_>>();
-        let streams = Spread::of_ratio(&stream(true), &stream(false));
-        let streams =
-            streams.map(|ratio| Spread { median: 100.0 * ratio.median, min: 100.0 * ratio.min, max: 100.0 * ratio.max, n: ratio.n });
+        let streams = |remedy: Remedy| {
+            let ratio = Spread::of_ratio(&self.stream_rates(remedy), &self.stream_rates(Remedy::None))?;
+            Some(Spread { median: 100.0 * ratio.median, min: 100.0 * ratio.min, max: 100.0 * ratio.max, n: ratio.n })
+        };
         let higher = |name: &str, title: &str| Measure::new(name, title, "%", Better::Higher);
+        let percent = |name: &str, title: &str| Measure::new(name, title, "%", Better::Lower);
         let reclaim = |run: &Run| 100.0 * run.went.reclaim_ns as f64 / run.went.steps_ns.iter().sum::<u64>().max(1) as f64;
         let seen = |name: &str, title: &str, key: &str| {
             let measure = Measure::new(name, title, "%", Better::Lower).spread(self.of_runs(key, reclaim));
@@ -181,8 +182,15 @@ impl Results {
                 .aim(99.0)
                 .spread(kept(Keeper::Daemon))
                 .note("the cache is what is left of memory"),
+            higher("hot_kept_quiet_run_percent", "the same, reader under quiet run").must(90.0).aim(99.0).spread(kept(Keeper::QuietRun)),
             higher("hot_kept_alone_percent", "the same without anything").spread(kept(Keeper::None)),
-            higher("stream_daemon_percent", "streaming throughput with the daemon").must(95.0).aim(100.0).spread(streams),
+            higher("stream_daemon_percent", "streaming throughput with the daemon").must(95.0).aim(100.0).spread(streams(Remedy::Daemon)),
+            higher("stream_quiet_run_percent", "streaming throughput under quiet run")
+                .must(98.0)
+                .aim(100.0)
+                .spread(streams(Remedy::QuietRun)),
+            percent("quiet_run_percent", "slowdown, kswapd on the application's core, reader under quiet run")
+                .spread(self.slowdown("quiet_run")),
             Measure::new("daemon_idle_percent", "the daemon's share of a processor when idle", "%", Better::Lower)
                 .must(0.1)
                 .aim(0.02)
@@ -190,6 +198,11 @@ impl Results {
             self.reclaim_cost(),
             self.explained(),
         ]
+    }
+
+    /// Bytes a second of the readers that took what they got.
+    fn stream_rates(&self, remedy: Remedy) -> Vec<f64> {
+        self.streams.iter().filter(|(of, _)| *of == remedy).map(|(_, rate)| *rate).collect()
     }
 
     /// Runs with the daemon, of all arms.
@@ -316,8 +329,8 @@ impl Results {
             .number("time to read them again", "x before");
         self.hot.iter().for_each(|(keeper, kept)| hot.row([keeper.name().to_owned(), figures(kept.percent), figures(kept.again)]));
         let mut streams = Table::new("A reader that takes what it gets, kswapd free").text("with").number("throughput", "GB/s");
-        for (daemon, name) in [(false, "nothing"), (true, "daemon")] {
-            let rates: Vec<f64> = self.streams.iter().filter(|(of, _)| *of == daemon).map(|(_, rate)| rate / 1e9).collect();
+        for (remedy, name) in STREAMS {
+            let rates: Vec<f64> = self.stream_rates(remedy).iter().map(|rate| rate / 1e9).collect();
             if let Some(spread) = Spread::of(&rates) {
                 streams.row([name.to_owned(), spread.to_text()]);
             }
@@ -456,6 +469,17 @@ mod tests {
         assert_eq!(measures.iter().find(|measure| measure.name == "direct_reclaims").unwrap().met, Some(false));
         assert_eq!(results.slowdown("small_free"), None);
         assert!(results.measures(&params(true)).iter().all(|measure| measure.met.is_none() && !measure.note.is_empty()));
+    }
+
+    #[test]
+    fn throughput_is_told_against_the_plain_reader() {
+        let mut results = results();
+        results.streams = vec![(Remedy::None, 2e9), (Remedy::Daemon, 1.9e9), (Remedy::QuietRun, 3e9)];
+        results.hot = vec![(Keeper::QuietRun, Kept { percent: 97.0, again: 1.1 })];
+        let measures = results.measures(&params(false));
+        assert_eq!((value(&measures, "stream_daemon_percent"), value(&measures, "stream_quiet_run_percent")), (95.0, 150.0));
+        assert_eq!(value(&measures, "hot_kept_quiet_run_percent"), 97.0);
+        assert!(results.sections().last().unwrap().to_text().contains("quiet run"));
     }
 
     #[test]

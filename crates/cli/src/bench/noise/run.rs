@@ -11,7 +11,7 @@ use hiroma_kernel::quiet::affinity;
 use super::Params;
 use super::app::{App, Went};
 use super::arm::{Arm, Remedy};
-use super::ground::{Books, Ground, on_cpus, place_kswapd, scratch, set};
+use super::ground::{self, Books, Ground, on_cpus, place_kswapd, scratch, set};
 use super::load::Way;
 use crate::bench::children::{Failed, Interrupt, Running, this_program};
 use crate::bench::peers::Cgroup;
@@ -85,7 +85,7 @@ fn apply(remedy: Remedy) -> Result<Vec<Guard>> {
     Ok(match remedy {
         Remedy::WatermarkScale => vec![set("/proc/sys/vm/watermark_scale_factor", "1000")?],
         Remedy::MinFree => vec![set("/proc/sys/vm/min_free_kbytes", "1048576")?],
-        Remedy::None | Remedy::Daemon | Remedy::DaemonAndPin | Remedy::Cgroup => Vec::new(),
+        Remedy::None | Remedy::Daemon | Remedy::DaemonAndPin | Remedy::Cgroup | Remedy::QuietRun => Vec::new(),
     })
 }
 
@@ -122,7 +122,7 @@ pub fn calibrate(ground: &Ground, params: &Params, interrupt: &Interrupt) -> Res
 pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -> Result<Run, Failed> {
     let _kswapd = place_kswapd(arm.kswapd, ground)?;
     let _peer = apply(arm.remedy)?;
-    if arm.fills() && !matches!(arm.way, Some(Way::DontCache | Way::Fadvise)) {
+    if arm.wants_full() {
         ground.fill(interrupt)?;
     }
     let cgroup = (arm.remedy == Remedy::Cgroup).then(|| Cgroup::make(GROUP_BYTES)).transpose()?;
@@ -139,11 +139,12 @@ pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -
                 load.rate_bytes_s = params.write_bytes_s;
             }
             load.cgroup = cgroup.as_ref().map(|group| group.path().to_owned());
+            load.under_quiet_run = arm.remedy == Remedy::QuietRun;
             Some((ground.start(&load)?, load.rate_bytes_s))
         }
     };
     thread::sleep(SETTLE);
-    let pids = (load.as_ref().map(|(load, _)| load.pid()), daemon.as_ref().map(|daemon| daemon.running.pid()));
+    let pids = (load.as_ref().map(|(load, _)| ground::worker(load.pid())), daemon.as_ref().map(|daemon| daemon.running.pid()));
     let before = Books::read(pids.0, pids.1, &ground.app_cpus)?;
     let went = app(ground, params, arm.alloc, params.duration, interrupt)?;
     let books = Books::read(pids.0, pids.1, &ground.app_cpus)?.since(&before);
