@@ -8,7 +8,7 @@ CARGO ?= cargo
 RELEASE := target/release
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test test-e2e test-jvm test-vm bench lint deps deps-build man install uninstall clean
+.PHONY: help build demo demo-spark test test-e2e test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -41,6 +41,14 @@ test-vm: build ## kernels of distributions in QEMU
 bench: build ## the experiments, on this machine
 	$(RELEASE)/hiroma bench far
 
+spark-jars: deps-build ## build the Spark plugin and the jobs of its experiments, and fetch a stock Spark
+	@scripts/deps.sh jvm
+	$(CARGO) build --release -p hiroma-jvm
+	@jvm/bench/build
+
+bench-spark: build spark-jars ## the experiments on Spark's cached data, on this machine (as root)
+	$(RELEASE)/hiroma bench spark
+
 lint: deps-build ## format, clippy, licences of dependencies
 	@scripts/test.sh lint
 
@@ -67,4 +75,4 @@ uninstall: ## remove what install installed
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
 
 clean: ## remove what was built
-	rm -rf target build jvm/hiroma-spark/target
+	rm -rf target build jvm/hiroma-spark/target jvm/bench/target

@@ -211,3 +211,13 @@ fn ctl_says_why_a_process_cannot_be_steered() {
         &format!("hiroma: process {me} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`"),
     );
 }
+
+#[test]
+fn experiments_on_spark_say_what_they_lack_before_they_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let (code, stderr) = refusal(["bench", "spark", "--jvm", dir]);
+    assert!(code == Some(2) && stderr.contains(dir) && stderr.contains("make spark-jars"), "{stderr}");
+    let (code, stderr) = refusal(["bench", "spark", "--jvm", dir, "--only", "figure-4"]);
+    assert!(code == Some(1) && stderr.contains("storage, sizes, workloads, inside, timeline"), "{stderr}");
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -75,8 +75,19 @@ pub struct Ended {
 impl Running {
     /// Starts `command`.
     pub fn start(command: &mut Command) -> Result<Running> {
+        Running::start_as_it_is(command.stdin(Stdio::null()))
+    }
+
+    /// Starts `command` and returns its standard input, too.
+    pub fn start_with_input(command: &mut Command) -> Result<(Running, ChildStdin)> {
+        let mut running = Running::start_as_it_is(command.stdin(Stdio::piped()))?;
+        let input = running.child.stdin.take().context("a child without an input")?;
+        Ok((running, input))
+    }
+
+    fn start_as_it_is(command: &mut Command) -> Result<Running> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().with_context(|| format!("starting {name}"))?;
+        let child = command.process_group(0).spawn().with_context(|| format!("starting {name}"))?;
         let kill = Guard::new(Undo::GroupKill(child.id() as i32));
         Ok(Running { child, kill: Some(kill) })
     }

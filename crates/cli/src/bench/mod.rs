@@ -10,6 +10,7 @@ pub mod machine;
 mod noise;
 mod peers;
 mod progress;
+mod spark;
 mod stream;
 mod undo;
 mod workload;
@@ -36,6 +37,8 @@ enum What {
     Huge(huge::HugeArgs),
     /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
     Noise(noise::NoiseArgs),
+    /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
+    Spark(spark::SparkArgs),
     /// A process that reads or writes and is started by the others
     #[command(hide = true)]
     NoiseLoad {
@@ -68,6 +71,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::Far(args) => far::run(&args),
         What::Huge(args) => huge::run(&args),
         What::Noise(args) => noise::run(&args),
+        What::Spark(args) => spark::run(&args),
         What::NoiseLoad { job } => noise::load::main(&job),
         What::NoiseApp { job } => noise::app::main(&job),
         What::HugeLoad { job } => huge::load::main(&job),
@@ -88,6 +92,14 @@ fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a
         anyhow::bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
     }
     Ok(all.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name())).collect())
+}
+
+/// Takes back whether goals are met: what was measured is less than what they are for, and `why` says so.
+fn forget_goals(report: &mut Report, why: &str) {
+    for measure in &mut report.measures {
+        (measure.met, measure.aim_met) = (None, None);
+        measure.note = format!("{why}{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
+    }
 }
 
 /// Prints the summary of a report and writes it to the files that were asked for.

@@ -121,12 +121,7 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         progress.done(1.0);
     }
     if params.quick {
-        // The goals are for the full sizes.
-        for measure in &mut report.measures {
-            (measure.met, measure.aim_met) = (None, None);
-            measure.note =
-                format!("quick: smaller than what the goal is for{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
-        }
+        super::forget_goals(&mut report, "quick: smaller than what the goal is for");
     }
     super::deliver(report, &args.files)?;
     Ok(ExitCode::SUCCESS)

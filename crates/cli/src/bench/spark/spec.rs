@@ -1,0 +1,101 @@
+//! What a job is: workload, storage, policy, sizes.
+
+/// What goes through the cached data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workload {
+    /// The paper's microbenchmark.
+    Micro,
+    PageRank,
+    KMeans,
+}
+
+/// How the data is cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Storage {
+    Serialised,
+    OffHeap,
+    DataFrame,
+    Deserialised,
+}
+
+/// Which pages are huge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Spark as it comes: no plugin, no settings.
+    Stock,
+    /// None, with the settings that the plugin wants.
+    Off,
+    Entire,
+    PartOld,
+    Part,
+}
+
+impl Workload {
+    /// For jobs, keys and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Micro => "micro",
+            Workload::PageRank => "pagerank",
+            Workload::KMeans => "k-means",
+        }
+    }
+}
+
+impl Storage {
+    pub const ALL: [Storage; 4] = [Storage::Serialised, Storage::OffHeap, Storage::DataFrame, Storage::Deserialised];
+
+    /// For jobs and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Storage::Serialised => "serialised",
+            Storage::OffHeap => "off-heap",
+            Storage::DataFrame => "dataframe",
+            Storage::Deserialised => "deserialised",
+        }
+    }
+
+    /// For keys of figures.
+    pub fn key(self) -> String {
+        self.name().replace('-', "_")
+    }
+
+    pub fn is_off_heap(self) -> bool {
+        self == Storage::OffHeap
+    }
+}
+
+impl Policy {
+    /// The paper's four.
+    pub const FOUR: [Policy; 4] = [Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
+    /// The four, and Spark as it comes.
+    pub const ALL: [Policy; 5] = [Policy::Stock, Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
+
+    /// As in `spark.hiroma.policy`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Stock => "stock",
+            Policy::Off => "off",
+            Policy::Entire => "entire",
+            Policy::PartOld => "part-old",
+            Policy::Part => "part",
+        }
+    }
+
+    /// What an executor must say is in force.
+    pub fn in_force(self) -> &'static str {
+        if self == Policy::Stock { "" } else { self.name() }
+    }
+}
+
+/// One job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spec {
+    pub workload: Workload,
+    pub storage: Storage,
+    pub policy: Policy,
+    /// Data of all executors together, before it is stored.
+    pub bytes: u64,
+    pub executors: u32,
+    /// Of each executor.
+    pub heap_bytes: u64,
+}
