@@ -1,4 +1,5 @@
-//! The event queue: a 4-ary heap of 16-byte entries in the order (time, sequence).
+//! The event queue, in the order (time, sequence): buckets of the near future, each of them sorted when its time comes, and a heap for
+//! what is further away. The buckets' width follows the load; the order does not depend on it.
 
 /// Bits of a payload.
 const PAYLOAD_BITS: u32 = 36;
@@ -7,12 +8,66 @@ const SEQUENCE_BITS: u32 = 44;
 /// Children of a heap node: four entries are one cache line.
 const ARITY: usize = 4;
 
+/// Buckets of the near future.
+const BUCKETS: usize = 1024;
+/// The narrowest and the widest bucket, as powers of two of ns.
+const SHIFTS: std::ops::RangeInclusive<u32> = 6..=36;
+/// After so many opened buckets their width is looked at.
+const OPENED_PER_LOOK: u64 = 4096;
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// Entries: time << 80 | sequence << 36 | payload. One comparison orders everything.
+fn bucket_of(entry: u128, shift: u32) -> u64 {
+    (entry >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64 >> shift
+}
+
 /// What waits for its time. Entries at the same time come out in the order in which they were put in.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
-    /// time << 80 | sequence << 36 | payload: one comparison orders everything.
-    heap: Vec<u128>,
     sequence: u64,
+    /// The open bucket, latest entry first; and what came for it, or for a time before it, after it was opened.
+    open: Vec<u128>,
+    late: Heap,
+    /// The buckets after it, as lists in `entries`: first entry of each, and a bit for each that has any.
+    first: Box<[u32]>,
+    filled: [u64; BUCKETS / 64],
+    entries: Vec<u128>,
+    next: Vec<u32>,
+    free: u32,
+    near: usize,
+    /// Later than the last bucket.
+    far: Heap,
+    /// Number of the open bucket since time 0.
+    bucket: u64,
+    /// Width of a bucket, as a power of two of ns.
+    shift: u32,
+    /// Since the width was last looked at: buckets opened, entries in them, entries that had to wait in `far`.
+    opened: u64,
+    in_opened: u64,
+    from_far: u64,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue {
+            sequence: 0,
+            open: Vec::new(),
+            late: Heap::default(),
+            first: vec![NONE; BUCKETS].into(),
+            filled: [0; BUCKETS / 64],
+            entries: Vec::new(),
+            next: Vec::new(),
+            free: NONE,
+            near: 0,
+            far: Heap::default(),
+            bucket: 0,
+            shift: 12,
+            opened: 0,
+            in_opened: 0,
+            from_far: 0,
+        }
+    }
 }
 
 impl Queue {
@@ -23,37 +78,194 @@ impl Queue {
         self.sequence += 1;
         debug_assert!(self.sequence >> SEQUENCE_BITS == 0);
         let entry = u128::from(time_ns) << (PAYLOAD_BITS + SEQUENCE_BITS) | u128::from(self.sequence) << PAYLOAD_BITS | u128::from(payload);
-        let mut hole = self.heap.len();
-        self.heap.push(entry);
-        while hole > 0 {
-            let parent = (hole - 1) / ARITY;
-            if self.heap[parent] < entry {
-                break;
-            }
-            self.heap[hole] = self.heap[parent];
-            hole = parent;
+        self.put(entry);
+    }
+
+    #[inline]
+    fn put(&mut self, entry: u128) {
+        let bucket = bucket_of(entry, self.shift);
+        if bucket <= self.bucket {
+            self.late.push(entry);
+        } else if bucket < self.bucket + BUCKETS as u64 {
+            self.put_near(bucket as usize % BUCKETS, entry);
+        } else {
+            self.far.push(entry);
         }
-        self.heap[hole] = entry;
+    }
+
+    #[inline]
+    fn put_near(&mut self, place: usize, entry: u128) {
+        let before = self.first[place];
+        let at = self.free;
+        if at == NONE {
+            self.first[place] = self.entries.len() as u32;
+            self.entries.push(entry);
+            self.next.push(before);
+        } else {
+            self.free = self.next[at as usize];
+            (self.entries[at as usize], self.next[at as usize]) = (entry, before);
+            self.first[place] = at;
+        }
+        self.filled[place / 64] |= 1 << (place % 64);
+        self.near += 1;
     }
 
     /// Takes the next entry out: its time in ns and its payload.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, u64)> {
-        let last = self.heap.pop()?;
-        let next = match self.heap.first_mut() {
+        if self.open.is_empty() && self.late.is_empty() && !self.open_next() {
+            return None;
+        }
+        let next = match (self.open.last(), self.late.first()) {
+            (Some(open), Some(late)) if late < *open => self.late.pop()?,
+            (Some(_), _) => self.open.pop()?,
+            (None, _) => self.late.pop()?,
+        };
+        Some(((next >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64, next as u64 & ((1 << PAYLOAD_BITS) - 1)))
+    }
+
+    /// Opens the next bucket that has entries. False if nothing waits any more.
+    fn open_next(&mut self) -> bool {
+        if self.opened == OPENED_PER_LOOK {
+            self.choose_width();
+            // The open bucket may have become wider, and have entries again.
+            if !self.late.is_empty() {
+                return true;
+            }
+        }
+        self.bucket = match self.far.first() {
+            // Nothing is near: straight to the first of what is far.
+            Some(entry) if self.near == 0 => bucket_of(entry, self.shift),
+            None if self.near == 0 => return false,
+            _ => self.next_filled(),
+        };
+        while let Some(entry) = self.far.first() {
+            let bucket = bucket_of(entry, self.shift);
+            if bucket >= self.bucket + BUCKETS as u64 {
+                break;
+            }
+            self.far.pop();
+            self.from_far += 1;
+            self.put_near(bucket as usize % BUCKETS, entry);
+        }
+        let place = self.bucket as usize % BUCKETS;
+        self.filled[place / 64] &= !(1 << (place % 64));
+        let mut at = std::mem::replace(&mut self.first[place], NONE);
+        while at != NONE {
+            self.open.push(self.entries[at as usize]);
+            let next = std::mem::replace(&mut self.next[at as usize], self.free);
+            self.free = at;
+            at = next;
+        }
+        self.near -= self.open.len();
+        self.opened += 1;
+        self.in_opened += self.open.len() as u64;
+        self.open.sort_unstable_by(|a, b| b.cmp(a));
+        true
+    }
+
+    /// The first bucket after the open one that has entries; there is one.
+    fn next_filled(&self) -> u64 {
+        let from = (self.bucket + 1) as usize % BUCKETS;
+        let words = self.filled.len();
+        let of_first = self.filled[from / 64] & !0 << (from % 64);
+        let place = if of_first != 0 {
+            from / 64 * 64 + of_first.trailing_zeros() as usize
+        } else {
+            let rest = (1..=words).map(|step| (from / 64 + step) % words).find(|&word| self.filled[word] != 0);
+            rest.map_or(from, |word| word * 64 + self.filled[word].trailing_zeros() as usize)
+        };
+        self.bucket + 1 + ((place + BUCKETS - from) % BUCKETS) as u64
+    }
+
+    /// Buckets are right if few entries share one and few wait for theirs to come near.
+    fn choose_width(&mut self) {
+        let crowd = self.in_opened / self.opened;
+        let shift = match (crowd, self.from_far * 8 > self.in_opened) {
+            (0..12, true) => self.shift + 1,
+            (12.., false) | (48.., true) => self.shift - 1,
+            _ => self.shift,
+        };
+        (self.opened, self.in_opened, self.from_far) = (0, 0, 0);
+        if shift == self.shift || !SHIFTS.contains(&shift) {
+            return;
+        }
+        let mut all: Vec<u128> = Vec::with_capacity(self.near);
+        for first in &mut self.first {
+            let mut at = std::mem::replace(first, NONE);
+            while at != NONE {
+                all.push(self.entries[at as usize]);
+                at = self.next[at as usize];
+            }
+        }
+        (self.near, self.free, self.filled) = (0, NONE, [0; BUCKETS / 64]);
+        self.entries.clear();
+        self.next.clear();
+        // Where the open bucket began; nothing that waits is earlier than its end.
+        self.bucket = self.bucket << self.shift >> shift;
+        self.shift = shift;
+        let far = std::mem::take(&mut self.far);
+        all.into_iter().chain(far.0).for_each(|entry| self.put(entry));
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.open.len() + self.late.0.len() + self.near + self.far.0.len()
+    }
+
+    /// Heap memory, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        let entries = self.open.capacity() + self.late.0.capacity() + self.far.0.capacity() + self.entries.capacity();
+        16 * entries + 4 * (self.next.capacity() + self.first.len())
+    }
+}
+
+/// A 4-ary heap.
+#[derive(Debug, Default)]
+struct Heap(Vec<u128>);
+
+impl Heap {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    fn first(&self) -> Option<u128> {
+        self.0.first().copied()
+    }
+
+    #[inline]
+    fn push(&mut self, entry: u128) {
+        let mut hole = self.0.len();
+        self.0.push(entry);
+        while hole > 0 {
+            let parent = (hole - 1) / ARITY;
+            if self.0[parent] < entry {
+                break;
+            }
+            self.0[hole] = self.0[parent];
+            hole = parent;
+        }
+        self.0[hole] = entry;
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<u128> {
+        let last = self.0.pop()?;
+        Some(match self.0.first_mut() {
             None => last,
             Some(first) => {
                 let next = std::mem::replace(first, last);
                 self.sift_down(last);
                 next
             }
-        };
-        Some(((next >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64, next as u64 & ((1 << PAYLOAD_BITS) - 1)))
+        })
     }
 
     #[inline]
     fn sift_down(&mut self, entry: u128) {
-        let heap = self.heap.as_mut_slice();
+        let heap = self.0.as_mut_slice();
         let mut hole = 0;
         loop {
             let first = hole * ARITY + 1;
@@ -77,16 +289,6 @@ impl Queue {
         }
         heap[hole] = entry;
     }
-
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.heap.len()
-    }
-
-    /// Heap memory, bytes.
-    pub fn heap_bytes(&self) -> usize {
-        self.heap.capacity() * 16
-    }
 }
 
 #[cfg(test)]
@@ -97,16 +299,19 @@ mod tests {
     proptest! {
         #[test]
         fn entries_come_out_by_time_and_then_in_the_order_they_came_in(steps in prop::collection::vec(prop::option::weighted(0.7, 0u64..50), 0..400)) {
-            let (mut queue, mut naive) = (Queue::default(), Vec::<(u64, u64)>::new());
+            let (mut queue, mut naive, mut now) = (Queue::default(), Vec::<(u64, u64)>::new(), 0);
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
-                    Some(time) => {
+                    Some(gap) => {
+                        // Some together, some in the next buckets, some beyond all of them; none in the past, most of the time.
+                        let time = now + gap * gap * gap * gap * 97;
                         queue.push(time, number as u64);
                         naive.push((time, number as u64));
                     }
                     None => {
                         naive.sort_unstable();
                         let expected = (!naive.is_empty()).then(|| naive.remove(0));
+                        now = expected.map_or(now, |(time, _)| time.saturating_sub(5));
                         prop_assert_eq!(queue.pop(), expected);
                     }
                 }
@@ -117,5 +322,29 @@ mod tests {
                 prop_assert_eq!(queue.pop(), Some(expected));
             }
         }
+    }
+
+    #[test]
+    fn the_width_of_buckets_follows_the_load_and_the_order_does_not() {
+        let mut queue = Queue::default();
+        let mut random = 1u64;
+        let mut widths = std::collections::BTreeSet::new();
+        for (spread_ns, rounds) in [(1u64 << 30, 60_000), (1 << 14, 60_000), (1 << 34, 60_000)] {
+            let mut last = (0, 0);
+            for number in 0..1000 {
+                queue.push(last.0 + number, number);
+            }
+            for number in 0..rounds {
+                let next = queue.pop().unwrap();
+                assert!(next.0 >= last.0, "{next:?} after {last:?}");
+                last = next;
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                queue.push(next.0 + (random >> 20) % spread_ns, number);
+                widths.insert(queue.shift);
+            }
+            while queue.pop().is_some() {}
+        }
+        assert!(widths.len() > 3, "{widths:?}");
+        assert_eq!(queue.len(), 0);
     }
 }

@@ -25,6 +25,8 @@ pub struct Torus {
     reach: [i32; 3],
     /// Peers by offset.
     places: Vec<u16>,
+    /// Where a message for the whole domain goes on, by offset from its source: a bit for each link of a node, as `link` numbers them.
+    onward: Vec<u8>,
 }
 
 fn steps(offset: Offset) -> u32 {
@@ -54,14 +56,39 @@ impl Torus {
         offsets.sort_by_key(|&offset| steps(offset));
         offsets.truncate(most);
         let reach = [0, 1, 2].map(|axis| radius.min(dims[axis] as i32 / 2));
-        let mut torus = Torus { dims, axes, strides, coordinates, offsets, reach, places: Vec::new() };
+        let mut torus = Torus { dims, axes, strides, coordinates, offsets, reach, places: Vec::new(), onward: Vec::new() };
         torus.places = vec![NOBODY; reach.iter().map(|&reach| (2 * reach + 1) as usize).product()];
         for place in 0..torus.offsets.len() {
             if let Some(index) = torus.index(torus.offsets[place]) {
                 torus.places[index] = place as u16;
             }
         }
+        torus.onward = vec![0; torus.places.len()];
+        for offset in torus.offsets.iter().copied().chain([[0; 3]]) {
+            if let Some(index) = torus.index(offset) {
+                torus.onward[index] = torus.onward_from(offset);
+            }
+        }
         torus
+    }
+
+    /// On along the last dimension that was used, and out along all later ones.
+    fn onward_from(&self, offset: Offset) -> u8 {
+        let last = (0..self.axes).rev().find(|&axis| offset[axis] != 0);
+        let mut ways = 0;
+        for axis in last.unwrap_or(0)..self.axes {
+            for forward in [true, false] {
+                if last == Some(axis) && (offset[axis] > 0) != forward {
+                    continue;
+                }
+                let mut next = offset;
+                next[axis] += if forward { 1 } else { -1 };
+                if self.index(next).is_some_and(|index| self.places[index] != NOBODY) {
+                    ways |= 1 << self.link(0, axis, forward);
+                }
+            }
+        }
+        ways
     }
 
     /// Place of an offset in `places`.
@@ -169,25 +196,21 @@ impl Torus {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.coordinates.capacity() * size_of::<[u16; 3]>() + self.offsets.capacity() * size_of::<Offset>() + self.places.capacity() * 2
+        self.coordinates.capacity() * size_of::<[u16; 3]>()
+            + self.offsets.capacity() * size_of::<Offset>()
+            + self.places.capacity() * 3
+            + self.onward.capacity()
     }
 
-    /// On along the last dimension that was used, and out along all later ones.
+    #[inline]
     pub(super) fn spread(&self, source: u32, at: u32) -> ([(u32, u32); FANOUT_MAX], usize) {
-        let (offset, mut ways, mut count) = (self.offset(source, at), [(0, 0); FANOUT_MAX], 0);
-        let last = (0..self.axes).rev().find(|&axis| offset[axis] != 0);
-        for axis in last.unwrap_or(0)..self.axes {
-            for forward in [true, false] {
-                if last == Some(axis) && (offset[axis] > 0) != forward {
-                    continue;
-                }
-                let mut next = offset;
-                next[axis] += if forward { 1 } else { -1 };
-                if self.index(next).is_some_and(|index| self.places[index] != NOBODY) {
-                    ways[count] = (self.link(at, axis, forward), self.step(at, axis, forward));
-                    count += 1;
-                }
-            }
+        let (mut ways, mut count) = ([(0, 0); FANOUT_MAX], 0);
+        let mut onward = self.index(self.offset(source, at)).map_or(0, |index| self.onward[index]);
+        while onward != 0 {
+            let (axis, forward) = (onward.trailing_zeros() as usize / 2, onward.trailing_zeros() % 2 == 0);
+            ways[count] = (self.link(at, axis, forward), self.step(at, axis, forward));
+            count += 1;
+            onward &= onward - 1;
         }
         (ways, count)
     }
