@@ -49,6 +49,18 @@ impl Counts {
         (0..PAGES_PER_EXTENT).map(|page| self.get(page))
     }
 
+    /// The sum of the counts of `pages`.
+    pub fn sum_of(&self, pages: &PageBits) -> u32 {
+        self.0.iter().enumerate().map(|(at, digit)| u32::from(bits::count(&bits::and(digit, pages))) << at).sum()
+    }
+
+    /// Gives `pages` the count `count`, and all others 0.
+    pub fn set(&mut self, pages: &PageBits, count: u8) {
+        for (at, digit) in self.0.iter_mut().enumerate() {
+            *digit = if count >> at & 1 == 1 { *pages } else { bits::NONE };
+        }
+    }
+
     /// The sum of all.
     pub fn sum(&self) -> u64 {
         self.0.iter().enumerate().map(|(at, digit)| u64::from(bits::count(digit)) << at).sum()
@@ -100,10 +112,15 @@ mod tests {
             }
             prop_assert_eq!(counts.iter().collect::<Vec<u8>>(), single.to_vec());
             prop_assert_eq!(counts.sum(), single.iter().map(|&count| u64::from(count)).sum::<u64>());
+            let first: u32 = single[..64].iter().map(|&count| u32::from(count)).sum();
+            prop_assert_eq!(counts.sum_of(&[u64::MAX, 0, 0, 0, 0, 0, 0, 0]), first);
             let hot = counts.at_least(least);
             for (page, &count) in single.iter().enumerate() {
                 prop_assert_eq!(hot[page / 64] >> (page % 64) & 1 == 1, u16::from(count) >= least);
             }
+            counts.set(&hot, 5);
+            prop_assert_eq!(counts.sum(), 5 * u64::from(bits::count(&hot)));
+            prop_assert_eq!(counts.at_least(5), hot);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use hiroma_policy::huge::{Change, KEPT_WINDOWS, Usual};
+
 use crate::bits::{self, PageBits};
 use crate::counts::Counts;
 use crate::tracker::RangeView;
@@ -11,6 +13,11 @@ const WINDOWS_MAX: u16 = 128;
 
 /// Fewer windows say too little about which pages are in use at all.
 const WINDOWS_KNOWN: u16 = 8;
+
+/// A page that was touched in one of so many windows is often touched.
+const OFTEN: u16 = 4;
+/// After so many windows it is looked anew which pages those are.
+const USUAL_EVERY: u16 = 8;
 
 /// What is known of one range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,6 +34,10 @@ pub struct RangeHeat {
     pub huge_windows: u32,
     /// … and those of them in which it was touched.
     pub huge_touched: u32,
+    /// Pages that are often touched, as of some windows ago, and what windows look like.
+    often: PageBits,
+    usual: Usual,
+    change: Change,
 }
 
 impl RangeHeat {
@@ -45,6 +56,34 @@ impl RangeHeat {
         }
         self.windows += 1;
         self.counts.add(&view.touched);
+        if self.usual.windows > 0 && self.is_another(&view.touched) {
+            // As if the last windows had all been like this one.
+            self.windows = KEPT_WINDOWS;
+            self.counts.set(&view.touched, KEPT_WINDOWS as u8);
+            self.usual = Usual::default();
+        } else if self.windows % USUAL_EVERY == 0 {
+            self.learn_usual();
+        }
+    }
+
+    /// Whether windows like this one mean that the range is used in another way than before.
+    fn is_another(&mut self, touched: &PageBits) -> bool {
+        let often = bits::count(&bits::and(touched, &self.often));
+        let others = bits::count(&bits::without(touched, &self.often));
+        self.change.note(&self.usual, often, others)
+    }
+
+    fn learn_usual(&mut self) {
+        let ever = self.counts.at_least(1);
+        self.often = self.counts.at_least(self.windows.div_ceil(OFTEN));
+        let seldom = bits::without(&ever, &self.often);
+        self.usual = Usual {
+            often: bits::count(&self.often),
+            often_sum: self.counts.sum_of(&self.often),
+            seldom: bits::count(&seldom),
+            seldom_sum: self.counts.sum_of(&seldom),
+            windows: self.windows,
+        };
     }
 
     /// How many translations the processor needs for what is in use: pages with a count, or one huge page. All that are there as long as
@@ -71,6 +110,7 @@ impl RangeHeat {
     pub fn forget(&mut self) {
         (self.huge, self.windows, self.huge_windows, self.huge_touched) = (false, 0, 0, 0);
         self.counts.clear();
+        (self.usual, self.change) = (Usual::default(), Change::default());
     }
 }
 
@@ -154,6 +194,42 @@ mod tests {
         assert_eq!((range.counts.get(0), range.counts.get(1), range.counts.get(2), range.counts.get(511)), (1, 2, 0, 2));
         assert_eq!(range.windows, 2);
         assert_eq!(range.hot_pages(2), [0b10, 0, 0, 0, 0, 0, 0, 1 << 63]);
+    }
+
+    /// Whether page 0 is hot by the paper's share of a quarter.
+    fn is_hot(heat: &Heat) -> bool {
+        let range = heat.range(7).unwrap();
+        range.hot_pages(range.windows.div_ceil(4).max(2))[0] & 1 == 1
+    }
+
+    #[test]
+    fn a_range_that_went_cold_or_became_hot_is_noticed_within_few_windows() {
+        let (used, unused) = (RangeView { touched: bits::ALL, ..view(0, false) }, RangeView { touched: bits::NONE, ..view(0, false) });
+        let mut heat = Heat::new();
+        (0..100).for_each(|_| _ = heat.add(&[used]));
+        for view in [unused, used, unused] {
+            let before = is_hot(&heat);
+            let windows = (1..100).find(|_| {
+                heat.add(&[view]);
+                is_hot(&heat) != before
+            });
+            assert_eq!(windows, Some(3));
+            // Known well enough to be decided on, and as it was a hundred windows later.
+            assert!(heat.range(7).unwrap().windows >= 4);
+            (0..100).for_each(|_| _ = heat.add(&[view]));
+            assert_ne!(is_hot(&heat), before);
+        }
+    }
+
+    #[test]
+    fn pages_that_change_places_within_a_range_are_noticed_too() {
+        let mut heat = Heat::new();
+        let half =
+            |at: usize| RangeView { touched: std::array::from_fn(|word| if word / 4 == at { u64::MAX } else { 0 }), ..view(0, false) };
+        (0..100).for_each(|_| _ = heat.add(&[half(0)]));
+        (0..3).for_each(|_| _ = heat.add(&[half(1)]));
+        let range = heat.range(7).unwrap();
+        assert_eq!(range.hot_pages(range.windows.div_ceil(4).max(2)), half(1).touched);
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl Default for Settings {
             regroup_hot_pages: 1,
             hot_share_permille: 250,
             hot_count_min: 2,
-            windows_min: 4,
+            windows_min: Settings::WINDOWS_MIN,
             budget_bytes: u64::MAX,
             growth_permille: 5,
             cold_checks: 2,
@@ -43,6 +43,9 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The default of [`Settings::windows_min`].
+    pub const WINDOWS_MIN: u16 = 4;
+
     /// The count from which a page is hot that was watched for `windows` windows.
     pub fn hot_count(&self, windows: u16) -> u16 {
         let share = (u32::from(windows) * u32::from(self.hot_share_permille)).div_ceil(1000);

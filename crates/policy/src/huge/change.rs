@@ -1,0 +1,135 @@
+//! Whether a range is used in another way than before.
+//!
+//! Counts forget slowly, because many windows tell better than few how hot pages are. When a hot set moves, that is wrong: what was hot
+//! goes on counting as hot for three times as long as it was watched. So each window is compared with what windows of the range usually
+//! look like. Windows that differ widely happen by chance as well; but seldom several in a row, and how seldom follows from what was
+//! counted. Where chance is out of the question, what was counted belongs to the past.
+
+use super::decide::Settings;
+
+/// Windows that count when all but the present is forgotten: as many as a decision needs ([`Settings::windows_min`]).
+pub const KEPT_WINDOWS: u16 = Settings::WINDOWS_MIN;
+
+/// Below this probability, in millionths, a run of windows is no longer chance.
+const CHANCE_PPM: u32 = 250;
+/// No single window is taken for less likely than this: it takes three at least, also where all were alike so far.
+const WINDOW_PPM_MIN: u32 = 62_500;
+/// Pages that may be touched although they seldom are, without it meaning anything.
+const STRAY_PAGES: u32 = 16;
+const WHOLE_PPM: u32 = 1_000_000;
+
+/// What windows of a range usually look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usual {
+    /// Pages that are touched in many windows …
+    pub often: u16,
+    /// … and the sum of their counts.
+    pub often_sum: u32,
+    /// Pages that are touched in few windows …
+    pub seldom: u16,
+    /// … and the sum of their counts.
+    pub seldom_sum: u32,
+    /// Windows in which was counted.
+    pub windows: u16,
+}
+
+/// How likely the last windows are, if the range is used as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Windows in a row in which pages were missing that are often touched.
+    missing_ppm: u32,
+    /// Windows in a row in which many were touched that seldom are.
+    surging_ppm: u32,
+}
+
+impl Default for Change {
+    fn default() -> Change {
+        Change { missing_ppm: WHOLE_PPM, surging_ppm: WHOLE_PPM }
+    }
+}
+
+impl Change {
+    /// Takes note of one window, in which `often` of the pages that often are and `others` of all others were touched. True when the range
+    /// is used in another way by now; then it begins anew.
+    pub fn note(&mut self, usual: &Usual, often: u16, others: u16) -> bool {
+        let windows = u32::from(usual.windows.max(1));
+        // Fewer than half of those that are to be expected.
+        let is_missing = u32::from(often) * windows * 2 < usual.often_sum;
+        let touched_ppm = share_ppm(usual.often_sum, usual.often, windows);
+        follow(&mut self.missing_ppm, is_missing, WHOLE_PPM - touched_ppm);
+        // More than four times as many, and not only a few.
+        let is_surging = u32::from(others).saturating_sub(STRAY_PAGES) * windows > usual.seldom_sum * 4;
+        follow(&mut self.surging_ppm, is_surging, share_ppm(usual.seldom_sum, usual.seldom, windows));
+        let changed = self.missing_ppm < CHANCE_PPM || self.surging_ppm < CHANCE_PPM;
+        if changed {
+            *self = Change::default();
+        }
+        changed
+    }
+}
+
+/// In which share of windows one of `pages` was touched, in the mean.
+fn share_ppm(sum: u32, pages: u16, windows: u32) -> u32 {
+    let all = u64::from(pages.max(1)) * u64::from(windows);
+    (u64::from(sum) * u64::from(WHOLE_PPM) / all).min(u64::from(WHOLE_PPM)) as u32
+}
+
+/// One window more: pages of a range may come and go together, so the window is as likely as one of them.
+fn follow(run_ppm: &mut u32, continues: bool, window_ppm: u32) {
+    *run_ppm = match continues {
+        true => (u64::from(*run_ppm) * u64::from(window_ppm.max(WINDOW_PPM_MIN)) / u64::from(WHOLE_PPM)) as u32,
+        false => WHOLE_PPM,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// After how many windows like this one a change is noticed.
+    fn noticed_after(usual: Usual, often: u16, others: u16) -> Option<usize> {
+        let mut change = Change::default();
+        (1..1000).find(|_| change.note(&usual, often, others))
+    }
+
+    #[test]
+    fn three_windows_are_enough_where_all_were_alike() {
+        let hot = Usual { often: 512, often_sum: 512 * 100, windows: 100, ..Usual::default() };
+        assert_eq!(noticed_after(hot, 0, 0), Some(3));
+        assert_eq!(noticed_after(hot, 255, 0), Some(3));
+        assert_eq!(noticed_after(hot, 256, 0), None);
+        let cold = Usual { windows: 100, ..Usual::default() };
+        assert_eq!(noticed_after(cold, 0, 512), Some(3));
+        assert_eq!(noticed_after(cold, 0, STRAY_PAGES as u16), None);
+    }
+
+    #[test]
+    fn it_takes_more_where_windows_differ_anyway() {
+        // A program that goes through its memory: the range is touched as a whole, in every second window.
+        let half = Usual { often: 512, often_sum: 512 * 50, windows: 100, ..Usual::default() };
+        assert_eq!(noticed_after(half, 0, 0), Some(12));
+        let seldom = Usual { seldom: 512, seldom_sum: 512 * 20, windows: 100, ..Usual::default() };
+        assert_eq!(noticed_after(seldom, 0, 512), Some(6));
+    }
+
+    #[test]
+    fn one_window_as_usual_ends_a_run() {
+        let hot = Usual { often: 512, often_sum: 512 * 100, windows: 100, ..Usual::default() };
+        let mut change = Change::default();
+        for turn in 0..100 {
+            assert!(!change.note(&hot, if turn % 3 == 2 { 512 } else { 0 }, 0));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_as_usual_is_never_a_change(often in 0u16..=512, share in 250u32..=1000, windows in 4u16..=128) {
+            let often_sum = u32::from(often) * u32::from(windows) * share / 1000;
+            let usual = Usual { often, often_sum, seldom: 512 - often, seldom_sum: 0, windows };
+            let expected = often_sum.div_ceil(u32::from(windows)) as u16;
+            prop_assert_eq!(noticed_after(usual, expected, 0), None);
+        }
+    }
+}
