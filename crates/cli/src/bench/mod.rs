@@ -13,6 +13,7 @@ mod progress;
 mod spark;
 mod stream;
 mod undo;
+mod with_parent;
 mod workload;
 
 use std::process::ExitCode;
@@ -57,6 +58,9 @@ enum What {
         /// What to do (JSON)
         job: String,
     },
+    /// A program that ends with whoever started it
+    #[command(hide = true)]
+    WithParent(with_parent::Args),
     /// A process that measures and is started by the others
     #[command(hide = true)]
     Workload {
@@ -75,6 +79,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::NoiseLoad { job } => noise::load::main(&job),
         What::NoiseApp { job } => noise::app::main(&job),
         What::HugeLoad { job } => huge::load::main(&job),
+        What::WithParent(args) => with_parent::main(&args),
         What::Workload { job } => workload::main(&job),
     }
 }

@@ -4,6 +4,7 @@
 //! say: `run N` does N sets and answers with one line ([`Done`]); `loop` goes on until `stop`, which is answered too; `phase N` chooses
 //! what is hot from then on (answered by an empty [`Done`]). At the end of input it ends.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -19,8 +20,8 @@ use crate::bench::ballast::Ballast;
 use crate::bench::children::this_program;
 use crate::bench::content::Random;
 
-/// Draws kept of a zipf distribution; more than the pages of a GiB.
-const DRAWS: usize = 1 << 20;
+/// Draws kept of a zipf distribution: so many more than a GiB has pages that how often a page is drawn is hardly a matter of chance.
+const DRAWS: usize = 1 << 23;
 const SEED: u64 = 7;
 
 /// Which pages are touched, and in which order.
@@ -136,8 +137,18 @@ impl Load {
         }
     }
 
+    /// The tenth of the pages that is touched most in a set.
+    pub fn hottest_tenth(&self) -> BTreeSet<u32> {
+        let mut touches = vec![0u32; self.pages()];
+        self.order().iter().for_each(|&page| touches[page as usize] += 1);
+        let mut pages: Vec<u32> = (0..self.pages() as u32).collect();
+        pages.sort_by_key(|&page| std::cmp::Reverse(touches[page as usize]));
+        pages.truncate(self.pages() / 10);
+        pages.into_iter().collect()
+    }
+
     /// The pages in the order of their zipf rank.
-    pub fn by_rank(&self) -> Vec<u32> {
+    fn by_rank(&self) -> Vec<u32> {
         let mut pages: Vec<u32> = (0..self.pages() as u32).collect();
         shuffle(&mut pages);
         pages
@@ -375,7 +386,11 @@ mod tests {
         let both = (0..moving(0).pages()).filter(|&page| moving(0).is_hot(page) && moving(1).is_hot(page)).count();
         assert_eq!(both, 0);
         let zipf = load(Pattern::Zipf);
-        let top: std::collections::BTreeSet<u32> = zipf.by_rank()[..zipf.pages() / 10].iter().copied().collect();
+        let top: BTreeSet<u32> = zipf.by_rank()[..zipf.pages() / 10].iter().copied().collect();
+        let drawn = zipf.hottest_tenth();
+        assert_eq!(drawn.len(), top.len());
+        // What is drawn most is nearly what has the highest probability.
+        assert!(drawn.intersection(&top).count() * 100 > top.len() * 95);
         let hits = zipf.order().iter().filter(|page| top.contains(page)).count();
         assert!(hits * 10 > DRAWS * 7, "{hits}");
     }

@@ -12,7 +12,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use super::{Params, thp};
 use crate::bench::ballast::Ballast;
 use crate::bench::children::{Running, this_program};
 use crate::bench::progress::Progress;
+use crate::bench::with_parent;
 
 const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
@@ -69,7 +70,7 @@ impl Server {
     fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
         let socket = dir.join(format!("memcached-{arm}"));
         let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
-        let mut command = Command::new(program);
+        let mut command = with_parent::command(program)?;
         command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
         if arm == ALWAYS {
             command.arg("-L");
@@ -113,7 +114,7 @@ impl Server {
 
 /// Starts and fills all three, each under its own setting.
 fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progress: &Progress) -> Result<(Vec<Server>, Running)> {
-    let mut command = Command::new(this_program()?);
+    let mut command = with_parent::command(&this_program()?)?;
     command.args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"]).arg(dir.join("hot")).stdout(Stdio::null());
     let daemon = Running::start(&mut command)?;
     wait_for("the hot page daemon", || dir.join("hot").exists())?;

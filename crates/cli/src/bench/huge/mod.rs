@@ -11,7 +11,7 @@ mod tracker;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hiroma_report::Report;
 use hiroma_units::{Bytes, EXTENT};
 
@@ -58,16 +58,19 @@ const GIB: usize = 1 << 30;
 impl Params {
     /// `available_bytes` is what the machine has left.
     fn new(quick: bool, available_bytes: u64) -> Params {
-        // The page tables, the load's own order of pages, and some air.
-        let fits = |&size: &usize| size as u64 / 8 * 9 + GIB as u64 <= available_bytes;
         match quick {
             true => Params { bytes: GIB / 4, repetitions: 3, sizes: vec![GIB / 8, GIB / 4], quick },
             false => {
                 let sizes = [1, 2, 4, 8, 16, 32, 64].map(|gib| gib * GIB);
-                Params { bytes: GIB, repetitions: 9, sizes: sizes.into_iter().filter(fits).collect(), quick }
+                Params { bytes: GIB, repetitions: 9, sizes: sizes.into_iter().filter(|&size| fits(size, available_bytes)).collect(), quick }
             }
         }
     }
+}
+
+/// Whether there is room for a process of this size: page tables, the load's own order of pages, and some air.
+fn fits(size: usize, available_bytes: u64) -> bool {
+    (size as u64 / 8 * 9).saturating_add(GIB as u64) <= available_bytes
 }
 
 struct Experiment {
@@ -96,6 +99,14 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let mut params = Params::new(args.quick, crate::memory::available()?.0);
     if !args.sizes.is_empty() {
         params.sizes = whole_ranges(&args.sizes)?;
+        let available = crate::memory::available()?.0;
+        if let Some(size) = params.sizes.iter().find(|size| !fits(**size, available)) {
+            bail!(
+                "--sizes {}: it does not fit: {} are available, and its page tables need some too",
+                Bytes(*size as u64),
+                Bytes(available)
+            );
+        }
     }
     let mut report = Report {
         title: "Huge pages on this machine".into(),
