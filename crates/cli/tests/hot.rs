@@ -186,9 +186,11 @@ fn a_process_that_refuses_huge_pages_is_left_alone_and_it_is_said() {
 
 #[test]
 fn a_process_that_does_not_exist_or_ends_is_told_of() {
-    let missing = hot(&["manage", "--pid", "4194303"]);
-    assert_eq!(missing.status.code(), Some(2));
-    assert!(text(&missing.stderr).contains("no process 4194303"), "{}", text(&missing.stderr));
+    for command in ["show", "manage"] {
+        let missing = hot(&[command, "--pid", "4194303"]);
+        assert_eq!(missing.status.code(), Some(2));
+        assert!(text(&missing.stderr).contains("no process 4194303"), "{}", text(&missing.stderr));
+    }
     let nothing = hot(&["explain", "--pid", "4194303"]);
     assert!(!nothing.status.success() && text(&nothing.stderr).contains("not managed"), "{}", text(&nothing.stderr));
     if !possible() {
@@ -248,13 +250,66 @@ fn a_user_without_rights_is_told_what_is_missing() {
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = dir.path().join("hiroma");
     fs::copy(HIROMA, &copy).unwrap();
-    let output = Command::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(&copy)
-        .args(["hot", "show", "--pid", &load.pid()])
-        .output()
-        .unwrap();
-    assert!(!output.status.success());
-    let said = text(&output.stderr);
-    assert!(said.contains("bpf:") && said.contains("smaps:") && said.contains("no right to look into process"), "{said}");
+    let nobody = ["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let asked = |command: &str, pid: &str, more: &[&str]| {
+        let mut asking = Command::new(nobody[0]);
+        asking.args(&nobody[1..]).arg(&copy).args(["hot", command, "--pid", pid]).args(more);
+        let output = asking.env("XDG_RUNTIME_DIR", dir.path()).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    for command in ["show", "manage"] {
+        let (code, _, said) = asked(command, &load.pid(), &[]);
+        assert_eq!(code, Some(2), "{said}");
+        if command == "show" || !said.contains("cannot have huge pages") {
+            assert!(said.contains("bpf:") && said.contains("smaps:") && said.contains("no right to look into process"), "{said}");
+        }
+    }
+    // A process of one's own can be tracked, by what that needs no rights for.
+    let mut own = Command::new(nobody[0]).args(&nobody[1..]).args(["sleep", "600"]).spawn().unwrap();
+    let pid = own.id().to_string();
+    common::wait_until("setpriv to become sleep", || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "sleep");
+    let shown = asked("show", &pid, &["--for", "1ms"]);
+    let refused = asked("show", &pid, &["--for", "1ms", "--backend", "bpf"]);
+    own.kill().unwrap();
+    own.wait().unwrap();
+    assert!(shown.0 == Some(0) && shown.1.contains("tracked with smaps"), "{shown:?}");
+    assert!(refused.0 == Some(2) && refused.2.contains("bpf: "), "{refused:?}");
+}
+
+#[test]
+fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(8, "sequential", |_| {});
+    let pid = load.pid();
+    let mut first = Command::new(HIROMA);
+    first.args(["hot", "manage", "--keep", "--cpu", "50%", "--stall", "60s", "--window", "50ms", "--pid", &pid]).stderr(Stdio::null());
+    let mut first = first.spawn().unwrap();
+    common::wait_until("something to be huge", || load.huge_bytes() > 0);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let told = text(&hot(&["explain", "--pid", &pid]).stdout);
+    assert!(told.contains(&format!("its manager (process {}) ended without a word", first.id())), "{told}");
+    // The program goes on with what it has, and nothing of the first is in the way of the next.
+    let second = hot(&["manage", "--pid", &pid, "--cpu", "50%"]);
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    assert!(!text(&hot(&["explain", "--pid", &pid]).stdout).contains("without a word"));
+}
+
+#[test]
+fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
+    let script = "\"$0\" bench with-parent --parent $$ -- sleep 600 & echo $!; wait";
+    let mut parent = Command::new("sh").args(["-c", script, HIROMA]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", line.trim())).unwrap_or_default();
+    common::wait_until("the program to run", || of("comm").trim() == "sleep");
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    // Whoever inherits it may take his time to wait for it.
+    common::wait_until("the program to end", || of("stat").is_empty() || of("stat").contains(") Z"));
+    // Who comes too late starts nothing.
+    let late = Command::new(HIROMA).args(["bench", "with-parent", "--parent", "1", "--", "echo", "started"]).output().unwrap();
+    assert!(!late.status.success() && late.stdout.is_empty());
 }

@@ -279,3 +279,37 @@ fn without_collapsing_or_with_huge_pages_switched_off_nothing_happens_and_it_is_
         assert!(said.contains(expected) && said.contains("cannot have huge pages"), "{said}");
     }
 }
+
+#[test]
+fn without_bpf_the_next_way_is_taken_and_named() {
+    let load = Load::start(8, "sequential", |_| {});
+    let pid = load.pid();
+    let show = |lacks: &str, more: &[&str]| {
+        let args = [&["hot", "show", "--for", "1ms", "--pid", &pid], more].concat();
+        Command::new(HIROMA).args(args).env("HIROMA_HOT_PRETEND", lacks).stdin(Stdio::null()).output().unwrap()
+    };
+    let without = show("no-bpf,no-bpf-clear-refs,no-damon", &[]);
+    assert!(without.status.success(), "{}", text(&without.stderr));
+    let shown = text(&without.stdout);
+    assert!(shown.contains("tracked with smaps") && shown.contains("only how much of each mapping"), "{shown}");
+    let only = show("no-bpf", &["--backend", "bpf"]);
+    assert_eq!(only.status.code(), Some(2));
+    assert!(text(&only.stderr).contains("bpf: "), "{}", text(&only.stderr));
+    let nothing = show("no-bpf,no-bpf-clear-refs,no-damon,no-smaps", &[]);
+    let said = text(&nothing.stderr);
+    let named = ["no way to track process", "bpf: ", "bpf-clear-refs: ", "damon: ", "smaps: "];
+    assert!(nothing.status.code() == Some(2) && named.iter().all(|name| said.contains(name)), "{said}");
+}
+
+#[test]
+fn a_thread_of_the_kernel_is_refused() {
+    if fs::read_to_string("/proc/2/comm").ok().as_deref() != Some("kthreadd\n") {
+        println!("skipped: process 2 is not the kernel's here");
+        return;
+    }
+    for command in ["show", "manage"] {
+        let refused = hot(&[command, "--pid", "2"]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains("is a thread of the kernel"), "{}", text(&refused.stderr));
+    }
+}

@@ -11,7 +11,11 @@ pub enum HotError {
     Gone { pid: u32 },
     #[error("no process {pid}: see `ps`")]
     NoProcess { pid: u32 },
-    #[error("no right to look into process {pid} ({doing}): run as its user or as root (sudo hiroma hot …)")]
+    #[error("process {pid} is a thread of the kernel: it has no memory of its own")]
+    KernelThread { pid: u32 },
+    #[error(
+        "no right to look into process {pid} ({doing}): run as its user or as root (sudo hiroma hot …; in a container with CAP_SYS_PTRACE)"
+    )]
     NotPermitted { pid: u32, doing: &'static str },
     #[error("no way to track process {pid} here:\n{reasons}")]
     NoBackend { pid: u32, reasons: String },

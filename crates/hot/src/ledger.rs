@@ -4,7 +4,7 @@
 //! else. Who manages the process holds a lock on it (`flock(2)`), so that there is one manager at a time; whoever may read the file
 //! can explain.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -108,6 +108,21 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// What all `entries` come to. Dry runs have their tracking counted, but made nothing huge.
+    pub fn of(entries: &[Entry]) -> Totals {
+        let mut totals = Totals::default();
+        let mut dry = false;
+        for entry in entries {
+            if let Entry::Begin { dry_run, .. } = entry {
+                dry = *dry_run;
+            }
+            if !(dry && matches!(entry, Entry::Collapse { .. })) {
+                totals.add(entry);
+            }
+        }
+        totals
+    }
+
     /// Adds one entry.
     pub fn add(&mut self, entry: &Entry) {
         match entry {
@@ -192,14 +207,15 @@ impl Ledger {
     }
 }
 
-/// Addresses of the ranges that are huge after `entries`, ascending. What was decided in a dry run does not count.
-pub fn huge_addresses(entries: &[Entry]) -> BTreeSet<u64> {
-    let mut huge = BTreeSet::new();
+/// Addresses of the ranges that are huge after `entries`, ascending, and how many of their pages were hot. What was decided in a dry run does
+/// not count.
+pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
+    let mut huge = BTreeMap::new();
     let mut dry = false;
     for entry in entries {
         match entry {
             Entry::Begin { dry_run, .. } => dry = *dry_run,
-            Entry::Collapse { address, .. } if !dry => _ = huge.insert(*address),
+            Entry::Collapse { address, hot_pages, .. } if !dry => _ = huge.insert(*address, *hot_pages),
             Entry::Split { address, .. } | Entry::Check { address, .. } => _ = huge.remove(address),
             _ => {}
         }
@@ -307,11 +323,14 @@ mod tests {
         };
         ledger.note(&collapse(10));
         ledger.note(&collapse(30));
-        let entries = Ledger::read(&dir, 77).unwrap();
+        let mut entries = Ledger::read(&dir, 77).unwrap();
         assert_eq!(entries.len(), 3);
-        let mut totals = Totals::default();
-        entries.iter().for_each(|entry| totals.add(entry));
+        let totals = Totals::of(&entries);
         assert_eq!(&totals, ledger.totals());
+        assert_eq!(huge_ranges(&entries), BTreeMap::from([(2 << 20, 200)]));
+        let Entry::Begin { dry_run, .. } = &mut entries[0] else { panic!("no beginning") };
+        *dry_run = true;
+        assert_eq!((Totals::of(&entries), huge_ranges(&entries)), (Totals::default(), BTreeMap::new()));
         assert_eq!((totals.collapses, totals.collapse_ns, totals.collapse_ns_max, totals.hot_pages), (2, 40, 30, 400));
     }
 }

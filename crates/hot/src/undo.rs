@@ -15,7 +15,7 @@ pub fn undo(dir: &LedgerDir, pid: u32) -> Result<u64, HotError> {
     let entries = Ledger::read(dir, pid)?;
     let mut ledger = Ledger::take(dir, pid, target.started())?;
     let mut undone = 0;
-    for address in ledger::huge_addresses(&entries) {
+    for address in ledger::huge_ranges(&entries).into_keys() {
         // Advice on a part of a huge page takes it apart.
         match target.advise(&[Span { start: address, len: PAGE as u64 }], Advice::Cold) {
             Ok(_) => {

@@ -4,8 +4,9 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_addresses};
+use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges};
 use hiroma_hot::{LedgerDir, machine};
+use hiroma_kernel::hot::target::started_at;
 use hiroma_units::{Bytes, EXTENT};
 
 /// Explain what was made huge in a process, why, and what it cost.
@@ -40,8 +41,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
 }
 
 fn told(pid: u32, entries: &[Entry], all: bool) -> String {
-    let mut totals = Totals::default();
-    entries.iter().for_each(|entry| totals.add(entry));
+    let totals = Totals::of(entries);
     let mut text = String::new();
     let mut resident_at_begin = 0;
     for entry in entries {
@@ -54,7 +54,14 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
             text.push('\n');
         }
     }
-    let huge = huge_addresses(entries).len() as u64;
+    if let Some(manager) = left_alone_by(entries) {
+        text.push_str(&format!(
+            "its manager (process {manager}) ended without a word: it was killed; what is huge stays so (hiroma hot undo --pid {pid})\n"
+        ));
+    }
+    let ranges = huge_ranges(entries);
+    let huge = ranges.len() as u64;
+    let hot_pages: u64 = ranges.values().map(|&hot| u64::from(hot)).sum();
     let growth = 100.0 * totals.added_bytes as f64 / resident_at_begin.max(1) as f64;
     let mean_us = totals.collapse_ns as f64 / 1e3 / totals.collapses.max(1) as f64;
     let ms = |ns: u64| ns as f64 / 1e6;
@@ -64,7 +71,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
          memory        +{} ({growth:+.2} % of what was resident at the start)\n\
          time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), splitting {:.1} ms\n\
          tracking      {} rounds: clearing {:.1} ms, scanning {:.1} ms, counting {:.1} ms of processor time\n\
-         gain          {} hot pages are reached through {} translations instead of one each\n",
+         gain          {hot_pages} hot pages are reached through {huge} translations now instead of one each\n",
         Bytes(huge * EXTENT as u64),
         totals.collapses,
         totals.splits,
@@ -78,13 +85,20 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         ms(totals.clear_ns),
         ms(totals.scan_ns),
         ms(totals.count_ns),
-        totals.hot_pages,
-        totals.collapses,
     ));
     if let Ok(resident) = machine::resident_bytes(pid) {
         text.push_str(&format!("resident      {} now, {} at the start\n", Bytes(resident), Bytes(resident_at_begin)));
     }
     text
+}
+
+/// The last manager, if it has ended and could not say so.
+fn left_alone_by(entries: &[Entry]) -> Option<u32> {
+    let last = entries.iter().rev().find(|entry| matches!(entry, Entry::Begin { .. } | Entry::End { .. }))?;
+    match last {
+        Entry::Begin { manager, .. } if started_at(*manager).is_none() => Some(*manager),
+        _ => None,
+    }
 }
 
 fn line(entry: &Entry) -> String {

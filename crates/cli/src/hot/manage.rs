@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use hiroma_hot::{Engine, HotError, State, machine};
+use hiroma_hot::{Engine, State, machine};
 use hiroma_units::Bytes;
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::{Managing, time};
-use crate::{refuse, show};
+use crate::show;
 
 /// Give a running process huge pages exactly where it is hot.
 ///
@@ -63,12 +63,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
     let options = args.managing.options(args.keep)?;
-    let engine = Engine::new(args.pid, options, clock.now_ns()).map_err(|error| match error {
-        HotError::Managed { .. } | HotError::NoHugePages { .. } | HotError::NoBackend { .. } | HotError::NoProcess { .. } => {
-            refuse(error.to_string())
-        }
-        other => other.into(),
-    })?;
+    let engine = super::engine(args.pid, options, &clock)?;
     if !args.managing.quiet {
         show::say(&format!("process {} ({}), tracked with {}", args.pid, machine::command_of(args.pid), engine.backend()));
     }

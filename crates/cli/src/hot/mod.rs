@@ -13,6 +13,7 @@ mod undo;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use hiroma_hot::{Engine, HotError, Options};
 
 /// Find out which pages of a process are hot, and give it huge pages exactly there.
 ///
@@ -55,4 +56,16 @@ pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
         What::Explain(args) => explain::main(&args),
         What::Undo(args) => undo::main(&args),
     }
+}
+
+/// Takes process `pid`; what makes that senseless is a refusal.
+fn engine(pid: u32, options: Options, clock: &manage::Clock) -> anyhow::Result<Engine> {
+    Engine::new(pid, options, clock.now_ns()).map_err(|error| match error {
+        HotError::Managed { .. }
+        | HotError::NoHugePages { .. }
+        | HotError::NoBackend { .. }
+        | HotError::NoProcess { .. }
+        | HotError::KernelThread { .. } => crate::refuse(error.to_string()),
+        other => other.into(),
+    })
 }

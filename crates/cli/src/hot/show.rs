@@ -47,7 +47,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
     let options = Options { watch_only: true, ledger: None, ..args.tracking.options() };
-    let mut engine = Engine::new(args.pid, options, clock.now_ns())?;
+    let mut engine = super::engine(args.pid, options, &clock)?;
     let on_terminal = stdout().is_terminal();
     loop {
         let mut cost = RoundCost::default();

@@ -120,6 +120,9 @@ impl Engine {
             HotError::Gone { pid } => HotError::NoProcess { pid },
             other => other,
         })?;
+        if machine::is_kernel_thread(pid) {
+            return Err(HotError::KernelThread { pid });
+        }
         let looked = HotError::of(pid, "read /proc/PID/status");
         let refused = if options.watch_only { None } else { machine::huge_pages_refused(pid).map_err(&looked)? };
         let collapses = !options.watch_only && !options.dry_run;
@@ -485,7 +488,8 @@ impl Engine {
 
     /// Ends managing: the ledger is closed with `why`. Huge pages stay; see [`Engine::undo`].
     pub fn finish(mut self, now_ns: u64, why: &str) -> Ledger {
-        if self.state != State::Gone {
+        // Who has stopped by himself, or has gone, has said so already.
+        if !matches!(self.state, State::Gone | State::Stopped(_)) {
             self.note_end(now_ns, why);
         }
         self.ledger

@@ -498,7 +498,7 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 
 fn errno_of(error: &HotError) -> Errno {
     match error {
-        HotError::Gone { .. } | HotError::NoProcess { .. } => Errno::SRCH,
+        HotError::Gone { .. } | HotError::NoProcess { .. } | HotError::KernelThread { .. } => Errno::SRCH,
         HotError::NotPermitted { .. } => Errno::PERM,
         HotError::Managed { .. } => Errno::BUSY,
         HotError::NoBackend { .. } | HotError::Backend { .. } | HotError::NoHugePages { .. } => Errno::NOSYS,

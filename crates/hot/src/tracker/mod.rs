@@ -16,6 +16,7 @@ pub use smaps::SmapsTracker;
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
+use crate::machine;
 
 /// The ways to read and clear accessed bits, in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -129,6 +130,9 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
     let mut reasons = String::new();
     for backend in Backend::ALL.into_iter().filter(|&backend| only.is_none_or(|only| only == backend)) {
         let opened: Result<Box<dyn Tracker>, HotError> = match backend {
+            _ if machine::pretended(&format!("no-{backend}")) => {
+                Err(HotError::Backend { backend: backend.name(), reason: "it is said to be missing (HIROMA_HOT_PRETEND)".to_owned() })
+            }
             Backend::Bpf => BpfTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::BpfClearRefs => BpfTracker::open_clear_refs(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Damon => DamonTracker::open(pid).map(|tracker| Box::new(tracker) as _),
