@@ -148,6 +148,29 @@ fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
 }
 
 #[test]
+fn without_rights_every_mechanism_says_what_it_lacks() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let state = dir.path().join("state");
+    let mut command = hiroma(["quiet", "serve", "--state", state.to_str().unwrap()]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => return println!("skipped: another user cannot start the command here: {error}"),
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for expected in ["nothing can be done for quiet here", "node reclaim (Linux 6.17, root)", "memory.reclaim (Linux 5.19", "no --app-cpus"]
+    {
+        assert!(said.contains(expected), "{expected} is missing in {said}");
+    }
+}
+
+#[test]
 fn after_a_kill_the_next_daemon_and_restore_find_the_way_free() {
     let dir = tempfile::tempdir().unwrap();
     drop(DryRun::start(dir.path()));

@@ -78,6 +78,29 @@ fn little_fill_enough_free_and_little_inactive_are_told_apart() {
 }
 
 #[test]
+fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
+    let small = |held_pages| {
+        let zone = Zone { managed_pages: 512 * MIB, free_pages: 90 * MIB, ..node().zones[0] };
+        Node { id: 7, zones: vec![zone], inactive_file_pages: 12 * MIB, active_file_pages: 60 * MIB, held_pages, ..Node::default() }
+    };
+    let mut controller = Controller::new(Settings::default(), 0);
+    controller.observe(0, &Observation { nodes: vec![node(), small(300 * MIB)], idle_ppm: 500_000 });
+    let mut large = node();
+    filled(&mut large);
+    let mut after = small(300 * MIB);
+    filled(&mut after);
+    after.inactive_file_pages = 15 * MIB;
+    let verdicts = controller.observe(POLL_NS, &Observation { nodes: vec![large, after], idle_ppm: 500_000 });
+    assert!(verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }), "{verdicts:?}");
+    // There is less than a batch on the small one: nothing is asked of it, whatever the large one has.
+    assert!(verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }), "{verdicts:?}");
+    assert_eq!(verdicts[1].reclaim_pages, 0);
+    // A node that goes away is forgotten, and one that comes is looked at first.
+    let verdicts = controller.observe(2 * POLL_NS, &Observation { nodes: vec![small(0)], idle_ppm: 500_000 });
+    assert_eq!(verdicts.len(), 1);
+}
+
+#[test]
 fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     let verdict = after(Settings::default(), |node| {
         filled(node);

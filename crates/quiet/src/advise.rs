@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use hiroma_kernel::cpu::now_ns;
 use hiroma_kernel::quiet::affinity::{self, show_list};
-use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeReclaim};
+use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
+use hiroma_kernel::quiet::reclaim::Mechanism;
 use hiroma_kernel::quiet::tasks::{self, CpuTimes, TaskKind};
 use hiroma_kernel::quiet::watch::free_bytes;
 
@@ -146,7 +147,7 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         fillers,
         idle_permille: idle.collect(),
         kswapd_cpus: kswapds.filter_map(|task| affinity::of(task.tid).ok()).flatten().collect(),
-        can_reclaim: NodeReclaim::probe(Path::new("/"), 0).is_ok(),
+        can_reclaim: Mechanism::probe(Path::new("/"), &[0]).is_ok(),
     }
 }
 

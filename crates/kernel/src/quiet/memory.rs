@@ -168,40 +168,6 @@ pub fn node_cpus(root: &Path, node: u32) -> Option<Vec<usize>> {
     parse_list(&fs::read_to_string(node_dir(root, node).join("cpulist")).ok()?)
 }
 
-/// What came of asking a node to reclaim.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reclaimed {
-    /// As much as was asked for.
-    Whole,
-    /// Less: the kernel gave up (`EAGAIN`).
-    Short,
-}
-
-/// Node reclaim (`/sys/devices/system/node/nodeN/reclaim`, Linux 6.17), restricted to the file cache by `swappiness=0`.
-#[derive(Clone, Debug)]
-pub struct NodeReclaim {
-    root: PathBuf,
-}
-
-impl NodeReclaim {
-    /// Whether there is such a file for `node`, and this user may write to it.
-    pub fn probe(root: &Path, node: u32) -> io::Result<NodeReclaim> {
-        let path = node_dir(root, node).join("reclaim");
-        fs::OpenOptions::new().write(true).open(&path).map_err(named(&path))?;
-        Ok(NodeReclaim { root: root.to_owned() })
-    }
-
-    /// Asks `node` for so many bytes of file cache and waits until it is done.
-    pub fn ask(&self, node: u32, bytes: u64) -> io::Result<Reclaimed> {
-        let path = node_dir(&self.root, node).join("reclaim");
-        match fs::write(&path, format!("{bytes} swappiness=0")) {
-            Ok(()) => Ok(Reclaimed::Whole),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Reclaimed::Short),
-            Err(error) => Err(named(&path)(error)),
-        }
-    }
-}
-
 /// Compacts the memory of a node (`/sys/devices/system/node/nodeN/compact`) and waits until it is done.
 pub fn compact(root: &Path, node: u32) -> io::Result<()> {
     let path = node_dir(root, node).join("compact");

@@ -5,5 +5,6 @@
 pub mod affinity;
 pub mod memory;
 pub mod noise;
+pub mod reclaim;
 pub mod tasks;
 pub mod watch;

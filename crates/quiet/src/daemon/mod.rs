@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 
 use hiroma_kernel::cpu::{now_ns, thread_ns};
 use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::memory::{self, NodeReclaim, Reclaimed};
+use hiroma_kernel::quiet::memory;
+use hiroma_kernel::quiet::reclaim::{Mechanism, Reclaimed};
 use hiroma_kernel::quiet::tasks;
 use hiroma_kernel::quiet::watch::free_bytes;
 use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict};
@@ -34,6 +35,8 @@ pub const STATE: &str = "/run/hiroma/quiet";
 const NICE: i32 = 10;
 /// How often a stop is looked for that came just before the wait began.
 const WAKE_NS: u64 = 500_000_000;
+/// After so many batches that the kernel called done without doing anything, it is not asked any more.
+const HOLLOW_MAX: u32 = 3;
 /// What was reclaimed is told at least so often.
 const ACCOUNT_NS: u64 = 10_000_000_000;
 
@@ -59,7 +62,9 @@ pub struct Daemon {
     observer: Observer,
     looked: Looked,
     changes: Changes,
-    reclaim: Option<NodeReclaim>,
+    reclaim: Option<Mechanism>,
+    /// Batches in a row that the kernel called done without having done anything.
+    hollow: u32,
     accounts: Vec<Account>,
     /// Compaction under way: it can take seconds, in which the cache fills.
     compacting: Option<JoinHandle<io::Result<()>>>,
@@ -105,10 +110,14 @@ impl Daemon {
         }
         let mut observer = Observer::new(&housekeeping).map_err(QuietError::Machine)?;
         let first = observer.look(now_ns(), true).map_err(QuietError::Machine)?;
-        let (reclaim, mut reasons) = probe(first.nodes.iter().map(|node| node.id));
+        let nodes: Vec<u32> = first.nodes.iter().map(|node| node.id).collect();
+        let (reclaim, mut reasons) = match Mechanism::probe(Path::new("/"), &nodes) {
+            Ok(mechanism) => (Some(mechanism), Vec::new()),
+            Err(reasons) => (None, reasons),
+        };
         match &reclaim {
-            Some(_) => log("mechanism: node reclaim (/sys/devices/system/node/nodeN/reclaim), file cache only"),
-            None => log(&format!("no node reclaim: {}", reasons.join("; "))),
+            Some(mechanism) => log(&format!("mechanism: {mechanism}")),
+            None => log(&format!("no early reclaim: {}", reasons.join("; "))),
         }
         let mut pins = Pins::new(&state);
         let pinned = if app_cpus.is_empty() {
@@ -124,7 +133,9 @@ impl Daemon {
             keep_off(&housekeeping, &app_cpus, &mut log);
         }
         let metrics = Metrics::default();
-        metrics.mechanism("node_reclaim", reclaim.is_some() && !dry_run);
+        for name in ["node_reclaim", "memory_reclaim"] {
+            metrics.mechanism(name, !dry_run && reclaim.as_ref().is_some_and(|mechanism| mechanism.name() == name));
+        }
         metrics.mechanism("affinity", pinned);
         let endpoint = address.map(|address| open(address, &metrics, &mut log)).transpose()?;
         let controller = Controller::new(settings, now_ns());
@@ -139,6 +150,7 @@ impl Daemon {
             looked,
             changes,
             reclaim,
+            hollow: 0,
             accounts: Vec::new(),
             compacting: None,
             cannot_compact: false,
@@ -209,24 +221,25 @@ impl Daemon {
         let Some(reclaim) = self.reclaim.clone() else { return };
         let mut next = verdict.batch_pages;
         while next > 0 && !stop.load(Ordering::Relaxed) {
-            let (before, began, cpu) = (self.observer.proactively_stolen(), now_ns(), thread_ns());
+            let (before, began, cpu) = (self.observer.stolen(&reclaim), now_ns(), thread_ns());
             let end = match reclaim.ask(verdict.node, next * PAGE_BYTES) {
                 Ok(Reclaimed::Whole) => BatchEnd::Whole,
                 Ok(Reclaimed::Short) => BatchEnd::Short,
                 Err(error) => {
-                    (self.log)(&format!("node {}: {error}: no more early reclaim until the daemon is started again", verdict.node));
-                    self.metrics.mechanism("node_reclaim", false);
-                    self.reclaim = None;
-                    return;
+                    return self.give_up(&format!("node {}: {error}", verdict.node));
                 }
             };
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
             // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for is less.
-            let got_pages = match (before, self.observer.proactively_stolen()) {
+            let got_pages = match (before, self.observer.stolen(&reclaim)) {
                 (Some(before), Some(after)) => after.saturating_sub(before),
                 _ if end == BatchEnd::Whole => next,
                 _ => 0,
             };
+            self.hollow = if end == BatchEnd::Whole && got_pages == 0 { self.hollow + 1 } else { 0 };
+            if self.hollow >= HOLLOW_MAX {
+                return self.give_up(&format!("{reclaim} answers success and does nothing"));
+            }
             if let Some(account) = self.accounts.iter_mut().find(|account| account.node == verdict.node) {
                 account.why.get_or_insert(verdict.reason);
                 (account.got_pages, account.batches, account.cpu_ns) =
@@ -243,6 +256,14 @@ impl Daemon {
                     0
                 }
             };
+        }
+    }
+
+    /// Reclaims nothing any more.
+    fn give_up(&mut self, why: &str) {
+        (self.log)(&format!("{why}: no more early reclaim until the daemon is started again"));
+        if let Some(mechanism) = self.reclaim.take() {
+            self.metrics.mechanism(mechanism.name(), false);
         }
     }
 
@@ -321,18 +342,6 @@ fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoin
     let endpoint = Endpoint::open(address, metrics).map_err(|source| QuietError::Metrics { address, source })?;
     log(&format!("metrics are at http://{}/metrics", endpoint.address()));
     Ok(endpoint)
-}
-
-/// Node reclaim for all nodes, or why not.
-fn probe(nodes: impl Iterator<Item = u32>) -> (Option<NodeReclaim>, Vec<String>) {
-    let mut found = None;
-    for node in nodes {
-        match NodeReclaim::probe(Path::new("/"), node) {
-            Ok(reclaim) => found = Some(reclaim),
-            Err(error) => return (None, vec![format!("{error} (node reclaim needs Linux 6.17 and root)")]),
-        }
-    }
-    (found, Vec::new())
 }
 
 /// Confines kswapd and kcompactd to the housekeeping processors. Whether any is.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use hiroma_kernel::cpu::thread_ns;
 use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo};
+use hiroma_kernel::quiet::reclaim::Mechanism;
 use hiroma_kernel::quiet::tasks::{self, CpuTimes};
 use hiroma_kernel::quiet::watch::MemoryWatch;
 use hiroma_policy::reclaim::observe::HUGE_ORDER;
@@ -84,10 +85,12 @@ impl Observer {
         Ok(observation(&info, rustix::param::page_size() as u64, self.idle_ppm))
     }
 
-    /// Pages that were reclaimed on request so far; none where the kernel does not count them.
-    pub(super) fn proactively_stolen(&mut self) -> Option<u64> {
+    /// Pages that were reclaimed on request so far; none where the kernel does not count them. For a control group all file pages that
+    /// anybody reclaimed: before Linux 6.16 no counter is nearer.
+    pub(super) fn stolen(&mut self, by: &Mechanism) -> Option<u64> {
+        let name = if matches!(by, Mechanism::Node(_)) { "pgsteal_proactive" } else { "pgsteal_file" };
         let factor = (rustix::param::page_size() as u64 / PAGE_BYTES).max(1);
-        self.watch.counter("pgsteal_proactive").ok()?.map(|pages| pages * factor)
+        self.watch.counter(name).ok()?.map(|pages| pages * factor)
     }
 
     fn look_at_processors(&mut self, now_ns: u64) -> io::Result<()> {
