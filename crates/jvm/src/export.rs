@@ -1,4 +1,4 @@
-//! What `io.hiroma.spark.Native` calls (JNI).
+//! What `io.hiroma.spark.Native` and `io.hiroma.HugeMemory` call (JNI).
 //!
 //! Contract: the JVM calls these functions with the arguments that `Native.java` declares. Errors become Java exceptions; if even that
 //! fails an exception is pending already.
@@ -7,13 +7,14 @@
 use std::sync::OnceLock;
 
 use jni::JNIEnv;
-use jni::objects::JClass;
-use jni::sys::{jint, jlong, jlongArray};
+use jni::objects::{JByteBuffer, JClass, JObjectArray};
+use jni::sys::{jint, jlong, jlongArray, jobject};
 
 use crate::Error;
 use crate::advice::{Advice, advise};
+use crate::arena;
 use crate::g1::G1;
-use crate::memory::OwnMemory;
+use crate::memory::{Memory, OwnMemory};
 use crate::pages::huge_runs;
 use crate::symbols;
 use crate::vmstructs::VmStructs;
@@ -44,6 +45,31 @@ fn region_list() -> Result<Vec<jlong>, Error> {
 fn run_list(start: jlong, end: jlong) -> Result<Vec<jlong>, Error> {
     let runs = huge_runs(start as u64, end as u64)?;
     Ok(runs.iter().flat_map(|run| [run.start as jlong, run.end as jlong]).collect())
+}
+
+/// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of a word that holds that of the object
+/// (`JNIHandles`); the collector keeps the word right.
+fn object_addresses(env: &mut JNIEnv, objects: &JObjectArray) -> Result<Vec<jlong>, Error> {
+    let memory = OwnMemory::open()?;
+    let (base, len) = heap(&memory)?.heap();
+    let count = env.get_array_length(objects).map_err(Error::Java)?;
+    (0..count)
+        .map(|index| {
+            let object = env.get_object_array_element(objects, index).map_err(Error::Java)?;
+            let object = env.auto_local(object);
+            let word = object.as_raw().expose_provenance() as u64;
+            let address = if word == 0 { 0 } else { memory.u64(word)? };
+            if address == 0 || (base..base + len).contains(&address) {
+                Ok(address as jlong)
+            } else {
+                Err(Error::Unlikely(format!("an object at {address:#x}")))
+            }
+        })
+        .collect()
+}
+
+fn buffer_address(env: &JNIEnv, buffer: &JByteBuffer) -> jlong {
+    env.get_direct_buffer_address(buffer).map_or(0, |at| at.expose_provenance() as jlong)
 }
 
 /// The numbers as a Java array, or null and an exception.
@@ -93,5 +119,62 @@ pub extern "system" fn Java_io_hiroma_spark_Native_regions(mut env: JNIEnv, _cla
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_spark_Native_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
+    returned(&mut env, run_list(start, end))
+}
+
+/// Address of each object at this moment; 0 for null.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_spark_Native_addresses(mut env: JNIEnv, _class: JClass, objects: JObjectArray) -> jlongArray {
+    let found = object_addresses(&mut env, &objects);
+    returned(&mut env, found)
+}
+
+/// Address of the memory of a direct buffer; 0 for another one.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_HugeMemory_address(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
+    buffer_address(&env, &buffer)
+}
+
+/// The same.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_spark_Native_bufferAddress(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
+    buffer_address(&env, &buffer)
+}
+
+/// Memory that is born huge, as a direct buffer; null and an exception if there is none.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_HugeMemory_map(mut env: JNIEnv, _class: JClass, bytes: jlong) -> jobject {
+    let mapped = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::InvalidInput.into()).and_then(arena::map);
+    let at = match mapped {
+        Ok(at) => at,
+        Err(error) => {
+            let _ = env.throw_new("java/lang/OutOfMemoryError", format!("{bytes} bytes on huge pages: {error}"));
+            return std::ptr::null_mut();
+        }
+    };
+    // SAFETY: `bytes` bytes were just mapped there, and `HugeMemory.java` unmaps them when nothing reaches the buffer any more.
+    let buffer = unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(at), bytes as usize) };
+    // Without a buffer an exception is pending, and the memory was never touched.
+    buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())
+}
+
+/// Gives back what `map` has mapped.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_HugeMemory_unmap(_env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) {
+    if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
+        // SAFETY: `HugeMemory.java` calls this once for each mapping, when no buffer of it can be reached.
+        unsafe { arena::unmap(address, len) };
+    }
+}
+
+/// First and last address of each run of huge pages.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_HugeMemory_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
     returned(&mut env, run_list(start, end))
 }

@@ -6,6 +6,7 @@
 //! (`panic = "abort"`), so what can fail is a `Result`, which becomes a Java exception in [`export`].
 
 pub mod advice;
+pub mod arena;
 pub mod export;
 pub mod g1;
 pub mod memory;
@@ -24,6 +25,8 @@ pub enum Error {
     Unreadable { address: u64, source: io::Error },
     #[error("this JVM's heap does not look like that of G1: {0}")]
     Unlikely(String),
+    #[error("the JVM answers a call of its native interface with an error: {0}")]
+    Java(jni::errors::Error),
     #[error("the kernel does not tell which pages are huge (PAGEMAP_SCAN, Linux 6.7): {0}")]
     Untold(io::Error),
 }

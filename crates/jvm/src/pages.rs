@@ -43,12 +43,13 @@ struct Scan {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | ((size_of::<Scan>() as libc::c_ulong) << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
 
-/// What of `start..end` is on huge pages of its own; the shared huge page of zeros does not count.
+/// What of the pages of `start..end` is on huge pages of its own; the shared huge page of zeros does not count.
 pub fn huge_runs(start: u64, end: u64) -> Result<Vec<Run>, Error> {
     let map = File::open("/proc/self/pagemap").map_err(Error::Untold)?;
     let mut found = Vec::new();
     let mut runs = [Run::default(); 512];
-    let mut at = start;
+    // The kernel wants the first address of a page; those of all Linux machines with 2 MiB huge pages have 4 KiB.
+    let mut at = start & !4095;
     while at < end {
         let mut scan = Scan {
             size: size_of::<Scan>() as u64,

@@ -16,13 +16,21 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaExecutor.class);
   /** Metrics that are asked for at the same time come from one look at the pages. */
   private static final long USAGE_NANOS = 1_000_000_000L;
-  private static final long PAUSE_MAX = 64;
+  /** Looks become rarer up to this factor while there is nothing to do, or nothing to be had. */
+  private static final long PAUSE_MAX = 16;
+  /** Between two looks at how much is cached; a core fills some MiB in that time. */
+  private static final long TICK_MILLIS = 10;
+  /** Between two looks for what is not huge while data is being cached. */
+  private static final long BUSY_MILLIS = 200;
   private static volatile HiromaExecutor current;
 
   private PluginContext context;
   private Settings settings;
   private volatile Policy inForce = Policy.OFF;
   private volatile HeapPages pages;
+  private volatile CachedData data;
+  private long unrollBytes;
+  private long advisedFor;
   private volatile boolean ended;
   private Thread thread;
   private Usage last;
@@ -50,9 +58,11 @@ final class HiromaExecutor implements ExecutorPlugin {
   }
 
   private void begin() throws IOException {
-    SelfCheck.Facts facts = Jvm.facts(Completion.unrollBytes(HiromaDriver.entries(context.conf())));
-    if (facts.g1() && facts.nativeProblem().isEmpty()) {
-      pages = new HeapPages(facts.heapMax());
+    unrollBytes = Completion.unrollBytes(HiromaDriver.entries(context.conf()));
+    SelfCheck.Facts facts = Jvm.facts(unrollBytes);
+    if (facts.nativeProblem().isEmpty()) {
+      pages = facts.g1() ? new HeapPages(facts.heapMax()) : null;
+      data = new CachedData(facts.g1());
     }
     SelfCheck check = SelfCheck.of(settings.policy(), facts);
     if (!check.refusals().isEmpty()) {
@@ -61,8 +71,10 @@ final class HiromaExecutor implements ExecutorPlugin {
     check.warnings().forEach(warning -> LOG.warn("hiroma: {}", warning));
     inForce = settings.policy();
     if (inForce == Policy.PART) {
-      long advised = pages.adviseLow(Storage.maxBytes(), facts.thp().equals("always"));
-      LOG.info("hiroma: part: the lowest {} MiB of the heap of executor {} are born huge", advised >> 20, context.executorID());
+      boolean all = settings.aheadBytes() == 0;
+      pages.adviseAhead(all ? Storage.maxBytes() : CachedPages.HUGE_PAGE, Storage.maxBytes(), facts.thp().equals("always"));
+      LOG.info("hiroma: part: what executor {} caches in the lowest {} MiB of the free heap is born huge", context.executorID(),
+          Storage.maxBytes() >> 20);
     } else {
       LOG.info("hiroma: {} in executor {}", inForce.word(), context.executorID());
     }
@@ -94,16 +106,18 @@ final class HiromaExecutor implements ExecutorPlugin {
     long cached = Storage.usedBytes();
     long resident = 0;
     long huge = 0;
-    long staying = 0;
+    long cachedHuge = 0;
     try {
       List<Smaps.Mapping> mappings = Smaps.read();
       resident = mappings.stream().mapToLong(Smaps.Mapping::resident).sum();
       huge = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
-      staying = pages == null ? 0 : SweepPlan.staying(pages.regions(), pages.huge());
-    } catch (IOException | RuntimeException error) {
+      if (data != null) {
+        CachedPages found = data.look();
+        cachedHuge = Math.min(Math.min(cached, huge), found.total(found.huge())[1]);
+      }
+    } catch (IOException | ReflectiveOperationException | RuntimeException error) {
       LOG.debug("hiroma: the pages cannot be looked at", error);
     }
-    long cachedHuge = Math.min(cached, Math.min(staying, huge));
     long failures = pages == null ? 0 : pages.failures();
     long collapseMicros = pages == null ? 0 : pages.collapseNanos() / 1_000;
     return new Usage(context.executorID(), inForce.word(), cached, cachedHuge, huge - cachedHuge, resident, failures, collapseMicros);
@@ -113,27 +127,46 @@ final class HiromaExecutor implements ExecutorPlugin {
     long nextSweep = System.nanoTime();
     long nextReport = System.nanoTime();
     long pause = 1;
+    long before = 0;
     while (!ended) {
       try {
+        long used = Storage.usedBytes();
+        advise(used);
         long now = System.nanoTime();
-        if (sweeps() && now - nextSweep >= 0) {
-          boolean served = inForce == Policy.PART ? pages.collapse(Storage.usedBytes(), settings.sweepPages())
-              : pages.mark(Storage.usedBytes());
-          pause = served ? 1 : Math.min(PAUSE_MAX, pause * 2);
-          nextSweep = now + pause * settings.sweepMillis() * 1_000_000;
+        boolean busy = used != before;
+        if (sweeps() && (now - nextSweep >= 0 || busy && nextSweep - now > BUSY_MILLIS * 1_000_000)) {
+          pause = sweep() || busy ? 1 : Math.min(PAUSE_MAX, pause * 2);
+          before = used;
+          nextSweep = System.nanoTime() + (busy ? Math.min(BUSY_MILLIS, settings.sweepMillis()) : pause * settings.sweepMillis()) * 1_000_000;
         }
         if (settings.reportMillis() > 0 && now - nextReport >= 0) {
           context.send(usage().message());
           nextReport = now + settings.reportMillis() * 1_000_000;
         }
-        Thread.sleep(sweeps() ? Math.max(10, Math.min(settings.sweepMillis(), 200)) : 200);
+        Thread.sleep(inForce == Policy.PART ? TICK_MILLIS : BUSY_MILLIS);
       } catch (InterruptedException end) {
         return;
-      } catch (IOException | RuntimeException | LinkageError error) {
+      } catch (IOException | ReflectiveOperationException | RuntimeException | LinkageError error) {
         LOG.warn("hiroma: executor {} goes on as it is: {}", context.executorID(), error.toString());
         return;
       }
     }
+  }
+
+  /** Keeps free regions advised on ahead of what is cached; one block that is being stored may still be no cached data but a broadcast. */
+  private void advise(long used) throws IOException {
+    long ahead = settings.aheadBytes();
+    if (inForce == Policy.PART && ahead > 0 && used > unrollBytes + advisedFor) {
+      pages.adviseAhead(ahead, Storage.maxBytes(), false);
+      advisedFor = used + ahead / 8;
+    }
+  }
+
+  /** Puts cached data on huge pages that is not there; whether there was some, and the kernel had pages for it. */
+  private boolean sweep() throws ReflectiveOperationException {
+    CachedPages cached = data.look();
+    List<Long> chosen = cached.worthwhile(cached.huge(), inForce == Policy.PART ? settings.sweepPages() : Integer.MAX_VALUE);
+    return !chosen.isEmpty() && (inForce == Policy.PART ? pages.collapse(chosen) : pages.mark(chosen));
   }
 
   private boolean sweeps() {

@@ -43,9 +43,12 @@ final class Jvm {
     }
   }
 
-  /** The word in brackets: always, madvise or never; "" without transparent huge pages. */
+  /** The word in brackets: always, madvise or never; "" without transparent huge pages. A process can be denied them as well. */
   private static String thp() {
     try {
+      if (Files.readAllLines(Path.of("/proc/self/status")).stream().anyMatch(line -> line.matches("THP_enabled:\\s*0"))) {
+        return "never";
+      }
       String words = Files.readString(THP);
       return words.substring(words.indexOf('[') + 1, words.indexOf(']'));
     } catch (IOException | IndexOutOfBoundsException notThere) {

@@ -1,46 +1,22 @@
 package io.hiroma.spark;
 
-import java.io.IOException;
-import java.io.InputStream;
-import java.nio.file.Files;
-import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
+import io.hiroma.NativeLibrary;
+import java.nio.Buffer;
 
-/** {@code libhiroma_jvm.so} ({@code crates/jvm}), which lies in the jar. */
+/** What Java cannot do on the heap and its pages ({@code crates/jvm/src/export.rs}). */
 final class Native {
   /** {@code MADV_HUGEPAGE}, {@code MADV_NOHUGEPAGE}, {@code MADV_COLLAPSE}. */
   static final int HUGE = 0;
   static final int SMALL = 1;
   static final int COLLAPSE = 2;
 
-  private static final String PROBLEM = load();
+  private static final String PROBLEM = NativeLibrary.problem();
 
   private Native() {}
 
   /** Why the library cannot be used; "" if it can. */
   static String problem() {
     return PROBLEM;
-  }
-
-  private static String load() {
-    String name = "native/" + System.getProperty("os.arch") + "/libhiroma_jvm.so";
-    try (InputStream library = Native.class.getResourceAsStream(name)) {
-      if (library == null) {
-        return "the jar has no library for this machine (" + System.getProperty("os.name") + ", " + System.getProperty("os.arch") + ")";
-      }
-      Path file = Files.createTempFile("libhiroma_jvm", ".so");
-      try {
-        Files.copy(library, file, StandardCopyOption.REPLACE_EXISTING);
-        System.load(file.toString());
-      } finally {
-        // It stays mapped.
-        Files.deleteIfExists(file);
-      }
-      return "";
-    } catch (IOException | LinkageError | SecurityException error) {
-      return "the library of the jar cannot be loaded (" + error.getMessage() + "); is " + System.getProperty("java.io.tmpdir")
-          + " mounted noexec? -Djava.io.tmpdir= names another directory";
-    }
   }
 
   /** Advises on {@code length} bytes from {@code address} on; 0, or the number of the error (errno(3)). */
@@ -59,6 +35,16 @@ final class Native {
    * @throws IllegalStateException if this JVM is not as expected
    */
   static native long[] regions();
+
+  /**
+   * Where each of {@code objects} is at this moment, 0 for null. The collector may move them at any time.
+   *
+   * @throws IllegalStateException if this JVM is not as expected
+   */
+  static native long[] addresses(Object[] objects);
+
+  /** Where the memory of a direct buffer begins; 0 for another one. */
+  static native long bufferAddress(Buffer buffer);
 
   /**
    * First and last address of each run of huge pages.

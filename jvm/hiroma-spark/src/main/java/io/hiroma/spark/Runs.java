@@ -10,10 +10,15 @@ final class Runs {
   /** Reads what {@link Native#hugeRuns} returned. */
   static Runs of(long... numbers) {
     Runs runs = new Runs();
-    for (int at = 0; at + 1 < numbers.length; at += 2) {
-      runs.ends.put(numbers[at], numbers[at + 1]);
-    }
+    runs.addAll(numbers);
     return runs;
+  }
+
+  /** Adds what {@link Native#hugeRuns} returned. */
+  void addAll(long[] numbers) {
+    for (int at = 0; at + 1 < numbers.length; at += 2) {
+      ends.put(numbers[at], numbers[at + 1]);
+    }
   }
 
   /** Bytes of {@code start..end} that are in runs. */

@@ -38,12 +38,25 @@ class CachedDataIT {
     try (JavaSparkContext context = new JavaSparkContext(conf)) {
       JavaRDD<long[]> cached = Probe.numbers(context, PARTITIONS, PARTITION_BYTES).persist(StorageLevel.MEMORY_ONLY_SER());
       assertEquals(PARTITIONS * (long) PARTITION_BYTES, cached.map(piece -> piece.length * 8L).reduce(Long::sum));
-      Probe probe = context.parallelize(List.of(1), 1).map(any -> Probe.here()).first();
-      System.out.println(conf.get("spark.hiroma.policy") + ": " + probe);
+      Probe probe = look(context, conf.get("spark.hiroma.policy"));
       assertTrue(probe.chunkBytes() >= PARTITIONS * (long) PARTITION_BYTES, probe::toString);
       assertTrue(probe.usage().cachedBytes() >= probe.chunkBytes(), probe::toString);
       return probe;
     }
+  }
+
+  private static Probe look(JavaSparkContext context, String what) {
+    Probe probe = context.parallelize(List.of(1), 1).map(any -> Probe.here()).first();
+    System.out.println(what + ": " + probe);
+    return probe;
+  }
+
+  private static boolean unwanted(Probe probe) {
+    if (!probe.thp().equals("madvise")) {
+      System.out.println("skipped: transparent huge pages are \"" + probe.thp() + "\" and not \"madvise\"");
+      return true;
+    }
+    return false;
   }
 
   @Test
@@ -58,8 +71,7 @@ class CachedDataIT {
   @Test
   void partPutsCachedDataOnHugePagesAndHardlyAnythingElse() {
     Probe probe = cache(conf(Policy.PART, ""));
-    if (!probe.thp().equals("madvise")) {
-      System.out.println("skipped: transparent huge pages are \"" + probe.thp() + "\" and not \"madvise\"");
+    if (unwanted(probe)) {
       return;
     }
     assertEquals("part", probe.usage().policy());

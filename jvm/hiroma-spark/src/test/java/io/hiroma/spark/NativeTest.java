@@ -28,7 +28,7 @@ class NativeTest {
 
   @Test
   void adviceOnWhatIsNotMappedIsAnErrorAndNoCrash() {
-    assertEquals(ENOMEM, Native.advise(0, SweepPlan.HUGE_PAGE, Native.HUGE));
+    assertEquals(ENOMEM, Native.advise(0, CachedPages.HUGE_PAGE, Native.HUGE));
     assertNotEquals(0, Native.advise(-1, -1, Native.COLLAPSE));
     assertNotEquals(0, Native.advise(0, 4096, 77));
   }

@@ -1,5 +1,6 @@
 package io.hiroma.spark;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -39,20 +40,22 @@ class PagesTest {
   }
 
   @Test
-  void theSweepTakesWhatStaysHumongousFirstAndNothingYoung() {
-    List<Region> regions = List.of(new Region(0, 3 * MIB, Region.Kind.OLD), new Region(4 * MIB, 8 * MIB, Region.Kind.YOUNG),
-        new Region(8 * MIB, 12 * MIB, Region.Kind.HUMONGOUS), new Region(12 * MIB, 12 * MIB, Region.Kind.FREE));
-    Runs huge = Runs.of(10 * MIB, 12 * MIB);
-    assertEquals(List.of(8 * MIB, 0L), SweepPlan.choose(regions, huge, 7 * MIB, 10));
-    assertEquals(List.of(8 * MIB), SweepPlan.choose(regions, huge, 7 * MIB, 1));
-    assertEquals(2 * MIB, SweepPlan.staying(regions, huge));
+  void aPageIsWorthwhileIfHalfOfItIsCachedAndSomeOfItIsSmall() {
+    CachedPages pages = new CachedPages();
+    pages.add(3 * MIB, 9 * MIB);
+    pages.addAround(11 * MIB, MIB);
+    pages.addAround(13 * MIB, MIB / 2);
+    pages.addAround(13 * MIB + 1, MIB / 4);
+    assertEquals(List.of(2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 10 * MIB), pages.worthwhile(Runs.of(), 10));
+    assertEquals(List.of(2 * MIB, 8 * MIB), pages.worthwhile(Runs.of(4 * MIB, 8 * MIB, 10 * MIB, 12 * MIB), 10));
+    assertEquals(List.of(2 * MIB), pages.worthwhile(Runs.of(), 1));
+    assertArrayEquals(new long[] {7 * MIB + MIB * 3 / 4, 5 * MIB}, pages.total(Runs.of(4 * MIB, 8 * MIB, 10 * MIB, 12 * MIB)));
   }
 
   @Test
-  void theSweepLeavesTheOldGenerationAloneThatNoCacheNeeds() {
-    List<Region> regions = List.of(new Region(0, 512 * MIB, Region.Kind.OLD));
-    assertEquals(List.of(), SweepPlan.choose(regions, Runs.of(), 0, 1_000));
-    assertEquals((80 + 10 + 64) / 2, SweepPlan.choose(regions, Runs.of(), 80 * MIB, 1_000).size());
-    assertEquals(List.of(), SweepPlan.choose(regions, Runs.of(0, 160 * MIB), 80 * MIB, 1_000));
+  void nothingCachedIsNothingToDo() {
+    CachedPages pages = new CachedPages();
+    assertEquals(List.of(), pages.worthwhile(Runs.of(0, MIB), 10));
+    assertArrayEquals(new long[] {0, 0}, pages.total(Runs.of()));
   }
 }

@@ -6,6 +6,7 @@ import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.EnumMap;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
@@ -19,13 +20,15 @@ import org.apache.spark.storage.memory.SerializedMemoryEntry;
  * What an executor's cached data lies on, found without the plugin's own way: by the address of each chunk of serialised data.
  *
  * @param chunkBytes bytes of all chunks, and how many of them are on huge pages
- * @param youngHugeBytes bytes of young regions that are on huge pages
+ * @param youngHugeBytes bytes of young regions that are on huge pages; in the same way of old, humongous and free ones
  * @param hugeBytes everything of the process on huge pages
+ * @param advisedBytes bytes of mappings that the kernel was advised to have on huge pages
+ * @param executor the executor's name
  * @param thp the kernel's word for transparent huge pages
  * @param usage what the plugin says
  */
-record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long hugeBytes, String thp, Seen usage)
-    implements Serializable {
+record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long oldHugeBytes, long humongousHugeBytes, long freeHugeBytes,
+    long hugeBytes, long advisedBytes, String executor, String thp, Seen usage) implements Serializable {
 
   /** The part of a {@link Usage} that tests look at. */
   record Seen(String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes) implements Serializable {}
@@ -51,21 +54,31 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long hug
       if (entry instanceof SerializedMemoryEntry<?> serialized) {
         for (ByteBuffer chunk : serialized.buffer().getChunks()) {
           bytes += chunk.capacity();
-          huge += chunk.hasArray() ? hugeBytes(chunk.array()) : 0;
+          huge += chunk.hasArray() ? hugeBytes(chunk.array()) : hugeBytes(chunk);
         }
       }
     }
-    long young = 0;
+    Map<Region.Kind, Long> kinds = new EnumMap<>(Region.Kind.class);
     if (Jvm.facts(0).g1()) {
       Runs runs = runs();
-      young = Region.list(Native.regions()).stream().filter(region -> region.kind() == Region.Kind.YOUNG)
-          .mapToLong(region -> runs.within(region.bottom(), region.top())).sum();
+      long length = Native.heap()[2];
+      Region.list(Native.regions())
+          .forEach(region -> kinds.merge(region.kind(), runs.within(region.bottom(), region.bottom() + length), Long::sum));
     }
-    long all = Smaps.read().stream().mapToLong(Smaps.Mapping::huge).sum();
+    List<Smaps.Mapping> mappings = Smaps.read();
+    long all = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
+    long advised = mappings.stream().filter(mapping -> mapping.flags().contains("hg")).mapToLong(mapping -> mapping.end() - mapping.start()).sum();
     String words = Files.readString(Path.of("/sys/kernel/mm/transparent_hugepage/enabled"));
     Usage usage = Usage.here();
     Seen seen = new Seen(usage.policy(), usage.cachedBytes(), usage.cachedHugeBytes(), usage.otherHugeBytes());
-    return new Probe(bytes, huge, young, all, words.substring(words.indexOf('[') + 1, words.indexOf(']')), seen);
+    return new Probe(bytes, huge, kinds.getOrDefault(Region.Kind.YOUNG, 0L), kinds.getOrDefault(Region.Kind.OLD, 0L),
+        kinds.getOrDefault(Region.Kind.HUMONGOUS, 0L), kinds.getOrDefault(Region.Kind.FREE, 0L), all, advised, SparkEnv.get().executorId(), words.substring(words.indexOf('[') + 1, words.indexOf(']')), seen);
+  }
+
+  /** Bytes of a direct buffer on huge pages. */
+  private static long hugeBytes(ByteBuffer chunk) {
+    long start = Native.bufferAddress(chunk);
+    return Runs.of(Native.hugeRuns(start, start + chunk.capacity())).within(start, start + chunk.capacity());
   }
 
   private static Runs runs() {

@@ -1,0 +1,63 @@
+package io.hiroma.spark;
+
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/** How much of each range of 2 MiB is cached data. */
+final class CachedPages {
+  static final long HUGE_PAGE = 2L << 20;
+
+  private final TreeMap<Long, Long> bytes = new TreeMap<>();
+
+  /** Adds data that lies from {@code start} to {@code end}. */
+  void add(long start, long end) {
+    for (long page = pageOf(start); page < end; page += HUGE_PAGE) {
+      bytes.merge(page, Math.min(end, page + HUGE_PAGE) - Math.max(start, page), Long::sum);
+    }
+  }
+
+  /** Adds {@code weight} bytes of which it is only known that some lie at {@code address}. */
+  void addAround(long address, long weight) {
+    bytes.merge(pageOf(address), weight, Long::sum);
+  }
+
+  private static long pageOf(long address) {
+    return Math.floorDiv(address, HUGE_PAGE) * HUGE_PAGE;
+  }
+
+  /** First addresses of those ranges, at most {@code most}, of which half or more is cached and something is not on huge pages. */
+  List<Long> worthwhile(Runs huge, int most) {
+    return bytes.entrySet().stream().filter(page -> page.getValue() >= HUGE_PAGE / 2)
+        .map(Map.Entry::getKey).filter(page -> huge.within(page, page + HUGE_PAGE) < HUGE_PAGE).limit(most).toList();
+  }
+
+  /** Cached bytes, and those of them that are on huge pages. */
+  long[] total(Runs huge) {
+    long all = 0;
+    long on = 0;
+    for (Map.Entry<Long, Long> page : bytes.entrySet()) {
+      long cached = Math.min(page.getValue(), HUGE_PAGE);
+      all += cached;
+      on += huge.within(page.getKey(), page.getKey() + HUGE_PAGE) == HUGE_PAGE ? cached : 0;
+    }
+    return new long[] {all, on};
+  }
+
+  /** Runs of huge pages, wherever there is cached data. */
+  Runs huge() {
+    Runs found = new Runs();
+    long start = -1;
+    long end = -1;
+    for (long page : bytes.keySet()) {
+      // One question for what is close together.
+      if (page > end + 64 * HUGE_PAGE) {
+        found.addAll(start < 0 ? new long[0] : Native.hugeRuns(start, end));
+        start = page;
+      }
+      end = page + HUGE_PAGE;
+    }
+    found.addAll(start < 0 ? new long[0] : Native.hugeRuns(start, end));
+    return found;
+  }
+}
