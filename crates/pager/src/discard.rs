@@ -216,9 +216,8 @@ impl Core {
 
     /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        if let Some(own) = self.own_removals.iter_mut().find(|own| own.seen_to == start && end <= own.end) {
-            own.seen_to = end;
-            return;
+        if let Some(own) = self.own_removals.iter_mut().find(|own| own.start <= start && end <= own.end) {
+            return own.saw(start, end);
         }
         let _ = self.forget(start, end, By::Kernel);
     }
@@ -298,10 +297,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use hiroma_kernel::uffd::Message;
     use hiroma_kernel::vm::{self, Advise};
     use hiroma_units::{EXTENT, PAGE};
 
     use crate::config::parse_stores;
+    use crate::core::OwnRemoval;
     use crate::extent::flag;
     use crate::{Advice, Config, Pager};
 
@@ -335,6 +336,52 @@ mod tests {
             assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
         }
         assert!(pager.core.lock().own_removals.is_empty());
+        pager.stop();
+    }
+
+    #[test]
+    fn events_of_a_removal_of_ours_are_told_from_the_programs() {
+        let told = |events: &[(usize, usize)]| {
+            let mut own = OwnRemoval::new(0, 512);
+            events.iter().for_each(|&(start, end)| own.saw(start, end));
+            own.of_the_program()
+        };
+        assert_eq!(told(&[(0, 512)]), []);
+        assert_eq!(told(&[(0, 174), (174, 175), (175, 512)]), []);
+        // Split while the kernel waited for the event to be read.
+        assert_eq!(told(&[(0, 512), (174, 175), (175, 512)]), []);
+        assert_eq!(told(&[(0, 512), (174, 175), (174, 175), (175, 512)]), [(174, 175)]);
+        assert_eq!(told(&[(0, 512), (20, 30)]), [(20, 30)]);
+        assert_eq!(told(&[(20, 30), (0, 512)]), [(20, 30)]);
+        assert_eq!(told(&[(0, 20), (0, 512)]), [(0, 20)]);
+        assert_eq!(told(&[(0, 512), (0, 512)]), [(0, 512)]);
+        assert_eq!(told(&[(0, 174), (174, 175), (174, 175), (175, 512)]), [(174, 175)]);
+    }
+
+    #[test]
+    fn a_removal_of_ours_whose_event_is_read_in_the_middle_of_something_else_takes_no_content_along() {
+        let stores = parse_stores("compressed:64M").unwrap();
+        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let addr = pager.map(EXTENT, EXTENT).unwrap();
+        let extent = (addr - pager.arena().0) / EXTENT;
+        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
+        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        pager.evict_all().unwrap();
+        let mut core = pager.core.lock();
+        // Somebody reads the event and goes on with something else: it is acted on before the lock is free.
+        core.own_removals.push(OwnRemoval::new(addr, addr + EXTENT));
+        core.pending.push(Message::Remove { start: addr, end: addr + EXTENT });
+        drop(core);
+        let mut core = pager.core.lock();
+        assert!(core.pending.is_empty());
+        let own = core.own_removals.pop().unwrap();
+        assert_eq!(own.of_the_program(), []);
+        assert!(core.extents[extent].far_sectors() > 0);
+        drop(core);
+        for page in 0..512 {
+            assert_eq!(vm::lend(addr + page * PAGE, PAGE).bytes()[..8], word(page).to_ne_bytes(), "page {page}");
+        }
         pager.stop();
     }
 }

@@ -13,6 +13,7 @@ use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 use crate::content;
 use crate::control::Counter;
 use crate::core::{Block, Core, LIMIT_MIN, OwnRemoval, Phase, ahead_pages};
+use crate::discard::By;
 use crate::extent::{Copy, Mode, flag};
 use crate::fetch::lost;
 use crate::live::{Live, Path};
@@ -268,14 +269,19 @@ impl Evicting {
             let start = core.arena.base() + extent * EXTENT;
             let arena = core.arena.clone();
             core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
-            core.own_removals.push(OwnRemoval { start, end: start + EXTENT, seen_to: start });
+            core.own_removals.push(OwnRemoval::new(start, start + EXTENT));
             drop(guard);
             // Without the lock: the kernel waits until the fault thread has read the event.
             let _ = arena.advise(start, EXTENT, Advise::Drop);
             guard = self.core.lock();
             guard.in_flight -= 1;
             guard.recorder.note("reclaimed", extent as u64 * 512, 0, 0);
-            guard.own_removals.retain(|own| own.start != start);
+            let place = guard.own_removals.iter().position(|own| own.start == start);
+            let own = place.map(|place| guard.own_removals.swap_remove(place));
+            // Faults on the extent still wait.
+            for (from, to) in own.map_or_else(Vec::new, OwnRemoval::of_the_program) {
+                let _ = guard.forget(from, to, By::Kernel);
+            }
             guard.extents[extent].set(flag::PAGE_TABLE, false);
         }
         guard.extents[extent].set(flag::RECLAIMING, false);

@@ -319,6 +319,7 @@ impl Core {
         } else {
             self.stuck = if self.stuck.0 == page { (page, self.stuck.1 + 1) } else { (page, 0) };
             if self.stuck.1 > STUCK_AFTER {
+                self.recorder.save_extent(block.page() + (page - self.addr(block)) as u64 / PAGE as u64);
                 fatal::die(&format!(
                     "the page at {page:#x} should be there and is not: the program (or a library) changed its memory behind the back of hiroma. It was ended rather than given wrong data"
                 ));

@@ -52,4 +52,13 @@ impl Recorder {
             String::new()
         }
     }
+
+    /// Writes the notes of the extent that holds a page to a file, for when the process ends without being asked.
+    pub fn save_extent(&self, page: u64) {
+        let text = self.of_extent(page);
+        if !text.is_empty() {
+            let file = std::env::temp_dir().join(format!("recent.{}", std::process::id()));
+            let _ = std::fs::write(file, format!("page {}\n{text}", page % 512));
+        }
+    }
 }
