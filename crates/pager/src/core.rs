@@ -146,6 +146,8 @@ pub struct Core {
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
     /// Removals of whole extents that we raise ourselves, so that their events mean nothing.
     pub own_removals: Vec<OwnRemoval>,
+    /// What the kernel is discarding for a call of the program just now.
+    pub discarding: Vec<(usize, usize)>,
     /// The page of the last fault on something that is mapped, and how many there were in a row.
     pub stuck: (usize, u32),
     /// Messages that were read by somebody other than the fault thread.
@@ -263,6 +265,7 @@ impl Core {
             reclaim_queue: Vec::new(),
             overlay: FxHashMap::default(),
             own_removals: Vec::new(),
+            discarding: Vec::new(),
             pending: Vec::with_capacity(64),
             stuck: (0, 0),
             wakes: Vec::with_capacity(64),
@@ -582,6 +585,18 @@ impl Core {
         let extent = self.extent_mut(block);
         (extent.mode, extent.flags) = (mode, flags);
         result
+    }
+
+    /// The next extent whose page table can be given back. Not where the kernel discards something for the program: the events of the
+    /// two could not be told apart.
+    pub fn next_reclaim(&mut self) -> Option<usize> {
+        let base = self.arena.base();
+        let is_free = |&extent: &u32| {
+            let start = base + extent as usize * EXTENT;
+            !self.discarding.iter().any(|&(from, to)| from < start + EXTENT && start < to)
+        };
+        let place = self.reclaim_queue.iter().rposition(is_free)?;
+        Some(self.reclaim_queue.remove(place) as usize)
     }
 
     /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.

@@ -359,6 +359,22 @@ mod tests {
     }
 
     #[test]
+    fn no_page_table_is_given_back_where_the_kernel_discards() {
+        let stores = parse_stores("compressed:64M").unwrap();
+        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let base = pager.arena().0;
+        let mut core = pager.core.lock();
+        core.reclaim_queue.extend([7, 8]);
+        core.discarding.push((base + 9 * EXTENT - PAGE, base + 9 * EXTENT));
+        assert_eq!(core.next_reclaim(), Some(7));
+        assert_eq!(core.next_reclaim(), None);
+        core.discarding.clear();
+        assert_eq!(core.next_reclaim(), Some(8));
+        drop(core);
+        pager.stop();
+    }
+
+    #[test]
     fn a_removal_of_ours_whose_event_is_read_in_the_middle_of_something_else_takes_no_content_along() {
         let stores = parse_stores("compressed:64M").unwrap();
         let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();

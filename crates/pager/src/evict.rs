@@ -260,8 +260,7 @@ impl Evicting {
         if core.quiesce {
             return false;
         }
-        let Some(extent) = core.reclaim_queue.pop() else { return false };
-        let extent = extent as usize;
+        let Some(extent) = core.next_reclaim() else { return false };
         // Several mappings: its pages move one by one, and the page table may stay.
         if !core.extents[extent].has(flag::MIXED) {
             // A child forked in between would wait for ever for what is being given back here.

@@ -144,6 +144,7 @@ impl Core {
             let extent = (own.start - self.arena.base()) / hiroma_units::EXTENT;
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
+        self.discarding.clear();
         self.new_forks.clear();
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);

@@ -196,8 +196,22 @@ impl Pager {
             let _ = core.forget(start, end, By::Kernel);
             return core.arena.advise(start, end - start, Advise::Drop).map_err(PagerError::io("MADV_DONTNEED"));
         }
+        // The page table may be on its way back just now: the events of both would look alike.
+        while core.own_removals.iter().any(|own| own.start < end && start < own.end) {
+            drop(core);
+            thread::sleep(Duration::from_micros(50));
+            core = self.core.lock();
+        }
+        core.discarding.push((start, end));
         drop(core);
-        self.arena.advise(start, end - start, Advise::Drop).map_err(PagerError::io("MADV_DONTNEED"))
+        let result = self.arena.advise(start, end - start, Advise::Drop).map_err(PagerError::io("MADV_DONTNEED"));
+        let mut core = self.core.lock();
+        let place = core.discarding.iter().position(|&range| range == (start, end));
+        place.map(|place| core.discarding.swap_remove(place));
+        if !core.reclaim_queue.is_empty() {
+            core.live.evict_bell.ring();
+        }
+        result
     }
 
     /// Makes a mapping longer or shorter, in place or elsewhere; returns where it is then. What `mremap` does.
