@@ -18,6 +18,7 @@ use crate::error::PagerError;
 use crate::extent::{self, Copy, Extent, Mode, flag};
 use crate::frames::{Frame, Frames};
 use crate::live::{Live, Path};
+use crate::removal::OwnRemoval;
 use crate::store::Store;
 
 /// What the content of a frame is doing there.
@@ -59,47 +60,6 @@ pub enum Wait {
     Room,
     /// Something else must end first.
     Busy,
-}
-
-/// A removal that the pager has asked the kernel for, until the kernel is done with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnRemoval {
-    pub start: usize,
-    pub end: usize,
-    /// So far its events have been read. The kernel tells of each mapping by itself, in the order of addresses; mappings that look the
-    /// same stay apart after a fork.
-    pub seen_to: usize,
-    /// Other events inside it: the program's, or repetitions.
-    pub others: Vec<(usize, usize)>,
-}
-
-impl OwnRemoval {
-    pub fn new(start: usize, end: usize) -> OwnRemoval {
-        OwnRemoval { start, end, seen_to: start, others: Vec::new() }
-    }
-
-    /// Takes note of an event inside it.
-    pub fn saw(&mut self, start: usize, end: usize) {
-        if start == self.seen_to {
-            self.seen_to = end;
-        } else {
-            self.others.push((start, end));
-        }
-    }
-
-    /// Once the kernel is done: what the program removed. Where a mapping was split after its event, the kernel tells of the rest
-    /// again, mapping by mapping up to the end (`madvise_dontneed_free`, Linux 4.11 and later).
-    pub fn of_the_program(mut self) -> Vec<(usize, usize)> {
-        let mut from = self.end;
-        while let Some(again) = self.others.iter().rposition(|&(_, end)| end == from) {
-            from = self.others.remove(again).0;
-        }
-        if from == self.start {
-            // Ours was told from its start a second time: what had passed for it was the program's.
-            self.others.push((self.start, self.seen_to));
-        }
-        self.others
-    }
 }
 
 /// What the prefetch thread is asked for.

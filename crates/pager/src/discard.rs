@@ -296,15 +296,35 @@ impl Core {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use hiroma_kernel::uffd::Message;
     use hiroma_kernel::vm::{self, Advise};
     use hiroma_units::{EXTENT, PAGE};
 
     use crate::config::parse_stores;
-    use crate::core::OwnRemoval;
     use crate::extent::flag;
+    use crate::removal::OwnRemoval;
     use crate::{Advice, Config, Pager};
+
+    fn word(page: usize) -> u64 {
+        0x0101_0101_0000_0000 + page as u64
+    }
+
+    /// Fills an extent. Two words a page, so that it is none that needs no store.
+    pub(crate) fn fill(addr: usize) {
+        for page in 0..EXTENT / PAGE {
+            vm::fill(addr + page * PAGE, PAGE / 2, word(page));
+            vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page));
+        }
+    }
+
+    pub(crate) fn expect_filled(addr: usize) {
+        for page in 0..EXTENT / PAGE {
+            let bytes = vm::lend(addr + page * PAGE, PAGE);
+            assert_eq!(bytes.bytes()[..8], word(page).to_ne_bytes(), "page {page}");
+            assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
+        }
+    }
 
     #[test]
     fn a_page_table_that_is_given_back_in_pieces_takes_no_content_along() {
@@ -312,10 +332,7 @@ mod tests {
         let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         let extent = (addr - pager.arena().0) / EXTENT;
-        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
-        // Two words, so that the page is none that needs no store.
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        fill(addr);
         // What looks like one mapping to us is three to the kernel, as after a fork.
         pager.arena.advise(addr + PAGE, PAGE, Advise::DoFork).unwrap();
         pager.evict_all().unwrap();
@@ -330,32 +347,9 @@ mod tests {
         core.live.evict_bell.ring();
         drop(core);
         // Faults wait for it.
-        for page in 0..512 {
-            let bytes = vm::lend(addr + page * PAGE, PAGE);
-            assert_eq!(bytes.bytes()[..8], word(page).to_ne_bytes(), "page {page}");
-            assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
-        }
+        expect_filled(addr);
         assert!(pager.core.lock().own_removals.is_empty());
         pager.stop();
-    }
-
-    #[test]
-    fn events_of_a_removal_of_ours_are_told_from_the_programs() {
-        let told = |events: &[(usize, usize)]| {
-            let mut own = OwnRemoval::new(0, 512);
-            events.iter().for_each(|&(start, end)| own.saw(start, end));
-            own.of_the_program()
-        };
-        assert_eq!(told(&[(0, 512)]), []);
-        assert_eq!(told(&[(0, 174), (174, 175), (175, 512)]), []);
-        // Split while the kernel waited for the event to be read.
-        assert_eq!(told(&[(0, 512), (174, 175), (175, 512)]), []);
-        assert_eq!(told(&[(0, 512), (174, 175), (174, 175), (175, 512)]), [(174, 175)]);
-        assert_eq!(told(&[(0, 512), (20, 30)]), [(20, 30)]);
-        assert_eq!(told(&[(20, 30), (0, 512)]), [(20, 30)]);
-        assert_eq!(told(&[(0, 20), (0, 512)]), [(0, 20)]);
-        assert_eq!(told(&[(0, 512), (0, 512)]), [(0, 512)]);
-        assert_eq!(told(&[(0, 174), (174, 175), (174, 175), (175, 512)]), [(174, 175)]);
     }
 
     #[test]
@@ -380,9 +374,7 @@ mod tests {
         let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         let extent = (addr - pager.arena().0) / EXTENT;
-        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        fill(addr);
         pager.evict_all().unwrap();
         let mut core = pager.core.lock();
         // Somebody reads the event and goes on with something else: it is acted on before the lock is free.
@@ -395,9 +387,7 @@ mod tests {
         assert_eq!(own.of_the_program(), []);
         assert!(core.extents[extent].far_sectors() > 0);
         drop(core);
-        for page in 0..512 {
-            assert_eq!(vm::lend(addr + page * PAGE, PAGE).bytes()[..8], word(page).to_ne_bytes(), "page {page}");
-        }
+        expect_filled(addr);
         pager.stop();
     }
 }

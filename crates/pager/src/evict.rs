@@ -12,12 +12,13 @@ use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Block, Core, LIMIT_MIN, OwnRemoval, Phase, ahead_pages};
+use crate::core::{Block, Core, LIMIT_MIN, Phase, ahead_pages};
 use crate::discard::By;
 use crate::extent::{Copy, Mode, flag};
 use crate::fetch::lost;
 use crate::live::{Live, Path};
 use crate::mover::TakeOut;
+use crate::removal::OwnRemoval;
 use crate::store::{Channel, Completion, Token};
 use crate::trace::Moved;
 

@@ -408,12 +408,12 @@ pub fn lost(error: &StoreError) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_kernel::vm;
     use hiroma_policy::PrefetchRequest;
     use hiroma_units::{BlockId, EXTENT, PAGE};
 
     use crate::config::{BlockSize, parse_stores};
     use crate::core::Ahead;
+    use crate::discard::tests::{expect_filled, fill};
     use crate::{Config, Pager};
 
     #[test]
@@ -422,9 +422,7 @@ mod tests {
         let block = BlockSize::Fixed(EXTENT as u32);
         let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, block, ..Config::default() }).unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
-        let word = |page: usize| 0x0101_0101_0000_0000 + page as u64;
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE, PAGE / 2, word(page)));
-        (0..512).for_each(|page| vm::fill(addr + page * PAGE + PAGE / 2, PAGE / 2, !word(page)));
+        fill(addr);
         pager.evict_all().unwrap();
 
         let first = ((addr - pager.arena().0) / PAGE) as u64;
@@ -439,11 +437,7 @@ mod tests {
 
         // Asked for as it is now, it comes whole.
         pager.core.lock().prefetch(&[PrefetchRequest { page: first + 14, unit: 2, leave_unmapped: false }]);
-        for page in 0..512 {
-            let bytes = vm::lend(addr + page * PAGE, PAGE);
-            assert_eq!(bytes.bytes()[..8], word(page).to_ne_bytes(), "page {page}");
-            assert_eq!(bytes.bytes()[PAGE - 8..], (!word(page)).to_ne_bytes(), "page {page}");
-        }
+        expect_filled(addr);
         pager.stop();
     }
 }

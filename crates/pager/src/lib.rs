@@ -23,6 +23,7 @@ mod mover;
 mod pager;
 mod quiet;
 mod recorder;
+mod removal;
 pub mod store;
 pub mod trace;
 
