@@ -130,7 +130,6 @@ impl Fetcher {
             self.jobs[index].verify();
             let mut core = core.lock_eagerly();
             self.jobs[index].finish(&mut core);
-            core.catch_up();
             drop(core);
             self.idle.push(index);
         }

@@ -158,7 +158,7 @@ impl Core {
         if live.uffd.read(&mut self.pending).is_err() {
             crate::fatal::die("reading from userfaultfd failed; please report this");
         }
-        // Acted on at the end of the operation that is under way: see `catch_up`.
+        // Acted on at the end of the operation that is under way: see `Core::take_work`.
         if !self.pending.is_empty() {
             live.wake_fault_thread();
         }

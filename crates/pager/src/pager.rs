@@ -144,7 +144,6 @@ impl Pager {
         let mut core = self.core.lock();
         core.make_plain(start, end)?;
         let to_zero = core.forget_mapped(start, end);
-        core.catch_up();
         drop(core);
         // Before the addresses are given back: from then on they can be somebody else's.
         to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
@@ -186,7 +185,6 @@ impl Pager {
         let plain = !core.addresses.special.touches(start, end) && !core.addresses.foreign.touches(start, end);
         if plain {
             let to_zero = core.forget(start, end, By::Us);
-            core.catch_up();
             drop(core);
             to_zero.into_iter().for_each(|(from, to)| vm::zero(from, to - from));
             return Ok(());

@@ -198,7 +198,7 @@ impl Torus {
     pub(super) fn heap_bytes(&self) -> usize {
         self.coordinates.capacity() * size_of::<[u16; 3]>()
             + self.offsets.capacity() * size_of::<Offset>()
-            + self.places.capacity() * 3
+            + self.places.capacity() * 2
             + self.onward.capacity()
     }
 
