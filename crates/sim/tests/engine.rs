@@ -214,6 +214,27 @@ fn after_draining_every_process_that_arrived_has_ended() {
     assert!(outcome.processes_arrived > 0);
 }
 
+/// A node says that it does not have a page any more, and the one that has it fails before that answer is there.
+#[test]
+fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for() {
+    let mut config = small();
+    config.policy = PlacementConfig {
+        domain_radius: 2,
+        information: InformationKind::OnDemand,
+        placement: PlacementKind::RoundRobin,
+        on_failure: FailureKind::Replace,
+        attempts_max: 3,
+        ..PlacementConfig::default()
+    };
+    (config.network.handler_ns, config.network.multicast, config.load.arrivals_per_s) = (5000, false, 295.0);
+    config.network.switching = Switching::StoreAndForward;
+    config.node.frame_free = FrameFree::AtOnce;
+    (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (5 * MS, 60 * MS, true);
+    (config.failures.mean_between_ns, config.failures.repair_ns) = (10 * MS, 8 * MS);
+    let outcome = outcome(&config, 15_173_167_999_807_103_899);
+    assert!(outcome.node_failures > 0 && outcome.pages_lost > 0, "{outcome:?}");
+}
+
 fn kinds() -> impl Strategy<Value = PlacementConfig> {
     let scope = prop_oneof![Just(ScopeKind::Domain), Just(ScopeKind::Domain), Just(ScopeKind::Gradient), Just(ScopeKind::Disk)];
     let information = prop_oneof![Just(InformationKind::Periodic), Just(InformationKind::OnChange), Just(InformationKind::OnDemand)];

@@ -192,7 +192,10 @@ impl Engine<'_> {
             return;
         }
         let entry = self.tables.page(message.table, message.page);
-        if entry.state == State::Away && entry.moves_known <= message.moves {
+        if entry.whereabouts == Whereabouts::Lost {
+            // It was lost while the answer was on its way: nobody will ever say where it is.
+            self.page_lost(number);
+        } else if entry.state == State::Away && entry.moves_known <= message.moves {
             entry.holder = UNKNOWN;
             thread.doing = Doing::WaitsForPlace;
         } else {

@@ -6,7 +6,7 @@ use hiroma_policy::placement::{Event, Placer, ScopeKind};
 
 use crate::check::Place;
 use crate::engine::node::{Doing, NO_FRAME};
-use crate::engine::tables::{State, Whereabouts};
+use crate::engine::tables::Whereabouts;
 use crate::engine::{Engine, What, placer_seed};
 use crate::load::ThreadPlan;
 use crate::message::{Kind, Message};
@@ -148,7 +148,7 @@ impl Engine<'_> {
                 self.checker.take(table, page, Place::Message(slot));
                 self.page_is_gone(table, page, content);
             }
-            Kind::Fetch if source_up => self.fetch_bounced(source, message),
+            Kind::Fetch if source_up => self.not_here_arrived(source, message),
             Kind::BidAsked | Kind::ReservationAsked if source_up => {
                 if let Some(peer) = self.topology.peer_of(source, target) {
                     let event = match message.kind {
@@ -161,18 +161,5 @@ impl Engine<'_> {
             _ => (),
         }
         self.received(slot);
-    }
-
-    fn fetch_bounced(&mut self, number: u32, message: Message) {
-        let entry = self.tables.get(message.table);
-        if entry.serial != message.serial || !entry.live {
-            return;
-        }
-        let page = entry.pages[message.page as usize];
-        if page.whereabouts == Whereabouts::Lost && page.state == State::Away {
-            self.page_lost(number);
-        } else {
-            self.not_here_arrived(number, message);
-        }
     }
 }
