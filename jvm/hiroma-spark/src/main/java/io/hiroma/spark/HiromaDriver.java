@@ -62,7 +62,10 @@ final class HiromaDriver implements DriverPlugin {
   public Object receive(Object message) {
     if (message instanceof Map<?, ?> report) {
       Usage usage = Usage.of(report);
-      REPORTS.put(usage.executor(), usage);
+      Usage before = REPORTS.put(usage.executor(), usage);
+      if (!usage.problem().isEmpty() && (before == null || !before.problem().equals(usage.problem()))) {
+        LOG.warn("hiroma: executor {} has the pages that it would have without the plugin: {}", usage.executor(), usage.problem());
+      }
     }
     return null;
   }

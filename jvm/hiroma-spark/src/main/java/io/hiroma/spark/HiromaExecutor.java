@@ -27,6 +27,7 @@ final class HiromaExecutor implements ExecutorPlugin {
   private PluginContext context;
   private Settings settings;
   private volatile Policy inForce = Policy.OFF;
+  private volatile String problem = "";
   private volatile HeapPages pages;
   private volatile CachedData data;
   private long unrollBytes;
@@ -48,7 +49,8 @@ final class HiromaExecutor implements ExecutorPlugin {
       begin();
     } catch (IOException | RuntimeException | LinkageError error) {
       inForce = Policy.OFF;
-      LOG.warn("hiroma: {} is off in executor {}: {}", settings.policy().word(), plugin.executorID(), error.getMessage());
+      problem = String.valueOf(error.getMessage());
+      LOG.warn("hiroma: {} is off in executor {}: {}", settings.policy().word(), plugin.executorID(), problem);
     }
     register(plugin.metricRegistry());
     current = this;
@@ -120,7 +122,8 @@ final class HiromaExecutor implements ExecutorPlugin {
     }
     long failures = pages == null ? 0 : pages.failures();
     long collapseMicros = pages == null ? 0 : pages.collapseNanos() / 1_000;
-    return new Usage(context.executorID(), inForce.word(), cached, cachedHuge, huge - cachedHuge, resident, failures, collapseMicros);
+    return new Usage(context.executorID(), inForce.word(), cached, cachedHuge, huge - cachedHuge, resident, failures,
+        collapseMicros, problem);
   }
 
   private void run() {
@@ -148,7 +151,12 @@ final class HiromaExecutor implements ExecutorPlugin {
         return;
       } catch (IOException | ReflectiveOperationException | RuntimeException | LinkageError error) {
         LOG.warn("hiroma: executor {} goes on as it is: {}", context.executorID(), error.toString());
-        return;
+        if (inForce == Policy.OFF) {
+          return;
+        }
+        // From now on it only reports.
+        inForce = Policy.OFF;
+        problem = error.toString();
       }
     }
   }

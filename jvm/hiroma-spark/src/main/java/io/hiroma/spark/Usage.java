@@ -9,15 +9,15 @@ import java.util.Map;
  * @param executor its name, as Spark shows it
  * @param policy the policy in force: off if the one that was asked for cannot work here
  * @param cachedBytes what Spark's storage memory holds
- * @param cachedHugeBytes how much of that is on huge pages, at most: what is used of humongous and old regions and on huge pages, but not
- *     more than is cached
+ * @param cachedHugeBytes how much of that is on huge pages: exact for serialised data and large arrays, by sample for small objects
  * @param otherHugeBytes everything else of the process that is on huge pages
  * @param residentBytes memory of the process
  * @param adviceFailures how often the kernel refused an advice
  * @param collapseMicros time spent in making pages huge after they were touched
+ * @param problem why the policy that was asked for cannot work here; "" if it does
  */
 public record Usage(String executor, String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes, long residentBytes,
-    long adviceFailures, long collapseMicros) {
+    long adviceFailures, long collapseMicros, String problem) {
 
   /** As a message for the driver: of the JDK's own types, which every class loader knows. */
   LinkedHashMap<String, String> message() {
@@ -30,6 +30,7 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
     message.put("residentBytes", Long.toString(residentBytes));
     message.put("adviceFailures", Long.toString(adviceFailures));
     message.put("collapseMicros", Long.toString(collapseMicros));
+    message.put("problem", problem);
     return message;
   }
 
@@ -37,7 +38,7 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
   static Usage of(Map<?, ?> message) {
     return new Usage(String.valueOf(message.get("executor")), String.valueOf(message.get("policy")), number(message, "cachedBytes"),
         number(message, "cachedHugeBytes"), number(message, "otherHugeBytes"), number(message, "residentBytes"),
-        number(message, "adviceFailures"), number(message, "collapseMicros"));
+        number(message, "adviceFailures"), number(message, "collapseMicros"), String.valueOf(message.get("problem")));
   }
 
   private static long number(Map<?, ?> message, String key) {

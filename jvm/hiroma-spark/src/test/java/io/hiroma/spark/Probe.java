@@ -23,12 +23,14 @@ import org.apache.spark.storage.memory.SerializedMemoryEntry;
  * @param youngHugeBytes bytes of young regions that are on huge pages; in the same way of old, humongous and free ones
  * @param hugeBytes everything of the process on huge pages
  * @param advisedBytes bytes of mappings that the kernel was advised to have on huge pages
+ * @param residentBytes memory of the process
+ * @param pid the process
  * @param executor the executor's name
  * @param thp the kernel's word for transparent huge pages
  * @param usage what the plugin says
  */
 record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long oldHugeBytes, long humongousHugeBytes, long freeHugeBytes,
-    long hugeBytes, long advisedBytes, String executor, String thp, Seen usage) implements Serializable {
+    long hugeBytes, long advisedBytes, long residentBytes, long pid, String executor, String thp, Seen usage) implements Serializable {
 
   /** The part of a {@link Usage} that tests look at. */
   record Seen(String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes) implements Serializable {}
@@ -72,7 +74,9 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
     Usage usage = Usage.here();
     Seen seen = new Seen(usage.policy(), usage.cachedBytes(), usage.cachedHugeBytes(), usage.otherHugeBytes());
     return new Probe(bytes, huge, kinds.getOrDefault(Region.Kind.YOUNG, 0L), kinds.getOrDefault(Region.Kind.OLD, 0L),
-        kinds.getOrDefault(Region.Kind.HUMONGOUS, 0L), kinds.getOrDefault(Region.Kind.FREE, 0L), all, advised, SparkEnv.get().executorId(), words.substring(words.indexOf('[') + 1, words.indexOf(']')), seen);
+        kinds.getOrDefault(Region.Kind.HUMONGOUS, 0L), kinds.getOrDefault(Region.Kind.FREE, 0L), all, advised,
+        mappings.stream().mapToLong(Smaps.Mapping::resident).sum(), ProcessHandle.current().pid(), SparkEnv.get().executorId(),
+        words.substring(words.indexOf('[') + 1, words.indexOf(']')), seen);
   }
 
   /** Bytes of a direct buffer on huge pages. */

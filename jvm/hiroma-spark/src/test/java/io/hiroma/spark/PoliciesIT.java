@@ -1,0 +1,69 @@
+package io.hiroma.spark;
+
+import static io.hiroma.spark.Cluster.PARTITIONS;
+import static io.hiroma.spark.Cluster.PARTITION_BYTES;
+import static io.hiroma.spark.Cluster.await;
+import static io.hiroma.spark.Cluster.check;
+import static io.hiroma.spark.Cluster.look;
+import static io.hiroma.spark.Cluster.onRequest;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.util.function.Consumer;
+import org.apache.spark.SparkConf;
+import org.apache.spark.api.java.JavaRDD;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.storage.StorageLevel;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/** The other policies, each in an application of its own. */
+@Timeout(300)
+class PoliciesIT {
+  private static void cached(Policy policy, String options, Consumer<JavaSparkContext> then) throws IOException {
+    SparkConf conf = Cluster.conf(policy, 1, 512).set("spark.executor.extraJavaOptions", options);
+    try (JavaSparkContext context = new JavaSparkContext(conf)) {
+      JavaRDD<long[]> numbers = Probe.numbers(context, PARTITIONS, PARTITION_BYTES / 2).persist(StorageLevel.MEMORY_ONLY_SER());
+      check(numbers, PARTITIONS, PARTITION_BYTES / 2);
+      then.accept(context);
+      check(numbers, PARTITIONS, PARTITION_BYTES / 2);
+    }
+  }
+
+  @Test
+  void offPutsNothingOnHugePages() throws IOException {
+    cached(Policy.OFF, "", context -> {
+      Probe probe = look(context, "off");
+      assertEquals("off", probe.usage().policy());
+      if (onRequest(probe)) {
+        assertEquals(0, probe.hugeBytes(), probe::toString);
+      }
+    });
+  }
+
+  @Test
+  void entirePutsYoungObjectsThereToo() throws IOException {
+    cached(Policy.ENTIRE, "-XX:+UseG1GC -XX:G1HeapRegionSize=4m", context -> {
+      Probe probe = look(context, "entire");
+      if (probe.thp().equals("never") || probe.thp().isEmpty()) {
+        System.out.println("skipped: there are no transparent huge pages");
+        return;
+      }
+      assertEquals("entire", probe.usage().policy());
+      assertTrue(probe.chunkHugeBytes() > probe.chunkBytes() / 2, probe::toString);
+      assertTrue(probe.youngHugeBytes() > 0, probe::toString);
+    });
+  }
+
+  @Test
+  void partOldMarksWhatWasStored() throws IOException {
+    cached(Policy.PART_OLD, "", context -> {
+      if (onRequest(look(context, "part-old"))) {
+        // When khugepaged comes by is the kernel's; that the pages wait for it is ours.
+        Probe probe = await(context, "part-old", seen -> seen.advisedBytes() > PARTITION_BYTES / 2);
+        assertEquals("part-old", probe.usage().policy());
+      }
+    });
+  }
+}
