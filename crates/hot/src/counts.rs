@@ -15,19 +15,23 @@ pub struct Counts([PageBits; DIGITS]);
 
 impl Counts {
     /// Adds one to the counts of `pages`. What is at 255 already begins anew at 0: halve in time.
+    #[inline(always)]
     pub fn add(&mut self, pages: &PageBits) {
-        for (word, &pages) in pages.iter().enumerate() {
-            let mut carry = pages;
-            for digit in &mut self.0 {
-                if carry == 0 {
-                    break;
-                }
-                (digit[word], carry) = (digit[word] ^ carry, digit[word] & carry);
+        let mut carry = *pages;
+        for digit in &mut self.0 {
+            if bits::is_empty(&carry) {
+                break;
             }
+            let next = bits::and(digit, &carry);
+            for (word, carry) in digit.iter_mut().zip(&carry) {
+                *word ^= carry;
+            }
+            carry = next;
         }
     }
 
     /// Halves all, rounding down.
+    #[inline(always)]
     pub fn halve(&mut self) {
         self.0.rotate_left(1);
         self.0[DIGITS - 1] = bits::NONE;
@@ -50,11 +54,17 @@ impl Counts {
     }
 
     /// The sum of the counts of `pages`.
+    #[inline(always)]
     pub fn sum_of(&self, pages: &PageBits) -> u32 {
-        self.0.iter().enumerate().map(|(at, digit)| u32::from(bits::count(&bits::and(digit, pages))) << at).sum()
+        let mut sum = 0;
+        for (at, digit) in self.0.iter().enumerate() {
+            sum += u32::from(bits::count(&bits::and(digit, pages))) << at;
+        }
+        sum
     }
 
     /// Gives `pages` the count `count`, and all others 0.
+    #[inline(always)]
     pub fn set(&mut self, pages: &PageBits, count: u8) {
         for (at, digit) in self.0.iter_mut().enumerate() {
             *digit = if count >> at & 1 == 1 { *pages } else { bits::NONE };
@@ -67,6 +77,7 @@ impl Counts {
     }
 
     /// The pages with a count of at least `least`.
+    #[inline(always)]
     pub fn at_least(&self, least: u16) -> PageBits {
         if least >> DIGITS != 0 {
             return bits::NONE;

@@ -20,6 +20,7 @@ pub mod sockets;
 pub mod table;
 pub mod uffd;
 pub mod uring;
+pub mod vector;
 pub mod vm;
 pub mod wait;
 pub mod workload;

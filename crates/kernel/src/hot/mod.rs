@@ -10,6 +10,7 @@
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
 
 pub mod child;
+mod entries;
 pub mod lockdown;
 pub mod maps;
 pub mod pagemap;

@@ -15,6 +15,7 @@ use hiroma_units::{PAGE, PAGES_PER_EXTENT};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, Object, ObjectBuilder};
 
+use super::entries::{ACCESSED, ENTRIES, PRESENT, PROT_NONE, Table, bits_of};
 use super::pagemap::PageBits;
 use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
@@ -22,18 +23,13 @@ use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 const PAGES_MAX: usize = 512;
 /// Ranges looked at in one run of the other: their tables, half a MiB, are still in a cache of the processor when their bits are taken out.
 const RANGES_MAX: usize = 128;
-const ENTRIES: usize = 512;
 /// Tries for the base of the direct map, 1 GiB each: as much memory as four levels can map.
 const BASES_MAX: u64 = 1 << 16;
 const GIB: u64 = 1 << 30;
 
 /// Bits of page table entries (Intel SDM volume 3, section 5.5).
-const PRESENT: u64 = 1;
-const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
-/// Linux: there, but not accessible (`PROT_NONE`).
-const PROT_NONE: u64 = 1 << 8;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// As in `walk.bpf.c`.
@@ -59,9 +55,6 @@ struct Looked {
 }
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
-
-/// A page table or a page.
-type Table = [u64; ENTRIES];
 
 /// Where the kernel's direct map of all memory begins, and how many levels page tables have. The same for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -311,59 +304,6 @@ fn is_there(entry: u64) -> bool {
     entry & PRESENT != 0 || entry & PROT_NONE != 0
 }
 
-/// Present and accessed bits of the 512 entries of a table.
-fn bits_of(table: &Table) -> (PageBits, PageBits) {
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2.
-        return unsafe { bits_of_avx2(table) };
-    }
-    bits_of_any(table)
-}
-
-fn bits_of_any(table: &Table) -> (PageBits, PageBits) {
-    let mut present = PageBits::default();
-    let mut accessed = PageBits::default();
-    for (word, entries) in table.chunks_exact(64).enumerate() {
-        let (mut there, mut touched) = (0u64, 0u64);
-        for (bit, &entry) in entries.iter().enumerate() {
-            there |= ((entry | entry >> 8) & 1) << bit;
-            touched |= ((entry >> 5) & 1) << bit;
-        }
-        (present[word], accessed[word]) = (there, touched & there);
-    }
-    (present, accessed)
-}
-
-/// The same, four entries at a time: the bit that is wanted is shifted to where `movemask` takes it from.
-///
-/// # Safety
-/// The processor has AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
-    use std::arch::x86_64::{__m256i, _mm256_castsi256_pd, _mm256_loadu_si256, _mm256_movemask_pd, _mm256_or_si256, _mm256_slli_epi64};
-    let mut present = PageBits::default();
-    let mut accessed = PageBits::default();
-    for (word, entries) in table.chunks_exact(64).enumerate() {
-        let (mut there, mut touched) = (0u64, 0u64);
-        for (group, four) in entries.chunks_exact(4).enumerate() {
-            // SAFETY: four entries are 32 bytes; loads need no alignment. The rest is arithmetic that the caller vouches for.
-            let (p, a) = unsafe {
-                let four = _mm256_loadu_si256(four.as_ptr().cast::<__m256i>());
-                // Bits 0 and 8 (present, PROT_NONE), and bit 5 (accessed).
-                let p = _mm256_or_si256(_mm256_slli_epi64::<63>(four), _mm256_slli_epi64::<55>(four));
-                let a = _mm256_slli_epi64::<58>(four);
-                (_mm256_movemask_pd(_mm256_castsi256_pd(p)), _mm256_movemask_pd(_mm256_castsi256_pd(a)))
-            };
-            there |= (p as u64) << (4 * group);
-            touched |= (a as u64) << (4 * group);
-        }
-        (present[word], accessed[word]) = (there, touched & there);
-    }
-    (present, accessed)
-}
-
 /// Runs the program that is linked to a task, once.
 fn run(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: makes a descriptor from a descriptor.
@@ -487,18 +427,6 @@ mod tests {
         touch(memory.base() + 130 * PAGE, PAGE);
         let bits = look(&mut walk, range);
         assert_eq!((pages(&bits.present), pages(&bits.accessed)), (touched, [130].into()));
-    }
-
-    #[test]
-    fn entries_are_read_the_same_with_and_without_vectors() {
-        let mut state = 1u64;
-        for _ in 0..50 {
-            let table: Table = std::array::from_fn(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                state >> 23
-            });
-            assert_eq!(bits_of(&table), bits_of_any(&table));
-        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What a round costs, by size of the process (the paper's figure 10).
 
 use anyhow::Result;
-use hiroma_hot::bits;
 use hiroma_hot::layout::Layout;
 use hiroma_hot::tracker;
 use hiroma_hot::{Heat, RangeView};
+use hiroma_hot::{bits, heat};
 use hiroma_kernel::cpu::thread_ns;
 use hiroma_kernel::hot::maps;
 use hiroma_report::{Axis, Better, Measure, Plot, Point, Report, Section, Series, Spread, Table};
@@ -14,6 +14,9 @@ use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
 use crate::bench::ballast::Ballast;
 use crate::bench::progress::Progress;
+
+/// In every so many rounds it is learned anew what is usual.
+const LEARNING_EVERY: usize = heat::USUAL_EVERY as usize;
 
 /// Milliseconds of processor time.
 #[derive(Default)]
@@ -29,6 +32,13 @@ impl Times {
     fn sum(&self, of: &[&[f64]]) -> Option<Spread> {
         let sums: Vec<f64> = (0..self.scan.len()).map(|at| of.iter().map(|times| times[at]).sum()).collect();
         Spread::of(&sums)
+    }
+
+    /// Means of as many rounds as it takes until what is usual is learned anew: each with one such round.
+    fn read_means(&self) -> Option<Spread> {
+        let read: Vec<f64> = self.scan.iter().zip(&self.count).map(|(scan, count)| scan + count).collect();
+        let means: Vec<f64> = read.chunks_exact(LEARNING_EVERY).map(|rounds| rounds.iter().sum::<f64>() / rounds.len() as f64).collect();
+        Spread::of(&means)
     }
 }
 
@@ -51,8 +61,14 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
     let mut heat = Heat::new();
     let mut views: Vec<RangeView> = Vec::new();
     // Large sizes take long, and differ little.
-    let repetitions = if bytes > 4 * params.bytes { params.repetitions.min(5) } else { params.repetitions };
-    for repetition in 0..repetitions + 2 {
+    let repetitions = match bytes {
+        _ if bytes == params.bytes => params.repetitions.next_multiple_of(LEARNING_EVERY) + LEARNING_EVERY,
+        _ if bytes > 4 * params.bytes => params.repetitions.min(5),
+        _ => params.repetitions,
+    };
+    // The first rounds meet cold caches and fresh memory, and know too little to notice change.
+    let warmup = LEARNING_EVERY;
+    for repetition in 0..repetitions + warmup {
         let began = thread_ns();
         tracker.clear(&layout, &ranges)?;
         let clear = ms(began);
@@ -69,8 +85,7 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
         let began = thread_ns();
         tracker.clear(&layout, &ranges[..ranges.len().div_ceil(16)])?;
         let part = ms(began);
-        // The first rounds meet cold caches and fresh memory.
-        if repetition >= 2 {
+        if repetition >= warmup {
             times.clear.push(clear);
             times.scan.push(scan);
             times.count.push(count);
@@ -116,6 +131,15 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
                     .must(0.5)
                     .aim(0.25)
                     .spread(read),
+            );
+            report.measures.push(
+                Measure::new(
+                    "scan_1gib_mean_ms",
+                    "The same, mean: with what is usual learned anew in every eighth round",
+                    "ms",
+                    Better::Lower,
+                )
+                .spread(times.read_means()),
             );
             report.measures.push(
                 Measure::new("scan_clear_1gib_ms", "Scan and clear, all pages of 1 GiB", "ms", Better::Lower)
