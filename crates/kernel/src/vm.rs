@@ -163,6 +163,18 @@ pub fn touch(addr: usize, len: usize) {
     }
 }
 
+/// Asks the processor to bring bytes near that will be read soon. Any address will do: one that is not mapped is ignored.
+pub fn prefetch(addr: usize, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (addr..addr + len).step_by(64) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults and changes nothing that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line as *const i8) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (addr, len);
+}
+
 /// Lends staging memory to a request: mapped, and used by nobody else until the buffer is gone (the module's contract).
 pub fn lend(addr: usize, len: usize) -> crate::frame::FrameBuf {
     // SAFETY: the module's contract, which the pager's frame table keeps: a frame belongs to one request at a time.

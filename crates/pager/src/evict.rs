@@ -314,7 +314,7 @@ impl Job {
                 Some(0) if self.copies[at] == Copy::None => Copy::None,
                 Some(word) => Copy::Pattern(word),
                 None => {
-                    let sum = content::checksum(seed, bytes);
+                    let sum = content::checksum_cold(seed, bytes);
                     match self.copies[at] {
                         Copy::Stored { loc, sum: before } if before == sum => Copy::Stored { loc, sum },
                         _ => Copy::Stored { loc: Loc(0), sum },
@@ -462,7 +462,7 @@ impl Core {
         let (first, count) = self.sector_range(block);
         let extent = self.extent(block);
         buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent.copy(first + at) {
-            Copy::Stored { sum, .. } => content::checksum(self.seed, bytes) == sum,
+            Copy::Stored { sum, .. } => content::checksum_cold(self.seed, bytes) == sum,
             Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
             Copy::None => false,
         })

@@ -29,6 +29,9 @@ pub struct Fetcher {
     done: Vec<usize>,
 }
 
+/// Sectors are read at most so many bytes at a time: what has come is verified while the processor still has it in its cache.
+const READ_MAX: usize = 256 << 10;
+
 /// One block on its way in. Its buffers are used again for later blocks.
 #[derive(Default)]
 struct Job {
@@ -40,7 +43,7 @@ struct Job {
     /// Runs of sectors that are read as one: first sector in the block, and first and last entry of `locs`.
     runs: Vec<(usize, usize, usize)>,
     locs: Vec<Loc>,
-    /// Checksums of the sectors that are read: sector in the block, sum.
+    /// Checksums of the sectors that are read, in the order of `locs`: sector in the block, sum.
     sums: Vec<(usize, u64)>,
     /// Sectors that are one word.
     words: Vec<(usize, u64)>,
@@ -118,6 +121,7 @@ impl Fetcher {
                 lost(&error);
             }
             let job = &mut self.jobs[(token.0 >> 16) as usize];
+            job.verify(token.0 as usize & 0xffff);
             job.pending -= 1;
             if job.pending == 0 {
                 self.done.push((token.0 >> 16) as usize);
@@ -127,7 +131,6 @@ impl Fetcher {
             return false;
         }
         while let Some(index) = self.done.pop() {
-            self.jobs[index].verify();
             let mut core = core.lock_eagerly();
             self.jobs[index].finish(&mut core);
             drop(core);
@@ -154,7 +157,11 @@ impl Job {
                 Copy::Pattern(word) => self.words.push((sector, word)),
                 Copy::Stored { loc, sum } => {
                     match self.runs.last_mut() {
-                        Some((start, from, to)) if *start + (*to - *from) == sector => *to += 1,
+                        Some((start, from, to))
+                            if *start + (*to - *from) == sector && (*to - *from + 1) * self.sector_bytes <= READ_MAX =>
+                        {
+                            *to += 1;
+                        }
                         _ => self.runs.push((sector, self.locs.len(), self.locs.len() + 1)),
                     }
                     self.locs.push(loc);
@@ -164,11 +171,14 @@ impl Job {
         }
     }
 
-    /// Compares what came with what was sent.
-    fn verify(&self) {
-        for &(sector, sum) in &self.sums {
+    /// Compares what came for a run with what was sent.
+    fn verify(&self, run: usize) {
+        let (_, from, to) = self.runs[run];
+        for &(sector, sum) in &self.sums[from..to] {
             let buf = vm::lend(self.addr + sector * self.sector_bytes, self.sector_bytes);
-            if content::checksum(self.seed, buf.bytes()) != sum {
+            // What the kernel copied here in large pieces may not have gone through our cache.
+            let sum_of = if to - from > 1 { content::checksum_cold } else { content::checksum };
+            if sum_of(self.seed, buf.bytes()) != sum {
                 fatal::die(
                     "a block came back from its store with other bytes than were sent there (checksum wrong). The program was ended \
                      rather than given wrong data. Check the memory of the machines, the disk, and the network in between",
