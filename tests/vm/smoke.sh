@@ -142,6 +142,110 @@ quiet_measure() {
 	[ $code -eq 0 ] && grep -q 'by BPF, for each gap' /tmp/shown && grep -q 'other programs' /tmp/shown
 }
 
+# reserve MIB: leaves so much memory to everything else, and touches none: as on a machine that has no more.
+reserve() {
+	sync
+	echo 1 >/proc/sys/vm/drop_caches
+	awk -v left="$1" '/^MemFree:/ { print int(($2 / 1024 - left) / 2) }' /proc/meminfo >/proc/sys/vm/nr_hugepages
+	awk '/^MemFree:/ { printf "%d MiB are left\n", $2 / 1024 }' /proc/meminfo
+}
+
+# daemon OPTIONS...: `hiroma quiet serve`, ready; its journal is /tmp/journal.
+daemon() {
+	rm -rf /tmp/journal /tmp/ready /tmp/state
+	hiroma quiet serve --state /tmp/state "$@" >/tmp/ready 2>/tmp/journal &
+	DAEMON=$!
+	until grep -q ready /tmp/ready; do
+		kill -0 $DAEMON || {
+			cat /tmp/journal
+			return 1
+		}
+		usleep 100000
+	done
+}
+
+# Asks the daemon to end, and wants that it did so well.
+daemon_ends() {
+	kill $DAEMON
+	wait $DAEMON
+	local code=$?
+	cat /tmp/journal
+	[ $code -eq 0 ] && grep -q 'stopped; everything is as it was' /tmp/journal
+}
+
+counter() { sed -n "s/^$1 //p" /proc/vmstat; }
+
+# cache FILE MIB: reads a sparse file from end to end, so that it fills the cache without a disk, and drops it.
+cache() {
+	: >"$1"
+	truncate -s "$2M" "$1"
+	cat "$1" >/dev/null
+}
+
+# Beside the daemon, with 400 MiB: a loop that makes and drops cache, a reader that only makes it, and a program that takes memory and checks
+# it. Bounded by rounds. Nothing is killed, swapped out in a storm, or wrong; the daemon has reclaimed, and is there to the end.
+soak() {
+	local killed swapped round=0 code=0 loop
+	daemon || return 1
+	killed=$(counter oom_kill) swapped=$(counter pswpout)
+	(while :; do cache "$SCRATCH/dropped" 300; done) &
+	loop=$!
+	while [ $round -lt 20 ] && [ $code -eq 0 ]; do
+		round=$((round + 1))
+		cache "$SCRATCH/kept" 500 || code=1
+		/test/pattern 96 500 || code=1
+		kill -0 $DAEMON || code=1
+		[ $round -ge 4 ] && grep -q reclaimed /tmp/journal && break
+	done
+	kill $loop
+	wait $loop
+	rm -f "$SCRATCH/dropped" "$SCRATCH/kept"
+	killed=$(($(counter oom_kill) - killed)) swapped=$((($(counter pswpout) - swapped) / 256))
+	echo "$round rounds, $killed killed, $swapped MiB swapped out"
+	daemon_ends || return 1
+	[ $code -eq 0 ] && [ "$killed" -eq 0 ] && [ $swapped -le 256 ] && grep -q 'reclaimed .* batches' /tmp/journal
+}
+
+quiet_soak() {
+	reserve 400
+	soak
+	local code=$?
+	echo 0 >/proc/sys/vm/nr_hugepages
+	return $code
+}
+
+# The same with swap that is full: what programs keep in memory cannot leave any more.
+quiet_soak_swap() {
+	local code
+	dd if=/dev/zero of="$SCRATCH/swap" bs=1M count=32 && mkswap "$SCRATCH/swap" && swapon "$SCRATCH/swap" || return 1
+	dd if=/dev/urandom of=/dev/shm/swapped bs=1M count=80 || return 1
+	echo "60M swappiness=200" >/sys/fs/cgroup/memory.reclaim
+	grep Swap /proc/meminfo
+	code=1
+	if [ "$(awk '/^SwapFree:/ { print int($2 / 1024) }' /proc/meminfo)" -le 4 ]; then
+		reserve 400
+		soak
+		code=$?
+	fi
+	echo 0 >/proc/sys/vm/nr_hugepages
+	rm -f /dev/shm/swapped
+	swapoff "$SCRATCH/swap"
+	rm -f "$SCRATCH/swap"
+	return $code
+}
+
+# One processor only: reclaim has no other one to run on, and that is said.
+quiet_one_processor() {
+	echo 0 >/sys/devices/system/cpu/cpu1/online || return 1
+	daemon && daemon_ends && grep -q 'one processor only' /tmp/journal
+	local code=$?
+	hiroma bench noise --quick >/tmp/refused 2>&1 && code=1
+	cat /tmp/refused
+	grep -q 'one processor only' /tmp/refused || code=1
+	echo 1 >/sys/devices/system/cpu/cpu1/online
+	return $code
+}
+
 # hot_load MIB PATTERN: starts a process that touches its memory over and over; its number is in $LOAD.
 hot_load() {
 	# Debian's setting is always: everything would be huge from the start.
@@ -243,6 +347,13 @@ everything() {
 	*" hiroma "*)
 		check hot-walk self hot_walk
 		check quiet-measure self quiet_measure
+		check quiet-soak self quiet_soak
+		if echo "1 swappiness=0" >/sys/fs/cgroup/memory.reclaim; then
+			check quiet-soak-swap self quiet_soak_swap
+		else
+			skip quiet-soak-swap "before Linux 6.9 memory.reclaim would swap programs out, so it is not used where there is swap"
+		fi
+		check quiet-one-processor self quiet_one_processor
 		check hot-manage self hot_manage
 		if [ -e /sys/kernel/mm/damon/admin/kdamonds ]; then
 			check hot-damon self hot_damon

@@ -78,6 +78,24 @@ fn large_folios_are_seen_although_there_is_memory_enough() {
 }
 
 #[test]
+fn a_slow_stream_in_large_folios_is_met_in_memory_that_is_in_pieces() {
+    for mib_s in [40, 150] {
+        let config = MachineConfig {
+            loads: vec![stream(mib_s, true)],
+            cold_bytes: 13 * GIB,
+            large_free_permille: 0,
+            duration_ms: 120_000,
+            ..MachineConfig::measured()
+        };
+        let without = run_machine(&config);
+        let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
+        assert!(without.kswapd_wakes_large > 10, "{mib_s} MiB/s: {without:?}");
+        assert!(with.kswapd_wakes * 10 <= without.kswapd_wakes, "{mib_s} MiB/s: {with:?} against {}", without.kswapd_wakes);
+        assert_eq!((with.direct_reclaims, with.hot_missed_pages), (0, 0), "{mib_s} MiB/s: {with:?}");
+    }
+}
+
+#[test]
 fn with_busy_processors_little_is_done_and_it_is_said() {
     let config =
         MachineConfig { loads: vec![stream(1000, false)], idle_ppm: 0, daemon: Some(Settings::default()), ..MachineConfig::measured() };

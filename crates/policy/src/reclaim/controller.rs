@@ -25,6 +25,10 @@ const COMPACT_NS_MIN: u64 = 10 * SECOND_NS;
 const PIECES: u64 = 3;
 /// The same where the cache is in large blocks: reclaim gives these back whole, sooner or later.
 const PIECES_LARGE: u64 = 8;
+/// And not less than this part of the file cache, or 1 GiB: what is wanted for a slow stream is little, and little that is free holds large
+/// blocks by chance only. A writer of 150 MB/s wanted 30 MiB of order 8, found 2 of 90 MiB, and was given up.
+const PIECES_PART: u64 = 8;
+const PIECES_PAGES_MAX: u64 = pages(1 << 30);
 /// Fewer pages that come back are chance.
 const MISSED_PAGES_MIN: u64 = 1024;
 /// What was taken is held against what comes back for some twenty looks.
@@ -269,13 +273,13 @@ impl Memory {
             Reason::Enough { free, wanted }
         } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000) > change.fill {
             Reason::NotFiles { fill: change.fill, held: change.held }
-        } else if self.order > 0 && node.above_high(0) >= wanted.saturating_mul(if caches_large(node) { PIECES_LARGE } else { PIECES }) {
+        } else if self.order > 0 && node.above_high(0) >= in_vain(node, wanted) {
             // So much was freed already without large blocks coming of it.
             verdict.compact = now_ns >= self.compact_at_ns && !busy;
             if verdict.compact {
                 self.compact_at_ns = now_ns.saturating_add(COMPACT_NS_MIN);
             }
-            Reason::Pieces { order: self.order, free, wanted }
+            Reason::Pieces { order: self.order, free, wanted, in_all: node.above_high(0) }
         } else if room < BATCH_PAGES_MIN {
             Reason::LittleInactive { clean, keep }
         } else if share_ns > now_ns {
@@ -413,6 +417,12 @@ impl Memory {
         self.pause_until_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns
     }
+}
+
+/// Where so much is free and still not as much in large blocks as wanted, more of it will not help.
+fn in_vain(node: &Node, wanted: u64) -> u64 {
+    let times = if caches_large(node) { PIECES_LARGE } else { PIECES };
+    wanted.saturating_mul(times).max((node.file_pages() / PIECES_PART).min(PIECES_PAGES_MAX))
 }
 
 /// Whether much of the cache is in folios of 2 MiB.

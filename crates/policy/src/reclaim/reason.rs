@@ -20,7 +20,7 @@ pub enum Reason {
     /// There is not, and the processors are busy: as little as possible.
     FillingBusy { fill_s: u64, free: u64, wanted: u64 },
     /// Enough is free, but in pieces that are too small for what is asked for.
-    Pieces { order: usize, free: u64, wanted: u64 },
+    Pieces { order: usize, free: u64, wanted: u64, in_all: u64 },
     /// What is inactive is needed, or not written yet.
     LittleInactive { clean: u64, keep: u64 },
     /// Pages that were reclaimed came back.
@@ -113,9 +113,13 @@ impl fmt::Display for Reason {
                 mib(free),
                 mib(wanted)
             ),
-            Reason::Pieces { order, free, wanted } => {
-                write!(f, "free memory is in small pieces: {} MiB in blocks of order {order}, {} MiB wanted", mib(free), mib(wanted))
-            }
+            Reason::Pieces { order, free, wanted, in_all } => write!(
+                f,
+                "free memory is in small pieces: of {} MiB {} MiB in blocks of order {order}, {} MiB wanted",
+                mib(in_all),
+                mib(free),
+                mib(wanted)
+            ),
             Reason::LittleInactive { clean, keep } => {
                 write!(f, "only {} MiB of clean inactive file cache, {} MiB of it to be kept: left to the kernel", mib(clean), mib(keep))
             }

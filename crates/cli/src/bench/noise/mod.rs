@@ -64,6 +64,9 @@ pub struct NoiseArgs {
     /// Directory for the files, on a file system with a page cache
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
+    /// Show what the daemon said in each turn
+    #[arg(long)]
+    journal: bool,
     /// Read this file instead of a sparse one: the disk takes part
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -198,7 +201,12 @@ fn measure(
             let arm = results.arms[at].0;
             progress.starts(&format!("round {} of {}: {}", round + 1, params.rounds, arm.key));
             match run::run(&arm, ground, params, interrupt) {
-                Ok(run) => results.add(at, run),
+                Ok(run) => {
+                    if args.journal {
+                        run.journal.iter().for_each(|line| progress.say(&format!("{}: {line}", arm.key)));
+                    }
+                    results.add(at, run);
+                }
                 Err(Failed::Interrupted) => return Err(Failed::Interrupted),
                 // One arm that this machine cannot do does not end the others.
                 Err(error) => {

@@ -422,7 +422,7 @@ mod tests {
 
     fn run(step_ns: u64, books: Books, valid: bool) -> Run {
         let went = Went { steps_ns: vec![step_ns; 100], stolen_ns: 1000, explained_ns: 900, ..Went::default() };
-        Run { went, books, valid }
+        Run { went, books, valid, journal: Vec::new() }
     }
 
     fn params(quick: bool) -> Params {

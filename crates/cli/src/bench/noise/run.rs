@@ -1,6 +1,8 @@
 //! One run of one arm.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +35,8 @@ pub struct Run {
     pub books: Books,
     /// The load kept its rate, so that the run counts.
     pub valid: bool,
+    /// What the daemon said.
+    pub journal: Vec<String>,
 }
 
 impl Run {
@@ -52,6 +56,7 @@ impl Run {
 /// The daemon, from this very program.
 pub struct DaemonRun {
     pub running: Running,
+    journal: PathBuf,
     _state: Guard,
 }
 
@@ -60,8 +65,12 @@ impl DaemonRun {
     pub fn start(ground: &Ground, pin: bool) -> Result<DaemonRun> {
         let state = ground.dir.join(format!("hiroma-bench-{}-state", std::process::id()));
         let guard = Guard::new(crate::bench::undo::Undo::DirRemove(state.clone()));
+        fs::create_dir_all(&state).with_context(|| format!("{}", state.display()))?;
+        let journal = state.join("journal");
         let mut command = Command::new(this_program()?);
-        command.args(["quiet", "serve", "--with-parent", "--state"]).arg(&state).stdout(Stdio::piped()).stderr(Stdio::null());
+        // A pipe that nobody empties would stop it in the midst of a turn.
+        let said = File::create(&journal).with_context(|| format!("{}", journal.display()))?;
+        command.args(["quiet", "serve", "--with-parent", "--state"]).arg(&state).stdout(Stdio::piped()).stderr(said);
         // Without --app-cpus it uses the processors that it may: only the spare one, and leaves kswapd where it is.
         let cpus = if pin { ground.all_cpus.clone() } else { vec![ground.spare] };
         if pin {
@@ -71,12 +80,14 @@ impl DaemonRun {
         let mut line = String::new();
         BufReader::new(running.take_stdout().context("a daemon without an output")?).read_line(&mut line)?;
         ensure!(line.contains("ready"), "the daemon did not start: `hiroma quiet serve` shows why");
-        Ok(DaemonRun { running, _state: guard })
+        Ok(DaemonRun { running, journal, _state: guard })
     }
 
-    /// Ends it, so that it puts everything back.
-    pub fn end(self) -> Result<(), Failed> {
-        self.running.end(GRACE).map(|_| ())
+    /// Ends it, so that it puts everything back. Returns what it has said.
+    pub fn end(self) -> Result<Vec<String>, Failed> {
+        self.running.end(GRACE)?;
+        let said = fs::read_to_string(&self.journal)?;
+        Ok(said.lines().map(|line| line.trim_start_matches("hiroma quiet: ").to_owned()).collect())
     }
 }
 
@@ -158,8 +169,6 @@ pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -
         valid = got >= 0.95 * rate as f64;
     }
     drop(file);
-    if let Some(daemon) = daemon {
-        daemon.end()?;
-    }
-    Ok(Run { went, books, valid })
+    let journal = daemon.map_or(Ok(Vec::new()), DaemonRun::end)?;
+    Ok(Run { went, books, valid, journal })
 }
