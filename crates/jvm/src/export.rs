@@ -15,7 +15,7 @@ use crate::advice::{Advice, advise};
 use crate::arena;
 use crate::g1::G1;
 use crate::memory::{Memory, OwnMemory};
-use crate::pages::huge_runs;
+use crate::pages::{Run, huge_runs, present_runs};
 use crate::symbols;
 use crate::vmstructs::VmStructs;
 
@@ -42,9 +42,8 @@ fn region_list() -> Result<Vec<jlong>, Error> {
     Ok(regions.iter().flat_map(|region| [region.bottom as jlong, region.top as jlong, region.kind.number()]).collect())
 }
 
-fn run_list(start: jlong, end: jlong) -> Result<Vec<jlong>, Error> {
-    let runs = huge_runs(start as u64, end as u64)?;
-    Ok(runs.iter().flat_map(|run| [run.start as jlong, run.end as jlong]).collect())
+fn run_list(found: Result<Vec<Run>, Error>) -> Result<Vec<jlong>, Error> {
+    Ok(found?.iter().flat_map(|run| [run.start as jlong, run.end as jlong]).collect())
 }
 
 /// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of a word that holds that of the object
@@ -119,7 +118,14 @@ pub extern "system" fn Java_io_hiroma_spark_Native_regions(mut env: JNIEnv, _cla
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_spark_Native_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
-    returned(&mut env, run_list(start, end))
+    returned(&mut env, run_list(huge_runs(start as u64, end as u64)))
+}
+
+/// First and last address of each run of pages that are in memory.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_spark_Native_presentRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
+    returned(&mut env, run_list(present_runs(start as u64, end as u64)))
 }
 
 /// Address of each object at this moment; 0 for null.
@@ -176,5 +182,5 @@ pub extern "system" fn Java_io_hiroma_HugeMemory_unmap(_env: JNIEnv, _class: JCl
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_HugeMemory_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
-    returned(&mut env, run_list(start, end))
+    returned(&mut env, run_list(huge_runs(start as u64, end as u64)))
 }

@@ -1,4 +1,4 @@
-//! Which pages of this process are huge (`PAGEMAP_SCAN`, Linux 6.7; Documentation/admin-guide/mm/pagemap.rst).
+//! Which pages of this process are in memory, and which are huge (`PAGEMAP_SCAN`, Linux 6.7; Documentation/admin-guide/mm/pagemap.rst).
 //!
 //! Contract: the kernel writes to the two structures whose addresses it is given here, and both outlive the call.
 #![allow(unsafe_code)]
@@ -45,6 +45,16 @@ const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | ((size_of::<Scan>() as libc::c_u
 
 /// What of the pages of `start..end` is on huge pages of its own; the shared huge page of zeros does not count.
 pub fn huge_runs(start: u64, end: u64) -> Result<Vec<Run>, Error> {
+    runs(start, end, PRESENT | HUGE)
+}
+
+/// What of the pages of `start..end` is in memory; shared pages of zeros do not count.
+pub fn present_runs(start: u64, end: u64) -> Result<Vec<Run>, Error> {
+    runs(start, end, PRESENT)
+}
+
+/// Runs of pages of all `categories` that are no shared ones of zeros.
+fn runs(start: u64, end: u64, categories: u64) -> Result<Vec<Run>, Error> {
     let map = File::open("/proc/self/pagemap").map_err(Error::Untold)?;
     let mut found = Vec::new();
     let mut runs = [Run::default(); 512];
@@ -58,8 +68,8 @@ pub fn huge_runs(start: u64, end: u64) -> Result<Vec<Run>, Error> {
             vec: runs.as_mut_ptr().expose_provenance() as u64,
             vec_len: runs.len() as u64,
             category_inverted: ZERO,
-            category_mask: PRESENT | HUGE | ZERO,
-            return_mask: HUGE,
+            category_mask: categories | ZERO,
+            return_mask: categories,
             ..Scan::default()
         };
         // SAFETY: `scan` has the layout and the size that it states, and `vec` has room for `vec_len` runs; both live on this stack.
@@ -96,6 +106,7 @@ mod tests {
         }
         let runs = huge_runs(start, end).unwrap();
         assert_eq!(runs.iter().map(|run| run.end - run.start).sum::<u64>(), HUGE_PAGE as u64);
+        assert_eq!(present_runs(start, end).unwrap().iter().map(|run| run.end - run.start).sum::<u64>(), HUGE_PAGE as u64);
         assert!(memory.iter().all(|&byte| byte == 1));
     }
 }

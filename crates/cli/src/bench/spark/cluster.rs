@@ -125,7 +125,7 @@ fn settings(jars: &Jars, spec: &Spec, home: &Path) -> Vec<(&'static str, String)
         settings.extend([
             ("spark.plugins", "io.hiroma.spark.HiromaPlugin".to_owned()),
             ("spark.hiroma.policy", spec.policy.name().to_owned()),
-            ("spark.storage.unrollMemoryThreshold", "4194288".to_owned()),
+            ("spark.storage.unrollMemoryThreshold", "4194272".to_owned()),
             ("spark.executor.extraJavaOptions", format!("-Xms{mib}m -XX:+UseG1GC -XX:G1HeapRegionSize=4m")),
         ]);
     }

@@ -17,8 +17,17 @@ record Completion(Map<String, String> additions, List<String> missing) {
   static final String DRIVER_OPTIONS = "spark.driver.extraJavaOptions";
   static final String UNROLL = "spark.storage.unrollMemoryThreshold";
   static final long REGION_BYTES = 4L << 20;
-  /** An array of so many bytes and its header fill a region of 4 MiB; one byte more, and it takes two. */
-  static final long CHUNK_BYTES = REGION_BYTES - 16;
+  /**
+   * An array of so many bytes and its header of 16 take one region of 4 MiB, and outside the heap a piece of so many bytes with what malloc
+   * adds (two words in front of it, one behind) is a mapping of 4 MiB. With 16 bytes more the mapping would have another page, and the kernel
+   * would not put it at a multiple of 2 MiB.
+   */
+  static final long CHUNK_BYTES = REGION_BYTES - 32;
+  static final String OFF_HEAP = "spark.memory.offHeap.enabled";
+  static final String ENVIRONMENT = "spark.executorEnv.";
+  static final String TUNABLES = "GLIBC_TUNABLES";
+  /** Pieces of 1 MiB and more are mappings of their own, born huge, and go back to the system at once (glibc's manual, "Tunables"). */
+  static final String TUNABLES_VALUE = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576";
   private static final long SPARK_UNROLL_BYTES = 1L << 20;
 
   /**
@@ -49,6 +58,9 @@ record Completion(Map<String, String> additions, List<String> missing) {
     if (policy == Policy.PART && options.stream().noneMatch(option -> option.startsWith("-Xms") || option.startsWith("-XX:InitialHeapSize="))) {
       wanted.add("-Xms" + executorMemory / 1024 + "k");
     }
+    if (policy == Policy.PART && conf.getOrDefault(OFF_HEAP, "false").equalsIgnoreCase("true")) {
+      offHeap(conf.get(ENVIRONMENT + TUNABLES), local, additions, missing);
+    }
     if (!wanted.isEmpty() && local) {
       missing.add("the driver's JVM is up already; start it with --driver-java-options \"" + String.join(" ", wanted) + "\"");
     } else if (!wanted.isEmpty()) {
@@ -56,6 +68,17 @@ record Completion(Map<String, String> additions, List<String> missing) {
       additions.put(key, String.join(" ", wanted).trim());
     }
     return new Completion(additions, missing);
+  }
+
+  /** For the blocks off the heap, which come from malloc. */
+  private static void offHeap(String given, boolean local, Map<String, String> additions, List<String> missing) {
+    if (local) {
+      missing.add("blocks off the heap are born huge if the driver's environment has " + TUNABLES + "=" + TUNABLES_VALUE);
+    } else if (given == null) {
+      additions.put(ENVIRONMENT + TUNABLES, TUNABLES_VALUE);
+    } else if (!given.contains("glibc.malloc.hugetlb=1") || !given.contains("glibc.malloc.mmap_threshold=")) {
+      missing.add(ENVIRONMENT + TUNABLES + " is set otherwise; blocks off the heap are born huge with " + TUNABLES_VALUE);
+    }
   }
 
   /** Adds {@code option} to what is wanted, or, if the user has set it otherwise, says what that means. */

@@ -49,6 +49,12 @@ final class HeapPages {
     return Region.list(Native.regions());
   }
 
+  /** The heap as {@link RegionMap} draws it. */
+  String map() {
+    Runs present = Runs.of(Native.presentRuns(base, base + length));
+    return RegionMap.of(regions(), regionBytes, present, Runs.of(Native.hugeRuns(base, base + length)));
+  }
+
   /**
    * Makes sure that at least {@code ahead} bytes of the heap's lowest free regions are huge when they are touched. What is advised on begins
    * at the first region that was free at the first call, and never has more than {@code most} bytes. G1 takes regions for humongous and old

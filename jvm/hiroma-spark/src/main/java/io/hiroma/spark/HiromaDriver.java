@@ -1,7 +1,10 @@
 package io.hiroma.spark;
 
+import com.codahale.metrics.Gauge;
+import com.codahale.metrics.MetricRegistry;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
@@ -14,10 +17,14 @@ import scala.Tuple2;
 /** Completes what executors need before the first one starts, and keeps what they report. */
 final class HiromaDriver implements DriverPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaDriver.class);
-  private static final Map<String, Usage> REPORTS = new ConcurrentHashMap<>();
+  private static final Map<String, History> HISTORIES = new ConcurrentHashMap<>();
+
+  private MetricRegistry registry;
 
   static Map<String, Usage> reports() {
-    return Map.copyOf(REPORTS);
+    Map<String, Usage> reports = new HashMap<>();
+    HISTORIES.forEach((executor, history) -> reports.put(executor, history.last()));
+    return reports;
   }
 
   static Map<String, String> entries(SparkConf conf) {
@@ -30,16 +37,27 @@ final class HiromaDriver implements DriverPlugin {
 
   @Override
   public Map<String, String> init(SparkContext context, PluginContext plugin) {
-    REPORTS.clear();
+    HISTORIES.clear();
     try {
-      configure(plugin.conf());
+      configure(context, plugin.conf());
     } catch (RuntimeException | LinkageError error) {
       LOG.warn("hiroma: the configuration of the executors is left as it is: {}", error.toString());
+    }
+    registry = plugin.metricRegistry();
+    Gauge<Integer> executors = HISTORIES::size;
+    // Spark takes in a registry that holds something, and then also what it gets later.
+    registry.register("executors", executors);
+    try {
+      if (context.ui().isDefined()) {
+        context.ui().get().attachTab(new HiromaTab(context.ui().get(), () -> new TreeMap<>(HISTORIES)));
+      }
+    } catch (RuntimeException | LinkageError error) {
+      LOG.warn("hiroma: this Spark's web UI takes no tab: {}", error.toString());
     }
     return Map.of();
   }
 
-  private static void configure(SparkConf conf) {
+  private static void configure(SparkContext context, SparkConf conf) {
     Map<String, String> entries = entries(conf);
     Settings settings = Settings.of(entries);
     settings.complaints().forEach(complaint -> LOG.warn("hiroma: {}", complaint));
@@ -52,6 +70,10 @@ final class HiromaDriver implements DriverPlugin {
       if (settings.configure()) {
         LOG.info("hiroma: {}={}", key, value);
         conf.set(key, value);
+        // Standalone clusters take the environment from what the context has read from the configuration before.
+        if (key.startsWith(Completion.ENVIRONMENT)) {
+          context.executorEnvs().put(key.substring(Completion.ENVIRONMENT.length()), value);
+        }
       } else {
         LOG.warn("hiroma: wanted: --conf {}=\"{}\" ({} is false)", key, value, Settings.CONFIGURE);
       }
@@ -62,11 +84,23 @@ final class HiromaDriver implements DriverPlugin {
   public Object receive(Object message) {
     if (message instanceof Map<?, ?> report) {
       Usage usage = Usage.of(report);
-      Usage before = REPORTS.put(usage.executor(), usage);
-      if (!usage.problem().isEmpty() && (before == null || !before.problem().equals(usage.problem()))) {
+      History history = HISTORIES.computeIfAbsent(usage.executor(), this::begin);
+      String before = history.last() == null ? "" : history.last().problem();
+      history.add(usage, String.valueOf(report.get(RegionMap.KEY)), System.currentTimeMillis());
+      if (!usage.problem().isEmpty() && !usage.problem().equals(before)) {
         LOG.warn("hiroma: executor {} has the pages that it would have without the plugin: {}", usage.executor(), usage.problem());
       }
     }
     return null;
+  }
+
+  /** Executors have no servlet that Prometheus could ask; their figures are in the driver's metrics, as old as the last report. */
+  private History begin(String executor) {
+    History history = new History();
+    Usage.FIGURES.forEach((name, value) -> {
+      Gauge<Long> gauge = () -> history.last() == null ? 0 : value.applyAsLong(history.last());
+      registry.register(MetricRegistry.name("executor", executor, name), gauge);
+    });
+    return history;
   }
 }

@@ -3,9 +3,9 @@ package io.hiroma.spark;
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
 import java.io.IOException;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.function.ToLongFunction;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
@@ -83,16 +83,10 @@ final class HiromaExecutor implements ExecutorPlugin {
   }
 
   private void register(MetricRegistry registry) {
-    gauge(registry, "cachedBytes", Usage::cachedBytes);
-    gauge(registry, "cachedHugeBytes", Usage::cachedHugeBytes);
-    gauge(registry, "otherHugeBytes", Usage::otherHugeBytes);
-    gauge(registry, "adviceFailures", Usage::adviceFailures);
-    gauge(registry, "collapseMicros", Usage::collapseMicros);
-  }
-
-  private void gauge(MetricRegistry registry, String name, ToLongFunction<Usage> value) {
-    Gauge<Long> gauge = () -> value.applyAsLong(recentUsage());
-    registry.register(name, gauge);
+    Usage.FIGURES.forEach((name, value) -> {
+      Gauge<Long> gauge = () -> value.applyAsLong(recentUsage());
+      registry.register(name, gauge);
+    });
   }
 
   private synchronized Usage recentUsage() {
@@ -126,6 +120,12 @@ final class HiromaExecutor implements ExecutorPlugin {
         collapseMicros, problem);
   }
 
+  private Object report() {
+    LinkedHashMap<String, String> message = usage().message();
+    message.put(RegionMap.KEY, pages == null ? "" : pages.map());
+    return message;
+  }
+
   private void run() {
     long nextSweep = System.nanoTime();
     long nextReport = System.nanoTime();
@@ -143,7 +143,7 @@ final class HiromaExecutor implements ExecutorPlugin {
           nextSweep = System.nanoTime() + (busy ? Math.min(BUSY_MILLIS, settings.sweepMillis()) : pause * settings.sweepMillis()) * 1_000_000;
         }
         if (settings.reportMillis() > 0 && now - nextReport >= 0) {
-          context.send(usage().message());
+          context.send(report());
           nextReport = now + settings.reportMillis() * 1_000_000;
         }
         Thread.sleep(inForce == Policy.PART ? TICK_MILLIS : BUSY_MILLIS);

@@ -52,4 +52,11 @@ final class Native {
    * @throws IllegalStateException if the kernel does not tell
    */
   static native long[] hugeRuns(long start, long end);
+
+  /**
+   * First and last address of each run of pages that are in memory.
+   *
+   * @throws IllegalStateException if the kernel does not tell
+   */
+  static native long[] presentRuns(long start, long end);
 }

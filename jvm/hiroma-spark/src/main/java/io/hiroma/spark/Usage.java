@@ -2,6 +2,7 @@ package io.hiroma.spark;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.function.ToLongFunction;
 
 /**
  * Where the memory of an executor is.
@@ -18,6 +19,11 @@ import java.util.Map;
  */
 public record Usage(String executor, String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes, long residentBytes,
     long adviceFailures, long collapseMicros, String problem) {
+
+  /** What is shown as metrics, by name. */
+  static final Map<String, ToLongFunction<Usage>> FIGURES = Map.of("cachedBytes", Usage::cachedBytes, "cachedHugeBytes",
+      Usage::cachedHugeBytes, "otherHugeBytes", Usage::otherHugeBytes, "adviceFailures", Usage::adviceFailures, "collapseMicros",
+      Usage::collapseMicros);
 
   /** As a message for the driver: of the JDK's own types, which every class loader knows. */
   LinkedHashMap<String, String> message() {

@@ -7,11 +7,21 @@ import static io.hiroma.spark.Cluster.await;
 import static io.hiroma.spark.Cluster.check;
 import static io.hiroma.spark.Cluster.look;
 import static io.hiroma.spark.Cluster.onRequest;
+import static io.hiroma.spark.Cluster.until;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import org.apache.spark.SparkConf;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
@@ -26,11 +36,15 @@ import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
 
 /** The policy part in one long-lived application: each kind of cached data, what is given back, and an executor that is killed. */
 @Timeout(300)
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class CachedDataIT {
+  @TempDir
+  static Path metrics;
+
   private static Complaints complaints;
   private static SparkSession session;
   private static JavaSparkContext context;
@@ -40,7 +54,12 @@ class CachedDataIT {
     complaints = Complaints.listen();
     SparkConf conf = Cluster.conf(Policy.PART, 1, 1024).set("spark.hiroma.typo", "1")
         .set("spark.memory.offHeap.enabled", "true").set("spark.memory.offHeap.size", "400m")
-        .set("spark.sql.inMemoryColumnarStorage.batchSize", "100000").set("spark.sql.inMemoryColumnarStorage.compressed", "false");
+        .set("spark.sql.inMemoryColumnarStorage.batchSize", "100000").set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+        .set("spark.ui.enabled", "true").set("spark.ui.port", "0")
+        .set("spark.metrics.conf.driver.sink.prometheusServlet.class", "org.apache.spark.metrics.sink.PrometheusServlet")
+        .set("spark.metrics.conf.driver.sink.prometheusServlet.path", "/metrics/prometheus")
+        .set("spark.metrics.conf.executor.sink.csv.class", "org.apache.spark.metrics.sink.CsvSink")
+        .set("spark.metrics.conf.executor.sink.csv.directory", metrics.toString()).set("spark.metrics.conf.executor.sink.csv.period", "1");
     session = SparkSession.builder().config(conf).getOrCreate();
     context = JavaSparkContext.fromSparkContext(session.sparkContext());
   }
@@ -95,8 +114,9 @@ class CachedDataIT {
       }
       check(cached, PARTITIONS, PARTITION_BYTES);
       cached.unpersist(true);
+      // The mappings themselves are gone.
       await(context, what + ", unpersisted", seen -> seen.chunkBytes() < SOME
-          && seen.residentBytes() < first.residentBytes() - SOME);
+          && (!seen.thp().equals("madvise") || seen.advisedBytes() < first.advisedBytes() - SOME));
     }
   }
 
@@ -128,6 +148,74 @@ class CachedDataIT {
     }
     assertEquals(rows * (rows - 1) / 2, cached.selectExpr("sum(id)").first().getLong(0));
     cached.unpersist(true);
+  }
+
+  @Test
+  @Order(6)
+  void theWebInterfaceShowsWhereTheMemoryOfExecutorsIs() throws IOException, InterruptedException {
+    String address = context.sc().uiWebUrl().get() + "/hiroma/";
+    until(() -> get(address).contains("class=\"hiroma-map\""), () -> get(address));
+    String page = get(address);
+    // Spark's frame, an executor that is as asked for, and regions of each kind that there must be.
+    for (String wanted : List.of("<a class=\"nav-link\" href=\"/jobs/\">", "Executor 0: part<", "<polyline", "fill=\"#1f6fb5\"|fill=\"#cfe2f3\"")) {
+      assertTrue(Stream.of(wanted.split("\\|")).anyMatch(page::contains), () -> wanted + " is not in\n" + page);
+    }
+    browse(address);
+  }
+
+  /** What a real browser makes of the page: it draws both pictures of the executor. */
+  private static void browse(String address) throws IOException, InterruptedException {
+    Path profile = Files.createDirectory(metrics.resolve("profile"));
+    List<String> command = List.of("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+        "--user-data-dir=" + profile, "--virtual-time-budget=5000", "--dump-dom", address);
+    Path seen = metrics.resolve("dom.html");
+    Process browser;
+    try {
+      browser = new ProcessBuilder(command).redirectOutput(seen.toFile()).redirectError(ProcessBuilder.Redirect.DISCARD).start();
+    } catch (IOException notThere) {
+      System.out.println("skipped: there is no chromium to look at the page with");
+      return;
+    }
+    try {
+      if (!browser.waitFor(60, TimeUnit.SECONDS)) {
+        System.out.println("skipped: chromium does not come to an end here");
+        return;
+      }
+      String dom = Files.readString(seen);
+      assertTrue(dom.contains("class=\"hiroma-map\"") && dom.contains("class=\"hiroma-lines\""), dom);
+    } finally {
+      browser.descendants().forEach(ProcessHandle::destroyForcibly);
+      browser.destroyForcibly();
+    }
+  }
+
+  private static String get(String address) {
+    try {
+      HttpRequest request = HttpRequest.newBuilder(URI.create(address)).timeout(Duration.ofSeconds(60)).build();
+      return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body();
+    } catch (IOException | InterruptedException error) {
+      throw new AssertionError(address, error);
+    }
+  }
+
+  @Test
+  @Order(7)
+  void metricsGoThroughSparksSinks() {
+    String address = context.sc().uiWebUrl().get() + "/metrics/prometheus/";
+    // Of the driver: what executor 0 has reported.
+    for (String name : Usage.FIGURES.keySet()) {
+      String wanted = "_driver_plugin_io_hiroma_spark_HiromaPlugin_executor_0_" + name + "_Value";
+      until(() -> get(address).contains(wanted), () -> wanted + " is not in\n" + get(address));
+    }
+    // Of the executor itself, through a sink that writes.
+    for (String name : Usage.FIGURES.keySet()) {
+      String wanted = ".0.plugin." + HiromaPlugin.class.getName() + "." + name + ".csv";
+      until(() -> {
+        try (Stream<Path> files = Files.walk(metrics)) {
+          return files.anyMatch(file -> file.toString().endsWith(wanted) && file.toFile().length() > 0);
+        }
+      }, () -> "no file ends in " + wanted);
+    }
   }
 
   @Test

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.lang.module.ModuleFinder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.attribute.PosixFilePermissions;
@@ -31,7 +32,25 @@ final class Cluster {
         .set("spark.plugins", HiromaPlugin.class.getName()).set("spark.hiroma.policy", policy.word())
         .set("spark.hiroma.report.millis", "500").set("spark.hiroma.sweep.millis", "200")
         .set("spark.jars", System.getProperty("hiroma.jars")).set("spark.executor.memory", mib + "m").set("spark.ui.enabled", "false")
+        // A machine that stands still for a minute has lost nobody.
+        .set("spark.worker.timeout", "600").set("spark.network.timeout", "600s")
+        // Executors run on the JDK that the tests run on.
+        .set("spark.executorEnv.JAVA_HOME", home())
         .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1");
+  }
+
+  /** The JDK's directory. Spark 4 asks for a module that small runtimes lack, and does without it in its own code. */
+  private static String home() throws IOException {
+    if (ModuleFinder.ofSystem().find("jdk.incubator.vector").isPresent()) {
+      return System.getProperty("java.home");
+    }
+    return javaHome(Path.of(System.getenv("SPARK_HOME"), "without-vector"), """
+        left=$#
+        while [ $left -gt 0 ]; do
+          [ "$1" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$1"
+          shift
+          left=$((left - 1))
+        done""").toString();
   }
 
   /** Checks every number of {@link Probe#numbers}: no policy changes a result. */

@@ -14,7 +14,7 @@ class CompletionTest {
   @Test
   void partWantsAFixedHeapAndChunksThatFillRegions() {
     Completion completion = Completion.of(Policy.PART, Map.of("spark.executor.extraJavaOptions", "-Dx=y"), false, GIB);
-    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288",
+    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194272",
         "spark.executor.extraJavaOptions", "-Dx=y -XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k"), completion.additions());
     assertTrue(completion.missing().isEmpty());
   }
@@ -32,7 +32,7 @@ class CompletionTest {
   @Test
   void aJvmThatIsUpAlreadyIsTheUsers() {
     Completion completion = Completion.of(Policy.PART, Map.of(), true, GIB);
-    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194288"), completion.additions());
+    assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194272"), completion.additions());
     assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k\""));
   }
 
@@ -44,8 +44,23 @@ class CompletionTest {
   }
 
   @Test
+  void blocksOffTheHeapAreMappingsThatAreBornHuge() {
+    String key = "spark.executorEnv.GLIBC_TUNABLES";
+    Map<String, String> enabled = Map.of("spark.memory.offHeap.enabled", "true");
+    assertEquals("glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576", Completion.of(Policy.PART, enabled, false, GIB).additions().get(key));
+    Completion set = Completion.of(Policy.PART, Map.of("spark.memory.offHeap.enabled", "true", key, "glibc.malloc.hugetlb=0"), false, GIB);
+    assertFalse(set.additions().containsKey(key));
+    assertTrue(set.missing().get(0).startsWith(key + " is set otherwise"));
+    assertTrue(Completion.of(Policy.PART, enabled, true, GIB).missing().get(0).contains("GLIBC_TUNABLES="));
+    assertFalse(Completion.of(Policy.PART_OLD, enabled, false, GIB).additions().containsKey(key));
+    assertFalse(Completion.of(Policy.PART, Map.of(), false, GIB).additions().containsKey(key));
+    // What malloc adds, rounded up to whole pages, makes a mapping of whole huge pages.
+    assertEquals(0, (Completion.CHUNK_BYTES + 16 + 8 + 4095) / 4096 * 4096 % (2 << 20));
+  }
+
+  @Test
   void aChunkIsHumongousFromHalfARegionOn() {
-    assertTrue(Completion.humongous(4194288, 4 << 20));
+    assertTrue(Completion.humongous(4194272, 4 << 20));
     assertTrue(Completion.humongous((2 << 20) - 15, 4 << 20));
     assertFalse(Completion.humongous((2 << 20) - 16, 4 << 20));
   }

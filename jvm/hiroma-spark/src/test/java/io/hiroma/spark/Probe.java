@@ -51,7 +51,13 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
     long huge = 0;
     Field entries = MemoryStore.class.getDeclaredField("entries");
     entries.setAccessible(true);
-    for (Object entry : ((Map<?, ?>) entries.get(store)).values()) {
+    List<Object> found;
+    Map<?, ?> shared = (Map<?, ?>) entries.get(store);
+    // As Spark guards it.
+    synchronized (shared) {
+      found = List.copyOf(shared.values());
+    }
+    for (Object entry : found) {
       // Broadcast variables are serialised as well; they are stored in the same way.
       if (entry instanceof SerializedMemoryEntry<?> serialized) {
         for (ByteBuffer chunk : serialized.buffer().getChunks()) {

@@ -8,7 +8,7 @@ import org.junit.jupiter.api.Test;
 
 class SelfCheckTest {
   private static final long GIB = 1L << 30;
-  private static final SelfCheck.Facts GOOD = new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194288, "");
+  private static final SelfCheck.Facts GOOD = new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194272, "");
 
   private static String refusal(Policy policy, SelfCheck.Facts facts) {
     List<String> refusals = SelfCheck.of(policy, facts).refusals();
@@ -23,16 +23,16 @@ class SelfCheckTest {
 
   @Test
   void eachThingThatIsMissingIsNamed() {
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(false, GIB, GIB, false, false, "madvise", 0, 4194288, "")).contains("-XX:+UseG1GC"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB / 4, GIB, false, false, "madvise", 4 << 20, 4194288, ""))
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(false, GIB, GIB, false, false, "madvise", 0, 4194272, "")).contains("-XX:+UseG1GC"));
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB / 4, GIB, false, false, "madvise", 4 << 20, 4194272, ""))
         .contains("-Xms1048576k"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, true, false, "madvise", 4 << 20, 4194288, ""))
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, true, false, "madvise", 4 << 20, 4194272, ""))
         .contains("AlwaysPreTouch"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, true, "madvise", 4 << 20, 4194288, ""))
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, true, "madvise", 4 << 20, 4194272, ""))
         .contains("UseTransparentHugePages"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "never", 4 << 20, 4194288, "")).contains("\"never\""));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "", 4 << 20, 4194288, "")).contains("this kernel"));
-    assertEquals("no library", refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194288, "no library")));
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "never", 4 << 20, 4194272, "")).contains("\"never\""));
+    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "", 4 << 20, 4194272, "")).contains("this kernel"));
+    assertEquals("no library", refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194272, "no library")));
     assertTrue(refusal(Policy.ENTIRE, GOOD).contains("-XX:+UseTransparentHugePages"));
   }
 
@@ -44,7 +44,7 @@ class SelfCheckTest {
 
   @Test
   void partOldTakesAHeapThatGrows() {
-    assertTrue(SelfCheck.of(Policy.PART_OLD, new SelfCheck.Facts(true, 1, GIB, true, false, "madvise", 4 << 20, 4194288, "")).refusals()
+    assertTrue(SelfCheck.of(Policy.PART_OLD, new SelfCheck.Facts(true, 1, GIB, true, false, "madvise", 4 << 20, 4194272, "")).refusals()
         .isEmpty());
   }
 
@@ -53,9 +53,9 @@ class SelfCheckTest {
     for (long chunk : new long[] {1 << 20, 4 << 20}) {
       SelfCheck check = SelfCheck.of(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, chunk, ""));
       assertTrue(check.refusals().isEmpty());
-      assertTrue(check.warnings().get(0).contains("spark.storage.unrollMemoryThreshold=4194288"), check.warnings()::toString);
+      assertTrue(check.warnings().get(0).contains("spark.storage.unrollMemoryThreshold=4194272"), check.warnings()::toString);
     }
-    assertTrue(SelfCheck.of(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "always", 4 << 20, 4194288, "")).warnings().get(0)
+    assertTrue(SelfCheck.of(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "always", 4 << 20, 4194272, "")).warnings().get(0)
         .contains("\"always\""));
   }
 }

@@ -1,0 +1,63 @@
+package io.hiroma.spark;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.SortedMap;
+import java.util.function.Supplier;
+import java.util.stream.Stream;
+import org.apache.spark.ui.SparkUI;
+import org.apache.spark.ui.SparkUITab;
+import org.apache.spark.ui.UIUtils;
+import org.apache.spark.ui.WebUIPage;
+import scala.Function0;
+import scala.Option;
+import scala.xml.Node;
+import scala.xml.Unparsed;
+
+/** The tab "Hiroma" of an application's web UI: where the memory of each executor is, and was. */
+final class HiromaTab extends SparkUITab {
+  HiromaTab(SparkUI ui, Supplier<SortedMap<String, History>> histories) {
+    super(ui, "hiroma");
+    attachPage(new Page(this, histories));
+  }
+
+  /**
+   * Spark 3.5 asks for the method with the one request and sequence, Spark 4 for that with the other ones. The JVM looks for a class when it
+   * is used, and neither request is: it is only handed on.
+   */
+  private static final class Page extends WebUIPage {
+    private final HiromaTab tab;
+    private final Supplier<SortedMap<String, History>> histories;
+
+    Page(HiromaTab tab, Supplier<SortedMap<String, History>> histories) {
+      super("");
+      this.tab = tab;
+      this.histories = histories;
+    }
+
+    @Override
+    public scala.collection.Seq<Node> render(javax.servlet.http.HttpServletRequest request) {
+      return page(request);
+    }
+
+    /** What {@code WebUIPage} declares in Spark 4. */
+    public scala.collection.immutable.Seq<Node> render(jakarta.servlet.http.HttpServletRequest request) {
+      return page(request);
+    }
+
+    /** A node is a sequence of itself. */
+    private Unparsed page(Object request) {
+      Unparsed content = new Unparsed(Picture.html(histories.get(), System.currentTimeMillis()));
+      Function0<Object> body = () -> content;
+      Object[] arguments = {request, "Hiroma: where the memory of the executors is", body, tab, Option.empty(), false, false};
+      Method header = Stream.of(UIUtils.class.getMethods())
+          .filter(method -> method.getName().equals("headerSparkPage") && method.getParameterCount() == arguments.length).findAny().orElse(null);
+      try {
+        return header == null ? content : new Unparsed(String.valueOf(header.invoke(null, arguments)));
+      } catch (IllegalAccessException | InvocationTargetException | IllegalArgumentException otherVersion) {
+        // Without Spark's frame then.
+        return content;
+      }
+    }
+  }
+}

@@ -1,0 +1,73 @@
+package io.hiroma.spark;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.StringReader;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.TreeMap;
+import javax.xml.parsers.DocumentBuilderFactory;
+import org.junit.jupiter.api.Test;
+import org.xml.sax.InputSource;
+
+class PictureTest {
+  private static final long MIB = 1L << 20;
+
+  private static Usage usage(long cached, String problem) {
+    return new Usage("1", "part", cached, cached / 2, MIB, 4 * MIB, 0, 0, problem);
+  }
+
+  @Test
+  void aMapTellsKindsAndPages() {
+    List<Region> regions = List.of(new Region(0, MIB, Region.Kind.HUMONGOUS), new Region(4 * MIB, 5 * MIB, Region.Kind.OLD),
+        new Region(8 * MIB, 8 * MIB, Region.Kind.FREE), new Region(12 * MIB, 13 * MIB, Region.Kind.YOUNG));
+    String map = RegionMap.of(regions, 4 * MIB, Runs.of(0, 6 * MIB, 12 * MIB, 16 * MIB), Runs.of(0, 6 * MIB));
+    assertEquals(List.of(new RegionMap.Cell(Region.Kind.HUMONGOUS, RegionMap.Share.ALL, RegionMap.Share.ALL),
+        new RegionMap.Cell(Region.Kind.OLD, RegionMap.Share.SOME, RegionMap.Share.SOME),
+        new RegionMap.Cell(Region.Kind.FREE, RegionMap.Share.NONE, RegionMap.Share.NONE),
+        new RegionMap.Cell(Region.Kind.YOUNG, RegionMap.Share.ALL, RegionMap.Share.NONE)), map.chars().mapToObj(c -> RegionMap.cell((char) c)).toList());
+    assertEquals(RegionMap.Share.NONE, RegionMap.cell('?').present());
+  }
+
+  @Test
+  void largeHeapsAreDrawnInFewPieces() {
+    List<Region> regions = new ArrayList<>();
+    for (int number = 0; number < 1000; number++) {
+      regions.add(new Region(number * 4 * MIB, 0, Region.Kind.OLD));
+    }
+    String map = RegionMap.of(regions, 4 * MIB, Runs.of(), Runs.of());
+    assertTrue(map.length() <= RegionMap.CELLS && map.length() > RegionMap.CELLS / 2, map);
+    assertEquals("", RegionMap.of(List.of(), 4 * MIB, Runs.of(), Runs.of()));
+  }
+
+  @Test
+  void aLongHistoryKeepsItsBeginningAndItsEnd() {
+    History history = new History();
+    assertEquals(null, history.last());
+    for (int number = 0; number < 10_000; number++) {
+      history.add(usage(number, ""), "", number);
+    }
+    List<History.Sample> samples = history.samples();
+    assertTrue(samples.size() <= History.SAMPLES && samples.size() >= History.SAMPLES / 2, () -> "" + samples.size());
+    assertEquals(0, samples.get(0).millis());
+    assertEquals(9_999, samples.get(samples.size() - 1).millis());
+    long step = samples.get(1).millis() - samples.get(0).millis();
+    for (int at = 1; at < samples.size() - 1; at++) {
+      assertEquals(step, samples.get(at).millis() - samples.get(at - 1).millis());
+    }
+  }
+
+  @Test
+  void thePageIsWellFormedWhateverExecutorsReport() throws Exception {
+    History history = new History();
+    history.add(usage(3 * MIB, "<b> & \"c\""), "a@?\u00ff", 1_000);
+    history.add(usage(0, "<b> & \"c\""), "", 3_000);
+    String page = Picture.html(new TreeMap<>(java.util.Map.of("<1>", history)), 5_000);
+    assertFalse(page.contains("<b>"));
+    assertTrue(page.contains("heard of 2 s ago"), page);
+    DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(new InputSource(new StringReader("<html>" + page + "</html>")));
+    assertTrue(Picture.html(new TreeMap<>(), 0).contains("No executor has reported yet"));
+  }
+}
