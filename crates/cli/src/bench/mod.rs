@@ -94,7 +94,7 @@ trait Named {
 fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a E>> {
     let names: Vec<&str> = all.iter().map(Named::name).collect();
     if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        anyhow::bail!("there is no experiment `{unknown}`: choose from {}", names.join(", "));
+        return Err(crate::refuse(format!("there is no experiment `{unknown}`: choose from {}", names.join(", "))));
     }
     Ok(all.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name())).collect())
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
-use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
+use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
 use tempfile::TempDir;
 
 use super::{Params, thp};
@@ -249,7 +249,30 @@ impl Found {
         table.note(note);
         let text = "One program three times, filled alike and asked in turns over a Unix socket by one connection with 32 requests on \
                     their way; every value is verified. Gains are round by round, against off.";
-        Section { title: "memcached".into(), text: vec![text.into()], tables: vec![table], plots: vec![] }
+        Section { title: "memcached (figures 19 and 20)".into(), text: vec![text.into()], tables: vec![table], plots: self.plots() }
+    }
+
+    /// The paper's figures 19 and 20: against small pages, with the paper's values beside.
+    fn plots(&self) -> Vec<Plot> {
+        let plot = |title: &str, what: &str, kept: [Option<Spread>; 2], paper: [f64; 2]| {
+            let points = |values: [Option<Spread>; 2]| {
+                let at = |(place, value): (usize, Option<Spread>)| value.map(|spread| Point::of(place as f64, spread));
+                values.into_iter().enumerate().filter_map(at).collect::<Vec<Point>>()
+            };
+            Plot {
+                title: title.to_owned(),
+                kind: Kind::Bars,
+                x: Axis::names("huge pages", [ARMS[ALWAYS], ARMS[OURS]]),
+                y: Axis::linear(what, "%"),
+                series: vec![Series::new("here", points(kept)), Series::new("paper", points(paper.map(|value| Spread::of(&[value]))))],
+            }
+        };
+        let gain = |arm| Spread::of(&self.gains(arm, By::Throughput));
+        let growth = |arm| Spread::of(&[self.growth(arm)]);
+        vec![
+            plot("memcached: throughput over small pages (figure 19)", "gain", [gain(ALWAYS), gain(OURS)], [2.55, 1.94]),
+            plot("memcached: memory over small pages (figure 20)", "growth", [growth(ALWAYS), growth(OURS)], [96.2, 6.17]),
+        ]
     }
 
     fn measure(&self, report: &mut Report) {
@@ -278,5 +301,29 @@ impl Found {
         };
         report.measures.push(grows("memcached_growth_percent", "memcached: memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
         report.measures.push(grows("memcached_thp_growth_percent", "memcached: memory growth of THP always", ALWAYS, 96.2));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What the paper found, as if it had been measured here.
+    pub fn section() -> Section {
+        let turn = |percent: f64| vec![Turn { operations_per_s: 1e6 * (1.0 + percent / 100.0), cpu_ns_per_operation: 900.0 }];
+        let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
+        let found = Found { turns: [turn(0.0), turn(2.55), turn(1.94)], memory: vec![memory(0), memory(96), memory(6)] };
+        found.section("a note")
+    }
+
+    #[test]
+    fn gains_and_growth_are_drawn_beside_the_papers() {
+        let [gain, growth] = &section().plots[..] else { panic!("not two plots") };
+        for (plot, here) in [(gain, [2.55, 1.94]), (growth, [96.0, 6.0])] {
+            for (point, expected) in plot.series[0].points.iter().zip(here) {
+                assert!((point.y - expected).abs() < 1e-6, "{}: {}", plot.title, point.y);
+            }
+            assert_eq!((plot.series[0].points.len(), plot.series[1].points.len()), (2, 2));
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hiroma_hot::{Engine, Options, State};
 use hiroma_memload::server;
-use hiroma_report::{Axis, Better, Bound, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_report::{Axis, Better, Bound, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
 use hiroma_units::{Bytes, EXTENT, PAGES_PER_EXTENT};
 
 use super::load::{Load, Loaded, Pages, Pattern};
@@ -27,6 +27,20 @@ const SMALL: usize = 0;
 const ALWAYS: usize = 1;
 const LATER: usize = 2;
 const OURS: usize = 3;
+
+/// One way to go through the memory, and the paper's figures of throughput and of memory with it.
+#[derive(Clone, Copy)]
+struct Access {
+    name: &'static str,
+    pattern: Pattern,
+    figures: [&'static str; 2],
+}
+
+const ACCESSES: [Access; 3] = [
+    Access { name: "sequential", pattern: Pattern::Sequential, figures: ["figure 11", "figure 15"] },
+    Access { name: "random", pattern: Pattern::Random, figures: ["figure 12", "figure 16"] },
+    Access { name: "skewed", pattern: Pattern::Skewed, figures: ["figure 13", "figures 17 and 18"] },
+];
 
 /// What came out for one pattern.
 #[derive(Default)]
@@ -151,13 +165,13 @@ fn measure(params: &Params, ballast: &Ballast, pattern: Pattern) -> Result<Outco
 }
 
 /// Throughput and memory over time: what changes while khugepaged and we work, and what does not.
-fn over_time(name: &str, outcome: &Outcome) -> [Plot; 2] {
+fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
     let end = outcome.samples.iter().flatten().map(|sample| sample.seconds).fold(0.0, f64::max);
     let flat = |y: f64| vec![Point::at(0.0, y), Point::at(end, y)];
     let median = |arm: usize| Spread::of(&outcome.speed[arm]).map_or(0.0, |spread| spread.median);
     let mib = |arm: usize| outcome.resident[arm] as f64 / f64::from(1 << 20);
-    let plot = |what: &str, unit: &str, of: &dyn Fn(usize) -> f64, moving: fn(&[Sample]) -> Vec<Point>| Plot {
-        title: format!("{what} over time, {name} access"),
+    let plot = |what: &str, unit: &str, figures: &str, of: &dyn Fn(usize) -> f64, moving: fn(&[Sample]) -> Vec<Point>| Plot {
+        title: format!("{what} over time, {} access ({figures})", access.name),
         x: Axis::linear("time since huge pages are made", "s"),
         y: Axis::linear(what, unit),
         series: vec![
@@ -168,7 +182,25 @@ fn over_time(name: &str, outcome: &Outcome) -> [Plot; 2] {
         ],
         ..Plot::default()
     };
-    [plot("Throughput", "GB/s", &median, timeline::throughput), plot("Memory", "MiB", &mib, timeline::resident_mib)]
+    let [speed, memory] = access.figures;
+    [plot("Throughput", "GB/s", speed, &median, timeline::throughput), plot("Memory", "MiB", memory, &mib, timeline::resident_mib)]
+}
+
+/// Throughput when all is done, against small pages.
+fn compared(outcomes: &[Outcome]) -> Plot {
+    let of = |arm: usize| {
+        let ratio = |(place, outcome): (usize, &Outcome)| {
+            Spread::of_ratio(&outcome.speed[arm], &outcome.speed[SMALL]).map(|spread| Point::of(place as f64, percent(spread)))
+        };
+        Series::new(ARMS[arm], outcomes.iter().enumerate().filter_map(ratio).collect())
+    };
+    Plot {
+        title: "Throughput compared (figure 14)".into(),
+        kind: Kind::Bars,
+        x: Axis::names("access", ACCESSES.map(|access| access.name)),
+        y: Axis::linear("of the throughput with small pages", "%"),
+        series: [ALWAYS, LATER, OURS].map(of).into(),
+    }
 }
 
 fn growth(outcome: &Outcome, arm: usize) -> f64 {
@@ -192,7 +224,9 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         y: Axis::linear("share", ""),
         ..Plot::default()
     };
-    for (name, pattern) in [("sequential", Pattern::Sequential), ("random", Pattern::Random), ("skewed", Pattern::Skewed)] {
+    let mut outcomes = Vec::new();
+    for access in ACCESSES {
+        let Access { name, pattern, .. } = access;
         progress.starts(&format!("micro, {name}"));
         let outcome = measure(params, ballast, pattern)?;
         for (arm, label) in ARMS.iter().enumerate() {
@@ -208,7 +242,7 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
                 format!("{:+.3}", growth(&outcome, arm)),
             ]);
         }
-        plots.extend(over_time(name, &outcome));
+        plots.extend(over_time(&access, &outcome));
         reached.series.push(Series::new(name, outcome.progress.clone()));
         let [huge, hot] = outcome.huge_ranges;
         table.note(format!(
@@ -216,8 +250,9 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
             outcome.collapses, outcome.collapse_ms, outcome.settled_seconds, outcome.end
         ));
         measures(name, pattern, &outcome, report);
+        outcomes.push(outcome);
     }
-    plots.push(reached);
+    plots.extend([compared(&outcomes), reached]);
     report.sections.push(Section {
         title: "Microbenchmark (figures 11 to 18)".into(),
         text: vec![
@@ -279,4 +314,33 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
 
 fn percent(ratio: Spread) -> Spread {
     Spread { median: 100.0 * ratio.median, min: 100.0 * ratio.min, max: 100.0 * ratio.max, n: ratio.n }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// All plots, of made-up outcomes.
+    pub fn plots() -> Vec<Plot> {
+        let outcome = || {
+            let sample = |at: u8| Sample { seconds: f64::from(at), gb_per_s: 1.0 + f64::from(at), resident_bytes: 1 << 30 };
+            Outcome {
+                speed: [1.0, 1.4, 1.2, 1.5].map(|speed| vec![speed; 3]),
+                resident: [1 << 30; 4],
+                samples: [vec![sample(0), sample(1)], vec![sample(0), sample(2)]],
+                ..Outcome::default()
+            }
+        };
+        let mut plots: Vec<Plot> = ACCESSES.iter().flat_map(|access| over_time(access, &outcome())).collect();
+        plots.push(compared(&ACCESSES.map(|_| outcome())));
+        plots
+    }
+
+    #[test]
+    fn arms_are_compared_with_small_pages() {
+        let plots = plots();
+        let ours = plots.last().unwrap().series.last().unwrap();
+        assert!(ours.name == ARMS[OURS] && ours.points.len() == 3 && ours.points.iter().all(|point| (point.y - 150.0).abs() < 1e-9));
+        assert!(plots[..6].iter().all(|plot| plot.series.iter().all(|series| series.points.len() == 2)));
+    }
 }

@@ -11,7 +11,7 @@ mod tracker;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use hiroma_report::Report;
 use hiroma_units::{Bytes, EXTENT};
 
@@ -19,6 +19,7 @@ use super::ballast::Ballast;
 use super::progress::Progress;
 use super::{Named, choose, machine};
 use crate::files::Files;
+use crate::refuse;
 
 /// Runs the experiments of the paper on huge pages guided by the application, on this machine.
 ///
@@ -75,6 +76,8 @@ fn fits(size: usize, available_bytes: u64) -> bool {
 
 struct Experiment {
     name: &'static str,
+    /// How long it takes, about.
+    seconds: f64,
     run: fn(&Params, &Ballast, &Progress, &mut Report) -> Result<()>,
 }
 
@@ -85,11 +88,11 @@ impl Named for Experiment {
 }
 
 const EXPERIMENTS: [Experiment; 5] = [
-    Experiment { name: "tracker", run: tracker::run },
-    Experiment { name: "accuracy", run: accuracy::run },
-    Experiment { name: "slowdown", run: slowdown::run },
-    Experiment { name: "micro", run: micro::run },
-    Experiment { name: "memcached", run: memcached::run },
+    Experiment { name: "tracker", seconds: 90.0, run: tracker::run },
+    Experiment { name: "accuracy", seconds: 35.0, run: accuracy::run },
+    Experiment { name: "slowdown", seconds: 40.0, run: slowdown::run },
+    Experiment { name: "micro", seconds: 65.0, run: micro::run },
+    Experiment { name: "memcached", seconds: 80.0, run: memcached::run },
 ];
 
 /// Does it.
@@ -101,11 +104,9 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         params.sizes = whole_ranges(&args.sizes)?;
         let available = crate::memory::available()?.0;
         if let Some(size) = params.sizes.iter().find(|size| !fits(**size, available)) {
-            bail!(
-                "--sizes {}: it does not fit: {} are available, and its page tables need some too",
-                Bytes(*size as u64),
-                Bytes(available)
-            );
+            let size = Bytes(*size as u64);
+            let available = Bytes(available);
+            return Err(refuse(format!("--sizes {size}: it does not fit: {available} are available, and its page tables need some too")));
         }
     }
     let mut report = Report {
@@ -118,7 +119,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         )],
         ..Report::default()
     };
-    let mut progress = Progress::new(chosen.len() as f64);
+    let share = if params.quick { 0.2 } else { 1.0 };
+    let mut progress = Progress::new(chosen.iter().map(|experiment| share * experiment.seconds).sum());
     progress.starts("touching memory once");
     // Room for the arms of the microbenchmark; larger processes back their memory themselves before they are measured.
     let ballast = Ballast::new(Bytes(5 * params.bytes as u64 + (1 << 30)))?;
@@ -129,7 +131,7 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         for section in &report.sections[before..] {
             progress.print(&format!("\n{}", section.to_text()));
         }
-        progress.done(1.0);
+        progress.done(share * experiment.seconds);
     }
     if params.quick {
         super::forget_goals(&mut report, "quick: smaller than what the goal is for");
@@ -142,7 +144,39 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
 fn whole_ranges(sizes: &[Bytes]) -> Result<Vec<usize>> {
     let least = EXTENT as u64;
     for size in sizes {
-        ensure!(size.0 >= least && size.0 % least == 0, "--sizes {size}: a process has whole ranges of 2MiB, at least one");
+        if size.0 < least || size.0 % least != 0 {
+            return Err(refuse(format!("--sizes {size}: a process has whole ranges of 2MiB, at least one")));
+        }
     }
     Ok(sizes.iter().map(|size| size.0 as usize).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_report::Section;
+
+    use super::*;
+
+    #[test]
+    fn each_of_the_papers_figures_is_drawn() {
+        let mut plots = micro::tests::plots();
+        plots.push(tracker::tests::plot());
+        plots.extend(memcached::tests::section().plots);
+        let drawn: Vec<String> = plots
+            .into_iter()
+            .map(|plot| {
+                let section = Section { title: "A section".into(), text: vec![], tables: vec![], plots: vec![plot] };
+                Report { title: "A page".into(), sections: vec![section], ..Report::default() }.to_html()
+            })
+            .collect();
+        for figure in 10..=20 {
+            let named = |html: &&String| {
+                [format!("figure {figure})"), format!("and {figure})"), format!("figures {figure} ")].iter().any(|name| html.contains(name))
+            };
+            let html = drawn.iter().find(named).unwrap_or_else(|| panic!("figure {figure} is nowhere"));
+            // Each point that was measured says what it is; the page has a title of its own.
+            let points = html.matches("<title>").count() - 1;
+            assert!(html.contains("<svg") && points >= 2, "figure {figure}: {points} points");
+        }
+    }
 }

@@ -96,6 +96,22 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
     Ok(times)
 }
 
+/// The paper's figure 10, with the paper's values beside.
+fn by_size(all: Vec<Point>, only_scan: Vec<Point>) -> Plot {
+    let paper = [(1.0, 37.0), (2.0, 72.0), (128.0, 2000.0)].map(|(x, y)| Point::at(x, y)).to_vec();
+    Plot {
+        title: "Processor time of a round by size (figure 10)".into(),
+        x: Axis::log("memory of the process", "GiB"),
+        y: Axis::log("processor time", "ms"),
+        series: vec![
+            Series { reference: true, ..Series::new("paper, scan and clear", paper) },
+            Series::new("scan, clear, count", all),
+            Series::new("scan and count", only_scan),
+        ],
+        ..Plot::default()
+    }
+}
+
 /// Measures and reports.
 pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
     let mut table = Table::new("Processor time of a round (median)")
@@ -104,14 +120,6 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         .number("clear 1/16", "ms")
         .number("scan", "ms")
         .number("count", "ms");
-    let mut plot = Plot {
-        title: "Processor time of a round by size".into(),
-        x: Axis::log("memory of the process", "GiB"),
-        y: Axis::log("processor time", "ms"),
-        ..Plot::default()
-    };
-    let paper = [(1.0, 37.0), (2.0, 72.0), (128.0, 2000.0)].map(|(x, y)| Point::at(x, y)).to_vec();
-    plot.series.push(Series { reference: true, ..Series::new("paper, scan and clear", paper) });
     let (mut all, mut only_scan) = (Vec::new(), Vec::new());
     for &bytes in &params.sizes {
         progress.starts(&format!("tracker, {} of small pages", Bytes(bytes as u64)));
@@ -167,15 +175,23 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
             &huge.count,
         ])),
     );
-    plot.series.push(Series::new("scan, clear, count", all));
-    plot.series.push(Series::new("scan and count", only_scan));
     report.sections.push(Section {
         title: "What a round of the tracker costs (figure 10)".into(),
         text: vec![
             "All pages of a process are cleared, touched once in a random order by the process, read and counted. Processor time of the tracker's thread. Clearing includes a second look for pages that could not be cleared.".into(),
         ],
         tables: vec![table],
-        plots: vec![plot],
+        plots: vec![by_size(all, only_scan)],
     });
     Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The plot, of made-up times.
+    pub fn plot() -> Plot {
+        by_size(vec![Point::at(1.0, 10.0), Point::at(2.0, 20.0)], vec![Point::at(1.0, 0.4), Point::at(2.0, 0.8)])
+    }
 }
