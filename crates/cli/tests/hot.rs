@@ -221,6 +221,11 @@ fn nonsense_is_refused_before_anything_happens() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
     }
+    for args in [["--only", "magic"], ["--sizes", "3M"], ["--sizes", "1M"], ["--sizes", "1G,4000T"], ["--sizes", "many"]] {
+        let output = Command::new(HIROMA).args(["bench", "huge"]).args(args).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty() && text(&output.stderr).contains(args[1].rsplit(',').next().unwrap()), "{args:?}");
+    }
     let output = hot(&["manage", "--pid", "0"]);
     assert!(text(&output.stderr).contains("no process 0"), "{}", text(&output.stderr));
 }

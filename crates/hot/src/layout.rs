@@ -48,11 +48,8 @@ impl Layout {
         let mut pages = bits::NONE;
         let mut parts = Vec::new();
         self.parts_of(&[range], &mut parts);
-        for part in parts {
-            let first = ((part.start - range * RANGE) / PAGE as u64) as usize;
-            for page in first..first + (part.len / PAGE as u64) as usize {
-                pages[page / 64] |= 1 << (page % 64);
-            }
+        for part in &parts {
+            pages = bits::or(&pages, &pages_in(range, part));
         }
         pages
     }
@@ -80,6 +77,16 @@ impl Layout {
     }
 }
 
+/// The pages of `range` that lie in `span`.
+pub fn pages_in(range: u64, span: &Span) -> PageBits {
+    let page_at = |address: u64| (address.clamp(range * RANGE, (range + 1) * RANGE) - range * RANGE) / PAGE as u64;
+    let mut pages = bits::NONE;
+    for page in page_at(span.start)..page_at(span.start + span.len) {
+        pages[page as usize / 64] |= 1 << (page % 64);
+    }
+    pages
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +106,14 @@ mod tests {
         assert_eq!(whole, [false, true, true, true, false, false]);
         let part: Vec<bool> = (0..6).map(|range| layout.holds_part(range)).collect();
         assert_eq!(part, [true, true, true, true, true, false]);
+    }
+
+    #[test]
+    fn pages_of_a_span_are_found_in_each_range_it_touches() {
+        let span = Span { start: RANGE + RANGE / 2, len: RANGE };
+        let low = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, 0, 0, 0];
+        let high = [0, 0, 0, 0, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
+        assert_eq!((0..4).map(|range| pages_in(range, &span)).collect::<Vec<_>>(), [bits::NONE, high, low, bits::NONE]);
     }
 
     #[test]

@@ -223,6 +223,15 @@ pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     huge
 }
 
+/// The process that manages, by what the ledger says last, whether it still runs or not. None where managing has ended.
+pub fn last_manager(entries: &[Entry]) -> Option<u32> {
+    let last = entries.iter().rev().find(|entry| matches!(entry, Entry::Begin { .. } | Entry::End { .. }))?;
+    match last {
+        Entry::Begin { manager, .. } => Some(*manager),
+        _ => None,
+    }
+}
+
 /// The process that wrote the last `Begin`.
 fn manager_of(file: &mut File) -> Option<u32> {
     let mut text = String::new();

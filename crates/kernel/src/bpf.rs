@@ -56,11 +56,14 @@ pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
     let kind = if rustix::process::geteuid().is_root() { io::ErrorKind::Unsupported } else { io::ErrorKind::PermissionDenied };
     let hint = match (error.kind(), kind) {
         (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
-        (libbpf_rs::ErrorKind::PermissionDenied, _) => match lockdown::reason() {
+        // A helper that a locked kernel does not have is EINVAL (6.12), a program that may not be loaded EPERM.
+        (refused, _) => match lockdown::reason() {
             Some(reason) => format!(": {reason}"),
-            None => ": this root has not all rights, or the kernel is locked down, or it refuses the program".to_owned(),
+            None if refused == libbpf_rs::ErrorKind::PermissionDenied => {
+                ": this root has not all rights, or the kernel is locked down, or it refuses the program".to_owned()
+            }
+            None => String::new(),
         },
-        _ => String::new(),
     };
     io::Error::new(kind, format!("{doing}: {error:#}{hint}"))
 }

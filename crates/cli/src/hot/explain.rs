@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use anyhow::Result;
-use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges};
+use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges, last_manager};
 use hiroma_hot::{LedgerDir, machine};
 use hiroma_kernel::hot::target::started_at;
 use hiroma_units::{Bytes, EXTENT};
@@ -94,11 +94,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
 
 /// The last manager, if it has ended and could not say so.
 fn left_alone_by(entries: &[Entry]) -> Option<u32> {
-    let last = entries.iter().rev().find(|entry| matches!(entry, Entry::Begin { .. } | Entry::End { .. }))?;
-    match last {
-        Entry::Begin { manager, .. } if started_at(*manager).is_none() => Some(*manager),
-        _ => None,
-    }
+    last_manager(entries).filter(|manager| started_at(*manager).is_none())
 }
 
 fn line(entry: &Entry) -> String {

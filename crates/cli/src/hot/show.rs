@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use hiroma_hot::ledger::{Ledger, last_manager};
 use hiroma_hot::tracker::RoundCost;
-use hiroma_hot::{Engine, Options, State, machine};
+use hiroma_hot::{Engine, LedgerDir, Options, State, machine};
+use hiroma_kernel::hot::target::started_at;
 use serde_json::json;
 
 use super::manage::{Clock, stopped};
@@ -48,6 +50,12 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let stop = stopped()?;
     let options = Options { watch_only: true, ledger: None, ..args.tracking.options() };
     let mut engine = super::engine(args.pid, options, &clock)?;
+    if let Some(manager) = manager_of(args.pid) {
+        crate::show::say(&format!(
+            "process {manager} manages process {} and clears the same bits: both see fewer touches than there are",
+            args.pid
+        ));
+    }
     let on_terminal = stdout().is_terminal();
     loop {
         let mut cost = RoundCost::default();
@@ -86,6 +94,12 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+}
+
+/// The process that manages process `pid` at this moment.
+fn manager_of(pid: u32) -> Option<u32> {
+    let entries = Ledger::read(&LedgerDir::of_this_user(), pid).ok()?;
+    last_manager(&entries).filter(|manager| started_at(*manager).is_some() && started_at(pid).is_some())
 }
 
 /// Cost of a round in nanoseconds, in the mean.

@@ -1,5 +1,6 @@
 //! What is done about decisions: collapsing, splitting, and looking below huge pages.
 
+use std::io;
 use std::time::Instant;
 
 use hiroma_kernel::hot::target::{Advice, Span};
@@ -26,6 +27,18 @@ enum Outcome {
     Refused,
     /// No more ranges in this step.
     Enough,
+}
+
+/// What the kernel said, and what it means by it (`madvise(2)`, `MADV_COLLAPSE`).
+fn refusal_text(error: &io::Error) -> String {
+    let meaning = match Errno::from_io_error(error) {
+        Some(Errno::NOMEM) => ": the machine has no free huge page",
+        Some(Errno::BUSY) => ": the process's cgroup has no room for it",
+        Some(Errno::AGAIN) => ": some of its pages are in use by others for now",
+        Some(Errno::INVAL) => ": its mapping, or what is in it, cannot be huge",
+        _ => "",
+    };
+    format!("{error}{meaning}")
 }
 
 impl Engine {
@@ -117,7 +130,7 @@ impl Engine {
                 }
                 memo.refusals = if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
                 let at_ms = self.at_ms(now_ns);
-                self.ledger.note(&Entry::Refused { at_ms, address: span.start, error: error.to_string() });
+                self.ledger.note(&Entry::Refused { at_ms, address: span.start, error: refusal_text(&error) });
                 Ok(if errno == Some(Errno::NOMEM) { Outcome::Enough } else { Outcome::Refused })
             }
         }

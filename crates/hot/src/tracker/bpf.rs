@@ -13,7 +13,7 @@ use hiroma_units::EXTENT;
 use super::{Backend, RangeView, Tracker, clear_refs};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
-use crate::layout::Layout;
+use crate::layout::{Layout, pages_in};
 
 const RANGE: u64 = EXTENT as u64;
 
@@ -66,8 +66,9 @@ impl BpfTracker {
         self.target.pid()
     }
 
-    /// Gives the advice on all parts, passing over those that the kernel refuses (locked memory, for one).
-    fn cool(&self, mut parts: &[Span]) -> Result<(), HotError> {
+    /// Gives the advice on all parts. Returns those that the kernel refuses: locked memory, for one.
+    fn cool(&self, mut parts: &[Span]) -> Result<Vec<Span>, HotError> {
+        let mut all_refused = Vec::new();
         while !parts.is_empty() {
             let mut taken = match self.target.advise(parts, Advice::Cold) {
                 Ok(taken) => taken,
@@ -82,16 +83,19 @@ impl BpfTracker {
                 !whole
             });
             match refused {
-                Some(at) => parts = &parts[at + 1..],
+                Some(at) => {
+                    all_refused.push(parts[at]);
+                    parts = &parts[at + 1..];
+                }
                 None => break,
             }
         }
-        Ok(())
+        Ok(all_refused)
     }
 
-    /// Finds the pages whose bits are still set because they cannot be cleared. A page that has merely been touched again is mapped by
-    /// nobody else.
-    fn find_stuck(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError> {
+    /// Finds the pages whose bits are still set because they cannot be cleared: those in parts that were `refused`, and those that others
+    /// map. A page that has merely been touched again is mapped by nobody else.
+    fn find_stuck(&mut self, layout: &Layout, ranges: &[u64], refused: &[Span]) -> Result<(), HotError> {
         let failed = HotError::of(self.pid(), "read its page tables");
         let mut set: Vec<(u64, PageBits)> = Vec::new();
         self.walk
@@ -109,6 +113,12 @@ impl BpfTracker {
             let stuck = bits::without(&bits::and(&accessed, &layout.pages_of(range)), &exclusive);
             if !bits::is_empty(&stuck) {
                 self.stuck.insert(range, stuck);
+            }
+        }
+        for part in refused {
+            for range in part.start / RANGE..(part.start + part.len).div_ceil(RANGE) {
+                let stuck = self.stuck.entry(range).or_insert(bits::NONE);
+                *stuck = bits::or(stuck, &pages_in(range, part));
             }
         }
         Ok(())
@@ -148,10 +158,9 @@ impl Tracker for BpfTracker {
         let mut parts = std::mem::take(&mut self.parts);
         parts.clear();
         layout.parts_of(ranges, &mut parts);
-        let cooled = self.cool(&parts);
+        let refused = self.cool(&parts);
         self.parts = parts;
-        cooled?;
-        self.find_stuck(layout, ranges)
+        self.find_stuck(layout, ranges, &refused?)
     }
 
     fn scan(&mut self, layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {

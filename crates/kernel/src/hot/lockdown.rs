@@ -3,19 +3,29 @@
 /// `[none] integrity confidentiality`, the mode in force in brackets.
 const MODES: &str = "/sys/kernel/security/lockdown";
 
-/// Why BPF cannot read kernel memory; none where lockdown is not the reason, or not known (securityfs is often not mounted).
+/// What the kernel was started with.
+const COMMAND_LINE: &str = "/proc/cmdline";
+
+/// Why BPF cannot read kernel memory; none where lockdown is not the reason, or not known.
 pub fn reason() -> Option<String> {
-    reason_in(&std::fs::read_to_string(MODES).ok()?)
+    match std::fs::read_to_string(MODES) {
+        Ok(modes) => reason_in(&modes),
+        // securityfs is often not mounted.
+        Err(_) => reason_in_command_line(&std::fs::read_to_string(COMMAND_LINE).ok()?),
+    }
 }
 
 fn reason_in(modes: &str) -> Option<String> {
     let (_, rest) = modes.split_once('[')?;
-    match rest.split_once(']')?.0 {
-        "confidentiality" => {
-            Some(format!("the kernel is locked down ({MODES}: confidentiality); start it with lockdown=integrity, or without that option"))
-        }
-        _ => None,
-    }
+    (rest.split_once(']')?.0 == "confidentiality").then(|| told(MODES))
+}
+
+fn reason_in_command_line(options: &str) -> Option<String> {
+    options.split_whitespace().any(|option| option == "lockdown=confidentiality").then(|| told(COMMAND_LINE))
+}
+
+fn told(seen_in: &str) -> String {
+    format!("the kernel is locked down ({seen_in}: confidentiality); start it with lockdown=integrity, or without that option")
 }
 
 #[cfg(test)]
@@ -31,5 +41,7 @@ mod tests {
         for nonsense in ["", "none", "[", "]confidentiality[", "[confidentiality"] {
             assert_eq!(reason_in(nonsense), None, "{nonsense}");
         }
+        assert!(reason_in_command_line("quiet lockdown=confidentiality ro\n").unwrap().contains("lockdown=integrity"));
+        assert_eq!(reason_in_command_line("quiet lockdown=integrity nolockdown=confidentiality\n"), None);
     }
 }

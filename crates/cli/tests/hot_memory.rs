@@ -1,0 +1,355 @@
+//! `hiroma hot` on memory that is not like other memory, and where the kernel makes no huge pages of it.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::hot::{Load, hot, possible, text};
+use common::{HIROMA, compile};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// 6 MiB each of private, locked, shared memory and of a file that is mapped privately, all touched over and over. Prints where they are.
+const MIXED: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define LEN (6ul << 20)
+#define HUGE (2ul << 20)
+
+/* Aligned, between pages of no access, so that no two are joined. */
+static char *place(void)
+{
+    char *room = mmap(0, LEN + 2 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return (char *)(((unsigned long)room + HUGE) & ~(HUGE - 1));
+}
+
+static char *map(const char *name, int flags, int file)
+{
+    char *memory = mmap(place(), LEN, PROT_READ | PROT_WRITE, MAP_FIXED | flags, file, 0);
+    if (memory == MAP_FAILED)
+        exit(2);
+    for (unsigned long at = 0; at < LEN; at += 4096)
+        memory[at] = 1;
+    printf("%s %lu\n", name, (unsigned long)memory);
+    return memory;
+}
+
+int main(int argc, char **argv)
+{
+    prctl(PR_SET_PDEATHSIG, 9);
+    FILE *file = fopen(argv[1], "w+");
+    if (!file || ftruncate(fileno(file), LEN))
+        return 3;
+    char *all[] = {
+        map("private", MAP_PRIVATE | MAP_ANONYMOUS, -1),
+        map("locked", MAP_PRIVATE | MAP_ANONYMOUS, -1),
+        map("shared", MAP_SHARED | MAP_ANONYMOUS, -1),
+        map("file", MAP_PRIVATE, fileno(file)),
+    };
+    if (mlock(all[1], LEN))
+        return 4;
+    puts("ready");
+    fflush(stdout);
+    for (;;)
+        for (int each = 0; each < 4; each++)
+            for (unsigned long at = 0; at < LEN; at += 4096)
+                ((volatile char *)all[each])[at]++;
+}
+"#;
+
+/// 8 MiB that are touched over and over; of each 2 MiB the kernel holds a page for somebody else, in a pipe. Ends with its parent.
+const PINNED: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define LEN (8ul << 20)
+#define HUGE (2ul << 20)
+
+int main(void)
+{
+    int ends[2];
+    prctl(PR_SET_PDEATHSIG, 9);
+    char *room = mmap(0, LEN + 2 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    volatile char *memory = (char *)(((unsigned long)room + HUGE) & ~(HUGE - 1));
+    mprotect((void *)memory, LEN, PROT_READ | PROT_WRITE);
+    for (unsigned long at = 0; at < LEN; at += 4096)
+        memory[at] = 1;
+    if (pipe(ends))
+        return 2;
+    for (unsigned long at = 0; at < LEN; at += HUGE) {
+        struct iovec page = {(void *)(memory + at), 4096};
+        if (vmsplice(ends[1], &page, 1, 0) != 4096)
+            return 3;
+    }
+    printf("private %lu\nready\n", (unsigned long)memory);
+    fflush(stdout);
+    for (;;)
+        for (unsigned long at = 0; at < LEN; at += 4096)
+            memory[at]++;
+}
+"#;
+
+/// Starts a program of these tests; returns it and the addresses that it printed.
+fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String, u64>) {
+    let mut child = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut areas = BTreeMap::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        match line.split_once(' ') {
+            Some((name, address)) => _ = areas.insert(name.to_owned(), address.parse().unwrap()),
+            None => break,
+        }
+    }
+    let load = Load { pid: child.id(), child, base: areas.get("private").copied().unwrap_or_default(), bytes };
+    (load, areas)
+}
+
+/// Manages once; what it says at the end.
+fn manage_once(load: &Load) -> String {
+    let managed = hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--window", "50ms"]);
+    assert!(managed.status.success(), "{}", text(&managed.stderr));
+    text(&managed.stderr)
+}
+
+/// What the kernel refused since managing began last, by address.
+fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
+    let told = text(&hot(&["explain", "--json", "--pid", &load.pid()]).stdout);
+    let mut refused: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for entry in told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        match entry["what"].as_str() {
+            Some("begin") => refused.clear(),
+            Some("refused") => {
+                let address = entry["address"].as_u64().unwrap();
+                refused.entry(address).or_default().push(entry["error"].as_str().unwrap().to_owned());
+            }
+            _ => {}
+        }
+    }
+    // Only of the memory that is hot: others of the process's may have been touched, too.
+    refused.retain(|address, _| (load.base..load.base + load.bytes).contains(address));
+    refused
+}
+
+/// Manages until `enough` of what was refused. On a busy machine one call may find nothing to do before the process had its turn.
+fn manage_until(load: &Load, enough: impl Fn(&BTreeMap<u64, Vec<String>>) -> bool) -> BTreeMap<u64, Vec<String>> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let said = manage_once(load);
+        let refused = refusals(load);
+        if enough(&refused) {
+            return refused;
+        }
+        assert!(Instant::now() < deadline, "{refused:?}\n{said}");
+    }
+}
+
+#[test]
+fn locked_memory_does_not_count_and_shared_memory_and_files_are_not_looked_at() {
+    if !possible() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "mixed", MIXED, &[]);
+    let (mut load, areas) = started(&program, &[&dir.path().join("file")], 6 * MIB);
+    if areas.len() < 4 || load.child.try_wait().unwrap().is_some() {
+        println!("skipped: no memory may be locked here, or mapped");
+        return;
+    }
+    let counts = || -> BTreeMap<&str, Vec<u64>> {
+        let shown = hot(&["show", "--json", "--for", "1ms", "--window", "200ms", "--backend", "bpf", "--pid", &load.pid()]);
+        assert!(shown.status.success(), "{}", text(&shown.stderr));
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let mut counts: BTreeMap<&str, Vec<u64>> = areas.keys().map(|name| (name.as_str(), Vec::new())).collect();
+        for run in shown["ranges"].as_array().unwrap() {
+            let (start, end) = (run["start"].as_u64().unwrap(), run["end"].as_u64().unwrap());
+            for page in (start..end).step_by(4096) {
+                let area = areas.iter().find(|(_, base)| (**base..**base + load.bytes).contains(&page));
+                if let Some((name, _)) = area {
+                    counts.get_mut(name.as_str()).unwrap().push(run["count"].as_u64().unwrap());
+                }
+            }
+        }
+        counts
+    };
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let counts = counts();
+        assert!(counts["shared"].is_empty() && counts["file"].is_empty(), "{counts:?}");
+        assert_eq!((counts["locked"].len(), counts["locked"].iter().sum::<u64>()), (1536, 0));
+        if counts["private"].iter().all(|&count| count > 0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "what is private is not seen to be hot: {counts:?}");
+    }
+    let deadline = Instant::now() + LIMIT;
+    while load.huge_bytes() == 0 {
+        manage_once(&load);
+        assert!(Instant::now() < deadline, "nothing became huge");
+    }
+    for name in ["locked", "shared", "file"] {
+        load.base = areas[name];
+        assert_eq!(load.huge_bytes(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_range_that_cannot_be_huge_is_tried_once() {
+    if !possible() {
+        return;
+    }
+    // MADV_NOHUGEPAGE: the kernel says EINVAL.
+    let load = Load::start(8, "sequential", |job| job["pages"] = "small".into());
+    let refused = manage_until(&load, |refused| !refused.is_empty());
+    assert!(refused.values().all(|errors| errors.len() == 1 && errors[0].contains("Invalid argument")), "{refused:?}");
+    assert_eq!(load.huge_bytes(), 0);
+}
+
+#[test]
+fn a_range_that_is_refused_for_now_is_tried_three_times_and_then_left_alone() {
+    if !possible() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "pinned", PINNED, &[]);
+    let (load, areas) = started(&program, &[], 8 * MIB);
+    assert!(!areas.is_empty(), "it did not start");
+    let refused = manage_until(&load, |refused| refused.values().any(|errors| errors.len() >= 3));
+    assert!(refused.values().all(|errors| errors.len() <= 3), "{refused:?}");
+    assert!(!refused.values().flatten().any(|error| error.contains("Invalid argument")), "{refused:?}");
+    assert_eq!(load.huge_bytes(), 0);
+    assert!(text(&hot(&["explain", "--all", "--pid", &load.pid()]).stdout).contains("refused"));
+}
+
+/// A memory cgroup of these tests, of either version.
+struct Cgroup {
+    dir: PathBuf,
+    limit: &'static str,
+}
+
+impl Cgroup {
+    /// None, with a line that says so, where this user may make none.
+    fn new() -> Option<Cgroup> {
+        let name = format!("hiroma-test-{}", std::process::id());
+        for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
+            let dir = Path::new(root).join(&name);
+            if fs::create_dir(&dir).is_err() {
+                continue;
+            }
+            let cgroup = Cgroup { dir, limit };
+            if cgroup.dir.join(limit).exists() {
+                return Some(cgroup);
+            }
+        }
+        println!("skipped: no memory cgroup may be made here");
+        None
+    }
+
+    /// So many bytes more than what is in it now.
+    fn allow(&self, more: u64) {
+        let used = ["memory.usage_in_bytes", "memory.current"].iter().find_map(|name| fs::read_to_string(self.dir.join(name)).ok());
+        let used: u64 = used.unwrap().trim().parse().unwrap();
+        fs::write(self.dir.join(self.limit), (used + more).to_string()).unwrap();
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // What ran in it has been waited for; the kernel may take a moment.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.dir).is_err() && self.dir.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
+    if !possible() {
+        return;
+    }
+    if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
+        println!("skipped: where there is swap the kernel makes room");
+        return;
+    }
+    // Dropped last.
+    let Some(cgroup) = Cgroup::new() else { return };
+    let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.dir.display());
+    let mut job = Command::new("sh");
+    job.args(["-c", &enter, "sh", HIROMA, "bench", "huge-load", r#"{"bytes":16777216,"pattern":"sequential","pages":"default"}"#]);
+    let Some(load) = looping(job) else {
+        println!("skipped: nothing may be put into a cgroup here");
+        return;
+    };
+    // Too little for one.
+    cgroup.allow(MIB);
+    let refused = manage_until(&load, |refused| !refused.is_empty());
+    // `madvise(2)`: EBUSY where the cgroup has no room, ENOMEM where the machine has none.
+    let told = |error: &String| error.contains("cgroup has no room") || error.contains("no free huge page");
+    assert!(refused.values().flatten().all(told), "{refused:?}");
+    assert_eq!(load.huge_bytes(), 0);
+    // With room it works, with the same process.
+    cgroup.allow(64 * MIB);
+    let deadline = Instant::now() + LIMIT;
+    while load.huge_bytes() == 0 {
+        manage_once(&load);
+        assert!(Instant::now() < deadline, "nothing became huge");
+    }
+}
+
+/// A load that was started by `command`; none if it was not.
+fn looping(mut command: Command) -> Option<Load> {
+    use std::io::Write;
+    let mut child: Child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+        child.wait().unwrap();
+        return None;
+    };
+    writeln!(child.stdin.as_mut().unwrap(), "loop").unwrap();
+    Some(Load { pid: child.id(), child, base: ready["base"].as_u64().unwrap(), bytes: 16 * MIB })
+}
+
+#[test]
+fn who_only_looks_at_a_managed_process_is_told_that_both_see_less() {
+    if !possible() {
+        return;
+    }
+    let load = Load::start(8, "sequential", |_| {});
+    let mut manager = Command::new(HIROMA);
+    let mut manager = manager.args(["hot", "manage", "--keep", "--dry-run", "--pid", &load.pid()]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    // It says so once it has the ledger.
+    BufReader::new(manager.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    // Two at a time, and the manager: nobody fails, and who looks is told.
+    let args = ["hot", "show", "--for", "1ms", "--pid", &load.pid()];
+    let look = || Command::new(HIROMA).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lookers = [look(), look()].map(|looker| looker.wait_with_output().unwrap());
+    manager.kill().unwrap();
+    let id = manager.id();
+    manager.wait().unwrap();
+    for looker in lookers {
+        assert!(looker.status.success(), "{}", text(&looker.stderr));
+        assert!(text(&looker.stderr).contains(&format!("process {id} manages process {}", load.pid())), "{}", text(&looker.stderr));
+    }
+    // It has ended: no such line.
+    let alone = hot(&["show", "--for", "1ms", "--pid", &load.pid()]);
+    assert!(alone.status.success() && !text(&alone.stderr).contains("manages"), "{}", text(&alone.stderr));
+}
