@@ -36,15 +36,13 @@ import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
-import org.junit.jupiter.api.io.TempDir;
 
 /** The policy part in one long-lived application: each kind of cached data, what is given back, and an executor that is killed. */
 @Timeout(300)
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class CachedDataIT {
-  @TempDir
-  static Path metrics;
-
+  /** Below the target directory: executors may write there until they have ended. */
+  private static Path metrics;
   private static Complaints complaints;
   private static SparkSession session;
   private static JavaSparkContext context;
@@ -52,6 +50,7 @@ class CachedDataIT {
   @BeforeAll
   static void start() throws IOException {
     complaints = Complaints.listen();
+    metrics = Files.createTempDirectory(Files.createDirectories(Path.of(System.getenv("SPARK_HOME"))), "metrics");
     SparkConf conf = Cluster.conf(Policy.PART, 1, 1024).set("spark.hiroma.typo", "1")
         .set("spark.memory.offHeap.enabled", "true").set("spark.memory.offHeap.size", "400m")
         .set("spark.sql.inMemoryColumnarStorage.batchSize", "100000").set("spark.sql.inMemoryColumnarStorage.compressed", "false")
