@@ -6,6 +6,7 @@ mod bpf;
 pub mod cpu;
 pub mod exit;
 pub mod frame;
+pub mod hoard;
 pub mod hot;
 pub mod hugearena;
 pub mod hugepool;

@@ -58,6 +58,12 @@ enum What {
         /// What to do (JSON)
         job: String,
     },
+    /// A process that leaves others few huge pages
+    #[command(hide = true)]
+    Fragment {
+        /// What to leave (JSON)
+        job: String,
+    },
     /// A program that ends with whoever started it
     #[command(hide = true)]
     WithParent(with_parent::Args),
@@ -79,6 +85,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::NoiseLoad { job } => noise::load::main(&job),
         What::NoiseApp { job } => noise::app::main(&job),
         What::HugeLoad { job } => huge::load::main(&job),
+        What::Fragment { job } => spark::fragment::main(&job),
         What::WithParent(args) => with_parent::main(&args),
         What::Workload { job } => workload::main(&job),
     }

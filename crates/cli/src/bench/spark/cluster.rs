@@ -1,26 +1,24 @@
 //! One job in a cluster of its own: a driver, and executors as processes of their own (`local-cluster`).
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::answers::Answers;
 use super::jars::Jars;
 use super::pages::Executor;
 use super::spec::{Policy, Spec};
-use crate::bench::ballast::Ballast;
 use crate::bench::children::{Failed, Interrupt, Running};
 use crate::bench::undo::{Guard, Undo};
 
 /// What a job's answers begin with.
 const ANSWER: &str = "@ ";
-const LISTEN_EVERY: Duration = Duration::from_millis(100);
 /// Executors end when their driver has.
 const END_MAX: Duration = Duration::from_secs(20);
 const MAIN: &str = "io.hiroma.spark.bench.Job";
@@ -44,9 +42,7 @@ const OPENED: [&str; 13] = [
 /// A running job.
 pub struct Session<'a> {
     input: Option<ChildStdin>,
-    answers: Receiver<String>,
-    interrupt: &'a Interrupt,
-    limit: Duration,
+    answers: Answers<'a>,
     pub pids: Vec<u32>,
     running: Option<Running>,
     // Dropped last: processes write there.
@@ -138,23 +134,14 @@ fn settings(jars: &Jars, spec: &Spec, home: &Path) -> Vec<(&'static str, String)
 }
 
 impl<'a> Session<'a> {
-    /// Starts a cluster and waits until all of its executors are there. Free memory is taken back from the hypervisor first.
-    pub fn start(jars: &Jars, spec: &Spec, ballast: &Ballast, limit: Duration, interrupt: &'a Interrupt) -> Result<Session<'a>, Failed> {
-        ballast.load()?;
+    /// Starts a cluster and waits until all of its executors are there.
+    pub fn start(jars: &Jars, spec: &Spec, limit: Duration, interrupt: &'a Interrupt) -> Result<Session<'a>, Failed> {
         let home = Home::new()?;
         let errors = fs::File::create(home.errors())?;
         let (mut running, input) = Running::start_with_input(command(jars, spec, &home.0).stdout(Stdio::piped()).stderr(errors))?;
         let output = running.take_stdout().context("a driver without an output")?;
-        let (send, answers) = channel();
-        std::thread::spawn(move || {
-            let lines = BufReader::new(output).lines().map_while(Result::ok);
-            for line in lines.filter_map(|line| line.strip_prefix(ANSWER).map(str::to_owned)) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        let mut session = Session { input: Some(input), answers, interrupt, limit, pids: Vec::new(), running: Some(running), home };
+        let answers = Answers::of(output, ANSWER, limit, interrupt);
+        let mut session = Session { input: Some(input), answers, pids: Vec::new(), running: Some(running), home };
         let executors = session.answer::<Looked>("starting")?.executors;
         session.pids = executors.iter().map(|executor| executor.pid).collect();
         if let Some(executor) = executors.iter().find(|executor| executor.policy != spec.policy.in_force()) {
@@ -172,20 +159,12 @@ impl<'a> Session<'a> {
     }
 
     fn answer<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, Failed> {
-        let start = Instant::now();
-        loop {
-            match self.answers.recv_timeout(LISTEN_EVERY) {
-                Ok(line) => return Ok(serde_json::from_str(&line).with_context(|| format!("a job answered `{line}`"))?),
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.home.keep();
-                    let text = fs::read_to_string(self.home.errors()).unwrap_or_default();
-                    return Err(anyhow!("the job failed ({what}): {}; see {}", reason(&text), self.home.0.display()).into());
-                }
-                Err(RecvTimeoutError::Timeout) if self.interrupt.came() => return Err(Failed::Interrupted),
-                Err(RecvTimeoutError::Timeout) if start.elapsed() > self.limit => {
-                    return Err(Failed::TimeLimit(self.limit.as_secs_f64()));
-                }
-                Err(RecvTimeoutError::Timeout) => {}
+        match self.answers.next()? {
+            Some(line) => Ok(serde_json::from_str(&line).with_context(|| format!("a job answered `{line}`"))?),
+            None => {
+                self.home.keep();
+                let text = fs::read_to_string(self.home.errors()).unwrap_or_default();
+                Err(anyhow!("the job failed ({what}): {}; see {}", reason(&text), self.home.0.display()).into())
             }
         }
     }

@@ -28,6 +28,11 @@ impl Outcome {
     pub fn iteration_s(&self) -> f64 {
         Spread::of(&self.iterations_s).map_or(f64::NAN, |spread| spread.median)
     }
+
+    /// Caching and the iterations that count: what the paper's figure 4 shows.
+    pub fn whole_s(&self) -> f64 {
+        self.build_s + self.iterations_s.iter().sum::<f64>()
+    }
 }
 
 /// A job and its runs, by round; none where it failed.
@@ -44,7 +49,7 @@ pub struct Cell {
 pub struct Grid(pub Vec<Cell>);
 
 /// One job from beginning to end.
-pub fn run(ground: &Ground, spec: &Spec) -> Result<Outcome, Failed> {
+pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
     let mut session = ground.start(spec)?;
     let build_s = session.cache()?;
     let cached = Pages::of_all(&session.look()?)?;
@@ -64,13 +69,19 @@ pub fn run(ground: &Ground, spec: &Spec) -> Result<Outcome, Failed> {
 }
 
 impl Grid {
-    /// Runs `specs`, so many rounds, each round in another order.
-    pub fn measure(ground: &Ground, specs: &[Spec], rounds: usize, progress: &mut Progress) -> Result<Grid, Failed> {
-        let mut cells: Vec<Cell> = specs.iter().map(|&spec| Cell { spec, outcomes: Vec::new(), failure: None }).collect();
+    /// Runs `specs`, so many rounds, each round in another order. What there is after an interruption can be reported, too.
+    pub fn measure(ground: &Ground<'_>, specs: &[Spec], progress: &mut Progress) -> (Grid, Result<(), Failed>) {
+        let mut grid = Grid(specs.iter().map(|&spec| Cell { spec, outcomes: Vec::new(), failure: None }).collect());
+        let ended = grid.fill(ground, progress);
+        (grid, ended)
+    }
+
+    fn fill(&mut self, ground: &Ground<'_>, progress: &mut Progress) -> Result<(), Failed> {
+        let (cells, rounds) = (&mut self.0, ground.params.rounds);
         for round in 0..rounds {
             for turn in 0..cells.len() {
-                let at = (turn + round) % specs.len();
-                let spec = specs[at];
+                let at = (turn + round) % cells.len();
+                let spec = cells[at].spec;
                 progress.starts(&format!("round {} of {rounds}: {}", round + 1, describe(&spec)));
                 let outcome = match run(ground, &spec) {
                     Err(Failed::Interrupted) => return Err(Failed::Interrupted),
@@ -87,7 +98,7 @@ impl Grid {
                 progress.done(seconds_of(ground, &spec));
             }
         }
-        Ok(Grid(cells))
+        Ok(())
     }
 
     /// The job of this storage and policy; the first of them.
@@ -169,7 +180,7 @@ pub fn describe(spec: &Spec) -> String {
 }
 
 /// What a run takes, about.
-pub fn seconds_of(ground: &Ground, spec: &Spec) -> f64 {
+pub fn seconds_of(ground: &Ground<'_>, spec: &Spec) -> f64 {
     let gib = spec.bytes as f64 / (1u64 << 30) as f64;
     let iterations = (ground.params.warm_iterations + ground.params.iterations) as f64;
     9.0 + gib * (8.0 + iterations)

@@ -10,11 +10,11 @@ use hiroma_kernel::hot::target::{Advice, Span, Target};
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
 use hiroma_units::{EXTENT, PAGE};
 
-use super::Ground;
 use super::cluster::Session;
 use super::interval;
 use super::pages::{Executor, huge_of, large_ranges};
 use super::spec::{Policy, Storage, Workload};
+use super::{Ground, Params};
 use crate::bench::children::Failed;
 use crate::bench::progress::Progress;
 
@@ -81,7 +81,7 @@ fn huge_percent(executors: &[Executor]) -> anyhow::Result<f64> {
     Ok(100.0 * huge as f64 / all.max(1) as f64)
 }
 
-fn turn(session: &mut Session, arm: Arm, ground: &Ground) -> Result<(f64, f64), Failed> {
+fn turn(session: &mut Session<'_>, arm: Arm, ground: &Ground<'_>) -> Result<(f64, f64), Failed> {
     let executors = session.look()?;
     for executor in &executors {
         switch(executor, arm)?;
@@ -92,7 +92,7 @@ fn turn(session: &mut Session, arm: Arm, ground: &Ground) -> Result<(f64, f64), 
     Ok((Spread::of(&seconds).map_or(f64::NAN, |spread| spread.median), share))
 }
 
-fn measure(ground: &Ground, workload: Workload, storage: Storage, progress: &mut Progress) -> Result<Turns, Failed> {
+fn measure(ground: &Ground<'_>, workload: Workload, storage: Storage, progress: &mut Progress) -> Result<Turns, Failed> {
     let spec = ground.spec(workload, storage, Policy::Off);
     let mut session = ground.start(&spec)?;
     session.cache()?;
@@ -118,26 +118,38 @@ fn measure(ground: &Ground, workload: Workload, storage: Storage, progress: &mut
 }
 
 /// What one storage takes, about.
-pub fn seconds_of(ground: &Ground) -> f64 {
+pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let gib = ground.params.bytes as f64 / (1u64 << 30) as f64;
     20.0 + ground.params.inside_rounds as f64 * (3.0 + gib * 3.0 * (1.0 + ground.params.inside_iterations as f64))
 }
 
 /// What is compared.
-pub const JOBS: [(Workload, Storage); 3] =
+const JOBS: [(Workload, Storage); 3] =
     [(Workload::Micro, Storage::Serialised), (Workload::Micro, Storage::Deserialised), (Workload::PageRank, Storage::Deserialised)];
 
-/// Measures and reports.
-pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+/// Those of the ways of caching that were chosen.
+pub fn jobs(params: &Params) -> Vec<(Workload, Storage)> {
+    JOBS.into_iter().filter(|(_, storage)| params.storages.contains(storage)).take(params.inside_jobs).collect()
+}
+
+/// Measures and reports; after an interruption what there is.
+pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
     let mut table = Table::new("An iteration, medians of the rounds")
         .text("job")
         .text("on huge pages")
         .number("an iteration", "s")
         .number("cached ranges huge", "%");
     let mut series: Vec<Series> = ARMS.map(|arm| Series::new(arm.name(), Vec::new())).into();
-    let jobs = &JOBS[..ground.params.inside_jobs];
+    let jobs = jobs(&ground.params);
+    let mut ended = Ok(());
     for (place, &(workload, storage)) in jobs.iter().enumerate() {
-        let turns = measure(ground, workload, storage, progress)?;
+        let turns = match measure(ground, workload, storage, progress) {
+            Ok(turns) => turns,
+            Err(failed) => {
+                ended = Err(failed);
+                break;
+            }
+        };
         for (at, arm) in ARMS.iter().enumerate() {
             let spread = Spread::of(&turns.seconds[at]);
             series[at].points.extend(spread.map(|spread| Point::of(place as f64, spread)));
@@ -167,7 +179,7 @@ pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Res
             series,
         }],
     });
-    Ok(())
+    ended
 }
 
 fn measures(workload: Workload, storage: Storage, turns: &Turns) -> [Measure; 2] {

@@ -1,6 +1,9 @@
 //! `hiroma bench spark`: paper S's experiments.
 
+mod answers;
 mod cluster;
+pub mod fragment;
+mod fragmented;
 mod grid;
 mod inside;
 mod interval;
@@ -10,6 +13,7 @@ mod spec;
 mod storage;
 mod timeline;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,6 +23,7 @@ use hiroma_report::{Report, Section};
 use hiroma_units::Bytes;
 
 use self::cluster::Session;
+use self::fragment::{Fragmented, Settled};
 use self::jars::Jars;
 use self::spec::{Policy, Spec, Storage, Workload};
 use super::ballast::Ballast;
@@ -40,9 +45,15 @@ pub struct SparkArgs {
     /// Less data, one round: shows that everything works, proves nothing
     #[arg(long)]
     quick: bool,
-    /// Only these experiments: storage, sizes, workloads, inside, timeline, tlb
+    /// Only these experiments: storage, sizes, workloads, inside, timeline, fragmented, tlb
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
+    /// Of experiments `storage` and `inside`: only these ways of caching
+    #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
+    storages: Vec<Storage>,
+    /// Of experiments `storage` and `fragmented`: only these policies; `stock` is Spark as it comes
+    #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
+    policies: Vec<Policy>,
     /// Rounds in which every policy has its turn [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
@@ -59,6 +70,8 @@ pub struct SparkArgs {
 
 const EXECUTORS: u32 = 2;
 const MIB: u64 = 1 << 20;
+/// A driver, and what a JVM needs beside its heap.
+const BESIDE_HEAPS: u64 = 2048 * MIB;
 /// One answer of a job may take so long.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 
@@ -69,6 +82,8 @@ pub struct Params {
     pub rounds: usize,
     pub bytes: u64,
     pub heap_bytes: u64,
+    pub storages: Vec<Storage>,
+    pub policies: Vec<Policy>,
     /// Of figure 4.
     pub sizes: Vec<u64>,
     pub warm_iterations: usize,
@@ -88,12 +103,14 @@ impl Params {
             rounds: 3,
             bytes: 512 * MIB,
             heap_bytes: 0,
+            storages: if args.storages.is_empty() { Storage::ALL.into() } else { args.storages.clone() },
+            policies: if args.policies.is_empty() { Policy::ALL.into() } else { args.policies.clone() },
             sizes: Vec::new(),
             warm_iterations: 3,
             iterations: 8,
             inside_rounds: 12,
             inside_iterations: 3,
-            inside_jobs: inside::JOBS.len(),
+            inside_jobs: usize::MAX,
             watched_iterations: 8,
             workload_storages: &[Storage::Serialised, Storage::Deserialised],
         };
@@ -127,31 +144,64 @@ fn heap_for(bytes: u64) -> u64 {
 }
 
 /// What every experiment stands on.
-pub struct Ground {
+pub struct Ground<'a> {
     jars: Jars,
     pub params: Params,
-    ballast: Ballast,
-    interrupt: Interrupt,
+    free: RefCell<Free<'a>>,
+    interrupt: &'a Interrupt,
 }
 
-impl Ground {
+/// What is done with memory that a cluster can have.
+enum Free<'a> {
+    /// It is kept from the hypervisor.
+    Backed(Ballast),
+    /// It is fragmented.
+    Fragmented(Fragmented<'a>),
+}
+
+impl<'a> Ground<'a> {
     /// A job of the usual size.
     pub fn spec(&self, workload: Workload, storage: Storage, policy: Policy) -> Spec {
         Spec { workload, storage, policy, bytes: self.params.bytes, executors: EXECUTORS, heap_bytes: self.params.heap_bytes }
     }
 
-    /// Starts a job.
-    pub fn start(&self, spec: &Spec) -> Result<Session<'_>, Failed> {
+    /// Starts a job; before that, memory is made as it was before any other.
+    pub fn start(&self, spec: &Spec) -> Result<Session<'a>, Failed> {
+        match &mut *self.free.borrow_mut() {
+            Free::Backed(ballast) => ballast.load()?,
+            Free::Fragmented(fragmented) => drop(fragmented.settle()?),
+        }
         // Figure 4 has larger sizes.
         let heap_bytes = spec.heap_bytes.max(heap_for(spec.bytes));
-        Session::start(&self.jars, &Spec { heap_bytes, ..*spec }, &self.ballast, ANSWER_MAX, &self.interrupt)
+        Session::start(&self.jars, &Spec { heap_bytes, ..*spec }, ANSWER_MAX, self.interrupt)
     }
+
+    /// Fragments memory for the jobs of `work`: huge pages of `huge` bytes are left.
+    pub fn fragmented<T>(&self, huge: u64, work: impl FnOnce(Settled) -> Result<T, Failed>) -> Result<T, Failed> {
+        self.free.replace(Free::Backed(Ballast::new(Bytes(0))?));
+        let small = heaps_of(self.params.heap_bytes) + BESIDE_HEAPS;
+        let (fragmented, settled) = Fragmented::start(fragment::Job { small, huge }, self.interrupt)?;
+        self.free.replace(Free::Fragmented(fragmented));
+        let done = work(settled);
+        self.free.replace(Free::Backed(Ballast::new(Bytes(0))?));
+        self.free.replace(Free::Backed(Ballast::new(ballast_for(self.params.heap_bytes))?));
+        done
+    }
+}
+
+/// Heaps of all executors.
+fn heaps_of(heap_bytes: u64) -> u64 {
+    u64::from(EXECUTORS) * heap_bytes
+}
+
+fn ballast_for(heap_bytes: u64) -> Bytes {
+    Bytes(heaps_of(heap_bytes) + 512 * MIB)
 }
 
 struct Experiment {
     name: &'static str,
-    seconds: fn(&Ground) -> f64,
-    run: fn(&Ground, &mut Progress, &mut Report) -> Result<(), Failed>,
+    seconds: fn(&Ground<'_>) -> f64,
+    run: fn(&Ground<'_>, &mut Progress, &mut Report) -> Result<(), Failed>,
 }
 
 impl Named for Experiment {
@@ -160,16 +210,24 @@ impl Named for Experiment {
     }
 }
 
-fn grid_seconds(ground: &Ground, specs: &[Spec]) -> f64 {
+fn grid_seconds(ground: &Ground<'_>, specs: &[Spec]) -> f64 {
     ground.params.rounds as f64 * specs.iter().map(|spec| grid::seconds_of(ground, spec)).sum::<f64>()
 }
 
-const EXPERIMENTS: [Experiment; 6] = [
+/// The one that needs more memory than the others.
+const SIZES: &str = "sizes";
+
+const EXPERIMENTS: [Experiment; 7] = [
     Experiment { name: "storage", seconds: |ground| grid_seconds(ground, &storage::specs(ground)), run: storage::run },
-    Experiment { name: "sizes", seconds: |ground| grid_seconds(ground, &storage::size_specs(ground)), run: storage::run_sizes },
+    Experiment { name: SIZES, seconds: |ground| grid_seconds(ground, &storage::size_specs(ground)), run: storage::run_sizes },
     Experiment { name: "workloads", seconds: |ground| grid_seconds(ground, &storage::workload_specs(ground)), run: storage::run_workloads },
-    Experiment { name: "inside", seconds: |ground| ground.params.inside_jobs as f64 * inside::seconds_of(ground), run: inside::run },
+    Experiment {
+        name: "inside",
+        seconds: |ground| inside::jobs(&ground.params).len() as f64 * inside::seconds_of(ground),
+        run: inside::run,
+    },
     Experiment { name: "timeline", seconds: |ground| 4.0 * timeline::seconds_of(ground), run: timeline::run },
+    Experiment { name: "fragmented", seconds: fragmented::seconds_of, run: fragmented::run },
     Experiment { name: "tlb", seconds: |_| 0.0, run: tlb },
 ];
 
@@ -181,13 +239,16 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         bail!("only root sees which pages of executors are huge from outside: run it with sudo");
     }
-    let params = Params::new(args);
+    let mut params = Params::new(args);
+    if !chosen.iter().any(|experiment| experiment.name == SIZES) {
+        params.sizes.clear();
+    }
     let machine = machine::look();
     if !machine.remarks.iter().any(|remark| remark == "transparent huge pages: madvise") {
         bail!("transparent huge pages must be set to madvise: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
     }
     let most = params.sizes.iter().chain([&params.bytes]).map(|&bytes| heap_for(bytes)).max().unwrap_or(0).max(params.heap_bytes);
-    let needed = u64::from(EXECUTORS) * (most + 512 * MIB) + 1024 * MIB;
+    let needed = heaps_of(most) + BESIDE_HEAPS;
     let available = memory::available()?;
     if available.0 < needed {
         bail!("{} of memory are available and {} are needed: a smaller --size, or a smaller --heap", available, Bytes(needed));
@@ -206,7 +267,7 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
         ..Report::default()
     };
     eprintln!("touching memory once");
-    let ground = Ground { jars, params, ballast: Ballast::new(Bytes(needed))?, interrupt };
+    let ground = Ground { jars, params, free: RefCell::new(Free::Backed(Ballast::new(ballast_for(most))?)), interrupt: &interrupt };
     let outcome = measure(&ground, &chosen, &mut report);
     undo::undo_all();
     let interrupted = match outcome {
@@ -221,7 +282,7 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(crate::sim::shared::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn measure(ground: &Ground, chosen: &[&Experiment], report: &mut Report) -> Result<(), Failed> {
+fn measure(ground: &Ground<'_>, chosen: &[&Experiment], report: &mut Report) -> Result<(), Failed> {
     let mut progress = Progress::new(chosen.iter().map(|experiment| (experiment.seconds)(ground)).sum());
     for experiment in chosen {
         let before = report.sections.len();
@@ -262,7 +323,7 @@ fn preamble(params: &Params, jars: &Jars) -> Vec<String> {
 }
 
 /// Figure 5.
-fn tlb(_: &Ground, _: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+fn tlb(_: &Ground<'_>, _: &mut Progress, report: &mut Report) -> Result<(), Failed> {
     report.sections.push(Section {
         title: "TLB misses (figure 5)".into(),
         text: vec![tlb_words(Path::new("/sys/bus/event_source/devices"))],

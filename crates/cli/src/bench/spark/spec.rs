@@ -10,16 +10,17 @@ pub enum Workload {
 }
 
 /// How the data is cached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Storage {
     Serialised,
     OffHeap,
+    #[value(name = "dataframe")]
     DataFrame,
     Deserialised,
 }
 
 /// Which pages are huge.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Policy {
     /// Spark as it comes: no plugin, no settings.
     Stock,

@@ -10,19 +10,20 @@ use crate::bench::children::Failed;
 use crate::bench::progress::Progress;
 
 /// Runs of the microbenchmark with every storage and policy; with serialised data also Spark as it comes.
-pub fn specs(ground: &Ground) -> Vec<Spec> {
+pub fn specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
-    for storage in Storage::ALL {
+    for &storage in &ground.params.storages {
         let policies: &[Policy] = if storage == Storage::Serialised { &Policy::ALL } else { &Policy::FOUR };
-        specs.extend(policies.iter().map(|&policy| ground.spec(Workload::Micro, storage, policy)));
+        let chosen = policies.iter().filter(|policy| ground.params.policies.contains(policy));
+        specs.extend(chosen.map(|&policy| ground.spec(Workload::Micro, storage, policy)));
     }
     specs
 }
 
 /// Measures and reports.
-pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
-    let grid = Grid::measure(ground, &specs(ground), ground.params.rounds, progress)?;
-    for storage in Storage::ALL {
+pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+    let (grid, ended) = Grid::measure(ground, &specs(ground), progress);
+    for &storage in &ground.params.storages {
         measures(&grid, storage, &mut report.measures);
     }
     report.sections.push(Section {
@@ -34,9 +35,9 @@ pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Res
                 .into(),
         ],
         tables: vec![grid.table("Medians of the rounds")],
-        plots: vec![huge_plot(&grid)],
+        plots: vec![huge_plot(&grid, &ground.params.storages)],
     });
-    Ok(())
+    ended
 }
 
 fn measures(grid: &Grid, storage: Storage, measures: &mut Vec<Measure>) {
@@ -87,9 +88,9 @@ fn percent(spread: hiroma_report::Spread) -> hiroma_report::Spread {
     hiroma_report::Spread { median: spread.median * 100.0, min: spread.min * 100.0, max: spread.max * 100.0, n: spread.n }
 }
 
-fn huge_plot(grid: &Grid) -> Plot {
+fn huge_plot(grid: &Grid, storages: &[Storage]) -> Plot {
     let points = |policy: Policy, value: fn(&Outcome) -> f64| {
-        let places = Storage::ALL.iter().enumerate();
+        let places = storages.iter().enumerate();
         places.filter_map(|(place, &storage)| Some(Point::of(place as f64, grid.spread(storage, policy, value)?))).collect::<Vec<_>>()
     };
     let mib = |outcome: &Outcome| outcome.steady.huge as f64 / f64::from(1 << 20);
@@ -99,14 +100,14 @@ fn huge_plot(grid: &Grid) -> Plot {
     Plot {
         title: "Huge pages of all executors after the iterations".into(),
         kind: Kind::Bars,
-        x: Axis::names("storage", Storage::ALL.map(Storage::name)),
+        x: Axis::names("storage", storages.iter().map(|storage| storage.name())),
         y: Axis::linear("on huge pages", "MiB"),
         series,
     }
 }
 
 /// Figure 4: the microbenchmark over serialised data of several sizes.
-pub fn size_specs(ground: &Ground) -> Vec<Spec> {
+pub fn size_specs(ground: &Ground<'_>) -> Vec<Spec> {
     let sizes = ground.params.sizes.iter();
     sizes
         .flat_map(|&bytes| Policy::FOUR.map(|policy| Spec { bytes, ..ground.spec(Workload::Micro, Storage::Serialised, policy) }))
@@ -114,15 +115,14 @@ pub fn size_specs(ground: &Ground) -> Vec<Spec> {
 }
 
 /// Measures and reports figure 4.
-pub fn run_sizes(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
-    let grid = Grid::measure(ground, &size_specs(ground), ground.params.rounds, progress)?;
-    let whole_s = |outcome: &Outcome| outcome.build_s + outcome.iterations_s.iter().sum::<f64>();
+pub fn run_sizes(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+    let (grid, ended) = Grid::measure(ground, &size_specs(ground), progress);
     let of_size = |bytes: u64| grid.0.iter().filter(move |cell| cell.spec.bytes == bytes);
     let mut series = Vec::new();
     for policy in Policy::FOUR {
         let points = ground.params.sizes.iter().enumerate().filter_map(|(place, &bytes)| {
             let cell = of_size(bytes).find(|cell| cell.spec.policy == policy)?;
-            let values: Vec<f64> = cell.outcomes.iter().flatten().map(whole_s).collect();
+            let values: Vec<f64> = cell.outcomes.iter().flatten().map(Outcome::whole_s).collect();
             Some(Point::of(place as f64, hiroma_report::Spread::of(&values)?))
         });
         series.push(Series::new(policy.name(), points.collect()));
@@ -143,23 +143,23 @@ pub fn run_sizes(ground: &Ground, progress: &mut Progress, report: &mut Report) 
             series,
         }],
     });
-    Ok(())
+    ended
 }
 
 /// PageRank and k-means, serialised and deserialised, with the four policies.
-pub fn workload_specs(ground: &Ground) -> Vec<Spec> {
+pub fn workload_specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for workload in [Workload::PageRank, Workload::KMeans] {
-        for storage in ground.params.workload_storages {
-            specs.extend(Policy::FOUR.map(|policy| ground.spec(workload, *storage, policy)));
+        for &storage in ground.params.workload_storages {
+            specs.extend(Policy::FOUR.map(|policy| ground.spec(workload, storage, policy)));
         }
     }
     specs
 }
 
 /// Measures and reports the workloads.
-pub fn run_workloads(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
-    let grid = Grid::measure(ground, &workload_specs(ground), ground.params.rounds, progress)?;
+pub fn run_workloads(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+    let (grid, ended) = Grid::measure(ground, &workload_specs(ground), progress);
     for workload in [Workload::PageRank, Workload::KMeans] {
         let part = Grid(grid.0.iter().filter(|cell| cell.spec.workload == workload).cloned().collect());
         for &storage in ground.params.workload_storages {
@@ -180,7 +180,26 @@ pub fn run_workloads(ground: &Ground, progress: &mut Progress, report: &mut Repo
         title: "PageRank and k-means (the paper's future work)".into(),
         text: vec!["PageRank: links are cached, ranks are broadcast. k-means: Lloyd's algorithm, points are cached.".into()],
         tables: vec![grid.table("Medians of the rounds")],
-        plots: Vec::new(),
+        plots: vec![workload_plot(&grid)],
     });
-    Ok(())
+    ended
+}
+
+fn workload_plot(grid: &Grid) -> Plot {
+    let jobs: Vec<Spec> = grid.0.iter().map(|cell| cell.spec).filter(|spec| spec.policy == Policy::Off).collect();
+    let series = Policy::FOUR.map(|policy| {
+        let points = jobs.iter().enumerate().filter_map(|(place, &job)| {
+            let cell = grid.0.iter().find(|cell| cell.spec == Spec { policy, ..job })?;
+            let values: Vec<f64> = cell.outcomes.iter().flatten().map(Outcome::iteration_s).collect();
+            Some(Point::of(place as f64, hiroma_report::Spread::of(&values)?))
+        });
+        Series::new(policy.name(), points.collect())
+    });
+    Plot {
+        title: "An iteration by workload".into(),
+        kind: Kind::Bars,
+        x: Axis::names("job", jobs.iter().map(|job| format!("{}, {}", job.workload.name(), job.storage.name()))),
+        y: Axis::linear("an iteration", "s"),
+        series: series.into(),
+    }
 }

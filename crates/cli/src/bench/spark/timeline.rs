@@ -52,7 +52,7 @@ struct Watched {
     caching_ended_s: f64,
 }
 
-fn watch(ground: &Ground, policy: Policy) -> Result<Watched, Failed> {
+fn watch(ground: &Ground<'_>, policy: Policy) -> Result<Watched, Failed> {
     let mut session = ground.start(&ground.spec(Workload::Micro, Storage::Serialised, policy))?;
     let pids = session.pids.clone();
     let (over, began) = (AtomicBool::new(false), Instant::now());
@@ -79,13 +79,13 @@ fn watch(ground: &Ground, policy: Policy) -> Result<Watched, Failed> {
 }
 
 /// What one policy takes, about.
-pub fn seconds_of(ground: &Ground) -> f64 {
+pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let gib = ground.params.bytes as f64 / (1u64 << 30) as f64;
     9.0 + gib * (8.0 + 1.5 * ground.params.watched_iterations as f64)
 }
 
 /// Watches and reports.
-pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
     let axes = |title: &str| Plot {
         title: title.to_owned(),
         x: Axis::linear("time since the executors were there", "s"),
@@ -112,6 +112,12 @@ pub fn run(ground: &Ground, progress: &mut Progress, report: &mut Report) -> Res
             [&huge, &cached, &|sample| (huge(sample) - cached(sample)).max(0.0), &|sample| sample.resident_bytes as f64 / MIB];
         for (plot, value) in plots.iter_mut().zip(values) {
             plot.series.push(Series::new(policy.name(), points(value)));
+        }
+        if policy == Policy::Part {
+            // What the paper's figure holds the policies against: an executor's share of the data.
+            let mib = watched.executors.iter().flat_map(Executor::runs).map(|(_, len)| len).sum::<u64>() as f64 / MIB;
+            let end = watched.samples.last().map_or(0.0, |sample| sample.seconds);
+            plots[0].series.push(Series { reference: true, ..Series::new("cached", vec![Point::at(0.0, mib), Point::at(end, mib)]) });
         }
         let then = watched.samples.iter().find(|sample| sample.seconds >= watched.caching_ended_s).or(watched.samples.last());
         let number = |sample: Option<&Sample>, value: &dyn Fn(&Sample) -> f64| {
