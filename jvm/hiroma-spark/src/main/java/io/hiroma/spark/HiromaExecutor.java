@@ -166,7 +166,7 @@ final class HiromaExecutor implements ExecutorPlugin {
     long ahead = settings.aheadBytes();
     if (inForce == Policy.PART && ahead > 0 && used > unrollBytes + advisedFor) {
       pages.adviseAhead(ahead, Storage.maxBytes(), false);
-      advisedFor = used + ahead / 8;
+      advisedFor = used + ahead / 4;
     }
   }
 
