@@ -234,6 +234,59 @@ quiet_soak_swap() {
 	return $code
 }
 
+# With nodes of unequal size: what fills the smaller one is seen as its own, and is reclaimed.
+quiet_nodes() {
+	local code=0 round=0
+	daemon --metrics 127.0.0.1:9464 || return 1
+	while [ $round -lt 20 ]; do
+		round=$((round + 1))
+		taskset 2 sh /smoke.sh cache "$SCRATCH/filled" 900
+		wget -q -O /tmp/metrics http://127.0.0.1:9464/metrics || code=1
+		grep -q 'reclaimed_bytes_total{node="1"} [1-9]' /tmp/metrics && break
+	done
+	grep 'node="' /tmp/metrics
+	rm -f "$SCRATCH/filled"
+	daemon_ends || code=1
+	grep -q 'reclaimed_bytes_total{node="1"} [1-9]' /tmp/metrics && grep -q 'verdicts_total{node="0"' /tmp/metrics || code=1
+	return $code
+}
+
+# What a mount of NFS moves is named. Server and client are this machine.
+quiet_nfs() {
+	mkdir -p /export /mnt/nfs
+	mount -t tmpfs none /export
+	dd if=/dev/zero of=/export/big bs=1M count=64 || return 1
+	mount -t nfsd nfsd /proc/fs/nfsd || return 1
+	# What rpc.mountd would answer is written down beforehand: who may mount, and what is exported.
+	echo 20 >/proc/fs/nfsd/nfsv4gracetime
+	local expires=2147483647
+	echo "nfsd 127.0.0.1 $expires loop" >/proc/net/rpc/auth.unix.ip/channel || return 1
+	echo "loop 1 \\x00000000 $expires /export" >/proc/net/rpc/nfsd.fh/channel
+	echo "loop /export $expires 9234 65534 65534 0 fsid=0" >/proc/net/rpc/nfsd.export/channel
+	echo "tcp 2049" >/proc/fs/nfsd/portlist
+	echo 2 >/proc/fs/nfsd/threads
+	echo Y >/proc/fs/nfsd/v4_end_grace
+	timeout 60 mount -t nfs4 -o addr=127.0.0.1,clientaddr=127.0.0.1,vers=4.2 127.0.0.1:/ /mnt/nfs || return 3
+	(sleep 2; cat /mnt/nfs/big >/dev/null) &
+	hiroma quiet advise --seconds 20 --state /tmp/state-nfs >/tmp/advised
+	cat /tmp/advised
+	umount /mnt/nfs
+	grep -q 'on /mnt/nfs moves [1-9][0-9]* MiB/s over the network' /tmp/advised
+}
+
+# The bound on a job's cache, in a control group of version 2; for a static program too.
+quiet_bound() {
+	local before after
+	truncate -s 300M "$SCRATCH/bounded"
+	echo 1 >/proc/sys/vm/drop_caches
+	before=$(counter nr_file_pages)
+	hiroma quiet run --cache 16M -- /bin/busybox cat "$SCRATCH/bounded" >/dev/null || return 1
+	after=$(counter nr_file_pages)
+	rm -f "$SCRATCH/bounded"
+	echo "$(((after - before) / 256)) MiB of 300 are cached"
+	[ $(((after - before) / 256)) -le 150 ] && ! ls -d /sys/fs/cgroup/hiroma-quiet-*
+}
+
 # One processor only: reclaim has no other one to run on, and that is said.
 quiet_one_processor() {
 	echo 0 >/sys/devices/system/cpu/cpu1/online || return 1
@@ -381,6 +434,15 @@ everything() {
 		else
 			skip quiet-soak-swap "before Linux 6.9 memory.reclaim would swap programs out, so it is not used where there is swap"
 		fi
+		if [ -e /sys/devices/system/node/node1 ]; then
+			check quiet-nodes self quiet_nodes
+		fi
+		if grep -q nfsd /proc/filesystems; then
+			check quiet-nfs self quiet_nfs
+		else
+			skip quiet-nfs "this kernel's package has no nfsd"
+		fi
+		check quiet-bound self quiet_bound
 		check quiet-one-processor self quiet_one_processor
 		check hot-manage self hot_manage
 		if [ -e /sys/kernel/mm/damon/admin/kdamonds ]; then

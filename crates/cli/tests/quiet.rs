@@ -164,8 +164,13 @@ fn without_rights_every_mechanism_says_what_it_lacks() {
     };
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    for expected in ["nothing can be done for quiet here", "node reclaim (Linux 6.17, root)", "memory.reclaim (Linux 5.19", "no --app-cpus"]
-    {
+    for expected in [
+        "nothing can be done for quiet here",
+        "node reclaim (Linux 6.17, root)",
+        "memory.reclaim (Linux 5.19",
+        "no --app-cpus",
+        "fadvise on the files",
+    ] {
         assert!(said.contains(expected), "{expected} is missing in {said}");
     }
 }

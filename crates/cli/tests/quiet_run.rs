@@ -196,3 +196,22 @@ fn exit_codes_signals_and_refusals_are_as_without_it() {
     let said = without.args(["quiet", "run", "--", "true"]).env("HIROMA_QUIET_PRELOAD", "/no/such.so").output().unwrap();
     assert!(String::from_utf8(said.stderr).unwrap().contains("HIROMA_QUIET_PRELOAD names /no/such.so"));
 }
+
+#[test]
+fn a_job_keeps_to_a_bound_of_its_cache_and_its_group_goes_with_it() {
+    let dir = directory();
+    let path = dir.path().join("big");
+    File::create(&path).unwrap().set_len(256 * MIB as u64).unwrap();
+    let script = format!("cat {} | wc -c; exit 7", path.display());
+    let output = hiroma_with_default_signals(["quiet", "run", "--cache", "16M", "--", "sh", "-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() == Some(2) && said.contains("no memory control group can be had here") {
+        return println!("skipped: {said}");
+    }
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).trim()), (Some(7), "268435456"), "{said}");
+    // A part that the kernel cannot give back at once may stay.
+    assert!(cached(&path) < 128 * MIB, "{} bytes are cached", cached(&path));
+    assert!(!said.contains("still run"), "{said}");
+    let (code, said) = common::refusal(["quiet", "run", "--cache", "16M", "--method", "auto", "--", "true"]);
+    assert!(code == Some(2) && said.contains("cannot be used with"), "{said}");
+}

@@ -73,7 +73,8 @@ fn little_fill_enough_free_and_little_inactive_are_told_apart() {
         filled(node);
         node.dirty_pages = 7900 * MIB;
     });
-    assert!(matches!(dirty.reason, Reason::LittleInactive { .. }), "{dirty:?}");
+    assert!(matches!(dirty.reason, Reason::LittleInactive { .. }) && dirty.behind, "{dirty:?}");
+    assert!(!calm.behind && !enough.behind);
     assert_eq!(calm.reclaim_pages + enough.reclaim_pages + dirty.reclaim_pages, 0);
 }
 
@@ -122,7 +123,7 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     let verdict = in_pieces(700 * MIB);
     assert!(matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact, "{verdict:?}");
     let verdict = in_pieces(1200 * MIB);
-    assert!(matches!(verdict.reason, Reason::Pieces { order: 4, .. }) && verdict.compact, "{verdict:?}");
+    assert!(matches!(verdict.reason, Reason::Pieces { order: 4, .. }) && verdict.compact && verdict.behind, "{verdict:?}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hiroma_kernel::cpu::now_ns;
 use hiroma_kernel::quiet::affinity::{self, show_list};
 use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
+use hiroma_kernel::quiet::mounts::{NetworkMount, network_mounts};
 use hiroma_kernel::quiet::reclaim::Mechanism;
 use hiroma_kernel::quiet::tasks::{self, CpuTimes, TaskKind};
 use hiroma_kernel::quiet::watch::free_bytes;
@@ -48,6 +49,8 @@ pub struct Evidence {
     pub free_bytes: u64,
     /// Largest first; those that this user may look at.
     pub fillers: Vec<Filler>,
+    /// What network file systems move, by mount.
+    pub network: Vec<(NetworkMount, u64)>,
     /// Idle time of each processor, in thousandths.
     pub idle_permille: Vec<(usize, u64)>,
     /// Where kswapd may run; empty: there is none to be seen.
@@ -75,6 +78,7 @@ struct Books {
     times: Vec<CpuTimes>,
     kswapd_ns: u64,
     moved: BTreeMap<u32, u64>,
+    network: Vec<NetworkMount>,
     at_ns: u64,
 }
 
@@ -95,6 +99,7 @@ impl Books {
             times: tasks::cpu_times().map_err(QuietError::Machine)?,
             kswapd_ns: kswapds.map(|task| task.run_ns).sum(),
             moved: moved.collect(),
+            network: network_mounts(),
             at_ns: now_ns(),
         })
     }
@@ -145,10 +150,21 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
         free_bytes: free_bytes(),
         fillers,
+        network: network(&before.network, &after.network).into_iter().map(|(mount, bytes)| (mount, per_s(bytes))).collect(),
         idle_permille: idle.collect(),
         kswapd_cpus: kswapds.filter_map(|task| affinity::of(task.tid).ok()).flatten().collect(),
         can_reclaim: Mechanism::probe(Path::new("/"), &[0]).is_ok(),
     }
+}
+
+/// What each mount has moved in between.
+fn network(before: &[NetworkMount], after: &[NetworkMount]) -> Vec<(NetworkMount, u64)> {
+    let bytes = |mount: &NetworkMount| mount.read_bytes.saturating_add(mount.written_bytes);
+    let one = |mount: &NetworkMount| {
+        let then = before.iter().find(|then| (&then.device, &then.place) == (&mount.device, &mount.place))?;
+        Some((mount.clone(), bytes(mount).saturating_sub(bytes(then))))
+    };
+    after.iter().filter_map(one).collect()
 }
 
 impl Evidence {
@@ -212,6 +228,14 @@ impl Evidence {
         lines.push(format!("idle processors: {}", idle.collect::<Vec<_>>().join(", ")));
         for filler in self.fillers.iter().filter(|filler| filler.bytes_s >= 1 << 20).take(3) {
             lines.push(format!("{} (process {}) moves {} MiB/s from and to devices", filler.name, filler.pid, mib(filler.bytes_s)));
+        }
+        for (mount, bytes_s) in self.network.iter().filter(|one| one.1 >= 1 << 20) {
+            let share = (bytes_s * 100).checked_div(self.fill_bytes_s).unwrap_or(0).min(100);
+            let NetworkMount { device, place, .. } = mount;
+            lines.push(format!(
+                "{device} on {place} moves {} MiB/s over the network: up to {share} % of what fills the cache",
+                mib(*bytes_s)
+            ));
         }
         lines
     }
@@ -310,6 +334,22 @@ mod tests {
         let calm = Evidence { kswapd_runs: 0, free_bytes: 100 << 30, ..busy() };
         assert_eq!(calm.remedies(), [Remedy::Nothing]);
         assert_ne!(Evidence { free_bytes: 1 << 30, ..calm }.remedies(), [Remedy::Nothing]);
+    }
+
+    #[test]
+    fn network_file_systems_have_their_part_in_what_fills_the_cache() {
+        let mount = |place: &str, read_bytes| NetworkMount {
+            device: "host:/srv".to_owned(),
+            place: place.to_owned(),
+            read_bytes,
+            written_bytes: 5,
+        };
+        // One was mounted in between: what it moved is not known.
+        let moved = network(&[mount("/a", 100)], &[mount("/a", 900), mount("/b", 9)]);
+        assert_eq!(moved, [(mount("/a", 900), 800)]);
+        let seen = Evidence { network: vec![(mount("/a", 0), 450 << 20), (mount("/b", 0), 9)], ..busy() };
+        let lines = seen.lines();
+        assert!(lines.last().unwrap().contains("host:/srv on /a moves 450 MiB/s over the network: up to 50 %"), "{lines:?}");
     }
 
     #[test]

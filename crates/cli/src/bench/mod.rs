@@ -8,7 +8,7 @@ mod huge;
 mod job;
 pub mod machine;
 mod noise;
-mod peers;
+pub mod peers;
 mod progress;
 mod spark;
 mod stream;

@@ -147,7 +147,7 @@ fn system(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
 }
 
 /// Root of the hierarchy in which memory is limited, and whether it is of version 2.
-fn memory_controller() -> Result<(PathBuf, bool)> {
+pub fn memory_controller() -> Result<(PathBuf, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut second = None;

@@ -1,6 +1,7 @@
 //! `hiroma quiet`: less jitter from the kernel's reclaim of file cache.
 
 mod advise;
+mod bound;
 mod bsp;
 mod measure;
 mod run;

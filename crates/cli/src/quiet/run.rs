@@ -1,15 +1,18 @@
 //! `hiroma quiet run`: starts a program whose streams leave the file cache alone, and stands in for it.
 
 use std::ffi::OsString;
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
+use hiroma_units::Bytes;
 use rustix::process::Pid;
 
-use crate::Failure;
-use crate::run::{ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list, start_failure};
+use super::bound::Bound;
+use crate::run::{Ending, ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list, start_failure};
 use crate::rundir::RunDir;
+use crate::{Failure, refuse};
 
 /// Which way is taken; read by the library.
 const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
@@ -24,12 +27,16 @@ const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
 Examples:
   hiroma quiet run -- cp -r big/ scratch/
   hiroma quiet run -- tar cf backup.tar /srv
+  sudo hiroma quiet run --cache 512M -- ./static-program    also static programs, Go, memory mappings
   hiroma quiet run -- sh -c 'zcat logs.gz | sort > sorted'     children too")]
 pub struct Args {
     /// How: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, by file system) and drops behind where it will not; `fadvise`
     /// always drops behind
     #[arg(long, value_enum, default_value_t = Method::Auto)]
     method: Method,
+    /// Instead, bound the file cache of the program and its children, whatever they are, by a memory control group (as root)
+    #[arg(long, value_name = "SIZE", conflicts_with = "method")]
+    cache: Option<Bytes>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -57,17 +64,42 @@ fn refusal(error: &ProgramError) -> anyhow::Error {
 
 /// Runs the program.
 pub fn main(args: &Args) -> Result<ExitCode> {
-    let program = find_program(&args.command[0]).and_then(|path| check_program(&path).map(|()| path)).map_err(|error| refusal(&error))?;
+    let program = find_program(&args.command[0]).map_err(|error| refusal(&error))?;
+    if let Some(cache) = args.cache {
+        return bounded(&program, args, cache);
+    }
+    check_program(&program).map_err(|error| refusal(&error))?;
     let library = find_library(QUIET)?;
     let dir = RunDir::create()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
-    let mut command = Command::new(&program);
-    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    let mut command = command(&program, args);
     command.env("LD_PRELOAD", preload_list(&library, dir.path())?);
     command.env(METHOD_ENV, args.method.to_possible_value().map_or(String::new(), |method| method.get_name().to_owned()));
     let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
-    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
-    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    let ending = wait(&child, &mut signals)?;
     drop(dir);
     Ok(ending.imitate())
+}
+
+/// Runs the program in a control group whose cache is kept small.
+fn bounded(program: &Path, args: &Args, cache: Bytes) -> Result<ExitCode> {
+    let instead = "without --cache no rights are needed, but only programs of the GNU C library are reached";
+    let bound =
+        Bound::make(cache.0).map_err(|error| refuse(format!("--cache: no memory control group can be had here: {error:#}; {instead}")))?;
+    let mut signals = Signals::take_over().context("cannot take over the signals")?;
+    let child = bound.within(|| command(program, args).spawn())?.map_err(|error| start_failure(program, &error))?;
+    let ending = wait(&child, &mut signals)?;
+    drop(bound);
+    Ok(ending.imitate())
+}
+
+fn command(program: &Path, args: &Args) -> Command {
+    let mut command = Command::new(program);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    command
+}
+
+fn wait(child: &Child, signals: &mut Signals) -> Result<Ending> {
+    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    signals.pass_on_until_end(pid).context("cannot wait for the program")
 }

@@ -13,7 +13,7 @@ mod watch;
 pub use options::{Args, LOCAL_MIN, local_limit};
 pub use preload::{QUIET, find as find_preload, find_library, list as preload_list};
 pub use program::{ProgramError, check as check_program, find as find_program};
-pub use signals::Signals;
+pub use signals::{Ending, Signals};
 pub use stats::process_json;
 
 use std::env;

@@ -92,7 +92,7 @@ pub fn one(tid: u32) -> Option<Task> {
     task(&format!("/proc/{tid}"), tid)
 }
 
-fn numbers_in(dir: &str) -> Vec<u32> {
+pub(super) fn numbers_in(dir: &str) -> Vec<u32> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

@@ -61,6 +61,8 @@ pub struct Verdict {
     pub batch_pages: u64,
     /// Compact the node's memory.
     pub compact: bool,
+    /// Drop what lies behind streams, file by file: reclaim brings no such blocks, or finds too little that is clean.
+    pub behind: bool,
     pub reason: Reason,
 }
 
@@ -173,7 +175,14 @@ impl Controller {
         for node in &machine.nodes {
             let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == node.id) else {
                 self.nodes.push(Memory::new(node.clone(), now_ns));
-                verdicts.push(Verdict { node: node.id, reclaim_pages: 0, batch_pages: 0, compact: false, reason: Reason::First });
+                verdicts.push(Verdict {
+                    node: node.id,
+                    reclaim_pages: 0,
+                    batch_pages: 0,
+                    compact: false,
+                    behind: false,
+                    reason: Reason::First,
+                });
                 continue;
             };
             let busy = machine.idle_ppm < BUSY_PPM;
@@ -251,8 +260,14 @@ impl Memory {
 
     fn decide(&mut self, settings: &Settings, now_ns: u64, node: &Node, busy: bool, share_ns: u64) -> Verdict {
         let change = self.learn(settings, now_ns, node);
-        let mut verdict =
-            Verdict { node: node.id, reclaim_pages: 0, batch_pages: settings.batch_pages(), compact: false, reason: Reason::First };
+        let mut verdict = Verdict {
+            node: node.id,
+            reclaim_pages: 0,
+            batch_pages: settings.batch_pages(),
+            compact: false,
+            behind: false,
+            reason: Reason::First,
+        };
         let taken = self.taken;
         self.taken -= self.taken / FADES;
         self.left = 0;
@@ -291,6 +306,7 @@ impl Memory {
             verdict.reclaim_pages = (wanted - free).max(pages(settings.reclaim_bytes)).max(BATCH_PAGES_MIN).min(room);
             Reason::Filling { fill_s: self.fill_s, free, wanted, order: self.order }
         };
+        verdict.behind = matches!(verdict.reason, Reason::Pieces { .. } | Reason::LittleInactive { .. });
         verdict.batch_pages = verdict.batch_pages.min(verdict.reclaim_pages);
         self.left = verdict.reclaim_pages;
         self.reason = verdict.reason;

@@ -11,16 +11,19 @@
 //! | [`settings`] | what people may set, and within which limits |
 //! | [`controller`] | what to do now: [`Controller`] |
 //! | [`reason`] | why |
+//! | [`stream`] | which part of a file lies behind whoever reads or writes it |
 
 pub mod controller;
 pub mod observe;
 pub mod reason;
 pub mod settings;
+pub mod stream;
 
 pub use controller::{Batch, BatchEnd, Controller, Go, Next, Verdict};
 pub use observe::{Node, ORDERS, Observation, Zone};
 pub use reason::Reason;
 pub use settings::{OutOfRange, Settings};
+pub use stream::Stream;
 
 /// Pages of 4 KiB in a number of bytes.
 pub const fn pages(bytes: u64) -> u64 {

@@ -1,5 +1,6 @@
 //! The daemon: looks at the machine, asks the controller, reclaims in batches, says why, and puts everything back.
 
+mod behind;
 mod observe;
 mod state;
 mod wait;
@@ -12,6 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use hiroma_kernel::cpu::{now_ns, thread_ns};
 use hiroma_kernel::quiet::affinity;
+use hiroma_kernel::quiet::files;
 use hiroma_kernel::quiet::memory;
 use hiroma_kernel::quiet::reclaim::{Mechanism, Reclaimed};
 use hiroma_kernel::quiet::tasks;
@@ -21,6 +23,7 @@ use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, 
 use crate::error::QuietError;
 use crate::metrics::{Endpoint, Metrics};
 use crate::settings::{load, path, save, show};
+use behind::Behind;
 use observe::Observer;
 pub use state::{Lock, Pins, restore};
 use wait::Changes;
@@ -66,6 +69,8 @@ pub struct Daemon {
     /// Batches in a row that the kernel called done without having done anything.
     hollow: u32,
     accounts: Vec<Account>,
+    /// Dropping behind streams; none: the rights for that lack.
+    behind: Option<Behind>,
     /// Compaction under way: it can take seconds, in which the cache fills.
     compacting: Option<JoinHandle<io::Result<()>>>,
     /// Said already: `compact` failed.
@@ -126,7 +131,18 @@ impl Daemon {
         } else {
             pin(&mut pins, &housekeeping, dry_run, &mut log, &mut reasons)
         };
-        if reclaim.is_none() && !pinned && !dry_run {
+        let behind = match files::obstacle() {
+            None => Some(Behind::default()),
+            Some(reason) => {
+                reasons.push(reason);
+                None
+            }
+        };
+        if behind.is_some() {
+            let when = if reclaim.is_some() { "where reclaim is of no use" } else { "in its place" };
+            log(&format!("mechanism {when}: fadvise, behind programs that read or write files from one end to the other"));
+        }
+        if reclaim.is_none() && behind.is_none() && !pinned && !dry_run {
             return Err(QuietError::NoMechanism(reasons.join("\n")));
         }
         if !dry_run {
@@ -137,6 +153,7 @@ impl Daemon {
             metrics.mechanism(name, !dry_run && reclaim.as_ref().is_some_and(|mechanism| mechanism.name() == name));
         }
         metrics.mechanism("affinity", pinned);
+        metrics.mechanism("fadvise", !dry_run && behind.is_some());
         let endpoint = address.map(|address| open(address, &metrics, &mut log)).transpose()?;
         let controller = Controller::new(settings, now_ns());
         let looked = Looked { at_ns: 0, free_pages: 0, next: controller.next() };
@@ -152,6 +169,7 @@ impl Daemon {
             reclaim,
             hollow: 0,
             accounts: Vec::new(),
+            behind,
             compacting: None,
             cannot_compact: false,
             metrics,
@@ -180,7 +198,9 @@ impl Daemon {
                 look_at = now + self.controller.settings().poll_ns;
                 continue;
             }
-            for verdict in self.decide(now)? {
+            let verdicts = self.decide(now)?;
+            self.drop_behind(now, &verdicts);
+            for verdict in verdicts {
                 self.act(verdict, stop);
             }
             look_at = now + self.looked.next.after_ns;
@@ -208,6 +228,14 @@ impl Daemon {
             self.metrics.verdict(verdict.node, &verdict.reason, self.controller.fill_s(verdict.node));
         }
         Ok(verdicts)
+    }
+
+    /// Drops what lies behind streams, where that was decided, or where nothing else can be done.
+    fn drop_behind(&mut self, now: u64, verdicts: &[Verdict]) {
+        let Some(behind) = self.behind.as_mut().filter(|_| !self.dry_run) else { return };
+        let alone = self.reclaim.is_none();
+        let wanted = |verdict: &Verdict| verdict.behind || alone && verdict.reclaim_pages > 0;
+        behind.step(now, verdicts.iter().any(wanted)).iter().for_each(|line| (self.log)(line));
     }
 
     /// Does what was decided, batch by batch.

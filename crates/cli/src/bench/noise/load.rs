@@ -4,7 +4,8 @@
 //! How much it did is in its `/proc/PID/io`.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread;
@@ -102,19 +103,27 @@ fn open(load: &Load) -> Result<File> {
     Ok(file)
 }
 
-fn chunk(load: &Load, file: &File, bytes: &mut [u8], at: u64) -> Result<()> {
+fn chunk(load: &Load, mut file: &File, bytes: &mut [u8], at: u64) -> Result<()> {
     match load.way {
-        Way::Write => file.write_all_at(bytes, at)?,
+        Way::Write => {
+            file.seek(SeekFrom::Start(at))?;
+            file.write_all(bytes)?;
+        }
         Way::DontCache => match preadv2(file, &mut [std::io::IoSliceMut::new(bytes)], at, DONTCACHE) {
             Ok(_) => {}
             Err(Errno::OPNOTSUPP | Errno::INVAL) => bail!("this kernel or file system has no RWF_DONTCACHE (Linux 6.14)"),
             Err(errno) => return Err(errno.into()),
         },
         Way::Fadvise => {
-            file.read_exact_at(bytes, at)?;
+            file.seek(SeekFrom::Start(at))?;
+            file.read_exact(bytes)?;
             fadvise(file, at, std::num::NonZeroU64::new(bytes.len() as u64), Advice::DontNeed)?;
         }
-        Way::Direct | Way::Small | Way::Large => file.read_exact_at(bytes, at)?,
+        // As most programs do: the position moves.
+        Way::Direct | Way::Small | Way::Large => {
+            file.seek(SeekFrom::Start(at))?;
+            file.read_exact(bytes)?;
+        }
     }
     Ok(())
 }

@@ -94,12 +94,13 @@ impl Results {
         Some(Spread { median: percent(spread.median), min: percent(spread.min), max: percent(spread.max), n: spread.n })
     }
 
-    /// Slowdown against the same rate read past the cache: what the cache and its reclaim cost, without what reading costs.
-    fn against_direct(&self, key: &str) -> Option<Spread> {
+    /// Against the same rate read past the cache: what the cache and its reclaim cost, without what reading costs. In percent more, or times.
+    fn against_direct(&self, key: &str, value: fn(&Run) -> f64, percent: bool) -> Option<Spread> {
         let pairs = self.runs(key).iter().zip(self.runs("direct"));
         let pairs =
             pairs.filter_map(|(run, direct)| Some((run.as_ref()?, direct.as_ref()?))).filter(|(run, direct)| run.valid && direct.valid);
-        Spread::of(&pairs.map(|(run, direct)| 100.0 * (run.mean_ms() / direct.mean_ms() - 1.0)).collect::<Vec<_>>())
+        let ratios = pairs.map(|(run, direct)| value(run) / value(direct));
+        Spread::of(&ratios.map(|ratio| if percent { 100.0 * (ratio - 1.0) } else { ratio }).collect::<Vec<_>>())
     }
 
     fn of_runs(&self, key: &str, value: impl Fn(&Run) -> f64) -> Option<Spread> {
@@ -171,8 +172,10 @@ impl Results {
                 "%",
                 Better::Lower,
             )
-            .spread(self.against_direct("small_app_daemon"))
+            .spread(self.against_direct("small_app_daemon", Run::mean_ms, true))
             .note("what is left when the reader's own use of memory and of the other hardware thread is taken out"),
+            Measure::new("worst_daemon_p99_over_direct", "p99 step with the daemon, against a reader with direct I/O", "", Better::Lower)
+                .spread(self.against_direct("small_app_daemon", |run| run.step_ms(990), false)),
             seen("worst_reclaim_percent", "time that reclaim took from the application, worst case, nothing done", "small_app"),
             seen("worst_daemon_reclaim_percent", "the same with the daemon", "small_app_daemon"),
             seen("large_reclaim_percent", "the same, large folios, nothing done", "large_app"),

@@ -1,0 +1,171 @@
+//! Files that programs stream: which processes move most bytes (`/proc/PID/io`), which regular files they have open, where they are in these
+//! (`/proc/PID/fd`, `/proc/PID/fdinfo`; proc(5)), and dropping what lies behind (posix_fadvise(2)). Other users' processes: as root only.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Places of a file that are looked at to find out whether it is cached.
+const SAMPLES: u64 = 16;
+
+/// A regular file that a process has open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenFile {
+    pub pid: u32,
+    pub fd: u32,
+    /// Device and number of the file: another one may have the same descriptor later.
+    pub id: (u64, u64),
+    /// As it was opened; for messages.
+    pub name: PathBuf,
+    pub position: u64,
+    pub size: u64,
+}
+
+/// Bytes that a process has read and written through system calls, of whatever kind; none: it has gone, or is somebody else's.
+pub fn moved_bytes(pid: u32) -> Option<u64> {
+    parse_moved(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
+}
+
+fn parse_moved(text: &str) -> Option<u64> {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    Some(value("rchar:")?.saturating_add(value("wchar:")?))
+}
+
+/// Why other users' files cannot be seen, if so.
+pub fn obstacle() -> Option<String> {
+    let seen = fs::read_dir("/proc/1/fd");
+    seen.err().map(|error| format!("fadvise on the files that programs read and write (root): /proc/1/fd: {error}"))
+}
+
+/// All processes that can be seen, and what each has moved.
+pub fn movers() -> Vec<(u32, u64)> {
+    super::tasks::numbers_in("/proc").into_iter().filter_map(|pid| Some((pid, moved_bytes(pid)?))).collect()
+}
+
+/// Position and flags of a descriptor.
+fn parse_fdinfo(text: &str) -> Option<(u64, u32)> {
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Some((value("pos:")?.parse().ok()?, u32::from_str_radix(value("flags:")?, 8).ok()?))
+}
+
+fn place(pid: u32, fd: u32) -> String {
+    format!("/proc/{pid}/fd/{fd}")
+}
+
+fn id(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+fn position(pid: u32, fd: u32) -> Option<(u64, u32)> {
+    parse_fdinfo(&fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?)
+}
+
+/// Regular files of at least `size_min` bytes that a process has open and that go through the cache.
+pub fn open_files(pid: u32, size_min: u64) -> Vec<OpenFile> {
+    let one = |fd: u32| {
+        let path = place(pid, fd);
+        let found = fs::metadata(&path).ok()?;
+        let (position, flags) = position(pid, fd)?;
+        let wanted = found.is_file() && found.len() >= size_min && flags & OFlags::DIRECT.bits() == 0;
+        let name = fs::read_link(&path).unwrap_or_default();
+        wanted.then(|| OpenFile { pid, fd, id: id(&found), name, position, size: found.len() })
+    };
+    super::tasks::numbers_in(&format!("/proc/{pid}/fd")).into_iter().filter_map(one).collect()
+}
+
+impl OpenFile {
+    /// Where it is now; none: it was closed.
+    pub fn position_now(&self) -> Option<u64> {
+        let found = fs::metadata(place(self.pid, self.fd)).ok()?;
+        (id(&found) == self.id).then_some(())?;
+        Some(position(self.pid, self.fd)?.0)
+    }
+
+    /// A descriptor of our own, of the very file. Not kept: it would keep a file system busy.
+    fn open(&self) -> io::Result<File> {
+        let flags = (OFlags::NONBLOCK | OFlags::NOATIME | OFlags::CLOEXEC).bits() as i32;
+        let file = File::options().read(true).custom_flags(flags).open(place(self.pid, self.fd))?;
+        if id(&file.metadata()?) == self.id { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Drops a part from the cache; what is dirty begins its way to its device.
+    pub fn drop_cached(&self, range: &Range<u64>) -> io::Result<()> {
+        Ok(fadvise(self.open()?, range.start, NonZeroU64::new(range.end - range.start), Advice::DontNeed)?)
+    }
+
+    /// Share of a part that is in the cache, in thousandths.
+    pub fn cached_permille(&self, range: &Range<u64>) -> io::Result<u64> {
+        cached_permille(&self.open()?, range)
+    }
+}
+
+/// Share of a part of a file that is in the cache, in thousandths, by some samples: a read that must not wait (`RWF_NOWAIT`) finds only what is
+/// there.
+pub fn cached_permille(file: &File, range: &Range<u64>) -> io::Result<u64> {
+    // A sample must not make the kernel read ahead.
+    fadvise(file, 0, None, Advice::Random)?;
+    let (mut there, mut byte) = (0, [0]);
+    for sample in 0..SAMPLES {
+        let at = range.start + (range.end - range.start) / SAMPLES * sample;
+        match preadv2(file, &mut [io::IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+            Ok(got) => there += got as u64,
+            Err(Errno::AGAIN) => {}
+            // Some file systems cannot say: counted as there, so that it is left alone.
+            Err(_) => there += 1,
+        }
+    }
+    Ok(there * 1000 / SAMPLES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, SeekFrom, Write};
+    use std::os::fd::AsRawFd;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn positions_flags_and_counters_are_read() {
+        assert_eq!(parse_fdinfo("pos:\t4096\nflags:\t0140000\nmnt_id:\t21\n"), Some((4096, 0o140_000)));
+        assert_eq!(parse_fdinfo("flags:\t02\n"), None);
+        assert_eq!(parse_moved("rchar: 5\nwchar: 7\nread_bytes: 99\n"), Some(12));
+        assert_eq!(parse_moved("rchar: 5\n"), None);
+    }
+
+    #[test]
+    fn an_open_file_is_found_with_its_position_and_parts_of_it_are_dropped() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut file = File::options().create_new(true).read(true).write(true).open(dir.path().join("stream")).unwrap();
+        file.write_all(&vec![7; 8 << 20]).unwrap();
+        file.sync_all().unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let mut some = vec![0; 4 << 20];
+        file.read_exact(&mut some).unwrap();
+        let pid = std::process::id();
+        let files = open_files(pid, 8 * MIB);
+        let found = files.iter().find(|found| found.fd == file.as_raw_fd() as u32).unwrap();
+        assert_eq!((found.position, found.size, found.position_now()), (4 * MIB, 8 * MIB, Some(4 * MIB)));
+        assert!(found.name.ends_with("stream"));
+        assert!(open_files(pid, 9 * MIB).iter().all(|other| other.id != found.id));
+        assert!(moved_bytes(pid).unwrap() >= 12 * MIB && movers().iter().any(|mover| mover.0 == pid));
+        found.drop_cached(&(0..4 * MIB)).unwrap();
+        let control = File::options().create_new(true).read(true).write(true).open(dir.path().join("control")).unwrap();
+        rustix::io::write(&control, &some).unwrap();
+        control.sync_all().unwrap();
+        fadvise(&control, 0, None, Advice::DontNeed).unwrap();
+        if cached_permille(&control, &(0..4 * MIB)).unwrap() > 0 {
+            println!("skipped: the file system of /var/tmp does not say what is cached, or keeps it");
+        } else {
+            assert_eq!(found.cached_permille(&(0..4 * MIB)).unwrap(), 0);
+        }
+        let gone = OpenFile { id: (0, 0), ..found.clone() };
+        assert!(gone.position_now().is_none() && gone.drop_cached(&(0..1)).is_err());
+    }
+}

@@ -1,0 +1,254 @@
+//! Dropping what lies behind streams, file by file: where the kernel takes no requests to reclaim, or reclaim brings no blocks of the size that lacks.
+
+use std::collections::BTreeMap;
+
+use hiroma_kernel::quiet::files::{OpenFile, movers, open_files};
+use hiroma_policy::reclaim::Stream;
+
+/// Programs come and go: who streams is found out anew so often. Looking at all of them takes milliseconds.
+const FIND_NS: u64 = 1_000_000_000;
+/// Whoever moves less in a second is not worth a look at its files.
+const MOVED_BYTES_S_MIN: u64 = 16 << 20;
+/// So many processes that move most.
+const PROCESSES_MAX: usize = 8;
+const FILES_MAX: usize = 32;
+/// It goes on for so long after it was last wanted: a stream that pauses, for its device or its rate, goes on soon.
+const REST_NS: u64 = 10_000_000_000;
+/// Smaller files are no streams.
+const SIZE_MIN: u64 = 64 << 20;
+/// Ahead of a stream, beyond what the kernel reads ahead: cached by more than half, the file was so before it, and somebody needs it.
+const AHEAD_BYTES: std::ops::Range<u64> = 32 << 20..96 << 20;
+
+/// Streams that are followed.
+#[derive(Debug, Default)]
+pub(super) struct Behind {
+    wanted_ns: Option<u64>,
+    found_ns: Option<u64>,
+    moved: BTreeMap<u32, u64>,
+    followed: Vec<Followed>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    file: OpenFile,
+    stream: Stream,
+    moved: u64,
+    /// Said already.
+    told: bool,
+}
+
+impl Behind {
+    /// Drops what can be dropped now, if that is `wanted` or was lately. Returns lines on files that it begins with.
+    pub(super) fn step(&mut self, now_ns: u64, wanted: bool) -> Vec<String> {
+        if wanted {
+            self.wanted_ns = Some(now_ns);
+        }
+        if self.wanted_ns.is_none_or(|last| now_ns.saturating_sub(last) >= REST_NS) {
+            *self = Behind::default();
+            return Vec::new();
+        }
+        if self.found_ns.is_none_or(|last| now_ns.saturating_sub(last) >= FIND_NS) {
+            self.find(now_ns);
+        }
+        let mut lines = Vec::new();
+        self.followed.retain_mut(|followed| {
+            let Some(position) = followed.file.position_now() else { return false };
+            let Some(moved) = hiroma_kernel::quiet::files::moved_bytes(followed.file.pid) else { return false };
+            let range = followed.stream.look(position, moved.saturating_sub(followed.moved));
+            followed.moved = moved;
+            let dropped = range.map(|range| followed.file.drop_cached(&range));
+            if matches!(dropped, Some(Ok(()))) && !followed.told {
+                followed.told = true;
+                let OpenFile { name, pid, .. } = &followed.file;
+                lines.push(format!("dropping what is behind in {} (process {pid})", name.display()));
+            }
+            !matches!(dropped, Some(Err(_)))
+        });
+        lines
+    }
+
+    /// Looks who moves most, and what they have open.
+    fn find(&mut self, now_ns: u64) {
+        let passed_ns = self.found_ns.map(|last| (now_ns - last).max(1));
+        let now: BTreeMap<u32, u64> = movers().into_iter().filter(|mover| mover.0 != std::process::id()).collect();
+        let before = std::mem::replace(&mut self.moved, now);
+        self.found_ns = Some(now_ns);
+        let Some(passed_ns) = passed_ns else { return };
+        let grown = |(pid, moved): (&u32, &u64)| {
+            let bytes = moved.saturating_sub(*before.get(pid)?);
+            let bytes_s = u128::from(bytes) * 1_000_000_000 / u128::from(passed_ns);
+            (bytes_s >= u128::from(MOVED_BYTES_S_MIN)).then_some((bytes, *pid))
+        };
+        let mut busiest: Vec<(u64, u32)> = self.moved.iter().filter_map(grown).collect();
+        busiest.sort_unstable_by_key(|mover| std::cmp::Reverse(*mover));
+        for (_, pid) in busiest.into_iter().take(PROCESSES_MAX) {
+            for file in open_files(pid, SIZE_MIN) {
+                let known =
+                    self.followed.iter().any(|followed| (followed.file.pid, followed.file.fd, followed.file.id) == (pid, file.fd, file.id));
+                if !known && self.followed.len() < FILES_MAX && !was_cached(&file) {
+                    let moved = self.moved.get(&pid).copied().unwrap_or(0);
+                    self.followed.push(Followed { stream: Stream::new(file.position), file, moved, told: false });
+                }
+            }
+        }
+    }
+}
+
+/// Whether somebody needed the file before this stream: it is cached where the stream has not been.
+fn was_cached(file: &OpenFile) -> bool {
+    let ahead = file.position.saturating_add(AHEAD_BYTES.start)..file.position.saturating_add(AHEAD_BYTES.end).min(file.size);
+    // At the end of it there is nothing ahead: written, or nearly read.
+    ahead.start < ahead.end && file.cached_permille(&ahead).map_or(true, |cached| cached > 500)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Seek, SeekFrom, Write};
+
+    use hiroma_kernel::quiet::files::cached_permille;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Share of a file that is cached, in thousandths.
+    fn cached(file: &OpenFile, range: std::ops::Range<u64>) -> u64 {
+        file.cached_permille(&range).unwrap()
+    }
+
+    /// A file beside the stream's, read before: as long as it stays cached, nobody else takes cache away here.
+    struct Control(File);
+
+    impl Control {
+        /// None: this file system does not say what is cached, or keeps what shall go.
+        fn new(dir: &std::path::Path) -> Option<Control> {
+            let mut file = File::options().create_new(true).read(true).write(true).open(dir.join("control")).unwrap();
+            file.write_all(&vec![7; 8 * MIB as usize]).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let gone = cached_permille(&file, &(0..8 * MIB)).unwrap() == 0;
+            let mut all = Vec::new();
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.read_to_end(&mut all).unwrap();
+            if !gone {
+                println!("skipped: the file system of /var/tmp does not say what is cached, or keeps it");
+            }
+            gone.then_some(Control(file))
+        }
+
+        fn holds(&self) -> bool {
+            let holds = cached_permille(&self.0, &(0..8 * MIB)).unwrap() == 1000;
+            if !holds {
+                println!("skipped in part: memory is short, and the kernel takes what is cached");
+            }
+            holds
+        }
+    }
+
+    /// A stream in a process of its own that goes on only when told to, so that every look finds it where it should be.
+    struct Reader {
+        child: std::process::Child,
+    }
+
+    impl Reader {
+        /// `dd` that copies from a pipe-fed number of blocks: each line lets it go on by 16 MiB.
+        fn start(path: &std::path::Path, output: bool) -> Reader {
+            let script = if output {
+                "exec 3>\"$1\"; while read -r go; do head -c 16777216 /dev/zero >&3; echo done; done"
+            } else {
+                "exec 3<\"$1\"; while read -r go; do dd bs=1048576 count=16 <&3 >/dev/null 2>&1; echo done; done"
+            };
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script, "sh"]).arg(path);
+            let child = command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            Reader { child }
+        }
+
+        fn go(&mut self) {
+            self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+            let mut answer = [0; 5];
+            self.child.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
+        }
+    }
+
+    impl Drop for Reader {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn follow(reader: &Reader, size_min: u64) -> Followed {
+        let file = open_files(reader.child.id(), size_min).into_iter().find(|file| file.fd == 3).unwrap();
+        Followed { stream: Stream::new(file.position), file, moved: 0, told: false }
+    }
+
+    /// What the children of the shell move is theirs: here anything counts as moved.
+    fn look(followed: &mut Followed) {
+        let position = followed.file.position_now().unwrap();
+        if let Some(range) = followed.stream.look(position, u64::MAX) {
+            followed.file.drop_cached(&range).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_behind_a_stream_that_reads_goes_and_what_is_ahead_stays() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("file");
+        let Some(control) = Control::new(dir.path()) else { return };
+        File::create(&path).unwrap().set_len(96 * MIB).unwrap();
+        // Before the stream begins, all of it is cached.
+        let mut all = Vec::new();
+        File::open(&path).unwrap().read_to_end(&mut all).unwrap();
+        let mut reader = Reader::start(&path, false);
+        reader.go();
+        let mut followed = follow(&reader, SIZE_MIN);
+        let was_cached = was_cached(&followed.file);
+        for _ in 0..3 {
+            reader.go();
+            look(&mut followed);
+        }
+        let file = &followed.file;
+        assert!(cached(file, 16 * MIB..56 * MIB) < 200);
+        // What was cached before it was watched, and what is ahead: not touched.
+        let stays = was_cached && cached(file, 0..16 * MIB) > 500 && cached(file, 64 * MIB..96 * MIB) > 500;
+        assert!(stays || !control.holds());
+    }
+
+    #[test]
+    fn what_a_stream_has_written_goes_once_its_device_has_it() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("file");
+        let Some(control) = Control::new(dir.path()) else { return };
+        let mut reader = Reader::start(&path, true);
+        reader.go();
+        let mut followed = follow(&reader, MIB);
+        for _ in 0..4 {
+            reader.go();
+            look(&mut followed);
+        }
+        // The first call had it on its way; now it has arrived.
+        File::open(&path).unwrap().sync_all().unwrap();
+        reader.go();
+        look(&mut followed);
+        assert!(cached(&followed.file, 16 * MIB..80 * MIB) < 200);
+        assert!(cached(&followed.file, 0..16 * MIB) > 500 || !control.holds());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_forgotten() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("file");
+        File::create(&path).unwrap().set_len(96 * MIB).unwrap();
+        let mut reader = Reader::start(&path, false);
+        reader.go();
+        let mut behind = Behind { followed: vec![follow(&reader, SIZE_MIN)], found_ns: Some(0), ..Behind::default() };
+        assert!(behind.step(1, true).is_empty());
+        assert_eq!(behind.followed.len(), 1);
+        drop(reader);
+        behind.step(2, false);
+        assert!(behind.followed.is_empty());
+        behind.step(2 + REST_NS, false);
+        assert!(behind.wanted_ns.is_none());
+    }
+}
