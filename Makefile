@@ -37,6 +37,7 @@ test-jvm: deps-build ## the Spark plugin, with a stock Spark
 
 test-vm: build ## kernels of distributions in QEMU
 	tests/vm/run
+	tests/vm/run --only 6.12 --nodes --test quiet-n
 
 bench: build ## the experiments, on this machine
 	$(RELEASE)/hiroma bench far

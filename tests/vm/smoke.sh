@@ -251,29 +251,6 @@ quiet_nodes() {
 	return $code
 }
 
-# What a mount of NFS moves is named. Server and client are this machine.
-quiet_nfs() {
-	mkdir -p /export /mnt/nfs
-	mount -t tmpfs none /export
-	dd if=/dev/zero of=/export/big bs=1M count=64 || return 1
-	mount -t nfsd nfsd /proc/fs/nfsd || return 1
-	# What rpc.mountd would answer is written down beforehand: who may mount, and what is exported.
-	echo 20 >/proc/fs/nfsd/nfsv4gracetime
-	local expires=2147483647
-	echo "nfsd 127.0.0.1 $expires loop" >/proc/net/rpc/auth.unix.ip/channel || return 1
-	echo "loop 1 \\x00000000 $expires /export" >/proc/net/rpc/nfsd.fh/channel
-	echo "loop /export $expires 9234 65534 65534 0 fsid=0" >/proc/net/rpc/nfsd.export/channel
-	echo "tcp 2049" >/proc/fs/nfsd/portlist
-	echo 2 >/proc/fs/nfsd/threads
-	echo Y >/proc/fs/nfsd/v4_end_grace
-	timeout 60 mount -t nfs4 -o addr=127.0.0.1,clientaddr=127.0.0.1,vers=4.2 127.0.0.1:/ /mnt/nfs || return 3
-	(sleep 2; cat /mnt/nfs/big >/dev/null) &
-	hiroma quiet advise --seconds 20 --state /tmp/state-nfs >/tmp/advised
-	cat /tmp/advised
-	umount /mnt/nfs
-	grep -q 'on /mnt/nfs moves [1-9][0-9]* MiB/s over the network' /tmp/advised
-}
-
 # The bound on a job's cache, in a control group of version 2; for a static program too.
 quiet_bound() {
 	local before after
@@ -436,11 +413,6 @@ everything() {
 		fi
 		if [ -e /sys/devices/system/node/node1 ]; then
 			check quiet-nodes self quiet_nodes
-		fi
-		if grep -q nfsd /proc/filesystems; then
-			check quiet-nfs self quiet_nfs
-		else
-			skip quiet-nfs "this kernel's package has no nfsd"
 		fi
 		check quiet-bound self quiet_bound
 		check quiet-one-processor self quiet_one_processor
