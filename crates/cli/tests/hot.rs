@@ -124,6 +124,8 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
     let dry = hot(&["manage", "--pid", &pid, "--dry-run", "--cpu", "50%"]);
     assert!(dry.status.success() && text(&dry.stderr).contains("would become huge"), "{}", text(&dry.stderr));
     assert_eq!(load.huge_bytes(), 0);
+    let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
+    assert!(told.contains("would be huge") && told.contains("nothing is huge now"), "{told}");
     let deadline = Instant::now() + LIMIT;
     // On a busy machine one call may find nothing to do before the process had its turn.
     while load.huge_bytes() == 0 {

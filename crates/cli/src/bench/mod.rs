@@ -4,6 +4,7 @@ pub mod ballast;
 mod children;
 pub mod content;
 mod far;
+mod figures;
 mod huge;
 mod job;
 pub mod machine;
@@ -40,6 +41,9 @@ enum What {
     Noise(noise::NoiseArgs),
     /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
     Spark(spark::SparkArgs),
+    /// Put results into a document
+    #[command(hide = true)]
+    Figures(figures::Args),
     /// A process that reads or writes and is started by the others
     #[command(hide = true)]
     NoiseLoad {
@@ -82,6 +86,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::Huge(args) => huge::run(&args),
         What::Noise(args) => noise::run(&args),
         What::Spark(args) => spark::run(&args),
+        What::Figures(args) => figures::main(&args),
         What::NoiseLoad { job } => noise::load::main(&job),
         What::NoiseApp { job } => noise::app::main(&job),
         What::HugeLoad { job } => huge::load::main(&job),

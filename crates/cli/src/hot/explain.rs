@@ -44,13 +44,14 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     let totals = Totals::of(entries);
     let mut text = String::new();
     let mut resident_at_begin = 0;
+    let mut dry = false;
     for entry in entries {
-        if let Entry::Begin { resident_bytes, .. } = entry {
-            resident_at_begin = *resident_bytes;
+        if let Entry::Begin { resident_bytes, dry_run, .. } = entry {
+            (resident_at_begin, dry) = (*resident_bytes, *dry_run);
         }
         let told = matches!(entry, Entry::Begin { .. } | Entry::End { .. } | Entry::Budget { .. });
         if all || told {
-            text.push_str(&line(entry));
+            text.push_str(&line(entry, dry));
             text.push('\n');
         }
     }
@@ -65,13 +66,17 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     let growth = 100.0 * totals.added_bytes as f64 / resident_at_begin.max(1) as f64;
     let mean_us = totals.collapse_ns as f64 / 1e3 / totals.collapses.max(1) as f64;
     let ms = |ns: u64| ns as f64 / 1e6;
+    let gain = match huge {
+        0 => "none: nothing is huge now".to_owned(),
+        _ => format!("{hot_pages} hot pages are reached through {huge} translations now instead of one each"),
+    };
     text.push_str(&format!(
         "\n\
          huge now      {huge} ranges, {} (made huge {} times, taken apart {}, refused {}, looked below {})\n\
          memory        +{} ({growth:+.2} % of what was resident at the start)\n\
          time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), splitting {:.1} ms\n\
          tracking      {} rounds: clearing {:.1} ms, scanning {:.1} ms, counting {:.1} ms of processor time\n\
-         gain          {hot_pages} hot pages are reached through {huge} translations now instead of one each\n",
+         gain          {gain}\n",
         Bytes(huge * EXTENT as u64),
         totals.collapses,
         totals.splits,
@@ -97,7 +102,8 @@ fn left_alone_by(entries: &[Entry]) -> Option<u32> {
     last_manager(entries).filter(|manager| started_at(*manager).is_none())
 }
 
-fn line(entry: &Entry) -> String {
+/// An entry told; what a dry run decided was not done.
+fn line(entry: &Entry, dry: bool) -> String {
     let at = |at_ms: &u64| format!("{:>9.3} s  ", *at_ms as f64 / 1e3);
     match entry {
         Entry::Begin { pid, command, manager, backend, resident_bytes, budget_bytes, dry_run } => {
@@ -108,12 +114,15 @@ fn line(entry: &Entry) -> String {
                 Bytes(*resident_bytes)
             )
         }
-        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns } => format!(
-            "{}{address:012x} collapsed: {hot_pages} of 512 pages hot in {windows} windows, {present_pages} present, +{}, {:.0} us",
-            at(at_ms),
-            Bytes(*added_bytes),
-            *took_ns as f64 / 1e3
-        ),
+        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns } => {
+            let took = if dry { String::new() } else { format!(", {:.0} us", *took_ns as f64 / 1e3) };
+            let done = if dry { "would be collapsed" } else { "collapsed" };
+            format!(
+                "{}{address:012x} {done}: {hot_pages} of 512 pages hot in {windows} windows, {present_pages} present, +{}{took}",
+                at(at_ms),
+                Bytes(*added_bytes)
+            )
+        }
         Entry::Refused { at_ms, address, error } => format!("{}{address:012x} refused by the kernel: {error}", at(at_ms)),
         Entry::Split { at_ms, address, why, .. } => format!("{}{address:012x} taken apart: {why}", at(at_ms)),
         Entry::Check { at_ms, address } => format!("{}{address:012x} taken apart to look at its pages", at(at_ms)),
@@ -127,7 +136,8 @@ fn line(entry: &Entry) -> String {
         ),
         Entry::Budget { at_ms, budget_bytes } => format!("{}budget {}", at(at_ms), Bytes(*budget_bytes)),
         Entry::End { at_ms, why, huge_bytes, resident_bytes } => {
-            format!("{}ended: {why}; {} huge, {} resident", at(at_ms), Bytes(*huge_bytes), Bytes(*resident_bytes))
+            let huge = if dry { "would be huge" } else { "huge" };
+            format!("{}ended: {why}; {} {huge}, {} resident", at(at_ms), Bytes(*huge_bytes), Bytes(*resident_bytes))
         }
         other => format!("{other:?}"),
     }

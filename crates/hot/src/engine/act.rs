@@ -68,8 +68,9 @@ impl Engine {
             }
             if self.stall.is_stalled() {
                 let why = format!(
-                    "collapsing has become slow (99th percentile {} us): it would hold the program up more than it helps",
-                    self.stall.p99_ns() / 1000
+                    "collapsing has become slow (99th percentile {} us, limit {} us): it would hold the program up more than it helps",
+                    self.stall.p99_ns() / 1000,
+                    self.options.stall_ns / 1000
                 );
                 self.note_end(now_ns, &why);
                 self.state = State::Stopped(why);

@@ -31,8 +31,9 @@ const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
 const ALWAYS: usize = 1;
 const OURS: usize = 2;
-/// How long one turn of one arm asks.
-const TURN: Duration = Duration::from_millis(700);
+/// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the machine's speed changes within seconds.
+const TURN: Duration = Duration::from_millis(200);
+const TURNS_PER_REPETITION: usize = 7;
 /// How long the daemon may take to find what is hot.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
@@ -157,10 +158,12 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
     let (servers, _daemon) = start_all(&program, dir.path(), store, ballast, progress)?;
     progress.starts("memcached: finding what is hot");
     let settled_s = settle(&servers[OURS], store)?;
-    let rounds = params.repetitions.max(7);
+    let rounds = params.repetitions * TURNS_PER_REPETITION;
     let mut turns: [Vec<Turn>; 3] = Default::default();
     for round in 0..rounds {
-        progress.starts(&format!("memcached, round {} of {rounds}", round + 1));
+        if round % TURNS_PER_REPETITION == 0 {
+            progress.starts(&format!("memcached, round {} of {rounds}", round + 1));
+        }
         // Who goes first changes, so that a drift of the machine hits all.
         for place in 0..ARMS.len() {
             let arm = (place + round) % ARMS.len();
