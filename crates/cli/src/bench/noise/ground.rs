@@ -12,6 +12,7 @@ use hiroma_kernel::quiet::affinity;
 use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
 use hiroma_kernel::quiet::tasks::{self, TaskKind, parse_schedstat};
 use hiroma_kernel::workload::Region;
+use hiroma_policy::reclaim::Settings;
 
 use super::arm::Kswapd;
 use super::load::{Load, Way};
@@ -38,6 +39,8 @@ pub struct Ground {
     pub read_file: PathBuf,
     pub read_bytes: u64,
     pub dir: PathBuf,
+    /// Of the daemon.
+    pub settings: Settings,
     loads: Cell<u64>,
     _files: Vec<Guard>,
 }
@@ -77,6 +80,7 @@ impl Ground {
             read_file,
             read_bytes,
             dir: dir.to_owned(),
+            settings: Settings::default(),
             loads: Cell::new(0),
             _files: files,
         })

@@ -13,6 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use hiroma_policy::reclaim::Settings;
+use hiroma_quiet::settings;
 use hiroma_report::Report;
 use hiroma_units::Bytes;
 
@@ -64,6 +66,9 @@ pub struct NoiseArgs {
     /// Directory for the files, on a file system with a page cache
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
+    /// A setting of the daemon in all its turns, like batch_bytes=64M (`hiroma quiet set` knows them); may be given several times
+    #[arg(long = "setting", value_name = "KEY=VALUE")]
+    settings: Vec<String>,
     /// Show what the daemon said in each turn
     #[arg(long)]
     journal: bool,
@@ -132,9 +137,21 @@ fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
     all + if wants(args, Group::Idle) { 10.0 } else { 0.0 }
 }
 
+/// The daemon's settings.
+fn settings_of(texts: &[String]) -> Result<Settings> {
+    let mut settings = Settings::default();
+    for text in texts {
+        let (key, value) =
+            text.split_once('=').ok_or_else(|| refuse(format!("--setting {text}: write KEY=VALUE, like batch_bytes=64M")))?;
+        settings::set(&mut settings, key, value).map_err(|error| refuse(format!("--setting {text}: {error}")))?;
+    }
+    Ok(settings)
+}
+
 /// Does it.
 pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     args.files.check()?;
+    let settings = settings_of(&args.settings)?;
     if !rustix::process::geteuid().is_root() {
         bail!("kswapd can be confined, and memory reclaimed early, by root only: run it with sudo");
     }
@@ -150,7 +167,8 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     let arms = chosen(args)?;
     let mut progress = Progress::new(estimate(args, &params, &arms));
     progress.starts("taking memory from the page cache");
-    let ground = Ground::new(args.cache.0, &args.dir, args.file.as_deref())?;
+    let mut ground = Ground::new(args.cache.0, &args.dir, args.file.as_deref())?;
+    ground.settings = settings;
     params.chunk_turns = Some(run::calibrate(&ground, &params, &interrupt)?.chunk_turns);
     progress.done(15.0);
     let mut results = Results::new(arms);
@@ -260,6 +278,17 @@ fn nfs(filesystems: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_of_the_daemon_are_taken_and_senseless_ones_refused() {
+        let set = |texts: &[&str]| settings_of(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+        let settings = set(&["batch_bytes=64M", "poll_ns=50ms"]).unwrap();
+        assert_eq!((settings.batch_bytes, settings.poll_ns), (64 << 20, 50_000_000));
+        for (text, expected) in [("batch_bytes", "KEY=VALUE"), ("colour=1", "poll_ns"), ("batch_bytes=1G", "64MiB")] {
+            let told = set(&[text]).unwrap_err().to_string();
+            assert!(told.contains(expected), "{told}");
+        }
+    }
 
     #[test]
     fn what_lacks_for_nfs_is_said() {

@@ -66,6 +66,7 @@ impl DaemonRun {
         let state = ground.dir.join(format!("hiroma-bench-{}-state", std::process::id()));
         let guard = Guard::new(crate::bench::undo::Undo::DirRemove(state.clone()));
         fs::create_dir_all(&state).with_context(|| format!("{}", state.display()))?;
+        hiroma_quiet::settings::save(&state, &ground.settings)?;
         let journal = state.join("journal");
         let mut command = Command::new(this_program()?);
         // A pipe that nobody empties would stop it in the midst of a turn.
