@@ -219,5 +219,5 @@ fn experiments_on_spark_say_what_they_lack_before_they_begin() {
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir]);
     assert!(code == Some(2) && stderr.contains(dir) && stderr.contains("make spark-jars"), "{stderr}");
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir, "--only", "figure-4"]);
-    assert!(code == Some(1) && stderr.contains("storage, sizes, workloads, inside, timeline"), "{stderr}");
+    assert!(code == Some(2) && stderr.contains("storage, sizes, workloads, inside, timeline"), "{stderr}");
 }
