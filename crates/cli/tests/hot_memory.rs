@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::hot::{Load, hot, possible, text};
@@ -293,7 +293,7 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.dir.display());
     let mut job = Command::new("sh");
     job.args(["-c", &enter, "sh", HIROMA, "bench", "huge-load", r#"{"bytes":16777216,"pattern":"sequential","pages":"default"}"#]);
-    let Some(load) = looping(job) else {
+    let Some(load) = Load::of(job, 16 * MIB, false) else {
         println!("skipped: nothing may be put into a cgroup here");
         return;
     };
@@ -311,20 +311,6 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
         manage_once(&load);
         assert!(Instant::now() < deadline, "nothing became huge");
     }
-}
-
-/// A load that was started by `command`; none if it was not.
-fn looping(mut command: Command) -> Option<Load> {
-    use std::io::Write;
-    let mut child: Child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let Ok(ready) = serde_json::from_str::<Value>(&line) else {
-        child.wait().unwrap();
-        return None;
-    };
-    writeln!(child.stdin.as_mut().unwrap(), "loop").unwrap();
-    Some(Load { pid: child.id(), child, base: ready["base"].as_u64().unwrap(), bytes: 16 * MIB })
 }
 
 #[test]

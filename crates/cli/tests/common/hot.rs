@@ -31,7 +31,13 @@ impl Load {
         let job = job.to_string();
         words.push(&job);
         let mut command = Command::new(words[0]);
-        let mut child = command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        command.args(&words[1..]);
+        Load::of(command, bytes, !starter.is_empty())
+    }
+
+    /// A load of `bytes` that `command` is, or (`as_child`) starts; none if it does not start.
+    pub fn of(mut command: Command, bytes: u64, as_child: bool) -> Option<Load> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Ok(ready) = serde_json::from_str::<Value>(&line) else {
@@ -39,7 +45,7 @@ impl Load {
             return None;
         };
         writeln!(child.stdin.as_mut().unwrap(), "loop").unwrap();
-        let pid = if starter.is_empty() { child.id() } else { child_of(child.id()).unwrap() };
+        let pid = if as_child { child_of(child.id()).unwrap() } else { child.id() };
         Some(Load { child, pid, base: ready["base"].as_u64().unwrap(), bytes })
     }
 
