@@ -40,7 +40,7 @@ impl BpfTracker {
     pub fn open(pid: u32) -> Result<BpfTracker, HotError> {
         let tracker = BpfTracker::with(pid, Clearing::Cold)?;
         // The clearing needs CAP_SYS_NICE; better to know now.
-        let nowhere: [Span; 0] = [];
+        let nowhere = [Span { start: 0, len: 0 }];
         tracker.target.advise(&nowhere, Advice::Cold).map_err(HotError::of(pid, "process_madvise, which needs CAP_SYS_NICE"))?;
         Ok(tracker)
     }

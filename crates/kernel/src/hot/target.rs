@@ -14,6 +14,9 @@ use rustix::time::Timespec;
 /// As many pieces as the kernel takes in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
+/// Bytes in one call. The kernel passes over what is beyond 2 GiB less a page (`MAX_RW_COUNT`), without an error.
+const CALL_BYTES_MAX: u64 = 1 << 30;
+
 /// Advice on another process's memory (`process_madvise(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
@@ -79,7 +82,7 @@ impl Target {
             Advice::Collapse => libc::MADV_COLLAPSE,
         };
         let mut taken = 0;
-        for spans in spans.chunks(PIECES_MAX) {
+        for spans in calls(spans) {
             let wanted: u64 = spans.iter().map(|span| span.len).sum();
             let pieces: Vec<libc::iovec> = spans
                 .iter()
@@ -104,6 +107,29 @@ impl Target {
     }
 }
 
+/// `spans` in as many pieces and calls as the kernel needs.
+fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
+    let mut calls: Vec<Vec<Span>> = Vec::new();
+    let mut room = 0;
+    for span in spans {
+        let (mut start, end) = (span.start, span.start + span.len);
+        loop {
+            if room == 0 || calls.last().is_none_or(|call| call.len() == PIECES_MAX) {
+                calls.push(Vec::new());
+                room = CALL_BYTES_MAX;
+            }
+            let len = (end - start).min(room);
+            calls.last_mut().expect("just pushed").push(Span { start, len });
+            (start, room) = (start + len, room - len);
+            // An empty span is asked for all the same: who gives it wants to know whether he may.
+            if start == end {
+                break;
+            }
+        }
+    }
+    calls
+}
+
 /// When process `pid` was started (`/proc/PID/stat`, field 22).
 pub fn started_at(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -114,6 +140,19 @@ pub fn started_at(pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn advice_is_cut_into_calls_that_the_kernel_takes_whole() {
+        let span = |start, len| Span { start, len };
+        let lens = |spans: &[Span]| calls(spans).iter().map(|call| call.iter().map(|span| span.len).collect()).collect::<Vec<Vec<u64>>>();
+        let gib = CALL_BYTES_MAX;
+        assert_eq!(lens(&[]), Vec::<Vec<u64>>::new());
+        assert_eq!(lens(&[span(0, 0)]), [[0]]);
+        assert_eq!(lens(&[span(4096, 8192), span(1 << 40, gib)]), [vec![8192, gib - 8192], vec![8192]]);
+        assert_eq!(calls(&[span(4096, 2 * gib + 4096)]).concat(), [span(4096, gib), span(4096 + gib, gib), span(4096 + 2 * gib, 4096)]);
+        let many: Vec<Span> = (0..2500).map(|at| span(at * 8192, 4096)).collect();
+        assert_eq!((lens(&many).iter().map(Vec::len).collect::<Vec<_>>(), calls(&many).concat()), (vec![1024, 1024, 452], many));
+    }
 
     #[test]
     fn a_process_that_has_ended_is_known_to_have_ended() {
