@@ -1,6 +1,7 @@
 //! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
 
 mod bench;
+mod cgroup;
 mod ctl;
 mod demo;
 mod doctor;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use hiroma_units::Bytes;
 
+use crate::cgroup::group_of;
+
 /// What bounds this process's memory.
 #[derive(Debug, PartialEq)]
 pub struct Limits {
@@ -64,11 +66,7 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
         "cgroup" if options.split(',').any(|option| option == "memory") => ("memory.limit_in_bytes", "memory"),
         _ => return None,
     };
-    let group = groups.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        controllers.split(',').any(|name| name == controller).then_some(path)
-    })?;
+    let group = group_of(groups, controller)?;
     // In a container the group's path may lie outside what is mounted; then the mount point itself is the group.
     let inside = Path::new(group).strip_prefix(mount_root).unwrap_or(Path::new(""));
     let top = root.join(mount_point.trim_start_matches('/'));

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::undo::{Guard, Undo};
+use crate::cgroup::memory_controller;
 
 /// Where the tools of util-linux are, also for users whose `PATH` lacks the system directories.
 pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
@@ -146,24 +147,6 @@ fn system(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
     Ok(())
 }
 
-/// Root of the hierarchy in which memory is limited, and whether it is of version 2.
-pub fn memory_controller() -> Result<(PathBuf, bool)> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let mut second = None;
-    for line in fields.filter(|line| line.len() >= 4) {
-        match line[2] {
-            "cgroup" if line[3].split(',').any(|option| option == "memory") => return Ok((PathBuf::from(line[1]), false)),
-            "cgroup2" => second = Some(PathBuf::from(line[1])),
-            _ => {}
-        }
-    }
-    let root = second.ok_or_else(|| anyhow!("no control group hierarchy is mounted"))?;
-    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-    ensure!(controllers.split_whitespace().any(|name| name == "memory"), "the memory controller is not available in {}", root.display());
-    Ok((root, true))
-}
-
 impl Cgroup {
     /// Makes a group of our own, limited to `bytes` of memory, with as much swap as there is.
     pub fn make(bytes: u64) -> Result<Cgroup> {
@@ -206,12 +189,6 @@ pub fn reclaim(cgroup: &Path) {
     } else {
         let _ = fs::write(cgroup.join("memory.force_empty"), "0");
     }
-}
-
-/// Moves this process into a group.
-pub fn enter(cgroup: &Path) -> Result<()> {
-    let procs = cgroup.join("cgroup.procs");
-    fs::write(&procs, std::process::id().to_string()).with_context(|| format!("entering the control group {}", cgroup.display()))
 }
 
 fn word_after(text: &str, key: &str) -> u64 {

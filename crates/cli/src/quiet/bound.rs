@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::bench::peers::{enter, memory_controller};
+use crate::cgroup::{enter, group_of, memory_controller};
 
 /// Names of groups begin so; what a killed command left is found by it.
 const PREFIX: &str = "hiroma-quiet-";
@@ -32,7 +32,7 @@ impl Bound {
     pub fn make(cache_bytes: u64) -> Result<Bound> {
         let (root, second) = memory_controller()?;
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
-        let home = root.join(group_of(&own, second).unwrap_or_default().trim_start_matches('/'));
+        let home = root.join(group_of(&own, if second { "" } else { "memory" }).unwrap_or_default().trim_start_matches('/'));
         if second {
             let control = root.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&control).unwrap_or_default();
@@ -89,16 +89,6 @@ fn remove_leftovers(root: &Path) {
     }
 }
 
-/// The group of a process in the memory controller's hierarchy, out of `/proc/PID/cgroup`.
-fn group_of(text: &str, second: bool) -> Option<&str> {
-    text.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
-        let fits = if second { controllers.is_empty() } else { controllers.split(',').any(|name| name == "memory") };
-        fits.then_some(path)
-    })
-}
-
 struct Group {
     path: PathBuf,
     second: bool,
@@ -141,10 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_their_cache_are_read_in_both_versions() {
-        let first = "5:memory:/user/1\n4:cpu,cpuacct:/\n0::/x\n";
-        assert_eq!((group_of(first, false), group_of(first, true)), (Some("/user/1"), Some("/x")));
-        assert_eq!(group_of("0::/\n", false), None);
+    fn the_cache_of_a_group_is_read_in_both_versions() {
         assert_eq!(file_bytes("cache 9\nshmem 1\ntotal_cache 50\ntotal_shmem 20\n", false), 30);
         assert_eq!(file_bytes("anon 9\nfile 50\nfile_mapped 7\nshmem 60\n", true), 0);
     }

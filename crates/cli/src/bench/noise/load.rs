@@ -17,8 +17,6 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::peers;
-
 /// Read or written at a time.
 const CHUNK: usize = 1 << 20;
 /// `RWF_DONTCACHE` (Linux 6.14, `preadv2(2)`).
@@ -65,7 +63,7 @@ pub fn main(load: &str) -> Result<ExitCode> {
     let load: Load = serde_json::from_str(load).context("the job of a loading process is not readable")?;
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &load.cgroup {
-        peers::enter(cgroup)?;
+        crate::cgroup::enter(cgroup)?;
     }
     let file = open(&load)?;
     let buffer = Region::map(CHUNK)?;

@@ -1,0 +1,51 @@
+//! Control groups: where memory is limited, which group a process belongs to, and moving into one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+/// Root of the hierarchy in which memory is limited, and whether it is of version 2.
+pub fn memory_controller() -> Result<(PathBuf, bool)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let mut second = None;
+    for line in fields.filter(|line| line.len() >= 4) {
+        match line[2] {
+            "cgroup" if line[3].split(',').any(|option| option == "memory") => return Ok((PathBuf::from(line[1]), false)),
+            "cgroup2" => second = Some(PathBuf::from(line[1])),
+            _ => {}
+        }
+    }
+    let root = second.ok_or_else(|| anyhow!("no control group hierarchy is mounted"))?;
+    let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    ensure!(controllers.split_whitespace().any(|name| name == "memory"), "the memory controller is not available in {}", root.display());
+    Ok((root, true))
+}
+
+/// Moves this process into a group.
+pub fn enter(cgroup: &Path) -> Result<()> {
+    let procs = cgroup.join("cgroup.procs");
+    fs::write(&procs, std::process::id().to_string()).with_context(|| format!("entering the control group {}", cgroup.display()))
+}
+
+/// A process's group in the hierarchy of `controller` (empty: version 2), out of `/proc/PID/cgroup`.
+pub fn group_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
+    groups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers.split(',').any(|name| name == controller).then_some(path)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_in_both_versions() {
+        let groups = "5:memory:/user/1\n4:cpu,cpuacct:/\n0::/x\n";
+        assert_eq!((group_of(groups, "memory"), group_of(groups, "")), (Some("/user/1"), Some("/x")));
+        assert_eq!(group_of("0::/\n", "memory"), None);
+    }
+}
