@@ -37,14 +37,6 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kib(&fs::read_to_string(format!("/proc/{pid}/status"))?, "RssAnon:") * 1024)
 }
 
-/// Whether process `pid` is a thread of the kernel (no `VmSize` in `/proc/PID/status`, though it is no
-/// zombie). False for one that does not exist.
-pub fn is_kernel_thread(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let zombie = status.lines().any(|line| line.strip_prefix("State:").is_some_and(|state| state.trim().starts_with('Z')));
-    !status.is_empty() && !zombie && !status.contains("\nVmSize:")
-}
-
 /// The command line of process `pid`; its short name where it has none.
 pub fn command_of(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -125,18 +117,6 @@ mod tests {
     #[test]
     fn this_process_has_memory() {
         assert!(resident_bytes(std::process::id()).unwrap() > 0);
-    }
-
-    #[test]
-    fn a_thread_of_the_kernel_is_no_process() {
-        assert!(!is_kernel_thread(std::process::id()));
-        assert!(!is_kernel_thread(u32::MAX));
-        // Not so in a container.
-        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
-            assert!(is_kernel_thread(2));
-        } else {
-            println!("skipped: process 2 is not the kernel's here");
-        }
     }
 
     #[test]

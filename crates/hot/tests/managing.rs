@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -203,4 +204,28 @@ fn a_process_that_ends_is_no_error() {
     }
     let missing = Engine::new(child.id(), options(None), 0);
     assert!(matches!(missing, Err(HotError::NoProcess { .. })));
+}
+
+#[test]
+fn a_process_that_is_losing_its_memory_has_ended() {
+    // Its memory goes first, which takes a while: in that time it is there, and looks like a thread of the kernel.
+    let mut child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=256M"]).stderr(Stdio::null()).spawn().unwrap();
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let began = Instant::now();
+    while !status().contains("\nRssAnon:\t  26") {
+        assert!(began.elapsed() < LIMIT, "dd does not fill its memory: {}", status());
+        thread::sleep(Duration::from_millis(2));
+    }
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::KILL).unwrap();
+    loop {
+        assert!(began.elapsed() < LIMIT, "it does not end");
+        match Engine::new(child.id(), Options { watch_only: true, ..options(None) }, 0) {
+            Err(HotError::NoProcess { .. }) => break,
+            Err(error) => {
+                assert!(error.is_gone() || matches!(error, HotError::NotPermitted { .. } | HotError::NoBackend { .. }), "{error}")
+            }
+            Ok(_) => {}
+        }
+    }
+    child.wait().unwrap();
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use hiroma_kernel::hot::maps;
-use hiroma_kernel::hot::target::Target;
+use hiroma_kernel::hot::target::{self, Target};
 use hiroma_policy::huge::{BURDEN_PER_PAGE_NS, Pace, Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
 use hiroma_units::{EXTENT, PAGE};
 
@@ -120,30 +120,12 @@ impl Engine {
             HotError::Gone { pid } => HotError::NoProcess { pid },
             other => other,
         })?;
-        if machine::is_kernel_thread(pid) {
+        if target::is_kernel_thread(pid) {
             return Err(HotError::KernelThread { pid });
         }
-        let looked = HotError::of(pid, "read /proc/PID/status");
-        let refused = if options.watch_only { None } else { machine::huge_pages_refused(pid).map_err(&looked)? };
-        let collapses = !options.watch_only && !options.dry_run;
-        if let Some(reason) = refused.or_else(|| collapses.then(machine::collapse_refused).flatten()) {
-            return Err(HotError::NoHugePages { pid, reason });
-        }
-        let tracker = tracker::open(pid, options.backend)?;
-        let mut ledger = match &options.ledger {
-            Some(dir) => Ledger::take(dir, pid, target.started())?,
-            None => Ledger::in_memory(),
-        };
-        let resident_at_begin = machine::resident_bytes(pid).map_err(&looked)?;
-        ledger.note(&Entry::Begin {
-            pid,
-            command: machine::command_of(pid),
-            manager: std::process::id(),
-            backend: tracker.backend().name().to_owned(),
-            resident_bytes: resident_at_begin,
-            budget_bytes: (options.settings.budget_bytes != u64::MAX).then_some(options.settings.budget_bytes),
-            dry_run: options.dry_run,
-        });
+        // Of a process that ends the memory goes first: all that is said of it then is for that reason.
+        let (tracker, ledger, resident_at_begin) =
+            Engine::prepare(&target, &options).map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
         let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
         Ok(Engine {
             planner: Planner::new(rule),
@@ -170,6 +152,33 @@ impl Engine {
         })
     }
 
+    /// The tracker of `target`, its ledger with the beginning noted, and how much it has resident.
+    fn prepare(target: &Target, options: &Options) -> Result<(Box<dyn Tracker>, Ledger, u64), HotError> {
+        let pid = target.pid();
+        let looked = HotError::of(pid, "read /proc/PID/status");
+        let refused = if options.watch_only { None } else { machine::huge_pages_refused(pid).map_err(&looked)? };
+        let collapses = !options.watch_only && !options.dry_run;
+        if let Some(reason) = refused.or_else(|| collapses.then(machine::collapse_refused).flatten()) {
+            return Err(HotError::NoHugePages { pid, reason });
+        }
+        let tracker = tracker::open(pid, options.backend)?;
+        let mut ledger = match &options.ledger {
+            Some(dir) => Ledger::take(dir, pid, target.started())?,
+            None => Ledger::in_memory(),
+        };
+        let resident_bytes = machine::resident_bytes(pid).map_err(&looked)?;
+        ledger.note(&Entry::Begin {
+            pid,
+            command: machine::command_of(pid),
+            manager: std::process::id(),
+            backend: tracker.backend().name().to_owned(),
+            resident_bytes,
+            budget_bytes: (options.settings.budget_bytes != u64::MAX).then_some(options.settings.budget_bytes),
+            dry_run: options.dry_run,
+        });
+        Ok((tracker, ledger, resident_bytes))
+    }
+
     /// Does what is due at `now_ns`. Never sleeps; takes some milliseconds at most.
     ///
     /// # Errors
@@ -179,7 +188,7 @@ impl Engine {
         let mut step = Step { next_ns: u64::MAX, state: State::Tracking, collapsed: 0, split: 0, pass_over: false };
         let done = if self.target.is_alive() { self.advance(now_ns, &began, &mut step) } else { self.gone(now_ns) };
         match done {
-            Err(error) if error.is_gone() || !self.target.is_alive() => self.gone(now_ns)?,
+            Err(error) if error.is_gone() || self.target.is_ending() => self.gone(now_ns)?,
             other => other?,
         }
         step.next_ns = self.next_ns(now_ns + elapsed_ns(&began));

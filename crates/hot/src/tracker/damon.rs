@@ -190,9 +190,9 @@ impl Tracker for DamonTracker {
 
     fn scan(&mut self, _layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {
         let pid = self.target.pid();
-        let regions = self.session.regions().map_err(|source| match self.target.is_alive() {
-            true => HotError::Io { pid, doing: "read DAMON's regions", source },
-            false => HotError::Gone { pid },
+        let regions = self.session.regions().map_err(|source| match self.target.is_ending() {
+            true => HotError::Gone { pid },
+            false => HotError::Io { pid, doing: "read DAMON's regions", source },
         })?;
         for &range in ranges {
             let huge = self.pagemap.huge(range, range + 1).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;

@@ -17,6 +17,10 @@ const PIECES_MAX: usize = 1024;
 /// Bytes in one call. The kernel passes over what is beyond 2 GiB less a page (`MAX_RW_COUNT`), without an error.
 const CALL_BYTES_MAX: u64 = 1 << 30;
 
+/// Flags of a task (`include/linux/sched.h`, since 2.6).
+const PF_EXITING: u32 = 0x4;
+const PF_KTHREAD: u32 = 0x20_0000;
+
 /// Advice on another process's memory (`process_madvise(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
@@ -72,6 +76,11 @@ impl Target {
     pub fn is_alive(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         !matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+    }
+
+    /// Whether it has ended or is about to: its memory may be gone before [`Target::is_alive`] says no.
+    pub fn is_ending(&self) -> bool {
+        !self.is_alive() || flags(self.pid).is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
     /// Gives advice on `spans` (page aligned), as far as the kernel takes it: returns how many bytes it took before the first that it
@@ -132,8 +141,22 @@ fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
 
 /// When process `pid` was started (`/proc/PID/stat`, field 22).
 pub fn started_at(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// Whether process `pid` is a thread of the kernel. False for one that does not exist.
+pub fn is_kernel_thread(pid: u32) -> bool {
+    flags(pid).is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
+fn flags(pid: u32) -> Option<u32> {
+    stat_field(pid, 9)
+}
+
+/// Field `number` of `/proc/PID/stat`, counted as `proc_pid_stat(5)` does, beyond the name.
+fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat[stat.rfind(')')? + 1..].split_whitespace().nth(19)?.parse().ok()
+    stat[stat.rfind(')')? + 1..].split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -158,12 +181,24 @@ mod tests {
     fn a_process_that_has_ended_is_known_to_have_ended() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
-        assert!(target.is_alive());
+        assert!(target.is_alive() && !target.is_ending());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!target.is_alive());
+        assert!(!target.is_alive() && target.is_ending());
         assert_eq!(Target::open(child.id()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         assert_eq!(Target::open(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_is_no_process() {
+        assert!(!is_kernel_thread(std::process::id()));
+        assert!(!is_kernel_thread(u32::MAX));
+        // Not so in a container.
+        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+            assert!(is_kernel_thread(2));
+        } else {
+            println!("skipped: process 2 is not the kernel's here");
+        }
     }
 
     #[test]
