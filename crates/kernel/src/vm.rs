@@ -9,7 +9,7 @@ use std::io;
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mlock, mmap_anonymous, mprotect, munmap};
 
 /// A range of address space that is ours.
 #[derive(Debug)]
@@ -80,6 +80,13 @@ impl Reservation {
         // SAFETY: replaces memory inside our own reservation, which its user has given back.
         unsafe { mmap_anonymous(addr as *mut _, len, ProtFlags::empty(), flags)? };
         Ok(())
+    }
+
+    /// Keeps a part in memory (`mlock`). The kernel then refuses advice on it, `MADV_COLD` for one.
+    pub fn lock(&self, addr: usize, len: usize) -> io::Result<()> {
+        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        // SAFETY: inside our own reservation; content stays as it is.
+        unsafe { mlock(addr as *mut _, len).map_err(Into::into) }
     }
 
     /// Gives advice on a part.
