@@ -1,0 +1,240 @@
+//! `hiroma quiet` where parts of the kernel are out of sight, and where no processor has time: the real command, in mount namespaces of its own.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{HIROMA, hiroma, refusal, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Whether the machine lets us hide things; else a line says why not.
+fn can_hide() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "hidden", "/sys/kernel"]).output();
+    let can = tried.as_ref().is_ok_and(|output| output.status.success());
+    if !can {
+        println!("skipped: no mount namespace can be had here: {tried:?}");
+    }
+    can
+}
+
+/// The command where `hide`, a shell script, was run before in the same mount namespace.
+fn hidden(hide: &str, args: &[&str]) -> Output {
+    let script = format!("{hide}\nexec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-e", "-c", &script, HIROMA]).args(args).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn shown(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Neither tracefs nor debugfs; where a kernel without them has no such directory, there is nothing to hide.
+const NO_TRACEFS: &str = "for place in tracing debug; do [ ! -d /sys/kernel/$place ] || mount -t tmpfs hidden /sys/kernel/$place; done";
+/// Nor the description of the kernel's types: then no BPF program fits.
+const NO_TYPES: &str = "mount -t tmpfs hidden /sys/kernel";
+
+const BY_BPF: &str = "by BPF, for each gap";
+const BY_BOOKS: &str = "/proc (schedstat, stat), over the whole measurement only";
+
+#[test]
+fn noise_is_measured_without_tracefs() {
+    if !can_hide() {
+        return;
+    }
+    let measure = ["quiet", "measure", "--seconds", "1"];
+    // Tracefs is not what BPF needs: who took the time is told as well without.
+    let before = shown(&hidden("", &measure));
+    let without = shown(&hidden(NO_TRACEFS, &measure));
+    assert_eq!(before.contains(BY_BPF), without.contains(BY_BPF), "{without}");
+    assert!(without.contains("Who stole the time"), "{without}");
+    let books = shown(&hidden(NO_TYPES, &measure));
+    assert!(books.contains(BY_BOOKS) && books.contains("/sys/kernel/btf/vmlinux"), "{books}");
+    let bsp = shown(&hidden(NO_TYPES, &["quiet", "bsp", "--steps", "20", "--step-us", "200"]));
+    assert!(bsp.contains("/sys/kernel/btf/vmlinux") && bsp.contains("Who came last"), "{bsp}");
+}
+
+#[test]
+fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
+    if !can_hide() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().to_str().unwrap();
+    let advice = shown(&hidden(NO_TYPES, &["quiet", "advise", "--seconds", "1", "--state", state]));
+    assert!(advice.contains("kswapd ran") && advice.contains("the file cache fills at"), "{advice}");
+    // A signal ends it, sent before it can have begun to wait: it says that it was ready, and ends well.
+    let serve = format!(
+        "{NO_TYPES}\n\"$0\" \"$@\" > {state}/said & read -r line < {state}/lines; kill -TERM $!; wait $!; cat {state}/said; exit 0"
+    );
+    let lines = dir.path().join("lines");
+    assert!(Command::new("mkfifo").arg(&lines).status().unwrap().success());
+    let said = dir.path().join("said");
+    let asks = thread::spawn(move || {
+        wait_until("the daemon is ready", || fs::read_to_string(&said).is_ok_and(|said| said.contains("ready")));
+        fs::write(lines, "go\n").unwrap();
+    });
+    let served = hidden(&serve, &["quiet", "serve", "--dry-run", "--state", state]);
+    asks.join().unwrap();
+    assert!(shown(&served).contains("ready, dry run"), "{}", text(&served.stderr));
+    assert!(text(&served.stderr).contains("stopped; everything is as it was"), "{}", text(&served.stderr));
+}
+
+#[test]
+fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
+    if !can_hide() {
+        return;
+    }
+    // All of them away; only those with memory in version 1; all out of sight, but still in the list of mounts.
+    let away = "while grep -q ' /sys/fs/cgroup' /proc/self/mounts; do umount -R -l /sys/fs/cgroup; done";
+    let first =
+        "awk '$3 == \"cgroup\" && $4 ~ /memory/ { print $2 }' /proc/self/mounts | while read -r place; do umount -l \"$place\"; done";
+    let covered = "mount -t tmpfs hidden /sys/fs/cgroup";
+    for (hide, expected) in
+        [(away, "no control group hierarchy is mounted"), (first, "the memory controller is not available"), (covered, "")]
+    {
+        let output = hidden(hide, &["quiet", "run", "--cache", "16M", "--", "true"]);
+        let said = text(&output.stderr);
+        if hide == first && output.status.success() {
+            println!("skipped: the memory controller is in version 2 here");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for expected in ["no memory control group can be had here", expected, "without --cache no rights are needed"] {
+            assert!(said.contains(expected), "{expected} is missing in {said}");
+        }
+    }
+}
+
+/// The real daemon, with metrics. Ends with the test.
+struct Daemon {
+    child: Child,
+    address: String,
+    journal: std::path::PathBuf,
+}
+
+impl Daemon {
+    fn start(state: &Path) -> Daemon {
+        let journal = state.join("journal");
+        let mut command = hiroma(["quiet", "serve", "--metrics", "127.0.0.1:0", "--state", state.to_str().unwrap()]);
+        let mut child = command.stdout(Stdio::piped()).stderr(File::create(&journal).unwrap()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let said = fs::read_to_string(&journal).unwrap();
+        assert!(line.contains("ready"), "{said}");
+        let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
+        Daemon { child, address, journal }
+    }
+
+    /// A metric of node 0; 0 while there is none.
+    fn metric(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut metrics = String::new();
+        stream.read_to_string(&mut metrics).unwrap();
+        metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.journal).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until this is dropped.
+struct Busy(std::sync::Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
+
+impl Busy {
+    fn start(file: &Path) -> Busy {
+        let stop = std::sync::Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for _ in 0..thread::available_parallelism().unwrap().get() {
+            let stop = stop.clone();
+            threads.push(thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }));
+        }
+        let (mut file, stopped) = (File::open(file).unwrap(), stop.clone());
+        threads.push(thread::spawn(move || {
+            let mut bytes = vec![0; 8 << 20];
+            while !stopped.load(Ordering::Relaxed) {
+                file.read_exact(&mut bytes).unwrap();
+                thread::sleep(Duration::from_millis(50));
+            }
+        }));
+        Busy(stop, threads)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+fn free_bytes() -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("MemFree:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: early reclaim needs root");
+    }
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (state, file) = (dir.path().join("state"), dir.path().join("stream"));
+    fs::create_dir(&state).unwrap();
+    File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    let mut daemon = Daemon::start(&state);
+    if !daemon.said().contains("mechanism: ") {
+        return println!("skipped: {}", daemon.said());
+    }
+    let set = |key: &str, value: &str| {
+        let (code, said) = refusal(["quiet", "set", "--state", state.to_str().unwrap(), key, value]);
+        assert_eq!(code, Some(0), "{said}");
+    };
+    // However slowly the stream goes here, and whatever others take meanwhile, it counts.
+    set("fill_bytes_s_min", "1M");
+    set("cause_permille", "51%");
+    let busy = Busy::start(&file);
+    // With enough free nothing is done, but how busy the processors are is looked at.
+    let looks = || daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"enough\"}");
+    wait_until("looks while there is enough", || looks() >= 2);
+    // Some more than there is, so that it never asks for the whole cache. One such look is enough: what it takes may be missed by others here, and
+    // then it pauses.
+    wait_until("a look with busy processors", || {
+        set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
+        daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"filling_busy\"}") >= 1
+    });
+    let batches = || daemon.metric("hiroma_quiet_batches_total{node=\"0\"}");
+    wait_until("a batch", || batches() >= 1);
+    kill_process(Pid::from_raw(daemon.child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    drop(busy);
+    let said = daemon.said();
+    assert!(said.contains("stopped; everything is as it was"), "{said}");
+    assert!(said.contains("all processors are busy: only a little is reclaimed"), "{said}");
+}
