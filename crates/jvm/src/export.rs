@@ -1,74 +1,33 @@
-//! What `io.hiroma.spark.Native` and `io.hiroma.HugeMemory` call (JNI).
+//! What `io.hiroma.jvm.JniCalls` calls (JNI).
 //!
-//! Contract: the JVM calls these functions with the arguments that `Native.java` declares. Errors become Java exceptions; if even that
-//! fails an exception is pending already.
+//! Contract: the JVM calls these functions with the arguments that `JniCalls.java` declares. Errors become Java exceptions or numbers; if even
+//! that fails an exception is pending already.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
+use std::ffi::CString;
+use std::io;
 
 use jni::JNIEnv;
-use jni::objects::{JByteBuffer, JClass, JObjectArray};
+use jni::objects::{JByteBuffer, JClass, JObjectArray, JString};
 use jni::sys::{jint, jlong, jlongArray, jobject};
 
-use crate::Error;
 use crate::advice::{Advice, advise};
-use crate::arena;
-use crate::g1::G1;
-use crate::memory::{Memory, OwnMemory};
-use crate::pages::{Run, huge_runs, present_runs};
-use crate::symbols;
-use crate::vmstructs::VmStructs;
-
-/// The heap does not move; the tables are read once.
-static HEAP: OnceLock<G1> = OnceLock::new();
-
-fn heap(memory: &OwnMemory) -> Result<G1, Error> {
-    if let Some(found) = HEAP.get() {
-        return Ok(*found);
-    }
-    let found = G1::find(memory, &VmStructs::read(memory, symbols::address)?)?;
-    Ok(*HEAP.get_or_init(|| found))
-}
-
-fn heap_range() -> Result<Vec<jlong>, Error> {
-    let g1 = heap(&OwnMemory::open()?)?;
-    let (base, len) = g1.heap();
-    Ok([base, len, g1.region_bytes()].map(|value| value as jlong).to_vec())
-}
-
-fn region_list() -> Result<Vec<jlong>, Error> {
-    let memory = OwnMemory::open()?;
-    let regions = heap(&memory)?.regions(&memory)?;
-    Ok(regions.iter().flat_map(|region| [region.bottom as jlong, region.top as jlong, region.kind.number()]).collect())
-}
-
-fn run_list(found: Result<Vec<Run>, Error>) -> Result<Vec<jlong>, Error> {
-    Ok(found?.iter().flat_map(|run| [run.start as jlong, run.end as jlong]).collect())
-}
+use crate::memory::OwnMemory;
+use crate::{Error, libc_calls};
 
 /// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of a word that holds that of the object
 /// (`JNIHandles`); the collector keeps the word right.
 fn object_addresses(env: &mut JNIEnv, objects: &JObjectArray) -> Result<Vec<jlong>, Error> {
     let memory = OwnMemory::open()?;
-    let (base, len) = heap(&memory)?.heap();
     let count = env.get_array_length(objects).map_err(Error::Java)?;
     (0..count)
         .map(|index| {
             let object = env.get_object_array_element(objects, index).map_err(Error::Java)?;
             let object = env.auto_local(object);
             let word = object.as_raw().expose_provenance() as u64;
-            let address = if word == 0 { 0 } else { memory.u64(word)? };
-            if address == 0 || (base..base + len).contains(&address) {
-                Ok(address as jlong)
-            } else {
-                Err(Error::Unlikely(format!("an object at {address:#x}")))
-            }
+            if word == 0 { Ok(0) } else { memory.u64(word).map(|address| address as jlong) }
         })
         .collect()
-}
-
-fn buffer_address(env: &JNIEnv, buffer: &JByteBuffer) -> jlong {
-    env.get_direct_buffer_address(buffer).map_or(0, |at| at.expose_provenance() as jlong)
 }
 
 /// The numbers as a Java array, or null and an exception.
@@ -87,100 +46,81 @@ fn returned(env: &mut JNIEnv, result: Result<Vec<jlong>, Error>) -> jlongArray {
     }
 }
 
+/// The number of an error (errno(3)).
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
 /// `madvise`; 0, or the number of the error.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_advise(_env: JNIEnv, _class: JClass, address: jlong, len: jlong, advice: jint) -> jint {
-    let (Ok(address), Ok(len), Some(advice)) = (usize::try_from(address), usize::try_from(len), Advice::from_number(advice)) else {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_advise0(_env: JNIEnv, _class: JClass, address: jlong, len: jlong, kind: jint) -> jint {
+    let (Ok(address), Ok(len), Some(advice)) = (usize::try_from(address), usize::try_from(len), Advice::from_number(kind)) else {
         return libc::EINVAL;
     };
-    match advise(address, len, advice) {
-        Ok(()) => 0,
-        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+    advise(address, len, advice).map_or_else(|error| number(&error), |()| 0)
+}
+
+/// `dlsym`; 0 if there is no such symbol.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_symbol0(mut env: JNIEnv, _class: JClass, name: JString) -> jlong {
+    let name = env.get_string(&name).ok().and_then(|name| CString::new(String::from(name)).ok());
+    name.and_then(|name| libc_calls::symbol(&name)).map_or(0, |at| at as jlong)
+}
+
+/// `mmap`; the address, or the negative number of the error.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_map0(_env: JNIEnv, _class: JClass, bytes: jlong) -> jlong {
+    let mapped = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput.into()).and_then(libc_calls::map);
+    mapped.map_or_else(|error| -jlong::from(number(&error)), |at| at as jlong)
+}
+
+/// `munmap` of a part of what `map0` has mapped.
+// SAFETY: no other library exports this name.
+#[unsafe(no_mangle)]
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(_env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) {
+    if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
+        // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it can be reached.
+        unsafe { libc_calls::unmap(address, len) };
     }
 }
 
-/// First address, bytes, and bytes of a region.
+/// What `map0` has mapped, as a direct buffer; null and an exception if there is none.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_heap(mut env: JNIEnv, _class: JClass) -> jlongArray {
-    returned(&mut env, heap_range())
-}
-
-/// First address, end of what is used, and kind of each region.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_regions(mut env: JNIEnv, _class: JClass) -> jlongArray {
-    returned(&mut env, region_list())
-}
-
-/// First and last address of each run of huge pages.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
-    returned(&mut env, run_list(huge_runs(start as u64, end as u64)))
-}
-
-/// First and last address of each run of pages that are in memory.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_presentRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
-    returned(&mut env, run_list(present_runs(start as u64, end as u64)))
-}
-
-/// Address of each object at this moment; 0 for null.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_addresses(mut env: JNIEnv, _class: JClass, objects: JObjectArray) -> jlongArray {
-    let found = object_addresses(&mut env, &objects);
-    returned(&mut env, found)
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(mut env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) -> jobject {
+    let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when nothing reaches the buffer any more.
+    let buffer = unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(address), len) };
+    buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())
 }
 
 /// Address of the memory of a direct buffer; 0 for another one.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_HugeMemory_address(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
-    buffer_address(&env, &buffer)
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_address0(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
+    env.get_direct_buffer_address(&buffer).map_or(0, |at| at.expose_provenance() as jlong)
 }
 
-/// The same.
+/// Address of each object at this moment; 0 for null.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_spark_Native_bufferAddress(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
-    buffer_address(&env, &buffer)
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(mut env: JNIEnv, _class: JClass, objects: JObjectArray) -> jlongArray {
+    let found = object_addresses(&mut env, &objects);
+    returned(&mut env, found)
 }
 
-/// Memory that is born huge, as a direct buffer; null and an exception if there is none.
+/// `PAGEMAP_SCAN`; how many runs there are, or the negative number of the error.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_HugeMemory_map(mut env: JNIEnv, _class: JClass, bytes: jlong) -> jobject {
-    let mapped = usize::try_from(bytes).map_err(|_| std::io::ErrorKind::InvalidInput.into()).and_then(arena::map);
-    let at = match mapped {
-        Ok(at) => at,
-        Err(error) => {
-            let _ = env.throw_new("java/lang/OutOfMemoryError", format!("{bytes} bytes on huge pages: {error}"));
-            return std::ptr::null_mut();
-        }
-    };
-    // SAFETY: `bytes` bytes were just mapped there, and `HugeMemory.java` unmaps them when nothing reaches the buffer any more.
-    let buffer = unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(at), bytes as usize) };
-    // Without a buffer an exception is pending, and the memory was never touched.
-    buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())
-}
-
-/// Gives back what `map` has mapped.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_HugeMemory_unmap(_env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) {
-    if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
-        // SAFETY: `HugeMemory.java` calls this once for each mapping, when no buffer of it can be reached.
-        unsafe { arena::unmap(address, len) };
-    }
-}
-
-/// First and last address of each run of huge pages.
-// SAFETY: no other library exports this name.
-#[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_HugeMemory_hugeRuns(mut env: JNIEnv, _class: JClass, start: jlong, end: jlong) -> jlongArray {
-    returned(&mut env, run_list(huge_runs(start as u64, end as u64)))
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_scan0(_env: JNIEnv, _class: JClass, argument: jlong) -> jint {
+    // SAFETY: `PageMap.java` writes the argument, and both buffers live as long as it does.
+    let filled = usize::try_from(argument)
+        .map_err(|_| io::ErrorKind::InvalidInput.into())
+        .and_then(|argument| unsafe { libc_calls::scan(argument) });
+    filled.unwrap_or_else(|error| -number(&error))
 }

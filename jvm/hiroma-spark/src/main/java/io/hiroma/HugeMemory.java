@@ -1,5 +1,8 @@
 package io.hiroma;
 
+import io.hiroma.jvm.NativeCalls;
+import io.hiroma.jvm.Natives;
+import io.hiroma.jvm.PageMap;
 import java.lang.ref.Cleaner;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
@@ -9,13 +12,12 @@ import java.nio.ByteOrder;
 final class HugeMemory {
   static final long HUGE_PAGE = 2L << 20;
   static final Cleaner CLEANER = Cleaner.create();
-  private static final String PROBLEM = NativeLibrary.problem();
 
   private HugeMemory() {}
 
   /** Why there is no such memory here; "" if there is. */
   static String problem() {
-    return PROBLEM;
+    return Natives.problem();
   }
 
   /**
@@ -24,18 +26,43 @@ final class HugeMemory {
    * @throws OutOfMemoryError if the system has no room
    */
   static ByteBuffer allocate(long bytes) {
-    if (!PROBLEM.isEmpty()) {
-      throw new IllegalStateException("no memory on huge pages: " + PROBLEM);
+    if (!problem().isEmpty()) {
+      throw new IllegalStateException("no memory on huge pages: " + problem());
     }
     long whole = Math.floorDiv(bytes + HUGE_PAGE - 1, HUGE_PAGE) * HUGE_PAGE;
     if (bytes <= 0 || whole > Integer.MAX_VALUE) {
       throw new IllegalArgumentException("a buffer has 1 to " + (Integer.MAX_VALUE - HUGE_PAGE + 1) + " bytes, not " + bytes);
     }
-    ByteBuffer memory = map(whole);
-    long at = address(memory);
+    NativeCalls calls = Natives.calls();
+    long at = map(calls, whole);
+    ByteBuffer memory;
+    try {
+      memory = calls.buffer(at, whole);
+    } catch (RuntimeException | Error error) {
+      calls.unmap(at, whole);
+      throw error;
+    }
     // Slices and views keep the buffer that they were made from alive; the cleaner only keeps its address.
-    CLEANER.register(memory, () -> unmap(at, whole));
+    CLEANER.register(memory, () -> calls.unmap(at, whole));
     return memory;
+  }
+
+  /** Maps whole huge pages at an address that is a multiple of one, advised on before anything touches them. */
+  private static long map(NativeCalls calls, long bytes) {
+    long reserved = bytes + HUGE_PAGE;
+    long first = calls.map(reserved);
+    if (first < 0) {
+      throw new OutOfMemoryError(bytes + " bytes on huge pages: the system has no room (error " + -first + ")");
+    }
+    long start = Math.floorDiv(first + HUGE_PAGE - 1, HUGE_PAGE) * HUGE_PAGE;
+    long end = start + bytes;
+    if (start > first) {
+      calls.unmap(first, start - first);
+    }
+    calls.unmap(end, first + reserved - end);
+    // A kernel that was built without them refuses; the memory is good all the same.
+    calls.advise(start, bytes, NativeCalls.HUGE);
+    return start;
   }
 
   /** {@code length} bytes of {@code memory} from {@code from} on, as a buffer of their own in this machine's byte order. */
@@ -45,7 +72,7 @@ final class HugeMemory {
 
   /** Bytes of {@code start..end} that are on huge pages. */
   static long huge(long start, long end) {
-    long[] runs = hugeRuns(start, end);
+    long[] runs = PageMap.own().huge(start, end);
     long bytes = 0;
     for (int at = 0; at + 1 < runs.length; at += 2) {
       bytes += Math.max(0, Math.min(end, runs[at + 1]) - Math.max(start, runs[at]));
@@ -53,12 +80,8 @@ final class HugeMemory {
     return bytes;
   }
 
-  private static native ByteBuffer map(long bytes);
-
-  private static native void unmap(long address, long bytes);
-
   /** Where the memory of a direct buffer begins; 0 for another one. */
-  static native long address(Buffer buffer);
-
-  private static native long[] hugeRuns(long start, long end);
+  static long address(Buffer buffer) {
+    return Natives.calls().address(buffer);
+  }
 }

@@ -2,6 +2,7 @@ package io.hiroma.spark;
 
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
+import io.hiroma.jvm.Natives;
 import java.io.IOException;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -71,14 +72,17 @@ final class HiromaExecutor implements ExecutorPlugin {
       throw new IllegalStateException(String.join("; ", check.refusals()));
     }
     check.warnings().forEach(warning -> LOG.warn("hiroma: {}", warning));
+    if (!Natives.note().isEmpty()) {
+      LOG.warn("hiroma: {}", Natives.note());
+    }
     inForce = settings.policy();
     if (inForce == Policy.PART) {
       boolean all = settings.aheadBytes() == 0;
       pages.adviseAhead(all ? Storage.maxBytes() : CachedPages.HUGE_PAGE, Storage.maxBytes(), facts.thp().equals("always"));
-      LOG.info("hiroma: part: what executor {} caches in the lowest {} MiB of the free heap is born huge", context.executorID(),
-          Storage.maxBytes() >> 20);
+      LOG.info("hiroma: part: what executor {} caches in the lowest {} MiB of the free heap is born huge (native calls: {})",
+          context.executorID(), Storage.maxBytes() >> 20, Natives.way());
     } else {
-      LOG.info("hiroma: {} in executor {}", inForce.word(), context.executorID());
+      LOG.info("hiroma: {} in executor {} (native calls: {})", inForce.word(), context.executorID(), Natives.way());
     }
   }
 
@@ -117,7 +121,7 @@ final class HiromaExecutor implements ExecutorPlugin {
     long failures = pages == null ? 0 : pages.failures();
     long collapseMicros = pages == null ? 0 : pages.collapseNanos() / 1_000;
     return new Usage(context.executorID(), inForce.word(), cached, cachedHuge, huge - cachedHuge, resident, failures,
-        collapseMicros, problem);
+        collapseMicros, problem, Natives.way());
   }
 
   private Object report() {

@@ -1,7 +1,7 @@
 package io.hiroma.spark;
 
-import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.Arrays;
 import java.util.SortedMap;
 import java.util.function.Supplier;
 import java.util.stream.Stream;
@@ -10,7 +10,6 @@ import org.apache.spark.ui.SparkUITab;
 import org.apache.spark.ui.UIUtils;
 import org.apache.spark.ui.WebUIPage;
 import scala.Function0;
-import scala.Option;
 import scala.xml.Node;
 import scala.xml.Unparsed;
 
@@ -26,6 +25,7 @@ final class HiromaTab extends SparkUITab {
    * is used, and neither request is: it is only handed on.
    */
   private static final class Page extends WebUIPage {
+    private static final String HEADER = "headerSparkPage";
     private final HiromaTab tab;
     private final Supplier<SortedMap<String, History>> histories;
 
@@ -49,15 +49,23 @@ final class HiromaTab extends SparkUITab {
     private Unparsed page(Object request) {
       Unparsed content = new Unparsed(Picture.html(histories.get(), System.currentTimeMillis()));
       Function0<Object> body = () -> content;
-      Object[] arguments = {request, "Hiroma: where the memory of the executors is", body, tab, Option.empty(), false, false};
-      Method header = Stream.of(UIUtils.class.getMethods())
-          .filter(method -> method.getName().equals("headerSparkPage") && method.getParameterCount() == arguments.length).findAny().orElse(null);
+      Method header = Stream.of(UIUtils.class.getMethods()).filter(method -> method.getName().equals(HEADER)).findAny().orElse(null);
       try {
-        return header == null ? content : new Unparsed(String.valueOf(header.invoke(null, arguments)));
-      } catch (IllegalAccessException | InvocationTargetException | IllegalArgumentException otherVersion) {
+        return header == null ? content
+            : framed(header, request, "Hiroma: where the memory of the executors is", body, tab);
+      } catch (ReflectiveOperationException | IllegalArgumentException otherVersion) {
         // Without Spark's frame then.
         return content;
       }
+    }
+
+    /** What follows the given arguments differs between versions, and each has a default, which Scala keeps in a method of its own. */
+    private static Unparsed framed(Method header, Object... given) throws ReflectiveOperationException {
+      Object[] arguments = Arrays.copyOf(given, header.getParameterCount());
+      for (int number = given.length; number < arguments.length; number++) {
+        arguments[number] = UIUtils.class.getMethod(HEADER + "$default$" + (number + 1)).invoke(null);
+      }
+      return new Unparsed(String.valueOf(header.invoke(null, arguments)));
     }
   }
 }

@@ -9,7 +9,7 @@ import java.util.List;
  * @param kind what the region is used for
  */
 record Region(long bottom, long top, Kind kind) {
-  /** In the order of the numbers that the native part uses. */
+  /** In the order of the numbers that {@link io.hiroma.jvm.G1Heap#regions} uses. */
   enum Kind {
     FREE, YOUNG, HUMONGOUS, OLD;
 

@@ -16,9 +16,10 @@ import java.util.function.ToLongFunction;
  * @param adviceFailures how often the kernel refused an advice
  * @param collapseMicros time spent in making pages huge after they were touched
  * @param problem why the policy that was asked for cannot work here; "" if it does
+ * @param nativeCalls how the plugin calls the system: java.lang.foreign, JNI or none
  */
 public record Usage(String executor, String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes, long residentBytes,
-    long adviceFailures, long collapseMicros, String problem) {
+    long adviceFailures, long collapseMicros, String problem, String nativeCalls) {
 
   /** What is shown as metrics, by name. */
   static final Map<String, ToLongFunction<Usage>> FIGURES = Map.of("cachedBytes", Usage::cachedBytes, "cachedHugeBytes",
@@ -37,6 +38,7 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
     message.put("adviceFailures", Long.toString(adviceFailures));
     message.put("collapseMicros", Long.toString(collapseMicros));
     message.put("problem", problem);
+    message.put("nativeCalls", nativeCalls);
     return message;
   }
 
@@ -44,7 +46,8 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
   static Usage of(Map<?, ?> message) {
     return new Usage(String.valueOf(message.get("executor")), String.valueOf(message.get("policy")), number(message, "cachedBytes"),
         number(message, "cachedHugeBytes"), number(message, "otherHugeBytes"), number(message, "residentBytes"),
-        number(message, "adviceFailures"), number(message, "collapseMicros"), String.valueOf(message.get("problem")));
+        number(message, "adviceFailures"), number(message, "collapseMicros"), String.valueOf(message.get("problem")),
+        String.valueOf(message.get("nativeCalls")));
   }
 
   private static long number(Map<?, ?> message, String key) {

@@ -16,7 +16,7 @@ class PictureTest {
   private static final long MIB = 1L << 20;
 
   private static Usage usage(long cached, String problem) {
-    return new Usage("1", "part", cached, cached / 2, MIB, 4 * MIB, 0, 0, problem);
+    return new Usage("1", "part", cached, cached / 2, MIB, 4 * MIB, 0, 0, problem, "JNI");
   }
 
   @Test

@@ -1,0 +1,143 @@
+package io.hiroma.jvm;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Arrays;
+import java.util.Set;
+
+/**
+ * The heap of the G1 collector as the JVM has it: where it is, and what each region is used for (OpenJDK,
+ * {@code src/hotspot/share/gc/g1/vmStructs_g1.hpp}; JDK 22 put {@code G1} before the names). The caller has made sure that the JVM runs with
+ * G1: the tables look the same if it does not.
+ */
+public final class G1Heap {
+  private static final String[] MANAGER = {"G1HeapRegionManager", "HeapRegionManager"};
+  private static final String[] REGION = {"G1HeapRegion", "HeapRegion"};
+  private static final String[] TYPE = {"G1HeapRegionType", "HeapRegionType"};
+  private static final Set<String> TYPES = Set.of("G1HeapRegionManager", "HeapRegionManager", "G1HeapRegion", "HeapRegion", "G1HeapRegionType",
+      "HeapRegionType", "Universe", "CollectedHeap", "G1CollectedHeap", "MemRegion", "G1HeapRegionTable");
+  /** Regions of 1 MiB to 512 MiB, of which G1 wants about 2,048; with 1 MiB each this is a heap of 1 TiB. */
+  private static final long REGIONS_MAX = 1 << 20;
+  /** Numbers of what a region is used for. Eden and survivors are young; a humongous object takes more than half a region. */
+  private static final int FREE = 0;
+  private static final int YOUNG = 1;
+  private static final int HUMONGOUS = 2;
+  /** Also regions of the archive, which never move either. */
+  private static final int OLD = 3;
+
+  private final long base;
+  private final long length;
+  /** Address of the pointers to the regions, and how many there are. */
+  private final long table;
+  private final int regions;
+  private final int bottom;
+  private final int top;
+  private final int end;
+  private final int tag;
+  private final int freeTag;
+  private final int youngMask;
+  private final int humongousMask;
+
+  private G1Heap(OwnMemory memory, VmStructs tables) {
+    long heap = memory.readLong(tables.staticField("_collectedHeap", "Universe"));
+    long reserved = heap + tables.field("_reserved", "CollectedHeap");
+    base = memory.readLong(reserved + tables.field("_start", "MemRegion"));
+    length = memory.readLong(reserved + tables.field("_word_size", "MemRegion")) * Long.BYTES;
+    long list = heap + tables.field("_hrm", "G1CollectedHeap") + tables.field("_regions", MANAGER);
+    table = memory.readLong(list + tables.field("_base", "G1HeapRegionTable"));
+    long count = memory.readLong(list + tables.field("_length", "G1HeapRegionTable"));
+    bottom = (int) tables.field("_bottom", REGION);
+    top = (int) tables.field("_top", REGION);
+    end = (int) tables.field("_end", REGION);
+    tag = (int) (tables.field("_type", REGION) + tables.field("_tag", TYPE));
+    freeTag = tables.constant("FreeTag", TYPE);
+    youngMask = tables.constant("YoungMask", TYPE);
+    humongousMask = tables.constant("HumongousMask", TYPE);
+    if (count <= 0 || count > REGIONS_MAX || length <= 0 || length % count != 0) {
+      throw unlikely(length + " bytes in " + count + " regions");
+    }
+    regions = (int) count;
+  }
+
+  private static IllegalStateException unlikely(String what) {
+    return new IllegalStateException("this JVM's heap does not look like that of G1: " + what);
+  }
+
+  /**
+   * Finds the heap, which does not move.
+   *
+   * @throws IllegalStateException if this JVM is not as expected
+   */
+  public static G1Heap find(NativeCalls calls) {
+    try (OwnMemory memory = OwnMemory.open()) {
+      return find(memory, VmStructs.read(memory, calls::symbol, TYPES::contains));
+    }
+  }
+
+  static G1Heap find(OwnMemory memory, VmStructs tables) {
+    return new G1Heap(memory, tables);
+  }
+
+  /** First address of what is reserved for the heap. */
+  public long base() {
+    return base;
+  }
+
+  /** Bytes that are reserved for the heap. */
+  public long length() {
+    return length;
+  }
+
+  /** Bytes of a region. */
+  public long regionBytes() {
+    return length / regions;
+  }
+
+  /**
+   * First address, end of what is used, and kind (0 free, 1 young, 2 humongous, 3 old) of each region that is there, from low addresses to
+   * high ones. The JVM goes on meanwhile: each region is as it was at some moment during the call.
+   *
+   * @throws IllegalStateException if this JVM is not as expected
+   */
+  public long[] regions() {
+    try (OwnMemory memory = OwnMemory.open()) {
+      return regions(memory);
+    }
+  }
+
+  long[] regions(OwnMemory memory) {
+    int from = Math.min(Math.min(bottom, top), Math.min(end, tag));
+    int to = Math.max(Math.max(bottom, top), Math.max(end, tag)) + Long.BYTES;
+    ByteBuffer pointers = memory.read(table, regions * Long.BYTES);
+    long[] found = new long[regions * 3];
+    int count = 0;
+    for (int number = 0; number < regions; number++) {
+      long at = pointers.getLong(number * Long.BYTES);
+      // Never committed so far.
+      if (at == 0) {
+        continue;
+      }
+      ByteBuffer region = memory.read(at + from, to - from).order(ByteOrder.nativeOrder());
+      long first = region.getLong(bottom - from);
+      long used = region.getLong(top - from);
+      long expected = base + number * regionBytes();
+      if (first != expected || region.getLong(end - from) != expected + regionBytes() || used < expected || used > expected + regionBytes()) {
+        throw unlikely("region " + number + " should be at 0x" + Long.toHexString(expected) + " and is at 0x" + Long.toHexString(first));
+      }
+      found[count++] = first;
+      found[count++] = used;
+      found[count++] = kind(region.getInt(tag - from));
+    }
+    return Arrays.copyOf(found, count);
+  }
+
+  private int kind(int used) {
+    if (used == freeTag) {
+      return FREE;
+    }
+    if ((used & youngMask) != 0) {
+      return YOUNG;
+    }
+    return (used & humongousMask) != 0 ? HUMONGOUS : OLD;
+  }
+}
