@@ -42,10 +42,11 @@ test-vm: build ## kernels of distributions in QEMU
 bench: build ## the experiments, on this machine
 	$(RELEASE)/hiroma bench far
 
-spark-jars: deps-build ## build the Spark plugin and the jobs of its experiments, and fetch a stock Spark
+spark-jars: deps-build ## build the Spark plugin, as a Maven repository too, and the jobs of its experiments
 	@scripts/deps.sh jvm
 	$(CARGO) build --release -p hiroma-jvm
 	@jvm/bench/build
+	@jvm/publish
 
 bench-spark: build spark-jars ## the experiments on Spark's cached data, on this machine (as root)
 	$(RELEASE)/hiroma bench spark

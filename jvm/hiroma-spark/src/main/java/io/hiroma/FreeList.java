@@ -26,11 +26,18 @@ final class FreeList {
     return OptionalInt.empty();
   }
 
-  /** Gives back what {@link #take} returned. */
+  /**
+   * Gives back what {@link #take} returned.
+   *
+   * @throws IllegalStateException if a part of it is free already
+   */
   void give(int from, int length) {
     int start = from;
     int end = from + length;
-    Map.Entry<Integer, Integer> before = lengths.floorEntry(from);
+    Map.Entry<Integer, Integer> before = lengths.lowerEntry(end);
+    if (before != null && before.getKey() + before.getValue() > from) {
+      throw new IllegalStateException(length + " bytes from " + from + " on are given back twice");
+    }
     if (before != null && before.getKey() + before.getValue() == from) {
       start = before.getKey();
     }

@@ -11,6 +11,8 @@ import java.nio.ByteOrder;
 /** Memory outside the heap on whole huge pages, which goes back to the system when no buffer of it can be reached any more. */
 final class HugeMemory {
   static final long HUGE_PAGE = 2L << 20;
+  /** Whole huge pages that a buffer can have. */
+  private static final long BYTES_MAX = Integer.MAX_VALUE - HUGE_PAGE + 1;
   static final Cleaner CLEANER = Cleaner.create();
 
   private HugeMemory() {}
@@ -29,10 +31,10 @@ final class HugeMemory {
     if (!problem().isEmpty()) {
       throw new IllegalStateException("no memory on huge pages: " + problem());
     }
-    long whole = Math.floorDiv(bytes + HUGE_PAGE - 1, HUGE_PAGE) * HUGE_PAGE;
-    if (bytes <= 0 || whole > Integer.MAX_VALUE) {
-      throw new IllegalArgumentException("a buffer has 1 to " + (Integer.MAX_VALUE - HUGE_PAGE + 1) + " bytes, not " + bytes);
+    if (bytes <= 0 || bytes > BYTES_MAX) {
+      throw new IllegalArgumentException("a buffer has 1 to " + BYTES_MAX + " bytes, not " + bytes);
     }
+    long whole = Math.floorDiv(bytes + HUGE_PAGE - 1, HUGE_PAGE) * HUGE_PAGE;
     NativeCalls calls = Natives.calls();
     long at = map(calls, whole);
     ByteBuffer memory;

@@ -10,11 +10,26 @@ import java.nio.file.Path;
 final class Jvm {
   private static final Path THP = Path.of("/sys/kernel/mm/transparent_hugepage/enabled");
 
+  private static final Path HUGE_BYTES = Path.of("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+
   private Jvm() {}
 
   static SelfCheck.Facts facts(long unrollBytes) {
     return new SelfCheck.Facts(is("UseG1GC"), bytes("InitialHeapSize"), bytes("MaxHeapSize"), is("AlwaysPreTouch"),
-        is("UseTransparentHugePages") || is("UseLargePages"), thp(), bytes("G1HeapRegionSize"), unrollBytes, Native.problem());
+        is("UseTransparentHugePages") || is("UseLargePages"), thp(), bytes("G1HeapRegionSize"), unrollBytes, problem());
+  }
+
+  /** Why pages cannot be looked after here; "" if they can. Processors with larger pages have larger huge pages as well. */
+  private static String problem() {
+    try {
+      String bytes = Files.readString(HUGE_BYTES).trim();
+      if (!bytes.equals(Long.toString(CachedPages.HUGE_PAGE))) {
+        return "huge pages have " + bytes + " bytes on this machine; the plugin knows those of 2 MiB (kernels with pages of 4 KiB)";
+      }
+    } catch (IOException notTold) {
+      // Then there are none, which is told by another check.
+    }
+    return Native.problem();
   }
 
   static long heapMax() {

@@ -39,7 +39,7 @@ import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.Timeout;
 
 /** The policy part in one long-lived application: each kind of cached data, what is given back, and an executor that is killed. */
-@Timeout(300)
+@Timeout(600)
 @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
 class CachedDataIT {
   /** Below the target directory: executors may write there until they have ended. */

@@ -8,10 +8,12 @@ import java.net.Socket;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 /**
  * {@code make demo-spark}: a standalone cluster of a master and two workers, each a process of its own, runs {@link KMeans} once with each
@@ -26,6 +28,7 @@ public final class Demo {
   private final List<Process> processes = new ArrayList<>();
   private final String jars;
   private final Path directory;
+  private volatile boolean done;
 
   private Demo(String jars, Path directory) {
     this.jars = jars;
@@ -56,6 +59,7 @@ public final class Demo {
       results.put(policy, job(master, policy));
     }
     print(results);
+    done = true;
   }
 
   private List<String[]> job(String master, Policy policy) throws IOException, InterruptedException {
@@ -104,11 +108,25 @@ public final class Demo {
     throw new IOException("the master does not answer; see " + directory.resolve("master.err"));
   }
 
-  /** Ends the processes, workers before the master. */
+  /** Ends the processes, workers before the master; their logs stay only if something has gone wrong. */
   private void end() {
     for (int at = processes.size() - 1; at >= 0; at--) {
       processes.get(at).descendants().forEach(ProcessHandle::destroy);
       processes.get(at).destroy();
+    }
+    if (!done) {
+      System.err.println("the logs are in " + directory);
+      return;
+    }
+    try {
+      for (Process process : processes) {
+        process.waitFor(10, TimeUnit.SECONDS);
+      }
+      try (Stream<Path> found = Files.walk(directory)) {
+        found.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
+      }
+    } catch (IOException | InterruptedException error) {
+      System.err.println(directory + " is left: " + error);
     }
   }
 

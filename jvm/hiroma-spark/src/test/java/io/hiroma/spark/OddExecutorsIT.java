@@ -26,7 +26,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Executors in which the policy cannot work, has little room, or does not last: whole jobs, which end with the right result. */
-@Timeout(300)
+@Timeout(600)
 class OddExecutorsIT {
   /** Becomes its arguments in a process that is denied huge pages ({@code PR_SET_THP_DISABLE}, prctl(2)). */
   private static final String DENIED =

@@ -19,7 +19,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 /** The other policies, each in an application of its own. */
-@Timeout(300)
+@Timeout(600)
 class PoliciesIT {
   private static void cached(Policy policy, String options, Consumer<JavaSparkContext> then) throws IOException {
     SparkConf conf = Cluster.conf(policy, 1, 512).set("spark.executor.extraJavaOptions", options);
