@@ -45,6 +45,7 @@ bench: build ## the experiments, on this machine
 spark-jars: deps-build ## build the Spark plugin, as a Maven repository too, and the jobs of its experiments
 	@scripts/deps.sh jvm
 	$(CARGO) build --release -p hiroma-jvm
+	@jvm/cross
 	@jvm/bench/build
 	@jvm/publish
 

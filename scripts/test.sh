@@ -76,7 +76,7 @@ lint() {
 		skip "licences and advisories of dependencies" "cargo-deny is not installed (cargo install --locked cargo-deny)"
 	fi
 	if command -v shellcheck >/dev/null 2>&1; then
-		single "shell scripts" shellcheck -x scripts/*.sh .ci/run jvm/common.sh jvm/test jvm/demo jvm/publish jvm/bench/build
+		single "shell scripts" shellcheck -x scripts/*.sh .ci/run jvm/common.sh jvm/test jvm/demo jvm/publish jvm/cross jvm/bench/build
 	fi
 }
 
