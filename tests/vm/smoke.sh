@@ -264,6 +264,68 @@ quiet_bound() {
 	[ $(((after - before) / 256)) -le 150 ] && ! ls -d /sys/fs/cgroup/hiroma-quiet-*
 }
 
+# An NFS server of the kernel and a mount of it, without the programs that usually talk to it (exportfs, mountd, mount.nfs): its tables of who
+# may mount what are filled in advance (net/sunrpc/cache.c, fs/nfsd/export.c). Only version 4, which needs no rpcbind.
+nfs_up() {
+	local never=2147483647
+	mkdir -p "$SCRATCH/export" /tmp/nfs
+	mount -t nfsd nfsd /proc/fs/nfsd || return 1
+	echo 10 >/proc/fs/nfsd/nfsv4leasetime
+	echo 10 >/proc/fs/nfsd/nfsv4gracetime
+	echo "-3 +4 +4.1 +4.2" >/proc/fs/nfsd/versions
+	cat /proc/fs/nfsd/versions
+	echo "nfsd 127.0.0.1 $never here" >/proc/net/rpc/auth.unix.ip/channel || return 1
+	echo "0 $never 0" >/proc/net/rpc/auth.unix.gid/channel || return 1
+	# Insecure port, asynchronous, no subtree check, named by a number: 0, the root of what version 4 shows.
+	echo "here $SCRATCH/export $never $((0x2 | 0x10 | 0x400 | 0x2000)) 65534 65534 0" >/proc/net/rpc/nfsd.export/channel || return 1
+	echo "here 1 \\x00000000 $never $SCRATCH/export" >/proc/net/rpc/nfsd.fh/channel || return 1
+	echo "tcp 2049" >/proc/fs/nfsd/portlist || return 1
+	echo 2 >/proc/fs/nfsd/threads || return 1
+	echo Y >/proc/fs/nfsd/v4_end_grace
+	timeout 120 mount -t nfs4 -o addr=127.0.0.1,clientaddr=127.0.0.1,vers=4.1,sec=sys 127.0.0.1:/ /tmp/nfs || {
+		dmesg | tail -n 20
+		return 1
+	}
+	grep nfs4 /proc/mounts
+}
+
+# What comes over NFS is put down to its mount, and counts as what fills the cache.
+quiet_nfs() {
+	local code=0 reader
+	nfs_up || return 1
+	dd if=/dev/urandom of="$SCRATCH/export/file" bs=1M count=64 && sync || return 1
+	cmp "$SCRATCH/export/file" /tmp/nfs/file || code=1
+	(while :; do
+		echo 1 >/proc/sys/vm/drop_caches
+		cat /tmp/nfs/file >/dev/null
+	done) &
+	reader=$!
+	hiroma quiet advise --seconds 10 >/tmp/shown || code=1
+	kill $reader
+	wait $reader
+	cat /tmp/shown
+	grep -q '127.0.0.1:/ on /tmp/nfs moves [1-9][0-9]* MiB/s over the network: up to [1-9]' /tmp/shown || code=1
+	# And the daemon reclaims for it, when nothing else fills the cache.
+	reserve 300
+	daemon || return 1
+	local round=0
+	while [ $round -lt 40 ]; do
+		round=$((round + 1))
+		# No new name is cached from before.
+		dd if=/dev/zero of="$SCRATCH/export/big$round" bs=1M count=1 seek=299 2>/dev/null
+		cat "/tmp/nfs/big$round" >/dev/null || code=1
+		rm -f "$SCRATCH/export/big$round"
+		grep -q reclaimed /tmp/journal && break
+	done
+	daemon_ends || code=1
+	echo 0 >/proc/sys/vm/nr_hugepages
+	grep -q 'reclaimed .* batches' /tmp/journal || code=1
+	umount /tmp/nfs || code=1
+	echo 0 >/proc/fs/nfsd/threads
+	rm -rf "$SCRATCH/export"
+	return $code
+}
+
 # One processor only: reclaim has no other one to run on, and that is said.
 quiet_one_processor() {
 	echo 0 >/sys/devices/system/cpu/cpu1/online || return 1
@@ -415,6 +477,11 @@ everything() {
 			check quiet-nodes self quiet_nodes
 		fi
 		check quiet-bound self quiet_bound
+		if grep -q nfsd /proc/filesystems && grep -q nfs4 /proc/filesystems; then
+			check quiet-nfs self quiet_nfs
+		else
+			skip quiet-nfs "this kernel has no NFS client and server, or their modules are not in this machine"
+		fi
 		check quiet-one-processor self quiet_one_processor
 		check hot-manage self hot_manage
 		if [ -e /sys/kernel/mm/damon/admin/kdamonds ]; then
