@@ -1,6 +1,8 @@
 //! What the reclaim controller never does, whatever it is shown.
 
-use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Node, ORDERS, Observation, Reason, Settings, Verdict, Zone};
+use hiroma_policy::reclaim::{
+    BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, Batch, BatchEnd, Controller, Go, Node, ORDERS, Observation, Reason, Settings, Verdict, Zone,
+};
 use proptest::prelude::*;
 
 const POLL_NS: u64 = 100_000_000;
@@ -124,6 +126,32 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     assert!(matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact, "{verdict:?}");
     let verdict = in_pieces(1200 * MIB);
     assert!(matches!(verdict.reason, Reason::Pieces { order: 4, .. }) && verdict.compact && verdict.behind, "{verdict:?}");
+}
+
+#[test]
+fn behind_streams_in_large_blocks_is_dropped_as_long_as_that_keeps_enough_free() {
+    let run = |drop_behind, early_reclaim, in_large: bool, free: u64| {
+        let mut settings = Settings::default();
+        settings.set("drop_behind", drop_behind).unwrap().unwrap();
+        settings.set("early_reclaim", early_reclaim).unwrap().unwrap();
+        after(settings, |node| {
+            // All of it is dropped again, and counts as filled nevertheless.
+            node.dropped_file_pages += 100 * MIB;
+            node.large_file_pages += if in_large { 100 * MIB } else { 0 };
+            (node.zones[0].free_pages, node.zones[0].free_blocks[9]) = (80 * MIB + free, free >> 9);
+        })
+    };
+    let enough = run(BEHIND_LARGE, 1, true, 300 * MIB);
+    assert!(matches!(enough.reason, Reason::Enough { .. }) && enough.behind, "{enough:?}");
+    let plenty = run(BEHIND_LARGE, 1, true, 3000 * MIB);
+    assert!(matches!(plenty.reason, Reason::Enough { .. }) && !plenty.behind, "{plenty:?}");
+    let filling = run(BEHIND_LARGE, 1, true, 20 * MIB);
+    assert!(matches!(filling.reason, Reason::Filling { order: 9, .. }) && filling.behind && filling.reclaim_pages > 0, "{filling:?}");
+    assert!(!run(BEHIND_LARGE, 1, false, 20 * MIB).behind && !run(BEHIND_NEEDED, 1, true, 20 * MIB).behind);
+    // As the only mechanism, for any stream.
+    let alone = run(BEHIND_NEEDED, 0, false, 20 * MIB);
+    assert!(alone.behind && alone.reclaim_pages == 0 && run(BEHIND_NEEDED, 0, false, 200 * MIB).behind, "{alone:?}");
+    assert!(!run(BEHIND_NEVER, 0, true, 20 * MIB).behind);
 }
 
 #[test]

@@ -45,6 +45,7 @@ pub struct Metrics {
     batches: Family<OfNode, Counter>,
     cpu: Family<OfNode, Seconds>,
     compactions: Family<OfNode, Counter>,
+    dropped: Counter,
     verdicts: Family<OfVerdict, Counter>,
     fill: Family<OfNode, Gauge>,
     free: Family<OfNode, Gauge>,
@@ -64,6 +65,11 @@ impl Metrics {
     /// A compaction of `node` was begun.
     pub fn compaction(&self, node: u32) {
         self.compactions.get_or_create(&OfNode { node }).inc();
+    }
+
+    /// So much was dropped behind streams.
+    pub fn dropped(&self, bytes: u64) {
+        self.dropped.inc_by(bytes);
     }
 
     /// What was decided on `node`, into whose cache `fill_s` pages a second enter.
@@ -89,6 +95,7 @@ impl Metrics {
         registry.register("batches", "Requests to the kernel to reclaim", self.batches.clone());
         registry.register_with_unit("reclaim_cpu", "Processor time of early reclaim", Unit::Seconds, self.cpu.clone());
         registry.register("compactions", "Compactions that were begun", self.compactions.clone());
+        registry.register_with_unit("dropped", "File cache dropped behind streams", Unit::Bytes, self.dropped.clone());
         registry.register("verdicts", "Looks at the machine by what was decided and why", self.verdicts.clone());
         registry.register("fill_bytes_per_second", "File data that enters the cache", self.fill.clone());
         registry.register_with_unit("free", "Memory that counted as free when it mattered last", Unit::Bytes, self.free.clone());

@@ -16,10 +16,17 @@ enum Form {
     Size,
     /// Of so many parts.
     Share(u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
 }
+
+const SWITCH: &[&str] = &["off", "on"];
+const BEHIND: &[&str] = &["never", "needed", "large"];
 
 fn form(key: &str) -> Form {
     match key {
+        "early_reclaim" => Form::Word(SWITCH),
+        "drop_behind" => Form::Word(BEHIND),
         _ if key.ends_with("_ns") => Form::Time,
         _ if key.ends_with("_permille") => Form::Share(1000),
         _ if key.ends_with("_ppm") => Form::Share(1_000_000),
@@ -47,6 +54,10 @@ fn parse(key: &str, text: &str) -> Result<u64, QuietError> {
             let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<u64>().ok());
             number.and_then(|number| number.checked_mul(parts / 100)).ok_or_else(|| bad("whole percent, like 75%"))
         }
+        Form::Word(words) => {
+            let at = words.iter().position(|word| *word == text);
+            at.map(|at| at as u64).ok_or_else(|| bad(if words == SWITCH { "on or off" } else { "never, needed or large" }))
+        }
     }
 }
 
@@ -56,6 +67,7 @@ pub fn show(key: &str, value: u64) -> String {
         Form::Size => Bytes(value).to_string(),
         Form::Time => format!("{}ms", value / 1_000_000),
         Form::Share(parts) => format!("{}%", value as f64 * 100.0 / parts as f64),
+        Form::Word(words) => words.get(value as usize).map_or_else(|| value.to_string(), |&word| word.to_owned()),
     }
 }
 
@@ -123,10 +135,13 @@ mod tests {
             ("free_bytes_min", "1G", 1 << 30),
             ("cause_permille", "80%", 800),
             ("cpu_ppm", "5%", 50_000),
+            ("early_reclaim", "off", 0),
+            ("drop_behind", "needed", 1),
         ] {
             set(&mut settings, key, text).unwrap();
             assert_eq!(settings.all().iter().find(|one| one.0 == key).unwrap().1, value, "{key}");
         }
+        assert_eq!((show("early_reclaim", 1), show("drop_behind", 2)), ("on".into(), "large".into()));
         assert_eq!(
             (show("poll_ns", 250_000_000), show("cpu_ppm", 50_000), show("batch_bytes", 32 << 20)),
             ("250ms".into(), "5%".into(), "32MiB".into())
@@ -144,6 +159,8 @@ mod tests {
             ("batch_bytes", "1G", "from 16MiB to 64MiB"),
             ("keep_permille", "x", "whole percent"),
             ("keep_permille", "200%", "from 0% to 100%"),
+            ("early_reclaim", "1", "on or off"),
+            ("drop_behind", "always", "never, needed or large"),
         ] {
             let error = set(&mut settings, key, text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

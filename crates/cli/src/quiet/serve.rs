@@ -53,7 +53,10 @@ Settings:
   reclaim_bytes     what is reclaimed at least, once there is a need (64M)
   batch_bytes       what is asked of the kernel at a time (32M)
   keep_permille     share of the file cache that must stay inactive (5%)
-  cpu_ppm           share of a processor that reclaim may take (60%)")]
+  cpu_ppm           share of a processor that reclaim may take (60%)
+  early_reclaim     whether the kernel is asked to reclaim: on, off (on)
+  drop_behind       when to drop behind streams: never, needed (where reclaim is of no use), large (also where they fill the cache in
+                    large blocks) (large)")]
 pub struct SetArgs {
     /// Which; without it all are shown
     #[arg(requires = "value")]

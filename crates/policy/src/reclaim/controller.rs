@@ -3,7 +3,7 @@
 use super::observe::{HUGE_ORDER, Node, Observation};
 use super::pages;
 use super::reason::Reason;
-use super::settings::Settings;
+use super::settings::{BEHIND_LARGE, BEHIND_NEVER, Settings};
 use crate::huge::Pace;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -306,11 +306,27 @@ impl Memory {
             verdict.reclaim_pages = (wanted - free).max(pages(settings.reclaim_bytes)).max(BATCH_PAGES_MIN).min(room);
             Reason::Filling { fill_s: self.fill_s, free, wanted, order: self.order }
         };
-        verdict.behind = matches!(verdict.reason, Reason::Pieces { .. } | Reason::LittleInactive { .. });
+        verdict.behind = self.wants_behind(settings, verdict.reason);
+        if settings.early_reclaim == 0 {
+            verdict.reclaim_pages = 0;
+        }
         verdict.batch_pages = verdict.batch_pages.min(verdict.reclaim_pages);
         self.left = verdict.reclaim_pages;
         self.reason = verdict.reason;
         verdict
+    }
+
+    /// Whether to drop behind streams.
+    fn wants_behind(&self, settings: &Settings, reason: Reason) -> bool {
+        let by_large = settings.drop_behind >= BEHIND_LARGE && self.order > 0;
+        settings.drop_behind > BEHIND_NEVER
+            && match reason {
+                Reason::Pieces { .. } | Reason::LittleInactive { .. } => true,
+                Reason::Filling { .. } | Reason::FillingBusy { .. } => by_large || settings.early_reclaim == 0,
+                // It is enough because it is dropped: going on keeps it so. Far more than enough: the cache may grow again.
+                Reason::Enough { free, wanted } => (by_large || settings.early_reclaim == 0) && free < wanted.saturating_mul(PIECES),
+                _ => false,
+            }
     }
 
     /// What changed since the last look, and what that says of what is to come.
@@ -339,8 +355,10 @@ impl Memory {
     fn change(&self, now_ns: u64, node: &Node) -> Change {
         let grown = |now: u64, before: u64| now.saturating_sub(before);
         let last = &self.last;
-        // What reclaim took had entered the cache too.
-        let in_and_out = node.file_pages().saturating_add(grown(node.stolen_file_pages, last.stolen_file_pages));
+        // What reclaim took, or was dropped, had entered the cache too.
+        let out =
+            grown(node.stolen_file_pages, last.stolen_file_pages).saturating_add(grown(node.dropped_file_pages, last.dropped_file_pages));
+        let in_and_out = node.file_pages().saturating_add(out);
         Change {
             fill: grown(in_and_out, last.file_pages()),
             large: grown(node.large_file_pages, last.large_file_pages),

@@ -22,7 +22,7 @@ pub mod stream;
 pub use controller::{Batch, BatchEnd, Controller, Go, Next, Verdict};
 pub use observe::{Node, ORDERS, Observation, Zone};
 pub use reason::Reason;
-pub use settings::{OutOfRange, Settings};
+pub use settings::{BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, OutOfRange, Settings};
 pub use stream::Stream;
 
 /// Pages of 4 KiB in a number of bytes.

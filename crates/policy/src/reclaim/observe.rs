@@ -40,6 +40,8 @@ pub struct Node {
     pub held_pages: u64,
     /// File pages that reclaim took, whoever called it (counter).
     pub stolen_file_pages: u64,
+    /// File pages that were dropped behind streams on our request (counter).
+    pub dropped_file_pages: u64,
     /// File pages that came back so soon that they belonged to the working set: `workingset_activate_file` (counter). The plain refaults
     /// would not do: a file larger than memory that is read in a loop makes them without any harm.
     pub missed_file_pages: u64,

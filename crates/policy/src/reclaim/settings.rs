@@ -23,7 +23,19 @@ pub struct Settings {
     pub keep_permille: u64,
     /// Share of one processor that reclaiming may take, in millionths.
     pub cpu_ppm: u64,
+    /// Whether the kernel is asked to reclaim: 0 or 1. Without it, dropping behind streams is all that is done.
+    pub early_reclaim: u64,
+    /// When to drop behind streams: one of the `BEHIND_` constants.
+    pub drop_behind: u64,
 }
+
+/// Never.
+pub const BEHIND_NEVER: u64 = 0;
+/// Where reclaim is of no use.
+pub const BEHIND_NEEDED: u64 = 1;
+/// Also wherever the cache fills in large blocks: what a stream leaves behind is such blocks, while reclaim takes what is oldest, in whatever
+/// pieces that is.
+pub const BEHIND_LARGE: u64 = 2;
 
 impl Default for Settings {
     fn default() -> Settings {
@@ -36,6 +48,8 @@ impl Default for Settings {
             batch_bytes: 32 << 20,
             keep_permille: 50,
             cpu_ppm: 600_000,
+            early_reclaim: 1,
+            drop_behind: BEHIND_LARGE,
         }
     }
 }
@@ -54,7 +68,7 @@ const TIB: u64 = 1 << 40;
 
 impl Settings {
     /// Every setting with its value and its limits.
-    pub fn all(&self) -> [(&'static str, u64, u64, u64); 8] {
+    pub fn all(&self) -> [(&'static str, u64, u64, u64); 10] {
         [
             ("poll_ns", self.poll_ns, 10_000_000, 10_000_000_000),
             ("fill_bytes_s_min", self.fill_bytes_s_min, 1, TIB),
@@ -64,6 +78,8 @@ impl Settings {
             ("batch_bytes", self.batch_bytes, 16 * MIB, 64 * MIB),
             ("keep_permille", self.keep_permille, 0, 1000),
             ("cpu_ppm", self.cpu_ppm, 1000, 1_000_000),
+            ("early_reclaim", self.early_reclaim, 0, 1),
+            ("drop_behind", self.drop_behind, BEHIND_NEVER, BEHIND_LARGE),
         ]
     }
 
@@ -87,6 +103,8 @@ impl Settings {
             "batch_bytes" => &mut self.batch_bytes,
             "keep_permille" => &mut self.keep_permille,
             "cpu_ppm" => &mut self.cpu_ppm,
+            "early_reclaim" => &mut self.early_reclaim,
+            "drop_behind" => &mut self.drop_behind,
             _ => return None,
         })
     }

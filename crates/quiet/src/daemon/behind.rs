@@ -7,6 +7,8 @@ use hiroma_policy::reclaim::Stream;
 
 /// Programs come and go: who streams is found out anew so often. Looking at all of them takes milliseconds.
 const FIND_NS: u64 = 1_000_000_000;
+/// The first time sooner: who moves how much shows at the second look only.
+const FIND_FIRST_NS: u64 = 250_000_000;
 /// Whoever moves less in a second is not worth a look at its files.
 const MOVED_BYTES_S_MIN: u64 = 16 << 20;
 /// So many processes that move most.
@@ -24,14 +26,19 @@ const AHEAD_BYTES: std::ops::Range<u64> = 32 << 20..96 << 20;
 pub(super) struct Behind {
     wanted_ns: Option<u64>,
     found_ns: Option<u64>,
+    searches: u32,
     moved: BTreeMap<u32, u64>,
     followed: Vec<Followed>,
+    /// Of all streams so far, as far as it was cached.
+    dropped_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Followed {
     file: OpenFile,
     stream: Stream,
+    /// The end of what was dropped.
+    end: u64,
     moved: u64,
     /// Said already.
     told: bool,
@@ -44,10 +51,11 @@ impl Behind {
             self.wanted_ns = Some(now_ns);
         }
         if self.wanted_ns.is_none_or(|last| now_ns.saturating_sub(last) >= REST_NS) {
-            *self = Behind::default();
+            *self = Behind { dropped_bytes: self.dropped_bytes, ..Behind::default() };
             return Vec::new();
         }
-        if self.found_ns.is_none_or(|last| now_ns.saturating_sub(last) >= FIND_NS) {
+        let find_ns = if self.searches < 2 { FIND_FIRST_NS } else { FIND_NS };
+        if self.found_ns.is_none_or(|last| now_ns.saturating_sub(last) >= find_ns) {
             self.find(now_ns);
         }
         let mut lines = Vec::new();
@@ -56,7 +64,13 @@ impl Behind {
             let Some(moved) = hiroma_kernel::quiet::files::moved_bytes(followed.file.pid) else { return false };
             let range = followed.stream.look(position, moved.saturating_sub(followed.moved));
             followed.moved = moved;
-            let dropped = range.map(|range| followed.file.drop_cached(&range));
+            let dropped = range.map(|range| {
+                followed.file.drop_cached(&range)?;
+                // Parts are dropped more than once, and count once.
+                self.dropped_bytes += range.end.saturating_sub(range.start.max(followed.end));
+                followed.end = followed.end.max(range.end);
+                Ok::<(), std::io::Error>(())
+            });
             if matches!(dropped, Some(Ok(()))) && !followed.told {
                 followed.told = true;
                 let OpenFile { name, pid, .. } = &followed.file;
@@ -67,8 +81,14 @@ impl Behind {
         lines
     }
 
+    /// Bytes that were dropped since the start.
+    pub(super) fn dropped_bytes(&self) -> u64 {
+        self.dropped_bytes
+    }
+
     /// Looks who moves most, and what they have open.
     fn find(&mut self, now_ns: u64) {
+        self.searches = self.searches.saturating_add(1);
         let passed_ns = self.found_ns.map(|last| (now_ns - last).max(1));
         let now: BTreeMap<u32, u64> = movers().into_iter().filter(|mover| mover.0 != std::process::id()).collect();
         let before = std::mem::replace(&mut self.moved, now);
@@ -87,7 +107,7 @@ impl Behind {
                     self.followed.iter().any(|followed| (followed.file.pid, followed.file.fd, followed.file.id) == (pid, file.fd, file.id));
                 if !known && self.followed.len() < FILES_MAX && !was_cached(&file) {
                     let moved = self.moved.get(&pid).copied().unwrap_or(0);
-                    self.followed.push(Followed { stream: Stream::new(file.position), file, moved, told: false });
+                    self.followed.push(Followed { stream: Stream::new(file.position), end: file.position, file, moved, told: false });
                 }
             }
         }
@@ -168,7 +188,7 @@ mod tests {
 
     fn follow(reader: &Reader, size_min: u64) -> Followed {
         let file = open_files(reader.child.id(), size_min).into_iter().find(|file| file.fd == 3).unwrap();
-        Followed { stream: Stream::new(file.position), file, moved: 0, told: false }
+        Followed { stream: Stream::new(file.position), end: file.position, file, moved: 0, told: false }
     }
 
     /// What the children of the shell move is theirs: here anything counts as moved.

@@ -71,6 +71,8 @@ pub struct Daemon {
     accounts: Vec<Account>,
     /// Dropping behind streams; none: the rights for that lack.
     behind: Option<Behind>,
+    /// What of it was told of last, and when.
+    told_behind: (u64, u64),
     /// Compaction under way: it can take seconds, in which the cache fills.
     compacting: Option<JoinHandle<io::Result<()>>>,
     /// Said already: `compact` failed.
@@ -114,7 +116,7 @@ impl Daemon {
             return Err(QuietError::NoHousekeeping { list: affinity::show_list(&app_cpus) });
         }
         let mut observer = Observer::new(&housekeeping).map_err(QuietError::Machine)?;
-        let first = observer.look(now_ns(), true).map_err(QuietError::Machine)?;
+        let first = observer.look(now_ns(), true, 0).map_err(QuietError::Machine)?;
         let nodes: Vec<u32> = first.nodes.iter().map(|node| node.id).collect();
         let (reclaim, mut reasons) = match Mechanism::probe(Path::new("/"), &nodes) {
             Ok(mechanism) => (Some(mechanism), Vec::new()),
@@ -170,6 +172,7 @@ impl Daemon {
             hollow: 0,
             accounts: Vec::new(),
             behind,
+            told_behind: (0, now_ns()),
             compacting: None,
             cannot_compact: false,
             metrics,
@@ -219,7 +222,8 @@ impl Daemon {
     fn decide(&mut self, now: u64) -> Result<Vec<Verdict>, QuietError> {
         let free_pages = free_bytes() / PAGE_BYTES;
         let filling = self.accounts.iter().any(|account| !matches!(account.last, Reason::First | Reason::Calm { .. }));
-        let seen = self.observer.look(now, filling).map_err(QuietError::Machine)?;
+        let dropped_pages = self.behind.as_ref().map_or(0, Behind::dropped_bytes) / PAGE_BYTES;
+        let seen = self.observer.look(now, filling, dropped_pages).map_err(QuietError::Machine)?;
         let verdicts = self.controller.observe(now, &seen);
         self.looked = Looked { at_ns: now, free_pages, next: self.controller.next() };
         self.account(now, false);
@@ -235,7 +239,22 @@ impl Daemon {
         let Some(behind) = self.behind.as_mut().filter(|_| !self.dry_run) else { return };
         let alone = self.reclaim.is_none();
         let wanted = |verdict: &Verdict| verdict.behind || alone && verdict.reclaim_pages > 0;
+        let before = behind.dropped_bytes();
         behind.step(now, verdicts.iter().any(wanted)).iter().for_each(|line| (self.log)(line));
+        self.metrics.dropped(behind.dropped_bytes() - before);
+    }
+
+    /// Tells what was dropped behind streams: from time to time, and at the end.
+    fn account_behind(&mut self, now: u64, all: bool) {
+        let bytes = self.behind.as_ref().map_or(0, Behind::dropped_bytes);
+        let (told_bytes, since_ns) = self.told_behind;
+        if bytes == told_bytes {
+            self.told_behind.1 = now;
+        } else if all || now.saturating_sub(since_ns) >= ACCOUNT_NS {
+            let passed_ms = now.saturating_sub(since_ns) / 1_000_000;
+            (self.log)(&format!("dropped {} MiB behind streams within {passed_ms} ms", (bytes - told_bytes) >> 20));
+            self.told_behind = (bytes, now);
+        }
     }
 
     /// Does what was decided, batch by batch.
@@ -329,6 +348,7 @@ impl Daemon {
 
     /// Tells what was reclaimed and why: from time to time, and when it is over.
     fn account(&mut self, now: u64, all: bool) {
+        self.account_behind(now, all);
         for account in &mut self.accounts {
             let going_on = matches!(account.last, Reason::Filling { .. } | Reason::Enough { .. } | Reason::FillingBusy { .. });
             let due = all || !going_on || now.saturating_sub(account.since_ns) >= ACCOUNT_NS;

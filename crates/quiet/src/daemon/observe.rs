@@ -1,5 +1,6 @@
 //! What the kernel says, as the controller wants it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -25,6 +26,9 @@ pub(super) struct Observer {
     reclaim_ns: u64,
     kswapds: Vec<u32>,
     idle_ppm: u64,
+    /// Dropped behind streams: as it was at the last look, and of each node.
+    dropped_pages: u64,
+    dropped_of: BTreeMap<u32, u64>,
 }
 
 /// What is taken from the kernel's counters.
@@ -65,11 +69,14 @@ impl Observer {
             reclaim_ns: 0,
             kswapds: kswapds.map(|task| task.tid).collect(),
             idle_ppm: 1_000_000,
+            dropped_pages: 0,
+            dropped_of: BTreeMap::new(),
         })
     }
 
     /// The machine now. How idle its processors are is looked at only where it matters: `filling`.
-    pub(super) fn look(&mut self, now_ns: u64, filling: bool) -> io::Result<Observation> {
+    /// `dropped_pages` were dropped behind streams so far.
+    pub(super) fn look(&mut self, now_ns: u64, filling: bool, dropped_pages: u64) -> io::Result<Observation> {
         let due = self.watermarks_ns.is_none_or(|last| now_ns.saturating_sub(last) >= WATERMARKS_NS);
         if due {
             self.watermarks_ns = Some(now_ns);
@@ -82,7 +89,20 @@ impl Observer {
         if filling {
             self.look_at_processors(now_ns)?;
         }
-        Ok(observation(&info, rustix::param::page_size() as u64, self.idle_ppm))
+        let mut seen = observation(&info, rustix::param::page_size() as u64, self.idle_ppm);
+        self.divide_dropped(dropped_pages, &mut seen.nodes);
+        Ok(seen)
+    }
+
+    /// Of which node the pages were that were dropped is not known: every one gets its part by the files that it holds now.
+    fn divide_dropped(&mut self, dropped_pages: u64, nodes: &mut [Node]) {
+        let added = dropped_pages.saturating_sub(std::mem::replace(&mut self.dropped_pages, dropped_pages));
+        let all = nodes.iter().map(Node::file_pages).sum();
+        for node in nodes {
+            let sum = self.dropped_of.entry(node.id).or_insert(0);
+            *sum += part(added, node.file_pages(), all);
+            node.dropped_file_pages = *sum;
+        }
     }
 
     /// Pages that were reclaimed on request so far; none where the kernel does not count them. For a control group all file pages that
@@ -142,6 +162,7 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
             writeback_pages: own.get("nr_writeback") * factor,
             held_pages: held(own, factor),
             stolen_file_pages: reclaim("pgsteal_file"),
+            dropped_file_pages: 0,
             missed_file_pages: own.get("workingset_activate_file") * factor,
             kswapd_scanned_pages: reclaim("pgscan_kswapd"),
             direct_scanned_pages: reclaim("pgscan_direct"),
@@ -192,9 +213,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_dropped_is_divided_once_and_never_taken_back() {
+        let mut observer = Observer::new(&[0]).unwrap();
+        let nodes = |files: [u64; 2]| {
+            files.map(|inactive_file_pages| Node { id: inactive_file_pages as u32 % 2, inactive_file_pages, ..Node::default() })
+        };
+        let mut look = |dropped, files| {
+            let mut nodes = nodes(files);
+            observer.divide_dropped(dropped, &mut nodes);
+            nodes.map(|node| node.dropped_file_pages)
+        };
+        assert_eq!(look(80, [30, 11]), [58, 21]);
+        assert_eq!(look(80, [10, 1001]), [58, 21]);
+        assert_eq!(look(180, [0, 1]), [58, 121]);
+    }
+
+    #[test]
     fn this_machine_can_be_looked_at() {
         let mut observer = Observer::new(&[0]).unwrap();
-        let seen = observer.look(1, true).unwrap();
+        let seen = observer.look(1, true, 0).unwrap();
         assert!(!seen.nodes.is_empty() && seen.nodes.iter().any(|node| node.zones.iter().any(|zone| zone.high_pages > 0)));
         assert!(seen.nodes.iter().any(|node| node.held_pages > 0));
     }

@@ -266,6 +266,7 @@ impl Memory {
             writeback_pages: 0,
             held_pages: self.held,
             stolen_file_pages: self.stolen,
+            dropped_file_pages: 0,
             missed_file_pages: self.missed,
             kswapd_scanned_pages: self.kswapd_scanned,
             direct_scanned_pages: self.direct_scanned,

@@ -27,6 +27,8 @@ const SPARSE_BYTES: u64 = 1 << 40;
 /// Between the beginnings of one load and the next; no power of two, so that they spread over smaller files, too.
 const APART_BYTES: u64 = 77 << 30;
 const ALIGNED: u64 = 1 << 20;
+/// Full: not more is free than so many times the high watermarks.
+const FULL_TIMES: u64 = 2;
 
 /// Memory that is not page cache, and the files.
 pub struct Ground {
@@ -103,13 +105,19 @@ impl Ground {
         }
     }
 
-    /// Fills the page cache until kswapd has to work, as fast as it goes.
+    /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd alone would not tell: it works for large
+    /// blocks while gigabytes are free, and a hypervisor that has taken these back makes whoever uses them first slow.
     pub fn fill(&self, interrupt: &Interrupt) -> Result<(), Failed> {
-        let ran = || vmstat().map(|counters| counters.get("pageoutrun"));
-        let before = ran()?;
+        let before = vmstat()?.get("pageoutrun");
+        let is_full = || -> Result<bool> {
+            let memory = MemoryInfo::read(Path::new("/"))?;
+            let zones = memory.nodes.iter().flat_map(|node| &node.zones);
+            let (free, high) = zones.fold((0, 0), |(free, high), zone| (free + zone.free, high + zone.high + zone.reserve));
+            Ok(memory.counters.get("pageoutrun") > before && free <= FULL_TIMES * high)
+        };
         let mut load = self.start(&self.load(Way::Large, 0))?;
         let began = std::time::Instant::now();
-        while ran()? == before {
+        while !is_full()? {
             if interrupt.came() {
                 return Err(Failed::Interrupted);
             }

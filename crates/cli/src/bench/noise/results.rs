@@ -176,6 +176,22 @@ impl Results {
             .note("what is left when the reader's own use of memory and of the other hardware thread is taken out"),
             Measure::new("worst_daemon_p99_over_direct", "p99 step with the daemon, against a reader with direct I/O", "", Better::Lower)
                 .spread(self.against_direct("small_app_daemon", |run| run.step_ms(990), false)),
+            percent("large_daemon_over_direct_percent", "large folios: slowdown with the daemon, against a reader with direct I/O")
+                .spread(self.against_direct("large_app_daemon", Run::mean_ms, true)),
+            percent("worst_full_percent", "order 0: slowdown with the daemon as it is meant to be used: it moves kswapd, too (--app-cpus)")
+                .paper("9-14 % to about 0")
+                .spread(self.slowdown("small_app_full")),
+            Measure::new("worst_full_p99", "p99 step against quiet, the same", "", Better::Lower)
+                .paper("1x")
+                .spread(self.ratio("small_app_full", |run| run.step_ms(990))),
+            Measure::new("worst_full_p99_over_direct", "p99 step, the same, against a reader with direct I/O", "", Better::Lower)
+                .spread(self.against_direct("small_app_full", |run| run.step_ms(990), false)),
+            percent("large_full_percent", "large folios: slowdown with the daemon that moves kswapd, too")
+                .spread(self.slowdown("large_app_full")),
+            percent("alloc_percent", "slowdown, allocating application, nothing done").spread(self.slowdown("alloc_app")),
+            percent("alloc_daemon_percent", "the same with the daemon").spread(self.slowdown("alloc_app_daemon")),
+            seen("alloc_daemon_reclaim_percent", "time that reclaim took from it, with the daemon", "alloc_app_daemon"),
+            seen("large_full_reclaim_percent", "time that reclaim took, large folios, daemon that moves kswapd, too", "large_app_full"),
             seen("worst_reclaim_percent", "time that reclaim took from the application, worst case, nothing done", "small_app"),
             seen("worst_daemon_reclaim_percent", "the same with the daemon", "small_app_daemon"),
             seen("large_reclaim_percent", "the same, large folios, nothing done", "large_app"),
@@ -279,11 +295,14 @@ impl Results {
         let mut table = Table::new(title).text("arm").text("runs").number("slowdown", "%").number("p99", "x quiet").number("longest", "ms");
         table =
             table.number("stolen by reclaim", "%").number("kswapd", "runs").number("kswapd", "% of a core").number("direct", "reclaims");
-        table = table.number("early", "MiB/s").number("daemon", "% of a core").number("steal", "%");
+        table = table.number("early", "MiB/s").number("daemon", "% of a core").number("steal", "%").number("load", "MB/s");
         for (arm, runs) in arms {
             let text = |spread: Option<Spread>| spread.map_or("–".to_owned(), Spread::to_text);
             let short = |value: fn(&Run) -> f64| self.of_runs(arm.key, value).map_or("–".to_owned(), |spread| figures(spread.median));
             let valid = runs.iter().flatten().filter(|run| run.valid).count();
+            // Of all runs: that of one that does not count shows why.
+            let rate = |run: &Run| run.books.load_bytes as f64 / 1e6 / (run.books.at_ns as f64 / 1e9);
+            let rates = Spread::of(&runs.iter().flatten().map(rate).collect::<Vec<_>>());
             table.row([
                 arm.name.to_owned(),
                 format!("{valid} of {}", runs.len()),
@@ -297,6 +316,7 @@ impl Results {
                 short(|run| run.books.early_pages as f64 / 256.0 / (run.books.at_ns as f64 / 1e9)),
                 short(|run| 100.0 * run.books.daemon_cpu_ns as f64 / run.books.at_ns as f64),
                 short(|run| 100.0 * run.books.steal_ns as f64 / run.books.at_ns as f64),
+                text(rates),
             ]);
         }
         for line in self.failures.iter().filter(|line| arms.iter().any(|(arm, _)| line.starts_with(arm.name))) {
