@@ -29,10 +29,13 @@ class PublishedIT {
     }
     String[] jars = System.getProperty("hiroma.jars").split(",");
     String version = Path.of(jars[0]).getFileName().toString().replaceAll("hiroma-spark-(.*)\\.jar", "$1");
-    List<String> command = new ArrayList<>(List.of(Cluster.realJava(), "-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-Xms400m", "-Xmx400m"));
+    // Nobody else's repositories are asked, which may not answer.
+    Path settings = Files.writeString(directory.resolve("ivysettings.xml"), "<ivysettings></ivysettings>");
+    List<String> command = new ArrayList<>(List.of(Cluster.realJava(), "-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-Xms512m", "-Xmx512m"));
     command.addAll(List.of(JavaModuleOptions.defaultModuleOptions().split(" ")));
     command.addAll(List.of("-cp", System.getenv("SPARK_DIST_CLASSPATH"), "org.apache.spark.deploy.SparkSubmit", "--master", "local[1]",
         "--packages", "io.hiroma:hiroma-spark:" + version, "--repositories", repository, "--conf", "spark.jars.ivy=" + directory.resolve("ivy"),
+        "--conf", "spark.jars.ivySettings=" + settings,
         "--conf", "spark.ui.enabled=false", "--conf", "spark.plugins=" + HiromaPlugin.class.getName(), "--conf", "spark.hiroma.policy=part",
         "--class", KMeans.class.getName(), jars[1], "2", "8", "2"));
     Path said = directory.resolve("said");
