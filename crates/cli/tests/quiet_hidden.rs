@@ -159,14 +159,14 @@ impl Drop for Daemon {
     }
 }
 
-/// Threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until this is dropped.
+/// So many threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until this is dropped.
 struct Busy(std::sync::Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
 
 impl Busy {
-    fn start(file: &Path) -> Busy {
+    fn start(spinners: usize, file: &Path) -> Busy {
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        for _ in 0..thread::available_parallelism().unwrap().get() {
+        for _ in 0..spinners {
             let stop = stop.clone();
             threads.push(thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -193,6 +193,12 @@ impl Drop for Busy {
     }
 }
 
+/// What one daemon drops the other would take for a cache that does not grow.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 fn free_bytes() -> u64 {
     let info = fs::read_to_string("/proc/meminfo").unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix("MemFree:")).unwrap();
@@ -204,6 +210,7 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: early reclaim needs root");
     }
+    let _alone = alone();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let (state, file) = (dir.path().join("state"), dir.path().join("stream"));
     fs::create_dir(&state).unwrap();
@@ -219,7 +226,7 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     // However slowly the stream goes here, and whatever others take meanwhile, it counts.
     set("fill_bytes_s_min", "1M");
     set("cause_permille", "51%");
-    let busy = Busy::start(&file);
+    let busy = Busy::start(thread::available_parallelism().unwrap().get(), &file);
     // With enough free nothing is done, but how busy the processors are is looked at.
     let looks = || daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"enough\"}");
     wait_until("looks while there is enough", || looks() >= 2);
@@ -237,4 +244,38 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     let said = daemon.said();
     assert!(said.contains("stopped; everything is as it was"), "{said}");
     assert!(said.contains("all processors are busy: only a little is reclaimed"), "{said}");
+}
+
+#[test]
+fn where_the_kernel_is_not_asked_streams_are_dropped_behind() {
+    let _alone = alone();
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (state, file) = (dir.path().join("state"), dir.path().join("stream"));
+    fs::create_dir(&state).unwrap();
+    File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: the files of other programs are root's to look at");
+    }
+    let daemon = Daemon::start(&state);
+    if !daemon.said().contains("fadvise, behind programs") {
+        return println!("skipped: {}", daemon.said());
+    }
+    let set = |key: &str, value: &str| {
+        let (code, said) = refusal(["quiet", "set", "--state", state.to_str().unwrap(), key, value]);
+        assert_eq!(code, Some(0), "{said}");
+    };
+    set("early_reclaim", "off");
+    wait_until("the setting is taken", || daemon.said().contains("early_reclaim is off now, was on"));
+    set("fill_bytes_s_min", "1M");
+    set("cause_permille", "51%");
+    let batches = || daemon.metric("hiroma_quiet_batches_total{node=\"0\"}");
+    let before = batches();
+    let _stream = Busy::start(0, &file);
+    wait_until("something is dropped", || {
+        set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
+        daemon.metric("hiroma_quiet_dropped_bytes_total") > 0
+    });
+    let line = format!("dropping what is behind in {}", file.display());
+    wait_until("the file is named", || daemon.said().contains(&line));
+    assert_eq!(batches(), before, "{}", daemon.said());
 }

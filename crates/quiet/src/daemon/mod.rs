@@ -123,6 +123,7 @@ impl Daemon {
             Err(reasons) => (None, reasons),
         };
         match &reclaim {
+            Some(mechanism) if settings.early_reclaim == 0 => log(&format!("not used, as early_reclaim is off: {mechanism}")),
             Some(mechanism) => log(&format!("mechanism: {mechanism}")),
             None => log(&format!("no early reclaim: {}", reasons.join("; "))),
         }
