@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Stream;
 import org.apache.spark.SparkEnv;
+import org.apache.spark.storage.BlockId;
 import org.apache.spark.storage.memory.DeserializedMemoryEntry;
 import org.apache.spark.storage.memory.MemoryEntry;
 import org.apache.spark.storage.memory.MemoryStore;
@@ -71,21 +72,36 @@ final class CachedData {
     return pages;
   }
 
-  private static List<MemoryEntry<?>> entries() throws ReflectiveOperationException {
-    SparkEnv env = SparkEnv.get();
-    if (env == null || env.blockManager() == null) {
-      return List.of();
+  /** How many deserialised blocks of RDDs there are; they are young when they are stored. */
+  static int blocks() throws ReflectiveOperationException {
+    LinkedHashMap<?, ?> entries = map();
+    int found = 0;
+    synchronized (entries) {
+      for (Map.Entry<?, ?> entry : entries.entrySet()) {
+        found += entry.getValue() instanceof DeserializedMemoryEntry<?> && ((BlockId) entry.getKey()).isRDD() ? 1 : 0;
+      }
     }
-    MemoryStore store = env.blockManager().memoryStore();
-    Field field = MemoryStore.class.getDeclaredField("entries");
-    field.setAccessible(true);
-    LinkedHashMap<?, ?> entries = (LinkedHashMap<?, ?>) field.get(store);
-    // As Spark guards it.
+    return found;
+  }
+
+  private static List<MemoryEntry<?>> entries() throws ReflectiveOperationException {
+    LinkedHashMap<?, ?> entries = map();
     synchronized (entries) {
       List<MemoryEntry<?>> found = new ArrayList<>(entries.size());
       entries.values().forEach(entry -> found.add((MemoryEntry<?>) entry));
       return found;
     }
+  }
+
+  /** What the executor's memory store holds, to be looked at as Spark guards it: synchronised. */
+  private static LinkedHashMap<?, ?> map() throws ReflectiveOperationException {
+    SparkEnv env = SparkEnv.get();
+    if (env == null || env.blockManager() == null) {
+      return new LinkedHashMap<>();
+    }
+    Field field = MemoryStore.class.getDeclaredField("entries");
+    field.setAccessible(true);
+    return (LinkedHashMap<?, ?>) field.get(env.blockManager().memoryStore());
   }
 
   private void add(ByteBuffer chunk, CachedPages pages) {

@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 
 /**
  * What a configuration of Spark lacks for a policy.
@@ -28,6 +29,9 @@ record Completion(Map<String, String> additions, List<String> missing) {
   static final String TUNABLES = "GLIBC_TUNABLES";
   /** Pieces of 1 MiB and more are mappings of their own, born huge, and go back to the system at once (glibc's manual, "Tunables"). */
   static final String TUNABLES_VALUE = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576";
+  /** For cached objects: old after two collections, and a collection that is asked for is a young one. */
+  private static final Map<String, String> PROMOTING =
+      Map.of("MaxTenuringThreshold", "-XX:MaxTenuringThreshold=1", "ExplicitGC", "-XX:+ExplicitGCInvokesConcurrent");
   private static final long SPARK_UNROLL_BYTES = 1L << 20;
 
   /**
@@ -57,6 +61,15 @@ record Completion(Map<String, String> additions, List<String> missing) {
     }
     if (policy == Policy.PART && options.stream().noneMatch(option -> option.startsWith("-Xms") || option.startsWith("-XX:InitialHeapSize="))) {
       wanted.add("-Xms" + executorMemory / 1024 + "k");
+    }
+    boolean another = options.stream().anyMatch(option -> option.matches("-XX:\\+Use\\w+GC") && !option.equals("-XX:+UseG1GC"));
+    if (policy == Policy.PART && !another && Settings.of(conf).promote()) {
+      // What the user has set otherwise is no mistake: such data is moved later.
+      new TreeMap<>(PROMOTING).forEach((name, option) -> {
+        if (options.stream().noneMatch(given -> given.contains(name))) {
+          wanted.add(option);
+        }
+      });
     }
     if (policy == Policy.PART && conf.getOrDefault(OFF_HEAP, "false").equalsIgnoreCase("true")) {
       offHeap(conf.get(ENVIRONMENT + TUNABLES), local, additions, missing);

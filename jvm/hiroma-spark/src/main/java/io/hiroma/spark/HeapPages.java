@@ -49,6 +49,20 @@ final class HeapPages {
     return Region.list(Native.regions());
   }
 
+  /** Where young regions are. */
+  Runs young() {
+    Runs young = new Runs();
+    regions().stream().filter(region -> region.kind() == Region.Kind.YOUNG)
+        .forEach(region -> young.addAll(new long[] {region.bottom(), region.bottom() + regionBytes}));
+    return young;
+  }
+
+  /** How many of {@code cached} bytes on the heap cannot be in what was advised on: they are young, and will be moved there. */
+  private long arriving(List<Region> regions, long cached) {
+    long staying = regions.stream().filter(region -> region.bottom() >= advisedStart && region.kind().stays()).count() * regionBytes;
+    return Math.max(0, cached - staying);
+  }
+
   /** The heap as {@link RegionMap} draws it. */
   String map() {
     Runs present = Runs.of(Native.presentRuns(base, base + length));
@@ -56,17 +70,20 @@ final class HeapPages {
   }
 
   /**
-   * Makes sure that at least {@code ahead} bytes of the heap's lowest free regions are huge when they are touched. What is advised on begins
+   * Makes sure that at least {@code ahead} bytes of the heap's lowest free regions are huge when they are touched, and as much more as is to come
+   * there of the {@code cached} bytes. What is advised on begins
    * at the first region that was free at the first call, and never has more than {@code most} bytes. G1 takes regions for humongous and old
    * objects from there, and those for young ones from the other end (OpenJDK, {@code HeapRegionManager::allocate_free_region}).
    *
    * @param restSmall whether the rest of the heap is advised to be on small pages, at the first call
    * @throws IllegalStateException if the kernel refuses, or does not show the advice in the mapping
    */
-  void adviseAhead(long ahead, long most, boolean restSmall) throws IOException {
+  void adviseAhead(long ahead, long cached, long most, boolean restSmall) throws IOException {
     long free = 0;
     long end = advisedEnd;
-    for (Region region : regions()) {
+    List<Region> regions = regions();
+    long wanted = ahead + arriving(regions, cached);
+    for (Region region : regions) {
       if (region.kind() == Region.Kind.FREE) {
         if (advisedEnd == 0) {
           begin(region.bottom(), restSmall);
@@ -75,7 +92,7 @@ final class HeapPages {
         free += regionBytes;
         end = Math.max(end, region.bottom() + regionBytes);
       }
-      if (free >= ahead || advisedEnd != 0 && region.bottom() + regionBytes - advisedStart >= most) {
+      if (free >= wanted || advisedEnd != 0 && region.bottom() + regionBytes - advisedStart >= most) {
         break;
       }
     }

@@ -31,6 +31,7 @@ final class HiromaExecutor implements ExecutorPlugin {
   private volatile String problem = "";
   private volatile HeapPages pages;
   private volatile CachedData data;
+  private Promotion promotion;
   private long unrollBytes;
   private long advisedFor;
   private volatile boolean ended;
@@ -78,7 +79,8 @@ final class HiromaExecutor implements ExecutorPlugin {
     inForce = settings.policy();
     if (inForce == Policy.PART) {
       boolean all = settings.aheadBytes() == 0;
-      pages.adviseAhead(all ? Storage.maxBytes() : CachedPages.HUGE_PAGE, Storage.maxBytes(), facts.thp().equals("always"));
+      pages.adviseAhead(all ? Storage.maxBytes() : CachedPages.HUGE_PAGE, 0, Storage.maxBytes(), facts.thp().equals("always"));
+      promotion = settings.promote() && Jvm.collectsConcurrently() ? new Promotion() : null;
       LOG.info("hiroma: part: what executor {} caches in the lowest {} MiB of the free heap is born huge (native calls: {})",
           context.executorID(), Storage.maxBytes() >> 20, Natives.way());
     } else {
@@ -140,6 +142,7 @@ final class HiromaExecutor implements ExecutorPlugin {
         long used = Storage.usedBytes();
         advise(used);
         long now = System.nanoTime();
+        promote(now);
         boolean busy = used != before;
         if (sweeps() && (now - nextSweep >= 0 || busy && nextSweep - now > BUSY_MILLIS * 1_000_000)) {
           pause = sweep() || busy ? 1 : Math.min(PAUSE_MAX, pause * 2);
@@ -169,8 +172,23 @@ final class HiromaExecutor implements ExecutorPlugin {
   private void advise(long used) throws IOException {
     long ahead = settings.aheadBytes();
     if (inForce == Policy.PART && ahead > 0 && used > unrollBytes + advisedFor) {
-      pages.adviseAhead(ahead, Storage.maxBytes(), false);
+      pages.adviseAhead(ahead, Storage.usedOnHeapBytes(), Storage.maxBytes(), false);
       advisedFor = used + ahead / 4;
+    }
+  }
+
+  /** Has young cached data moved to where it is born huge, as soon as a block is whole. */
+  private void promote(long now) throws IOException, ReflectiveOperationException {
+    if (inForce != Policy.PART || promotion == null || !promotion.due(CachedData.blocks(), now)) {
+      return;
+    }
+    CachedPages cached = data.look();
+    long young = cached.total(pages.young())[1];
+    if (promotion.worthwhile(young, cached.total(new Runs())[0])) {
+      if (settings.aheadBytes() > 0) {
+        pages.adviseAhead(settings.aheadBytes(), Storage.usedOnHeapBytes(), Storage.maxBytes(), false);
+      }
+      promotion.begin();
     }
   }
 

@@ -32,6 +32,11 @@ final class Jvm {
     return Native.problem();
   }
 
+  /** Whether a collection that is asked for is a young one with a concurrent cycle, not a full one. */
+  static boolean collectsConcurrently() {
+    return is("ExplicitGCInvokesConcurrent") && !is("DisableExplicitGC");
+  }
+
   static long heapMax() {
     return bytes("MaxHeapSize");
   }

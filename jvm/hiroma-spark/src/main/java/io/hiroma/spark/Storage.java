@@ -19,6 +19,12 @@ final class Storage {
     return manager == null ? 0 : manager.storageMemoryUsed();
   }
 
+  /** What of it is on the heap. */
+  static long usedOnHeapBytes() {
+    MemoryManager manager = manager();
+    return manager == null ? 0 : manager.onHeapStorageMemoryUsed();
+  }
+
   private static MemoryManager manager() {
     SparkEnv env = SparkEnv.get();
     return env == null ? null : env.memoryManager();

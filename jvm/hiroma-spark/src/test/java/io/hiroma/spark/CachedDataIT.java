@@ -122,12 +122,10 @@ class CachedDataIT {
 
   @Test
   @Order(4)
-  void deserialisedObjectsAreFoundOnceTheyAreOld() {
+  void deserialisedObjectsAreMovedToHugePages() {
     JavaRDD<long[]> cached = numbers(StorageLevel.MEMORY_ONLY());
     check(cached, PARTITIONS, PARTITION_BYTES);
     if (onRequest(look(context, "objects"))) {
-      // The collector decides when they become old; asked for it they all do.
-      context.parallelize(List.of(1), 1).foreach(any -> System.gc());
       await(context, "objects", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() / 2
           && seen.usage().cachedBytes() >= PARTITION_BYTES);
     }
@@ -137,12 +135,11 @@ class CachedDataIT {
 
   @Test
   @Order(5)
-  void columnsOfADataFrameAreFound() {
+  void columnsOfADataFrameAreMovedToHugePages() {
     long rows = 3_000_000;
     Dataset<Row> cached = session.range(0, rows, 1, PARTITIONS).selectExpr("id", "id * 3 as three", "hash(id) as h").persist();
     assertEquals(rows, cached.count());
     if (onRequest(look(context, "DataFrame"))) {
-      context.parallelize(List.of(1), 1).foreach(any -> System.gc());
       await(context, "DataFrame", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() / 2
           && seen.usage().cachedBytes() >= PARTITION_BYTES);
     }

@@ -15,7 +15,8 @@ class CompletionTest {
   void partWantsAFixedHeapAndChunksThatFillRegions() {
     Completion completion = Completion.of(Policy.PART, Map.of("spark.executor.extraJavaOptions", "-Dx=y"), false, GIB);
     assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194272",
-        "spark.executor.extraJavaOptions", "-Dx=y -XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k"), completion.additions());
+        "spark.executor.extraJavaOptions", "-Dx=y -XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k "
+            + "-XX:+ExplicitGCInvokesConcurrent -XX:MaxTenuringThreshold=1"), completion.additions());
     assertTrue(completion.missing().isEmpty());
   }
 
@@ -30,10 +31,24 @@ class CompletionTest {
   }
 
   @Test
+  void cachedObjectsBecomeOldAtOnceUnlessTheUserWantsOtherwise() {
+    assertTrue(options("").endsWith(" -XX:+ExplicitGCInvokesConcurrent -XX:MaxTenuringThreshold=1"));
+    assertTrue(options("-XX:+UseG1GC -XX:MaxTenuringThreshold=3").endsWith(" -XX:+ExplicitGCInvokesConcurrent"));
+    assertTrue(options("-XX:+DisableExplicitGC").endsWith(" -XX:MaxTenuringThreshold=1"));
+    String kept = Completion.of(Policy.PART, Map.of("spark.hiroma.promote", "false"), false, GIB).additions().get(Completion.EXECUTOR_OPTIONS);
+    assertFalse(kept.contains("Tenuring") || kept.contains("ExplicitGC"), kept);
+  }
+
+  private static String options(String given) {
+    return Completion.of(Policy.PART, Map.of(Completion.EXECUTOR_OPTIONS, given), false, GIB).additions().get(Completion.EXECUTOR_OPTIONS);
+  }
+
+  @Test
   void aJvmThatIsUpAlreadyIsTheUsers() {
     Completion completion = Completion.of(Policy.PART, Map.of(), true, GIB);
     assertEquals(Map.of("spark.storage.unrollMemoryThreshold", "4194272"), completion.additions());
-    assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k\""));
+    assertTrue(completion.missing().get(0).endsWith("--driver-java-options \"-XX:+UseG1GC -XX:G1HeapRegionSize=4m -Xms1048576k "
+        + "-XX:+ExplicitGCInvokesConcurrent -XX:MaxTenuringThreshold=1\""));
   }
 
   @Test
