@@ -39,6 +39,9 @@ const OPENED: [&str; 13] = [
     "sun.util.calendar",
 ];
 
+/// What the plugin wants of a JVM, beside a heap of a fixed size.
+const OPTIONS: [&str; 4] = ["-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxTenuringThreshold=1"];
+
 /// A running job.
 pub struct Session<'a> {
     input: Option<ChildStdin>,
@@ -83,11 +86,11 @@ impl Home {
     }
 }
 
-fn command(jars: &Jars, spec: &Spec, home: &Path) -> Command {
+fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command {
     let mut command = Command::new(&jars.java);
     command.args(["-Xmx640m", "-cp"]).arg(format!("{}:{}:{}", jars.plugin.display(), jars.jobs.display(), jars.class_path));
     command.args(OPENED.map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED")));
-    for (key, value) in settings(jars, spec, home) {
+    for (key, value) in settings(jars, spec, java_options, home) {
         command.arg(format!("-D{key}={value}"));
     }
     command.arg(MAIN).args([spec.workload.name(), spec.storage.name()]);
@@ -102,7 +105,7 @@ fn command(jars: &Jars, spec: &Spec, home: &Path) -> Command {
 }
 
 /// Spark's settings. Those of the JVM are the same for every policy, so that pages are all that differs; only `stock` has none of them.
-fn settings(jars: &Jars, spec: &Spec, home: &Path) -> Vec<(&'static str, String)> {
+fn settings(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Vec<(&'static str, String)> {
     let mib = spec.heap_bytes >> 20;
     let mut settings = vec![
         ("spark.master", format!("local-cluster[{},1,{mib}]", spec.executors)),
@@ -122,8 +125,10 @@ fn settings(jars: &Jars, spec: &Spec, home: &Path) -> Vec<(&'static str, String)
             ("spark.plugins", "io.hiroma.spark.HiromaPlugin".to_owned()),
             ("spark.hiroma.policy", spec.policy.name().to_owned()),
             ("spark.storage.unrollMemoryThreshold", "4194272".to_owned()),
-            ("spark.executor.extraJavaOptions", format!("-Xms{mib}m -XX:+UseG1GC -XX:G1HeapRegionSize=4m")),
+            ("spark.executor.extraJavaOptions", format!("-Xms{mib}m {} {java_options}", OPTIONS.join(" ")).trim().to_owned()),
         ]);
+    } else if !java_options.is_empty() {
+        settings.push(("spark.executor.extraJavaOptions", java_options.to_owned()));
     }
     settings.push(("spark.jars", shipped));
     if spec.storage.is_off_heap() {
@@ -135,10 +140,11 @@ fn settings(jars: &Jars, spec: &Spec, home: &Path) -> Vec<(&'static str, String)
 
 impl<'a> Session<'a> {
     /// Starts a cluster and waits until all of its executors are there.
-    pub fn start(jars: &Jars, spec: &Spec, limit: Duration, interrupt: &'a Interrupt) -> Result<Session<'a>, Failed> {
+    pub fn start(jars: &Jars, spec: &Spec, java_options: &str, limit: Duration, interrupt: &'a Interrupt) -> Result<Session<'a>, Failed> {
         let home = Home::new()?;
         let errors = fs::File::create(home.errors())?;
-        let (mut running, input) = Running::start_with_input(command(jars, spec, &home.0).stdout(Stdio::piped()).stderr(errors))?;
+        let (mut running, input) =
+            Running::start_with_input(command(jars, spec, java_options, &home.0).stdout(Stdio::piped()).stderr(errors))?;
         let output = running.take_stdout().context("a driver without an output")?;
         let answers = Answers::of(output, ANSWER, limit, interrupt);
         let mut session = Session { input: Some(input), answers, pids: Vec::new(), running: Some(running), home };
@@ -187,6 +193,11 @@ impl<'a> Session<'a> {
         Ok(self.ask::<Timed>(&format!("iterate {count}"))?.seconds)
     }
 
+    /// Has all that is cached moved to old regions, where it stays.
+    pub fn settle(&mut self) -> Result<(), Failed> {
+        self.ask::<Looked>("settle").map(drop)
+    }
+
     /// Where the cached data lies.
     pub fn look(&mut self) -> Result<Vec<Executor>, Failed> {
         Ok(self.ask::<Looked>("look")?.executors)
@@ -224,12 +235,12 @@ mod tests {
     #[test]
     fn policies_differ_in_the_policy_alone() {
         let jars = Jars { plugin: "p.jar".into(), jobs: "j.jar".into(), class_path: "s.jar".into(), java: "java".into() };
-        let of = |policy| settings(&jars, &spec(policy, Storage::Serialised), Path::new("/h"));
+        let of = |policy| settings(&jars, &spec(policy, Storage::Serialised), "", Path::new("/h"));
         let differing: Vec<_> = of(Policy::Off).into_iter().zip(of(Policy::Part)).filter(|(off, part)| off != part).collect();
         assert_eq!(differing.len(), 1, "{differing:?}");
         assert_eq!(differing[0].1, ("spark.hiroma.policy", "part".to_owned()));
         assert!(of(Policy::Stock).iter().all(|(key, _)| !key.contains("hiroma") && !key.contains("plugins") && !key.contains("Java")));
-        let off_heap = settings(&jars, &spec(Policy::Part, Storage::OffHeap), Path::new("/h"));
+        let off_heap = settings(&jars, &spec(Policy::Part, Storage::OffHeap), "", Path::new("/h"));
         assert!(off_heap.contains(&("spark.memory.offHeap.size", (256u64 << 20).to_string())));
     }
 

@@ -14,8 +14,7 @@ const STORAGE: Storage = Storage::Serialised;
 const FRAGMENTING_S: f64 = 30.0;
 
 fn specs(ground: &Ground<'_>) -> Vec<Spec> {
-    let chosen = Policy::FOUR.into_iter().filter(|policy| ground.params.policies.contains(policy));
-    chosen.map(|policy| ground.spec(Workload::Micro, STORAGE, policy)).collect()
+    ground.params.four().into_iter().map(|policy| ground.spec(Workload::Micro, STORAGE, policy)).collect()
 }
 
 /// What it takes, about.

@@ -97,6 +97,7 @@ fn measure(ground: &Ground<'_>, workload: Workload, storage: Storage, progress: 
     let mut session = ground.start(&spec)?;
     session.cache()?;
     session.iterate(2 * ground.params.warm_iterations)?;
+    session.settle()?;
     let mut turns = Turns::default();
     for round in 0..ground.params.inside_rounds {
         progress.starts(&format!(

@@ -51,7 +51,7 @@ pub struct SparkArgs {
     /// Of experiments `storage` and `inside`: only these ways of caching
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     storages: Vec<Storage>,
-    /// Of experiments `storage` and `fragmented`: only these policies; `stock` is Spark as it comes
+    /// Only these policies (`inside` compares pages, not policies); `stock` is Spark as it comes
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     policies: Vec<Policy>,
     /// Rounds in which every policy has its turn [default: 3]
@@ -63,11 +63,15 @@ pub struct SparkArgs {
     /// Heap of each executor [default: 1G, and more for more data]
     #[arg(long, value_name = "SIZE")]
     heap: Option<Bytes>,
+    /// Further options of executors' JVMs, with every policy, such as -XX:MaxTenuringThreshold=15
+    #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
+    java_options: String,
     /// Hiroma's directory `jvm`, in which `make spark-jars` was run [default: jvm]
     #[arg(long, value_name = "DIR")]
     jvm: Option<PathBuf>,
 }
 
+const QUICK: &str = "quick: smaller than what the goal is for";
 const EXECUTORS: u32 = 2;
 const MIB: u64 = 1 << 20;
 /// A driver, and what a JVM needs beside its heap.
@@ -94,6 +98,7 @@ pub struct Params {
     pub inside_jobs: usize,
     pub watched_iterations: usize,
     pub workload_storages: &'static [Storage],
+    pub java_options: String,
 }
 
 impl Params {
@@ -113,6 +118,7 @@ impl Params {
             inside_jobs: usize::MAX,
             watched_iterations: 8,
             workload_storages: &[Storage::Serialised, Storage::Deserialised],
+            java_options: args.java_options.clone(),
         };
         let quick = Params {
             quick: true,
@@ -133,6 +139,11 @@ impl Params {
         params.sizes = [params.bytes / 4, params.bytes / 2, params.bytes * 3 / 2].map(|bytes| bytes / MIB * MIB).into();
         params.heap_bytes = args.heap.map_or_else(|| heap_for(params.bytes), |heap| heap.0.div_ceil(MIB) * MIB);
         params
+    }
+
+    /// Those of the paper's four policies that were chosen.
+    pub fn four(&self) -> Vec<Policy> {
+        Policy::FOUR.into_iter().filter(|policy| self.policies.contains(policy)).collect()
     }
 }
 
@@ -173,7 +184,7 @@ impl<'a> Ground<'a> {
         }
         // Figure 4 has larger sizes.
         let heap_bytes = spec.heap_bytes.max(heap_for(spec.bytes));
-        Session::start(&self.jars, &Spec { heap_bytes, ..*spec }, ANSWER_MAX, self.interrupt)
+        Session::start(&self.jars, &Spec { heap_bytes, ..*spec }, &self.params.java_options, ANSWER_MAX, self.interrupt)
     }
 
     /// Fragments memory for the jobs of `work`: huge pages of `huge` bytes are left.
@@ -226,7 +237,7 @@ const EXPERIMENTS: [Experiment; 7] = [
         seconds: |ground| inside::jobs(&ground.params).len() as f64 * inside::seconds_of(ground),
         run: inside::run,
     },
-    Experiment { name: "timeline", seconds: |ground| 4.0 * timeline::seconds_of(ground), run: timeline::run },
+    Experiment { name: "timeline", seconds: |ground| ground.params.four().len() as f64 * timeline::seconds_of(ground), run: timeline::run },
     Experiment { name: "fragmented", seconds: fragmented::seconds_of, run: fragmented::run },
     Experiment { name: "tlb", seconds: |_| 0.0, run: tlb },
 ];
@@ -268,7 +279,7 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     };
     eprintln!("touching memory once");
     let ground = Ground { jars, params, free: RefCell::new(Free::Backed(Ballast::new(ballast_for(most))?)), interrupt: &interrupt };
-    let outcome = measure(&ground, &chosen, &mut report);
+    let outcome = measure(&ground, &chosen, &args.files, &mut report);
     undo::undo_all();
     let interrupted = match outcome {
         Ok(()) => false,
@@ -276,13 +287,13 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
         Err(failed) => return Err(failed.into()),
     };
     if ground.params.quick {
-        super::forget_goals(&mut report, "quick: smaller than what the goal is for");
+        super::forget_goals(&mut report, QUICK);
     }
     super::deliver(report, &args.files)?;
     Ok(if interrupted { ExitCode::from(crate::sim::shared::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn measure(ground: &Ground<'_>, chosen: &[&Experiment], report: &mut Report) -> Result<(), Failed> {
+fn measure(ground: &Ground<'_>, chosen: &[&Experiment], files: &Files, report: &mut Report) -> Result<(), Failed> {
     let mut progress = Progress::new(chosen.iter().map(|experiment| (experiment.seconds)(ground)).sum());
     for experiment in chosen {
         let before = report.sections.len();
@@ -301,8 +312,17 @@ fn measure(ground: &Ground<'_>, chosen: &[&Experiment], report: &mut Report) -> 
         for section in &report.sections[before..] {
             progress.print(&format!("\n{}", section.to_text()));
         }
+        // Whatever happens to the next one, this one is kept.
+        keep(ground, files, report.clone())?;
     }
     Ok(())
+}
+
+fn keep(ground: &Ground<'_>, files: &Files, mut report: Report) -> Result<()> {
+    if ground.params.quick {
+        super::forget_goals(&mut report, QUICK);
+    }
+    files.write(|| report.to_json(), || report.clone())
 }
 
 fn preamble(params: &Params, jars: &Jars) -> Vec<String> {

@@ -9,11 +9,11 @@ use super::spec::{Policy, Spec, Storage, Workload};
 use crate::bench::children::Failed;
 use crate::bench::progress::Progress;
 
-/// Runs of the microbenchmark with every storage and policy; with serialised data also Spark as it comes.
+/// Runs of the microbenchmark with every storage and policy; of data on the heap also with Spark as it comes, whose JVM options differ.
 pub fn specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &storage in &ground.params.storages {
-        let policies: &[Policy] = if storage == Storage::Serialised { &Policy::ALL } else { &Policy::FOUR };
+        let policies: &[Policy] = if storage.is_off_heap() { &Policy::FOUR } else { &Policy::ALL };
         let chosen = policies.iter().filter(|policy| ground.params.policies.contains(policy));
         specs.extend(chosen.map(|&policy| ground.spec(Workload::Micro, storage, policy)));
     }
@@ -110,7 +110,10 @@ fn huge_plot(grid: &Grid, storages: &[Storage]) -> Plot {
 pub fn size_specs(ground: &Ground<'_>) -> Vec<Spec> {
     let sizes = ground.params.sizes.iter();
     sizes
-        .flat_map(|&bytes| Policy::FOUR.map(|policy| Spec { bytes, ..ground.spec(Workload::Micro, Storage::Serialised, policy) }))
+        .flat_map(|&bytes| {
+            let policies = ground.params.four().into_iter();
+            policies.map(move |policy| Spec { bytes, ..ground.spec(Workload::Micro, Storage::Serialised, policy) })
+        })
         .collect()
 }
 
@@ -119,7 +122,7 @@ pub fn run_sizes(ground: &Ground<'_>, progress: &mut Progress, report: &mut Repo
     let (grid, ended) = Grid::measure(ground, &size_specs(ground), progress);
     let of_size = |bytes: u64| grid.0.iter().filter(move |cell| cell.spec.bytes == bytes);
     let mut series = Vec::new();
-    for policy in Policy::FOUR {
+    for policy in ground.params.four() {
         let points = ground.params.sizes.iter().enumerate().filter_map(|(place, &bytes)| {
             let cell = of_size(bytes).find(|cell| cell.spec.policy == policy)?;
             let values: Vec<f64> = cell.outcomes.iter().flatten().map(Outcome::whole_s).collect();
@@ -151,7 +154,7 @@ pub fn workload_specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for workload in [Workload::PageRank, Workload::KMeans] {
         for &storage in ground.params.workload_storages {
-            specs.extend(Policy::FOUR.map(|policy| ground.spec(workload, storage, policy)));
+            specs.extend(ground.params.four().into_iter().map(|policy| ground.spec(workload, storage, policy)));
         }
     }
     specs
@@ -186,7 +189,8 @@ pub fn run_workloads(ground: &Ground<'_>, progress: &mut Progress, report: &mut 
 }
 
 fn workload_plot(grid: &Grid) -> Plot {
-    let jobs: Vec<Spec> = grid.0.iter().map(|cell| cell.spec).filter(|spec| spec.policy == Policy::Off).collect();
+    let first = grid.0.first().map(|cell| cell.spec.policy);
+    let jobs: Vec<Spec> = grid.0.iter().map(|cell| cell.spec).filter(|spec| Some(spec.policy) == first).collect();
     let series = Policy::FOUR.map(|policy| {
         let points = jobs.iter().enumerate().filter_map(|(place, &job)| {
             let cell = grid.0.iter().find(|cell| cell.spec == Spec { policy, ..job })?;

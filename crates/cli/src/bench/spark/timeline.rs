@@ -101,7 +101,7 @@ pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) ->
         .number("in the end", "MiB")
         .number("cached", "MiB")
         .number("something else", "MiB");
-    for policy in Policy::FOUR {
+    for policy in ground.params.four() {
         progress.starts(&format!("huge pages over time, {}", policy.name()));
         let watched = watch(ground, policy)?;
         let points =

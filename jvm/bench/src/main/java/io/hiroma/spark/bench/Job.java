@@ -3,9 +3,12 @@ package io.hiroma.spark.bench;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.Serializable;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.List;
 import java.util.TreeMap;
+import java.util.concurrent.Callable;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.spark.SparkConf;
@@ -15,8 +18,8 @@ import org.apache.spark.api.java.JavaSparkContext;
  * The driver of one job of {@code hiroma bench spark}. Arguments: workload, storage, partitions, MiB of data, executors.
  *
  * <p>It does what lines on its standard input say, and answers each with one line of JSON that {@link #ANSWER} stands before:
- * {@code cache}: caches the data; {@code iterate N}: goes through it N times; {@code look}: where the cached data lies. It ends when the
- * input does. Its first answer is a look, when the executors are there.
+ * {@code cache}: caches the data; {@code iterate N}: goes through it N times; {@code settle}: has it moved to where it stays, and looks;
+ * {@code look}: where the cached data lies. It ends when the input does. Its first answer is a look, when the executors are there.
  */
 public final class Job {
   static final String ANSWER = "@ ";
@@ -61,6 +64,15 @@ public final class Job {
         case "cache" -> answer("{\"seconds\":[" + seconds(workload::cache) + "]}");
         case "iterate" -> answer(IntStream.range(0, Integer.parseInt(words[1])).mapToObj(turn -> Double.toString(seconds(this::iterate)))
             .collect(Collectors.joining(",", "{\"seconds\":[", "]}")));
+        case "settle" -> {
+          // Young objects are old after two collections.
+          onAll(() -> {
+            System.gc();
+            System.gc();
+            return Look.here();
+          });
+          answer(looks());
+        }
         case "look" -> answer(looks());
         default -> throw new IllegalArgumentException("there is no command " + line);
       }
@@ -87,11 +99,20 @@ public final class Job {
 
   /** What each executor sees. */
   private String looks() {
+    return onAll(Look::here).stream().map(look -> "{\"pid\":" + look.pid() + ",\"policy\":\"" + look.policy() + "\",\"gc_ms\":" + look.gcMillis()
+        + ",\"runs\":" + Arrays.toString(look.runs()) + "}").collect(Collectors.joining(",", "{\"executors\":[", "]}"));
+  }
+
+  /** Something that is done in an executor, which looks in the end. */
+  private interface Deed extends Callable<Look>, Serializable {}
+
+  /** Has every executor do {@code deed}, at least once. */
+  private Collection<Look> onAll(Deed deed) {
     TreeMap<Long, Look> looks = new TreeMap<>();
     for (int attempt = 0; looks.size() < executors && attempt < ATTEMPTS; attempt++) {
       // As many tasks as there are executors with a processor each; each stays until the others have begun elsewhere.
       context.parallelize(IntStream.range(0, executors).boxed().toList(), executors).mapPartitions(any -> {
-        Look look = Look.here();
+        Look look = deed.call();
         Thread.sleep(100);
         return List.of(look).iterator();
       }).collect().forEach(look -> looks.put(look.pid(), look));
@@ -99,7 +120,6 @@ public final class Job {
     if (looks.size() < executors) {
       throw new IllegalStateException("only " + looks.size() + " of " + executors + " executors can be reached");
     }
-    return looks.values().stream().map(look -> "{\"pid\":" + look.pid() + ",\"policy\":\"" + look.policy() + "\",\"gc_ms\":" + look.gcMillis()
-        + ",\"runs\":" + Arrays.toString(look.runs()) + "}").collect(Collectors.joining(",", "{\"executors\":[", "]}"));
+    return looks.values();
   }
 }
