@@ -72,6 +72,11 @@ final class CachedData {
     return pages;
   }
 
+  /** How many blocks of any kind there are; cheap, and as exact as it can be without stopping others. */
+  static int stored() throws ReflectiveOperationException {
+    return map().size();
+  }
+
   /** How many deserialised blocks of RDDs there are; they are young when they are stored. */
   static int blocks() throws ReflectiveOperationException {
     LinkedHashMap<?, ?> entries = map();

@@ -32,6 +32,9 @@ final class HiromaExecutor implements ExecutorPlugin {
   private volatile HeapPages pages;
   private volatile CachedData data;
   private Promotion promotion;
+  private int blocks;
+  private int storedBefore;
+  private long usedBefore;
   private long unrollBytes;
   private long advisedFor;
   private volatile boolean ended;
@@ -142,7 +145,7 @@ final class HiromaExecutor implements ExecutorPlugin {
         long used = Storage.usedBytes();
         advise(used);
         long now = System.nanoTime();
-        promote(now);
+        promote(used, now);
         boolean busy = used != before;
         if (sweeps() && (now - nextSweep >= 0 || busy && nextSweep - now > BUSY_MILLIS * 1_000_000)) {
           pause = sweep() || busy ? 1 : Math.min(PAUSE_MAX, pause * 2);
@@ -178,8 +181,17 @@ final class HiromaExecutor implements ExecutorPlugin {
   }
 
   /** Has young cached data moved to where it is born huge, as soon as a block is whole. */
-  private void promote(long now) throws IOException, ReflectiveOperationException {
-    if (inForce != Policy.PART || promotion == null || !promotion.due(CachedData.blocks(), now)) {
+  private void promote(long used, long now) throws IOException, ReflectiveOperationException {
+    if (inForce != Policy.PART || promotion == null) {
+      return;
+    }
+    int stored = CachedData.stored();
+    if (stored != storedBefore || used != usedBefore) {
+      blocks = CachedData.blocks();
+      storedBefore = stored;
+      usedBefore = used;
+    }
+    if (!promotion.due(blocks, now)) {
       return;
     }
     CachedPages cached = data.look();
