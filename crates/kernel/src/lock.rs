@@ -115,10 +115,14 @@ impl<T: Afterwards> Lock<T> {
         std::mem::forget(guard);
     }
 
-    /// The guard of a lock that is held by [`Lock::hold`]; in a forked child too, where nobody else can be waiting.
-    pub fn resume_held(&self) -> Guard<'_, T> {
-        // In a forked child those who waited do not exist.
+    /// The guard of a lock that is held by [`Lock::hold`], in a forked child: those who waited do not exist there.
+    pub fn resume_held_in_child(&self) -> Guard<'_, T> {
         self.waiters.store(0, Ordering::Relaxed);
+        self.resume_held()
+    }
+
+    /// The guard of a lock that is held by [`Lock::hold`].
+    pub fn resume_held(&self) -> Guard<'_, T> {
         assert!(self.held.swap(false, Ordering::AcqRel), "resume_held without hold");
         Guard { lock: self }
     }

@@ -13,6 +13,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use hiroma_units::PAGE;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Updater, opcode};
 use rustix::mm::UserfaultfdFlags;
@@ -286,6 +287,21 @@ fn outcome(result: rustix::io::Result<()>, done: i64, len: usize) -> Outcome {
     }
 }
 
+/// From the start of two ranges on: bytes of pages that are at `dst` and not at `src`.
+fn moved_already(dst: usize, src: usize, len: usize) -> usize {
+    let pages = len / PAGE;
+    let is_moved = |&page: &usize| is_present(dst + page * PAGE) && !is_present(src + page * PAGE);
+    (0..pages).take_while(is_moved).count() * PAGE
+}
+
+/// Whether a page is mapped (`mincore(2)`).
+fn is_present(page: usize) -> bool {
+    let mut present = 0u8;
+    // SAFETY: mincore looks only, and writes one byte for one page.
+    let result = unsafe { libc::mincore(std::ptr::without_provenance_mut(page), PAGE, &raw mut present) };
+    result == 0 && present & 1 == 1
+}
+
 impl Uffd {
     /// Opens one with the features `wanted`, which must all be there.
     pub fn open(wanted: Features) -> Result<Uffd, UffdError> {
@@ -350,12 +366,28 @@ impl Uffd {
     /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8). `holes`: pages that are not
     /// there are passed over.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
-        self.transfer::<MOVE>(dst, src, len, if holes { MOVE_ALLOW_HOLES } else { 0 })
+        self.relocate(dst, src, len, if holes { MOVE_ALLOW_HOLES } else { 0 })
+    }
+
+    /// Moves pages, and counts those too that the kernel has moved without saying so: Linux 6.18, where memory is short, forgets to count
+    /// pages of a batch that it did not get through, and finds them in its way when it tries again (EEXIST).
+    fn relocate(&self, dst: usize, src: usize, len: usize, mode: u64) -> Outcome {
+        let outcome = self.transfer::<MOVE>(dst, src, len, mode);
+        let Outcome { done, stop: Some(stop) } = outcome else { return outcome };
+        if stop == Stop::Again {
+            return outcome;
+        }
+        match moved_already(dst + done, src + done, len - done) {
+            0 => outcome,
+            more if done + more == len => Outcome { done: len, stop: None },
+            // What stopped it may hold for the next page, or not.
+            more => Outcome { done: done + more, stop: Some(Stop::Again) },
+        }
     }
 
     /// The same without waking anybody: nobody waits at the destination, or they are to be woken later.
     pub fn move_quietly(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
-        self.transfer::<MOVE>(dst, src, len, DONTWAKE | if holes { MOVE_ALLOW_HOLES } else { 0 })
+        self.relocate(dst, src, len, DONTWAKE | if holes { MOVE_ALLOW_HOLES } else { 0 })
     }
 
     fn fill<const OPCODE: Opcode>(&self, start: usize, len: usize) -> Outcome {

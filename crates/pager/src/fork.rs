@@ -96,7 +96,7 @@ impl Pager {
 
     /// To be called in the child after `fork`, before anything else there.
     pub fn after_fork_in_child(&self) {
-        let mut core = self.core.resume_held();
+        let mut core = self.core.resume_held_in_child();
         let live = Live::open(&self.config).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         let live = Arc::new(live);
         self.watch(&live).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));

@@ -48,7 +48,7 @@ impl Core {
                 }
                 Some(Stop::Again) => {
                     self.drain();
-                    self.zero_discarded(dst, src, len);
+                    self.zero_discarded(dst + at, src + at, len - at);
                 }
                 Some(_) => break,
             }
@@ -82,7 +82,7 @@ impl Core {
                 }
                 Some(Stop::Again) => {
                     self.drain();
-                    self.zero_discarded(dst, src, len);
+                    self.zero_discarded(dst + at, src + at, len - at);
                 }
                 Some(Stop::NoMemory) => std::thread::yield_now(),
                 Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
@@ -113,7 +113,7 @@ impl Core {
 
     /// Pages that the program discarded while their content was on its way in must come as zeros.
     fn zero_discarded(&self, dst: usize, src: usize, len: usize) {
-        if src == self.zeros.base() {
+        if self.zeros.contains(src) {
             return;
         }
         for message in &self.pending {
