@@ -67,8 +67,18 @@ impl LedgerDir {
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Entry {
-    /// Managing began.
-    Begin { pid: u32, command: String, manager: u32, backend: String, resident_bytes: u64, budget_bytes: Option<u64>, dry_run: bool },
+    /// Managing began. Of a process that is told of its active pages and makes huge pages itself (`told`) nothing is made huge from outside.
+    Begin {
+        pid: u32,
+        command: String,
+        manager: u32,
+        backend: String,
+        resident_bytes: u64,
+        budget_bytes: Option<u64>,
+        dry_run: bool,
+        #[serde(default)]
+        told: bool,
+    },
     /// A range was made huge, or would have been (`dry_run`).
     Collapse { at_ms: u64, address: u64, hot_pages: u16, present_pages: u16, windows: u16, added_bytes: u64, took_ns: u64 },
     /// The kernel refused to.
@@ -299,6 +309,7 @@ mod tests {
             resident_bytes: 1,
             budget_bytes: None,
             dry_run: false,
+            told: false,
         }
     }
 

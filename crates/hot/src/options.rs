@@ -37,6 +37,8 @@ pub struct Options {
     pub watch_only: bool,
     /// Decide, but change nothing.
     pub dry_run: bool,
+    /// The process is told of its active pages, and makes huge pages itself; so the ledger says. Goes with `dry_run`.
+    pub told: bool,
     /// Where the ledger goes; none: nowhere.
     pub ledger: Option<LedgerDir>,
 }
@@ -57,6 +59,7 @@ impl Default for Options {
             backend: None,
             watch_only: false,
             dry_run: false,
+            told: false,
             ledger: Some(LedgerDir::of_this_user()),
         }
     }

@@ -13,12 +13,21 @@ pub enum Distribution {
     Zipf { exponent: f64 },
     /// All alike.
     Uniform,
+    /// So many of 100 requests are for so many of 100 items, those that were stored first; in both parts all are alike (as YCSB's hotspot
+    /// distribution).
+    Hotspot { items_percent: u32, requests_percent: u32 },
 }
 
 /// Draws item numbers.
 pub struct Keys {
     items: u64,
-    zipf: Option<Zipf<f64>>,
+    kind: Kind,
+}
+
+enum Kind {
+    Zipf(Zipf<f64>),
+    Uniform,
+    Hotspot { hot_items: u64, requests_percent: u32 },
 }
 
 impl Keys {
@@ -27,20 +36,35 @@ impl Keys {
         if items == 0 {
             return Err("there has to be at least one item".to_owned());
         }
-        let zipf = match distribution {
-            Distribution::Uniform => None,
+        let kind = match distribution {
+            Distribution::Uniform => Kind::Uniform,
             Distribution::Zipf { exponent } => {
-                Some(Zipf::new(items as f64, exponent).map_err(|error| format!("zipf exponent {exponent}: {error}"))?)
+                Kind::Zipf(Zipf::new(items as f64, exponent).map_err(|error| format!("zipf exponent {exponent}: {error}"))?)
+            }
+            Distribution::Hotspot { items_percent, requests_percent } => {
+                let hot_items = u128::from(items) * u128::from(items_percent) / 100;
+                match u64::try_from(hot_items) {
+                    Ok(hot_items @ 1..) if hot_items < items && requests_percent <= 100 => Kind::Hotspot { hot_items, requests_percent },
+                    _ => {
+                        return Err(format!(
+                            "{requests_percent} % of the requests for {items_percent} % of {items} items: both parts need an item, and a share is 0 to 100 %"
+                        ));
+                    }
+                }
             }
         };
-        Ok(Keys { items, zipf })
+        Ok(Keys { items, kind })
     }
 
     /// The next one.
     pub fn draw(&self, rng: &mut SmallRng) -> u64 {
-        match &self.zipf {
-            None => rng.random_range(0..self.items),
-            Some(zipf) => scatter(zipf.sample(rng) as u64 - 1) % self.items,
+        match &self.kind {
+            Kind::Uniform => rng.random_range(0..self.items),
+            Kind::Zipf(zipf) => scatter(zipf.sample(rng) as u64 - 1) % self.items,
+            Kind::Hotspot { hot_items, requests_percent } => match rng.random_range(0..100) < *requests_percent {
+                true => rng.random_range(0..*hot_items),
+                false => rng.random_range(*hot_items..self.items),
+            },
         }
     }
 }
@@ -62,7 +86,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
 
-    fn counts(distribution: Distribution) -> Vec<u32> {
+    fn counts_by_item(distribution: Distribution) -> BTreeMap<u64, u32> {
         let keys = Keys::new(1000, distribution).unwrap();
         let mut rng = SmallRng::seed_from_u64(7);
         let mut counts = BTreeMap::new();
@@ -70,6 +94,11 @@ mod tests {
             *counts.entry(keys.draw(&mut rng)).or_insert(0u32) += 1;
         }
         assert!(counts.keys().all(|&item| item < 1000));
+        counts
+    }
+
+    fn counts(distribution: Distribution) -> Vec<u32> {
+        let counts = counts_by_item(distribution);
         let mut counts: Vec<u32> = counts.into_values().collect();
         counts.sort_unstable_by(|a, b| b.cmp(a));
         counts
@@ -82,6 +111,16 @@ mod tests {
         // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item 0.1 %, give or take.
         assert!((11_000..16_000).contains(&zipf[0]), "{}", zipf[0]);
         assert!(uniform[0] < 200 && uniform.len() == 1000, "{}", uniform[0]);
+    }
+
+    #[test]
+    fn a_hot_spot_has_its_share_of_items_and_of_requests() {
+        let counts = counts_by_item(Distribution::Hotspot { items_percent: 33, requests_percent: 95 });
+        let hot: u32 = counts.range(..330).map(|(_, count)| count).sum();
+        assert!((94_000..96_000).contains(&hot) && counts.len() > 900, "{hot}");
+        for (items_percent, requests_percent) in [(0, 95), (100, 95), (33, 101)] {
+            assert!(Keys::new(10, Distribution::Hotspot { items_percent, requests_percent }).is_err());
+        }
     }
 
     #[test]

@@ -32,6 +32,12 @@ struct Cli {
     /// Exponent of the zipfian distribution
     #[arg(long, default_value_t = 0.99)]
     exponent: f64,
+    /// Of 100 items, how many are hot (hotspot distribution)
+    #[arg(long, value_name = "PERCENT", default_value_t = 33)]
+    hot_items: u32,
+    /// Of 100 requests, how many are for those
+    #[arg(long, value_name = "PERCENT", default_value_t = 95)]
+    hot_requests: u32,
     /// Of 100 requests, how many write
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     write: u32,
@@ -63,6 +69,7 @@ struct Cli {
 enum Shape {
     Zipf,
     Uniform,
+    Hotspot,
 }
 
 #[derive(Serialize)]
@@ -108,6 +115,7 @@ fn load(cli: Cli) -> Result<()> {
         distribution: match cli.distribution {
             Shape::Zipf => Distribution::Zipf { exponent: cli.exponent },
             Shape::Uniform => Distribution::Uniform,
+            Shape::Hotspot => Distribution::Hotspot { items_percent: cli.hot_items, requests_percent: cli.hot_requests },
         },
         connections: cli.connections,
         depth: cli.depth,

@@ -11,6 +11,9 @@ pub const SLICE_NS: u64 = 500_000;
 /// A function that still says "more" after so many slices (10 s) is given up.
 const SLICES_MAX: u32 = 20_000;
 
+/// A range that the kernel refuses so often is left alone until it is reported again.
+const COLLAPSE_TRIES: u32 = 3;
+
 /// What the program decided on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
@@ -60,7 +63,7 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
                 true
             }
             Choice::Collapse => {
-                let huge = collapse((range[0].address & !(EXTENT as u64 - 1)) as usize, EXTENT).is_ok();
+                let huge = made_huge((range[0].address & !(EXTENT as u64 - 1)) as usize);
                 outcome.collapsed += u64::from(huge);
                 *may_collapse -= u64::from(huge);
                 huge
@@ -78,6 +81,16 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
         outcome.failed += u64::from(!done);
     }
     outcome
+}
+
+/// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their bits also does, it says EAGAIN or EBUSY.
+fn made_huge(address: usize) -> bool {
+    (0..COLLAPSE_TRIES).any(|again| {
+        if again > 0 {
+            std::thread::yield_now();
+        }
+        collapse(address, EXTENT).is_ok()
+    })
 }
 
 fn compact(range: &[Page], program: &impl Program, outcome: &mut Outcome) -> bool {

@@ -1,5 +1,6 @@
 //! `hiroma hot explain`: the ledger, told.
 
+use std::collections::BTreeSet;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -7,6 +8,7 @@ use anyhow::Result;
 use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges, last_manager};
 use hiroma_hot::{LedgerDir, machine};
 use hiroma_kernel::hot::target::started_at;
+use hiroma_memload::server::memory;
 use hiroma_units::{Bytes, EXTENT};
 
 /// Explain what was made huge in a process, why, and what it cost.
@@ -44,14 +46,14 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     let totals = Totals::of(entries);
     let mut text = String::new();
     let mut resident_at_begin = 0;
-    let mut dry = false;
+    let mut how = How::Managed;
     for entry in entries {
-        if let Entry::Begin { resident_bytes, dry_run, .. } = entry {
-            (resident_at_begin, dry) = (*resident_bytes, *dry_run);
+        if let Entry::Begin { resident_bytes, .. } = entry {
+            (resident_at_begin, how) = (*resident_bytes, How::of(entry));
         }
         let told = matches!(entry, Entry::Begin { .. } | Entry::End { .. } | Entry::Budget { .. });
         if all || told {
-            text.push_str(&line(entry, dry));
+            text.push_str(&line(entry, how));
             text.push('\n');
         }
     }
@@ -59,6 +61,10 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         text.push_str(&format!(
             "its manager (process {manager}) ended without a word: it was killed; what is huge stays so (hiroma hot undo --pid {pid})\n"
         ));
+    }
+    if how == How::Told {
+        text.push_str(&made_by_itself(pid, entries, &totals));
+        return text;
     }
     let ranges = huge_ranges(entries);
     let huge = ranges.len() as u64;
@@ -75,7 +81,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
          huge now      {huge} ranges, {} (made huge {} times, taken apart {}, refused {}, looked below {})\n\
          memory        +{} ({growth:+.2} % of what was resident at the start)\n\
          time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), splitting {:.1} ms\n\
-         tracking      {} rounds: clearing {:.1} ms, scanning {:.1} ms, counting {:.1} ms of processor time\n\
+         {}\n\
          gain          {gain}\n",
         Bytes(huge * EXTENT as u64),
         totals.collapses,
@@ -86,10 +92,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         ms(totals.collapse_ns),
         ms(totals.collapse_ns_max),
         ms(totals.split_ns),
-        totals.rounds,
-        ms(totals.clear_ns),
-        ms(totals.scan_ns),
-        ms(totals.count_ns),
+        tracking(&totals),
     ));
     if let Ok(resident) = machine::resident_bytes(pid) {
         text.push_str(&format!("resident      {} now, {} at the start\n", Bytes(resident), Bytes(resident_at_begin)));
@@ -97,26 +100,81 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     text
 }
 
+fn tracking(totals: &Totals) -> String {
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let (clear, scan, count) = (ms(totals.clear_ns), ms(totals.scan_ns), ms(totals.count_ns));
+    let rounds = totals.rounds;
+    format!("tracking      {rounds} rounds: clearing {clear:.1} ms, scanning {scan:.1} ms, counting {count:.1} ms of processor time")
+}
+
+/// The sum for a process that makes its huge pages itself: the ledger knows which ranges were hot enough, the kernel what is huge.
+fn made_by_itself(pid: u32, entries: &[Entry], totals: &Totals) -> String {
+    let hot: BTreeSet<u64> =
+        entries.iter().filter_map(|entry| if let Entry::Collapse { address, .. } = entry { Some(*address) } else { None }).collect();
+    let now = match memory(pid) {
+        Ok(memory) => format!("{} of {} resident", Bytes(memory.huge_bytes), Bytes(memory.resident_bytes)),
+        Err(_) => "the process has ended".to_owned(),
+    };
+    format!(
+        "\n\
+         huge now      {now}; it makes huge pages itself, and chooses which (hiroma hot serve --status)\n\
+         hot enough    {} ranges of 2MiB in all, by the default rule\n\
+         {}\n",
+        hot.len(),
+        tracking(totals),
+    )
+}
+
 /// The last manager, if it has ended and could not say so.
 fn left_alone_by(entries: &[Entry]) -> Option<u32> {
     last_manager(entries).filter(|manager| started_at(*manager).is_none())
 }
 
+/// Who makes huge pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Managed,
+    /// Nobody: it was only decided.
+    Dry,
+    /// The process, which is told of its active pages.
+    Told,
+}
+
+impl How {
+    fn of(begin: &Entry) -> How {
+        match begin {
+            Entry::Begin { told: true, .. } => How::Told,
+            Entry::Begin { dry_run: true, .. } => How::Dry,
+            _ => How::Managed,
+        }
+    }
+}
+
 /// An entry told; what a dry run decided was not done.
-fn line(entry: &Entry, dry: bool) -> String {
+fn line(entry: &Entry, how: How) -> String {
     let at = |at_ms: &u64| format!("{:>9.3} s  ", *at_ms as f64 / 1e3);
     match entry {
-        Entry::Begin { pid, command, manager, backend, resident_bytes, budget_bytes, dry_run } => {
-            let budget = budget_bytes.map_or("no budget".to_owned(), |bytes| format!("budget {}", Bytes(bytes)));
-            let dry = if *dry_run { ", a dry run" } else { "" };
+        Entry::Begin { pid, command, manager, backend, resident_bytes, budget_bytes, .. } => {
+            let budget = match budget_bytes {
+                // Its share is told as soon as it is known.
+                _ if how == How::Told => String::new(),
+                None => ", no budget".to_owned(),
+                Some(bytes) => format!(", budget {}", Bytes(*bytes)),
+            };
+            let dry = if how == How::Dry { ", a dry run" } else { "" };
+            let verb = if how == How::Told { "told of its active pages" } else { "managed" };
             format!(
-                "process {pid} ({command}): managed by process {manager} with {backend}, {} resident, {budget}{dry}",
+                "process {pid} ({command}): {verb} by process {manager} with {backend}, {} resident{budget}{dry}",
                 Bytes(*resident_bytes)
             )
         }
         Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns } => {
-            let took = if dry { String::new() } else { format!(", {:.0} us", *took_ns as f64 / 1e3) };
-            let done = if dry { "would be collapsed" } else { "collapsed" };
+            let took = if how == How::Managed { format!(", {:.0} us", *took_ns as f64 / 1e3) } else { String::new() };
+            let done = match how {
+                How::Managed => "collapsed",
+                How::Dry => "would be collapsed",
+                How::Told => "hot enough to be huge",
+            };
             format!(
                 "{}{address:012x} {done}: {hot_pages} of 512 pages hot in {windows} windows, {present_pages} present, +{}{took}",
                 at(at_ms),
@@ -136,9 +194,41 @@ fn line(entry: &Entry, dry: bool) -> String {
         ),
         Entry::Budget { at_ms, budget_bytes } => format!("{}budget {}", at(at_ms), Bytes(*budget_bytes)),
         Entry::End { at_ms, why, huge_bytes, resident_bytes } => {
-            let huge = if dry { "would be huge" } else { "huge" };
+            let huge = match how {
+                How::Managed => "huge",
+                How::Dry => "would be huge",
+                How::Told => "hot enough to be huge",
+            };
             format!("{}ended: {why}; {} {huge}, {} resident", at(at_ms), Bytes(*huge_bytes), Bytes(*resident_bytes))
         }
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(dry_run: bool, told: bool) -> Entry {
+        let (command, backend) = ("a program".into(), "bpf".into());
+        Entry::Begin { pid: std::process::id(), command, manager: 1, backend, resident_bytes: 4096, budget_bytes: Some(0), dry_run, told }
+    }
+
+    #[test]
+    fn of_a_process_that_makes_huge_pages_itself_it_is_not_said_that_nothing_is_huge() {
+        let collapse =
+            Entry::Collapse { at_ms: 1, address: 2 << 20, hot_pages: 200, present_pages: 500, windows: 8, added_bytes: 0, took_ns: 0 };
+        let text = told(std::process::id(), &[begin(true, true), collapse.clone()], true);
+        for part in [
+            "told of its active pages by process 1 with bpf, 4KiB resident\n",
+            "hot enough to be huge",
+            "makes huge pages itself",
+            "1 ranges of 2MiB",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("dry run") && !text.contains("nothing is huge now") && !text.contains("budget"), "{text}");
+        let text = told(std::process::id(), &[begin(true, false), collapse], true);
+        assert!(text.contains("budget 0B, a dry run") && text.contains("would be collapsed"), "{text}");
     }
 }

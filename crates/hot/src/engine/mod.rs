@@ -175,6 +175,7 @@ impl Engine {
             resident_bytes,
             budget_bytes: (options.settings.budget_bytes != u64::MAX).then_some(options.settings.budget_bytes),
             dry_run: options.dry_run,
+            told: options.told,
         });
         Ok((tracker, ledger, resident_bytes))
     }

@@ -395,16 +395,16 @@ impl Daemon {
             let mode = if member.wish.mode == Mode::Managed { "managed" } else { "notified" };
             let _ = writeln!(
                 text,
-                "process {}: {mode}, tracked by {}, share {} MiB, {} MiB huge in use, {} MiB huge idle, {} MiB wanted; \
-                 {} signals, {} pages wait; it made {} ranges huge, moved the objects of {}, left {}, failed with {}",
+                "process {}: {mode}, tracked by {}, share {} MiB, {} MiB huge in use, {} MiB huge idle, {} MiB wanted; {} pages \
+                 wait; since it registered: {} signals; it made {} ranges huge, moved the objects of {}, left {}, failed with {}",
                 member.pid,
                 member.watch.backend(),
                 mib(member.share),
                 mib(used.active),
                 mib(used.idle),
                 mib(used.wanted),
-                member.signals,
                 member.notice.waiting(),
+                member.signals,
                 member.outcome.collapsed,
                 member.outcome.compacted,
                 member.outcome.left,

@@ -61,6 +61,7 @@ impl Engines {
                 ledger: self.ledger.clone(),
                 recheck_ns: Some(RECHECK_NS),
                 dry_run: wish.mode == Mode::Notified,
+                told: wish.mode == Mode::Notified,
                 ..Options::default()
             };
             // What it may have is said as soon as the shares are known.

@@ -9,6 +9,9 @@
 //! | ours | `-o hiroma`, with a daemon of its own |
 //!
 //! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes of the setting.
+//!
+//! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages gain next to nothing; and with a hot set
+//! that is wide, where what they gain can be told from what differs between rounds.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,9 +22,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
-use super::{Params, thp};
+use super::{Params, interval, thp};
 use crate::bench::ballast::Ballast;
 use crate::bench::children::{Running, this_program};
 use crate::bench::progress::Progress;
@@ -33,11 +38,99 @@ const ALWAYS: usize = 1;
 const OURS: usize = 2;
 /// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the machine's speed changes within seconds.
 const TURN: Duration = Duration::from_millis(200);
-const TURNS_PER_REPETITION: usize = 7;
+/// Memory that has to be available for three times the wide setting's items.
+const ROOM_FOR_WIDE: u64 = 8 << 30;
 /// How long the daemon may take to find what is hot.
-const SETTLE_MAX: Duration = Duration::from_secs(30);
+const SETTLE_MAX: Duration = Duration::from_secs(90);
+/// It has found it when it did nothing for so long: it sleeps for some seconds between looks, and takes some looks to be sure.
+const SETTLED_AFTER: Duration = Duration::from_secs(12);
 /// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
 const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
+
+/// What is stored and how it is asked for.
+struct Setting {
+    /// What names of figures begin with.
+    key: &'static str,
+    title: &'static str,
+    store: Store,
+    distribution: Distribution,
+    /// Requests on their way at a time.
+    depth: usize,
+    turns_per_repetition: usize,
+    /// Whether its figures are the paper's too.
+    of_paper: bool,
+}
+
+impl Setting {
+    /// Both, in their smallest with `quick`.
+    fn all(quick: bool, available_bytes: u64) -> [Setting; 2] {
+        let paper_items = if quick { 50_000 } else { 800_000 };
+        let wide_items = match quick {
+            true => paper_items,
+            false if available_bytes < ROOM_FOR_WIDE => paper_items,
+            false => 1_600_000,
+        };
+        [
+            Setting {
+                key: "memcached",
+                title: "zipfian (.99), as in the paper",
+                store: Store { items: paper_items, value_bytes: 512 },
+                distribution: Distribution::Zipf { exponent: 0.99 },
+                depth: 32,
+                turns_per_repetition: 5,
+                of_paper: true,
+            },
+            Setting {
+                key: "memcached_wide",
+                title: "a wide hot set: 95 % of requests for half of the items",
+                store: Store { items: wide_items, value_bytes: 512 },
+                distribution: Distribution::Hotspot { items_percent: 50, requests_percent: 95 },
+                depth: 64,
+                turns_per_repetition: 9,
+                of_paper: false,
+            },
+        ]
+    }
+}
+
+/// Which processor the server is kept on, and which the load; so none waits for the other, and caches stay as they are.
+#[derive(Clone, Copy)]
+struct Places {
+    server: usize,
+    load: usize,
+}
+
+impl Places {
+    /// The first two processors that this thread may use; none where there is but one.
+    fn choose() -> Option<Places> {
+        let allowed = sched_getaffinity(None).ok()?;
+        let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+        Some(Places { server: allowed.next()?, load: allowed.next()? })
+    }
+}
+
+fn only(cpu: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    set
+}
+
+/// Keeps this thread, and those that it starts, on one processor until it goes.
+struct Kept(CpuSet);
+
+impl Kept {
+    fn on(cpu: usize) -> Result<Kept> {
+        let before = sched_getaffinity(None).context("which processors this thread may use")?;
+        sched_setaffinity(None, &only(cpu)).context("keeping the load on one processor")?;
+        Ok(Kept(before))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
 
 /// A memcached of one arm.
 struct Server {
@@ -71,6 +164,8 @@ impl Server {
     fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
         let socket = dir.join(format!("memcached-{arm}"));
         let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
+        // As large as it would grow to be: so it does not grow while it is measured.
+        let hashpower = format!("hashpower={}", store.items.next_power_of_two().ilog2().max(16));
         let mut command = with_parent::command(program)?;
         command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
         if arm == ALWAYS {
@@ -79,6 +174,7 @@ impl Server {
         if arm == OURS {
             command.args(["-o", "hiroma"]).env("HIROMA_HOT_SOCKET", dir.join("hot"));
         }
+        command.args(["-o", &hashpower]);
         let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
         wait_for("memcached to listen", || UnixStream::connect(&socket).is_ok())?;
         let server = Server { endpoint: Endpoint::Unix(socket), running };
@@ -86,13 +182,22 @@ impl Server {
         Ok(server)
     }
 
-    fn ask(&self, store: Store, seed: u64, time: Duration) -> Result<Turn> {
+    /// Keeps all of its threads on one processor.
+    fn keep_on(&self, cpu: usize) -> Result<()> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
+            let thread = task?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
+            sched_setaffinity(thread, &only(cpu)).context("keeping memcached on one processor")?;
+        }
+        Ok(())
+    }
+
+    fn ask(&self, setting: &Setting, seed: u64, time: Duration) -> Result<Turn> {
         let spec = RunSpec {
             endpoint: self.endpoint.clone(),
-            store,
-            distribution: Distribution::Zipf { exponent: 0.99 },
+            store: setting.store,
+            distribution: setting.distribution,
             connections: 1,
-            depth: 32,
+            depth: setting.depth,
             write_percent: 0,
             operations: None,
             time: Some(time),
@@ -130,10 +235,10 @@ fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progre
 }
 
 /// Asks until the daemon has had nothing to do for a while, or the time is up. Returns how long it had something to do.
-fn settle(ours: &Server, store: Store) -> Result<f64> {
+fn settle(ours: &Server, setting: &Setting) -> Result<f64> {
     let (start, mut last, mut changed) = (Instant::now(), 0, Instant::now());
-    while start.elapsed() < SETTLE_MAX && changed.elapsed() < Duration::from_secs(6) {
-        ours.ask(store, start.elapsed().as_millis() as u64, Duration::from_millis(500))?;
+    while start.elapsed() < SETTLE_MAX && changed.elapsed() < SETTLED_AFTER {
+        ours.ask(setting, start.elapsed().as_millis() as u64, Duration::from_millis(500))?;
         let done = ours.stat("hiroma_ranges_collapsed")? + ours.stat("hiroma_items_moved")?;
         if done != last {
             (last, changed) = (done, Instant::now());
@@ -153,34 +258,49 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         report.sections.push(Section { title: "memcached".into(), text: vec![text], tables: vec![], plots: vec![] });
         return Ok(());
     };
-    let store = Store { items: if params.quick { 100_000 } else { 800_000 }, value_bytes: 512 };
+    let mut failed = Vec::new();
+    for setting in Setting::all(params.quick, crate::memory::available()?.0) {
+        match measure(&program, &setting, params, ballast, progress) {
+            Ok((found, note)) => {
+                report.sections.push(found.section(&setting, &note));
+                found.measure(&setting, report);
+            }
+            Err(error) => failed.push(format!("{}: {error:#}", setting.title)),
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+}
+
+fn measure(program: &Path, setting: &Setting, params: &Params, ballast: &Ballast, progress: &Progress) -> Result<(Found, String)> {
     let dir = TempDir::new()?;
-    let (servers, _daemon) = start_all(&program, dir.path(), store, ballast, progress)?;
+    let (servers, _daemon) = start_all(program, dir.path(), setting.store, ballast, progress)?;
+    let places = Places::choose();
+    if let Some(places) = places {
+        servers.iter().try_for_each(|server| server.keep_on(places.server))?;
+    }
+    let _kept = places.map(|places| Kept::on(places.load)).transpose()?;
     progress.starts("memcached: finding what is hot");
-    let settled_s = settle(&servers[OURS], store)?;
-    let rounds = params.repetitions * TURNS_PER_REPETITION;
+    let settled_s = settle(&servers[OURS], setting)?;
+    let rounds = params.repetitions * setting.turns_per_repetition;
     let mut turns: [Vec<Turn>; 3] = Default::default();
     for round in 0..rounds {
-        if round % TURNS_PER_REPETITION == 0 {
+        if round % setting.turns_per_repetition == 0 {
             progress.starts(&format!("memcached, round {} of {rounds}", round + 1));
         }
         // Who goes first changes, so that a drift of the machine hits all.
         for place in 0..ARMS.len() {
             let arm = (place + round) % ARMS.len();
-            let turn = servers[arm].ask(store, round as u64, TURN)?;
+            let turn = servers[arm].ask(setting, round as u64, TURN)?;
             turns[arm].push(turn);
         }
     }
     let memory = servers.iter().map(|each| server::memory(each.running.pid())).collect::<std::io::Result<Vec<_>>>()?;
     let moved = servers[OURS].stat("hiroma_items_moved")?;
-    let note = format!(
-        "Ours settled {settled_s:.1} s after it was filled, and moved {moved} items. Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % \
-         throughput; memory +96.2 % and +6.17 %."
-    );
-    let found = Found { turns, memory };
-    report.sections.push(found.section(&note));
-    found.measure(report);
-    Ok(())
+    let mut note = format!("Ours settled {settled_s:.1} s after it was filled, and moved {moved} items.");
+    if setting.of_paper {
+        note.push_str(" Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % throughput; memory +96.2 % and +6.17 %.");
+    }
+    Ok((Found { turns, memory }, note))
 }
 
 /// What all turns found.
@@ -218,15 +338,24 @@ impl Found {
         100.0 * (self.memory[arm].resident_bytes as f64 / self.memory[OFF].resident_bytes as f64 - 1.0)
     }
 
-    /// Ours of THP always's gain, in per cent; none where that gains nothing.
-    fn share(&self, by: By) -> Option<Spread> {
-        let ours = Spread::of(&self.gains(OURS, by))?.median;
-        let always = Spread::of(&self.gains(ALWAYS, by))?.median;
-        if always > 0.0 { Spread::of(&[100.0 * ours / always]) } else { None }
+    /// The median gain, with the interval in which it lies.
+    fn gain(&self, arm: usize, by: By) -> Option<Spread> {
+        interval::of_median(&self.gains(arm, by))
     }
 
-    fn section(&self, note: &str) -> Section {
-        let mut table = Table::new("memcached, items of 512 bytes, read only, zipfian (.99)")
+    /// Ours of THP always's gain, in per cent; none where that gains nothing, or nobody can tell whether it does.
+    fn share(&self, by: By) -> Option<Spread> {
+        let (ours, always) = (self.gains(OURS, by), self.gains(ALWAYS, by));
+        self.gain(ALWAYS, by).filter(|gain| gain.min > 0.0)?;
+        interval::interval(always.len(), |rounds| {
+            let always = interval::median(&always, rounds).filter(|&gain| gain > 0.0)?;
+            Some(100.0 * interval::median(&ours, rounds)? / always)
+        })
+    }
+
+    fn section(&self, setting: &Setting, note: &str) -> Section {
+        let Setting { title, store, depth, .. } = setting;
+        let mut table = Table::new(format!("memcached, {} items of {} bytes, read only, {title}", store.items, store.value_bytes))
             .text("huge pages")
             .number("throughput", "1/s")
             .number("gain", "%")
@@ -236,23 +365,31 @@ impl Found {
             .number("growth", "%")
             .number("on huge pages", "MiB");
         let text = |values: Vec<f64>| Spread::of(&values).map_or("–".to_owned(), Spread::to_text);
+        let gain = |arm, by| self.gain(arm, by).map_or("–".to_owned(), Spread::to_text);
         let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
         for (arm, name) in ARMS.iter().enumerate() {
             table.row([
                 (*name).to_owned(),
                 text(self.values(arm, By::Throughput)),
-                text(self.gains(arm, By::Throughput)),
+                gain(arm, By::Throughput),
                 text(self.values(arm, By::Cpu)),
-                text(self.gains(arm, By::Cpu)),
+                gain(arm, By::Cpu),
                 mib(self.memory[arm].resident_bytes),
                 format!("{:.2}", self.growth(arm)),
                 mib(self.memory[arm].huge_bytes),
             ]);
         }
         table.note(note);
-        let text = "One program three times, filled alike and asked in turns over a Unix socket by one connection with 32 requests on \
-                    their way; every value is verified. Gains are round by round, against off.";
-        Section { title: "memcached (figures 19 and 20)".into(), text: vec![text.into()], tables: vec![table], plots: self.plots() }
+        let text = format!(
+            "One program three times, filled alike and asked in turns of {} ms over a Unix socket by one connection with {depth} requests on their \
+             way; every value is verified. The server is kept on one processor and the load on another, where there are two. Gains are round by \
+             round, against off, with the interval in which their median lies in 95 of 100 cases; a share of a gain is only told where that \
+             interval of THP always' gain is above zero.",
+            TURN.as_millis()
+        );
+        let figures = if setting.of_paper { " (figures 19 and 20)" } else { "" };
+        let plots = if setting.of_paper { self.plots() } else { vec![] };
+        Section { title: format!("memcached, {title}{figures}"), text: vec![text], tables: vec![table], plots }
     }
 
     /// The paper's figures 19 and 20: against small pages, with the paper's values beside.
@@ -270,7 +407,7 @@ impl Found {
                 series: vec![Series::new("here", points(kept)), Series::new("paper", points(paper.map(|value| Spread::of(&[value]))))],
             }
         };
-        let gain = |arm| Spread::of(&self.gains(arm, By::Throughput));
+        let gain = |arm| self.gain(arm, By::Throughput);
         let growth = |arm| Spread::of(&[self.growth(arm)]);
         vec![
             plot("memcached: throughput over small pages (figure 19)", "gain", [gain(ALWAYS), gain(OURS)], [2.55, 1.94]),
@@ -278,32 +415,33 @@ impl Found {
         ]
     }
 
-    fn measure(&self, report: &mut Report) {
-        let gain = |name: &str, title: &str| Measure::new(name, title, "%", Better::Higher);
-        let of_always = |name: &str, what: &str, by: By| {
-            let title = format!("memcached: gain against THP always's gain, {what}");
-            let measure = gain(name, &title).must(90.0).aim(100.0).spread(self.share(by));
-            if measure.value.is_none() { measure.note("THP always gained nothing here") } else { measure }
-        };
-        report
-            .measures
-            .push(of_always("memcached_gain_share_cpu_percent", "processor time per operation", By::Cpu).paper("76 (throughput)"));
-        report.measures.push(of_always("memcached_gain_share_percent", "throughput", By::Throughput).paper_number(76.0));
-        let spread = |arm, by| Spread::of(&self.gains(arm, by));
+    fn measure(&self, setting: &Setting, report: &mut Report) {
+        let key = |name: &str| format!("{}_{name}", setting.key);
+        let title = |what: &str| format!("{}: {what}", if setting.of_paper { "memcached" } else { "memcached, wide hot set" });
+        let gain = |name: &str, what: &str| Measure::new(key(name), title(what), "%", Better::Higher);
+        let paper = |measure: Measure, number: f64| if setting.of_paper { measure.paper_number(number) } else { measure };
         let cpu = "processor time per operation";
-        report.measures.extend([
-            gain("memcached_gain_cpu_percent", &format!("memcached: gain, {cpu}")).spread(spread(OURS, By::Cpu)),
-            gain("memcached_gain_percent", "memcached: gain, throughput").paper_number(1.94).spread(spread(OURS, By::Throughput)),
-            gain("memcached_thp_gain_cpu_percent", &format!("memcached: gain of THP always, {cpu}")).spread(spread(ALWAYS, By::Cpu)),
-            gain("memcached_thp_gain_percent", "memcached: gain of THP always, throughput")
-                .paper_number(2.55)
-                .spread(spread(ALWAYS, By::Throughput)),
-        ]);
-        let grows = |name: &str, title: &str, arm: usize, paper: f64| {
-            Measure::new(name, title, "%", Better::Lower).paper_number(paper).spread(Spread::of(&[self.growth(arm)]))
+        let share = |name: &str, what: &str, by: By| {
+            let measure = gain(name, &format!("gain against THP always's gain, {what}")).must(90.0).aim(100.0).spread(self.share(by));
+            match (measure.value, self.gain(ALWAYS, by)) {
+                (None, Some(gain)) => measure.note(format!("THP always' gain is not told from none: {} %", gain.to_text())),
+                _ => measure,
+            }
         };
-        report.measures.push(grows("memcached_growth_percent", "memcached: memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
-        report.measures.push(grows("memcached_thp_growth_percent", "memcached: memory growth of THP always", ALWAYS, 96.2));
+        let by_cpu = share("gain_share_cpu_percent", cpu, By::Cpu);
+        report.measures.push(if setting.of_paper { by_cpu.paper("76 (throughput)") } else { by_cpu });
+        report.measures.push(paper(share("gain_share_percent", "throughput", By::Throughput), 76.0));
+        report.measures.extend([
+            gain("gain_cpu_percent", &format!("gain, {cpu}")).spread(self.gain(OURS, By::Cpu)),
+            paper(gain("gain_percent", "gain, throughput"), 1.94).spread(self.gain(OURS, By::Throughput)),
+            gain("thp_gain_cpu_percent", &format!("gain of THP always, {cpu}")).spread(self.gain(ALWAYS, By::Cpu)),
+            paper(gain("thp_gain_percent", "gain of THP always, throughput"), 2.55).spread(self.gain(ALWAYS, By::Throughput)),
+        ]);
+        let grows = |name: &str, what: &str, arm: usize, number: f64| {
+            paper(Measure::new(key(name), title(what), "%", Better::Lower), number).spread(Spread::of(&[self.growth(arm)]))
+        };
+        report.measures.push(grows("growth_percent", "memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
+        report.measures.push(grows("thp_growth_percent", "memory growth of THP always", ALWAYS, 96.2));
     }
 }
 
@@ -313,10 +451,29 @@ pub(super) mod tests {
 
     /// What the paper found, as if it had been measured here.
     pub fn section() -> Section {
-        let turn = |percent: f64| vec![Turn { operations_per_s: 1e6 * (1.0 + percent / 100.0), cpu_ns_per_operation: 900.0 }];
+        found(0.0, 2.55, 1.94).section(&Setting::all(true, 0)[0], "a note")
+    }
+
+    /// Two rounds alike, with throughputs so many per cent better than the first arm's.
+    fn found(off: f64, always: f64, ours: f64) -> Found {
+        let turn =
+            |percent: f64| (0..2).map(|_| Turn { operations_per_s: 1e6 * (1.0 + percent / 100.0), cpu_ns_per_operation: 900.0 }).collect();
         let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
-        let found = Found { turns: [turn(0.0), turn(2.55), turn(1.94)], memory: vec![memory(0), memory(96), memory(6)] };
-        found.section("a note")
+        Found { turns: [turn(off), turn(always), turn(ours)], memory: vec![memory(0), memory(96), memory(6)] }
+    }
+
+    #[test]
+    fn a_share_of_a_gain_is_told_where_there_is_one() {
+        let share = found(0.0, 10.0, 9.5).share(By::Throughput).unwrap();
+        assert!((share.median - 95.0).abs() < 1e-6 && (share.max - share.min).abs() < 1e-6, "{share:?}");
+        // Processor time is the same in all.
+        assert_eq!((found(0.0, 10.0, 9.5).share(By::Cpu), found(0.0, -1.0, 5.0).share(By::Throughput)), (None, None));
+        let mut report = Report::default();
+        found(0.0, 10.0, 9.5).measure(&Setting::all(false, 1 << 40)[1], &mut report);
+        let named = |name: &str| report.measures.iter().find(|measure| measure.name == format!("memcached_wide_{name}")).unwrap();
+        assert_eq!((named("gain_share_percent").met, named("gain_share_percent").aim_met), (Some(true), Some(false)));
+        assert_eq!(named("gain_share_cpu_percent").met, None);
+        assert!(named("gain_share_cpu_percent").note.contains("not told from none"));
     }
 
     #[test]

@@ -55,6 +55,8 @@ struct Outcome {
     settled_seconds: f64,
     /// Why the engine went no further.
     end: String,
+    /// Set where it stopped by itself: what is held against goals is not what it would have done.
+    stopped: Option<String>,
     collapses: u64,
     collapse_ms: f64,
     /// Hot ranges that were huge in the end, and all.
@@ -91,6 +93,9 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
         }
         if huge * 100 >= hot.len() * 95 && outcome.huge_seconds.is_none() {
             outcome.huge_seconds = Some(seconds);
+        }
+        if let State::Stopped(why) = &step.state {
+            outcome.stopped = Some(why.clone());
         }
         if let Some(end) = end_of(&step.state, began.elapsed()) {
             (outcome.settled_seconds, outcome.end, outcome.huge_ranges) = (seconds, end, [huge, hot.len()]);
@@ -267,7 +272,8 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
 
 fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report) {
     let skewed = pattern == Pattern::Skewed;
-    let speed = Measure::new(format!("{name}_of_thp_percent"), format!("{name} access, of the speed of THP always"), "%", Better::Higher)
+    let title = titled(format!("{name} access, of the speed of THP always"), outcome);
+    let speed = Measure::new(format!("{name}_of_thp_percent"), title, "%", Better::Higher)
         .spread(Spread::of_ratio(&outcome.cpu[OURS], &outcome.cpu[ALWAYS]).map(percent))
         .note("touches per processor time");
     let speed = if skewed { speed.paper_number(99.0).must(98.0).aim(105.0) } else { speed };
@@ -292,7 +298,8 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
     .spread(Spread::of_ratio(&outcome.cpu[OURS], &outcome.cpu[LATER]).map(percent))
     .note(format!("its memory growth: {:+.3} %", growth(outcome, LATER)));
     let [huge, hot] = outcome.huge_ranges;
-    let reached = Measure::new(format!("{name}_hot_huge_percent"), format!("Hot ranges that are huge, {name}"), "%", Better::Higher)
+    let title = titled(format!("Hot ranges that are huge, {name}"), outcome);
+    let reached = Measure::new(format!("{name}_hot_huge_percent"), title, "%", Better::Higher)
         .spread(Spread::of(&[100.0 * huge as f64 / hot.max(1) as f64]))
         .note(outcome.end.clone());
     report.measures.extend([speed, wall, gain, later, grown, reached]);
@@ -302,13 +309,27 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
             None => (outcome.settled_seconds, Some(Bound::AtLeast)),
         };
         report.measures.push(
-            Measure::new("hot_third_huge_seconds", "Time until the hot third of 1 GiB is huge", "s", Better::Lower)
-                .paper("80 rounds of the benchmark")
-                .must(2.0)
-                .aim(0.5)
-                .spread(Spread::of(&[seconds]))
-                .bound(bound),
+            Measure::new(
+                "hot_third_huge_seconds",
+                titled("Time until the hot third of 1 GiB is huge".to_owned(), outcome),
+                "s",
+                Better::Lower,
+            )
+            .paper("80 rounds of the benchmark")
+            .must(2.0)
+            .aim(0.5)
+            .spread(Spread::of(&[seconds]))
+            .bound(bound),
         );
+    }
+}
+
+/// A title, which says so where the manager stopped by itself.
+fn titled(title: String, outcome: &Outcome) -> String {
+    match &outcome.stopped {
+        // What follows the colon is why it does so.
+        Some(why) => format!("{title} (manager stopped itself: {})", why.split(": ").next().unwrap_or(why)),
+        None => title,
     }
 }
 
@@ -334,6 +355,18 @@ pub(super) mod tests {
         let mut plots: Vec<Plot> = ACCESSES.iter().flat_map(|access| over_time(access, &outcome())).collect();
         plots.push(compared(&ACCESSES.map(|_| outcome())));
         plots
+    }
+
+    #[test]
+    fn a_manager_that_stopped_itself_is_told_in_the_rows_that_it_spoils() {
+        let why = "collapsing stalls".to_owned();
+        let stopped = Outcome { stopped: Some(why), huge_ranges: [1, 100], ..Outcome::default() };
+        for (outcome, rows) in [(stopped, 3), (Outcome::default(), 0)] {
+            let mut report = Report::default();
+            measures("skewed", Pattern::Skewed, &outcome, &mut report);
+            let told = report.summary().to_text().matches("(manager stopped itself: collapsing stalls)").count();
+            assert_eq!(told, rows);
+        }
     }
 
     #[test]
