@@ -142,7 +142,8 @@ final class ForeignCalls implements NativeCalls {
       try {
         references = new References(this);
       } catch (ReflectiveOperationException | RuntimeException error) {
-        throw new IllegalStateException("this JVM does not tell where objects are (" + error
+        Throwable cause = error.getCause() == null ? error : error.getCause();
+        throw new IllegalStateException("this JVM does not tell where objects are (" + cause
             + "); wanted: --sun-misc-unsafe-memory-access=allow or -D" + Natives.PROPERTY + "=jni", error);
       }
     }
