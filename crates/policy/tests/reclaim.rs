@@ -25,7 +25,7 @@ fn node() -> Node {
 }
 
 fn look(node: Node) -> Observation {
-    Observation { nodes: vec![node], idle_ppm: 500_000 }
+    Observation { nodes: vec![node], idle_ppm: 500_000, ..Observation::default() }
 }
 
 /// What is said at the second look, after `change`.
@@ -87,19 +87,19 @@ fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
         Node { id: 7, zones: vec![zone], inactive_file_pages: 12 * MIB, active_file_pages: 60 * MIB, held_pages, ..Node::default() }
     };
     let mut controller = Controller::new(Settings::default(), 0);
-    controller.observe(0, &Observation { nodes: vec![node(), small(300 * MIB)], idle_ppm: 500_000 });
+    controller.observe(0, &Observation { nodes: vec![node(), small(300 * MIB)], idle_ppm: 500_000, ..Observation::default() });
     let mut large = node();
     filled(&mut large);
     let mut after = small(300 * MIB);
     filled(&mut after);
     after.inactive_file_pages = 15 * MIB;
-    let verdicts = controller.observe(POLL_NS, &Observation { nodes: vec![large, after], idle_ppm: 500_000 });
+    let verdicts = controller.observe(POLL_NS, &Observation { nodes: vec![large, after], idle_ppm: 500_000, ..Observation::default() });
     assert!(verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }), "{verdicts:?}");
     // There is less than a batch on the small one: nothing is asked of it, whatever the large one has.
     assert!(verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }), "{verdicts:?}");
     assert_eq!(verdicts[1].reclaim_pages, 0);
     // A node that goes away is forgotten, and one that comes is looked at first.
-    let verdicts = controller.observe(2 * POLL_NS, &Observation { nodes: vec![small(0)], idle_ppm: 500_000 });
+    let verdicts = controller.observe(2 * POLL_NS, &Observation { nodes: vec![small(0)], idle_ppm: 500_000, ..Observation::default() });
     assert_eq!(verdicts.len(), 1);
 }
 
@@ -178,6 +178,29 @@ fn what_comes_back_or_is_not_there_makes_ever_longer_pauses() {
     assert!(matches!(controller.batch_done(now, batch), Go::Stop(Reason::Short { pause_ns: 16_000_000_000, .. })));
 }
 
+#[test]
+fn where_everybody_waits_for_memory_already_less_that_comes_back_is_too_much() {
+    let comes_back = |stalled_ns: u64, missed: u64| {
+        let mut controller = Controller::new(Settings::default(), 0);
+        let mut node = node();
+        controller.observe(0, &look(node.clone()));
+        filled(&mut node);
+        let verdict = controller.observe(POLL_NS, &look(node.clone()))[0];
+        let got_pages = verdict.reclaim_pages;
+        assert!(got_pages > 0, "{verdict:?}");
+        let batch = Batch { node: 0, asked_pages: got_pages, got_pages, took_ns: 5_000_000, cpu_ns: 0, end: BatchEnd::Whole };
+        controller.batch_done(POLL_NS, batch);
+        filled(&mut node);
+        node.missed_file_pages += got_pages * missed / 1000;
+        let verdict = controller.observe(2 * POLL_NS, &Observation { stalled_ns, ..look(node) })[0];
+        matches!(verdict.reason, Reason::CameBack { .. })
+    };
+    // 5 % of what was taken.
+    assert!(!comes_back(0, 50) && !comes_back(POLL_NS / 20, 50));
+    assert!(comes_back(POLL_NS / 5, 50) && comes_back(0, 200));
+    assert!(!comes_back(POLL_NS, 0), "waiting alone is the kernel's affair");
+}
+
 /// What may happen between two looks, in MiB.
 #[derive(Clone, Debug)]
 struct Event {
@@ -230,7 +253,8 @@ fn play(events: &[Event]) -> Vec<(Node, Node, Verdict, u64)> {
         node.zones[0].free_pages = event.free * MIB;
         node.zones[0].free_blocks[9] = event.free / 4;
         node.dirty_pages = event.dirty * MIB;
-        let verdict = controller.observe(now, &Observation { nodes: vec![node.clone()], idle_ppm: event.idle_ppm })[0];
+        let verdict =
+            controller.observe(now, &Observation { nodes: vec![node.clone()], idle_ppm: event.idle_ppm, ..Observation::default() })[0];
         let (mut asked, mut next) = (0, verdict.batch_pages);
         while next > 0 {
             asked += next;

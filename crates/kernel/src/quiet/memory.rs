@@ -158,6 +158,26 @@ impl MemoryInfo {
     }
 }
 
+/// Time in which threads waited for memory since the machine started (`/proc/pressure/memory`, Linux 4.20, `CONFIG_PSI`): for reclaim, or
+/// for a page that had been reclaimed too early.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pressure {
+    /// At least one did.
+    pub some_us: u64,
+    /// All that were not idle did.
+    pub full_us: u64,
+}
+
+/// Reads it below `root`, which is `/` but in tests. None where the kernel does not keep it, or was started with `psi=0`.
+pub fn pressure(root: &Path) -> Option<Pressure> {
+    let text = fs::read_to_string(root.join("proc/pressure/memory")).ok()?;
+    let total_us = |kind: &str| {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        line.rsplit_once("total=")?.1.trim().parse().ok()
+    };
+    Some(Pressure { some_us: total_us("some")?, full_us: total_us("full")? })
+}
+
 /// The directory of a node.
 pub fn node_dir(root: &Path, node: u32) -> PathBuf {
     root.join(format!("sys/devices/system/node/node{node}"))
@@ -222,6 +242,19 @@ Node 1, zone   Normal
         assert_eq!(dma32.free_blocks[..3], [2, 3, 0]);
         assert_eq!((zones[1].name.as_str(), zones[1].high, zones[1].reserve), ("Normal", 23_056, 0));
         assert_eq!((zones[2].node, zones[2].free_blocks[10]), (1, 11));
+    }
+
+    #[test]
+    fn pressure_is_read_where_the_kernel_keeps_it() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(pressure(root.path()), None);
+        fs::create_dir_all(root.path().join("proc/pressure")).unwrap();
+        let file = root.path().join("proc/pressure/memory");
+        let text = "some avg10=0.12 avg60=0.00 avg300=0.00 total=94512\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=81\n";
+        fs::write(&file, text).unwrap();
+        assert_eq!(pressure(root.path()), Some(Pressure { some_us: 94512, full_us: 81 }));
+        fs::write(&file, "some avg10=0.12\n").unwrap();
+        assert_eq!(pressure(root.path()), None);
     }
 
     #[test]

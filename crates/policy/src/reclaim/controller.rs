@@ -33,8 +33,11 @@ const PIECES_PAGES_MAX: u64 = pages(1 << 30);
 const MISSED_PAGES_MIN: u64 = 1024;
 /// What was taken is held against what comes back for some twenty looks.
 const FADES: u64 = 16;
-/// One in so many coming back is too much.
+/// One in so many coming back is too much; and where everybody waits for memory already, one in so many.
 const MISSED_PART: u64 = 8;
+const MISSED_PART_STALLED: u64 = 64;
+/// Everybody waits: for this part of the time, in thousandths.
+const STALLED_PERMILLE: u64 = 100;
 /// The smallest batch: 16 MiB.
 const BATCH_PAGES_MIN: u64 = pages(16 << 20);
 const MARGIN: u64 = 2;
@@ -112,6 +115,21 @@ pub struct Controller {
     settings: Settings,
     nodes: Vec<Memory>,
     pace: Pace,
+    /// Time that was waited for memory, and when that was looked at.
+    stalled_ns: u64,
+    looked_ns: u64,
+}
+
+/// What holds for all nodes at one look.
+#[derive(Clone, Copy)]
+struct Around {
+    now_ns: u64,
+    /// The processors have no time for reclaim.
+    busy: bool,
+    /// Threads wait for memory.
+    stalled: bool,
+    /// When the share of processor time allows more.
+    share_ns: u64,
 }
 
 /// What is remembered of a node.
@@ -154,7 +172,13 @@ struct Change {
 impl Controller {
     /// Begins at `now_ns` of a clock that does not go back.
     pub fn new(settings: Settings, now_ns: u64) -> Controller {
-        Controller { settings, nodes: Vec::new(), pace: Pace::new(settings.cpu_ppm, BURST_NS, now_ns) }
+        Controller {
+            settings,
+            nodes: Vec::new(),
+            pace: Pace::new(settings.cpu_ppm, BURST_NS, now_ns),
+            stalled_ns: u64::MAX,
+            looked_ns: now_ns,
+        }
     }
 
     pub fn settings(&self) -> &Settings {
@@ -169,7 +193,7 @@ impl Controller {
 
     /// Takes note of the machine at `now_ns` and says what to do, one verdict for each node.
     pub fn observe(&mut self, now_ns: u64, machine: &Observation) -> Vec<Verdict> {
-        let share_ns = self.pace.next_ns(now_ns);
+        let around = self.around(now_ns, machine);
         self.nodes.retain(|memory| machine.nodes.iter().any(|node| node.id == memory.last.id));
         let mut verdicts = Vec::with_capacity(machine.nodes.len());
         for node in &machine.nodes {
@@ -185,10 +209,17 @@ impl Controller {
                 });
                 continue;
             };
-            let busy = machine.idle_ppm < BUSY_PPM;
-            verdicts.push(memory.decide(&self.settings, now_ns, node, busy, share_ns));
+            verdicts.push(memory.decide(&self.settings, node, around));
         }
         verdicts
+    }
+
+    fn around(&mut self, now_ns: u64, machine: &Observation) -> Around {
+        let passed_ns = now_ns.saturating_sub(self.looked_ns);
+        let waited_ns = machine.stalled_ns.saturating_sub(self.stalled_ns);
+        (self.stalled_ns, self.looked_ns) = (machine.stalled_ns, now_ns);
+        let stalled = waited_ns > 0 && waited_ns >= mul_div(passed_ns, STALLED_PERMILLE, 1000);
+        Around { now_ns, busy: machine.idle_ppm < BUSY_PPM, stalled, share_ns: self.pace.next_ns(now_ns) }
     }
 
     /// When to look again: the earliest that any node needs.
@@ -258,7 +289,9 @@ impl Memory {
         }
     }
 
-    fn decide(&mut self, settings: &Settings, now_ns: u64, node: &Node, busy: bool, share_ns: u64) -> Verdict {
+    fn decide(&mut self, settings: &Settings, node: &Node, around: Around) -> Verdict {
+        let Around { now_ns, busy, stalled, share_ns } = around;
+        let missed_part = if stalled { MISSED_PART_STALLED } else { MISSED_PART };
         let change = self.learn(settings, now_ns, node);
         let mut verdict = Verdict {
             node: node.id,
@@ -278,7 +311,7 @@ impl Memory {
         let room = clean.saturating_sub(keep);
         verdict.reason = if change.ns == 0 {
             Reason::First
-        } else if taken >= BATCH_PAGES_MIN && change.missed >= MISSED_PAGES_MIN && change.missed.saturating_mul(MISSED_PART) > taken {
+        } else if taken >= BATCH_PAGES_MIN && change.missed >= MISSED_PAGES_MIN && change.missed.saturating_mul(missed_part) > taken {
             Reason::CameBack { missed: change.missed, taken, pause_ns: self.pause(now_ns) }
         } else if now_ns < self.pause_until_ns {
             Reason::Paused { until_ns: self.pause_until_ns }

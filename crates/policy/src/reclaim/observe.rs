@@ -56,6 +56,8 @@ pub struct Observation {
     pub nodes: Vec<Node>,
     /// How much of the processors that reclaim may run on was idle since the last observation, in millionths.
     pub idle_ppm: u64,
+    /// Time in which all threads that were not idle waited for memory (counter; "full" of `/proc/pressure/memory`). 0 where it is not known.
+    pub stalled_ns: u64,
 }
 
 impl Zone {

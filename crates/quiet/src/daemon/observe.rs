@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use hiroma_kernel::cpu::thread_ns;
-use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo};
+use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo, pressure};
 use hiroma_kernel::quiet::reclaim::Mechanism;
 use hiroma_kernel::quiet::tasks::{self, CpuTimes};
 use hiroma_kernel::quiet::watch::MemoryWatch;
@@ -90,6 +90,7 @@ impl Observer {
             self.look_at_processors(now_ns)?;
         }
         let mut seen = observation(&info, rustix::param::page_size() as u64, self.idle_ppm);
+        seen.stalled_ns = pressure(Path::new("/")).map_or(0, |pressure| pressure.full_us.saturating_mul(1000));
         self.divide_dropped(dropped_pages, &mut seen.nodes);
         Ok(seen)
     }
@@ -168,7 +169,7 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
             direct_scanned_pages: reclaim("pgscan_direct"),
         }
     };
-    Observation { nodes: info.nodes.iter().map(node).collect(), idle_ppm }
+    Observation { nodes: info.nodes.iter().map(node).collect(), idle_ppm, stalled_ns: 0 }
 }
 
 /// Anonymous, shared and kernel memory that reclaiming file cache does not give back.

@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::quiet::memory::MemoryInfo;
+use hiroma_kernel::quiet::memory::{MemoryInfo, Pressure, pressure};
 use hiroma_kernel::quiet::noise::{MemoryEvents, Probe, Ran};
 use hiroma_kernel::quiet::tasks::{self, CpuTimes, Task, TaskKind};
 
@@ -122,6 +122,7 @@ struct Books {
     times: Vec<CpuTimes>,
     memory: Option<MemoryInfo>,
     events: Option<MemoryEvents>,
+    pressure: Option<Pressure>,
 }
 
 impl Books {
@@ -133,7 +134,13 @@ impl Books {
             probe.ran().into_iter().map(task).collect()
         };
         let tasks = probe.map_or_else(tasks::all, of_probe);
-        Books { tasks, times: tasks::cpu_times().unwrap_or_default(), memory, events: probe.map(Probe::memory_events) }
+        Books {
+            tasks,
+            times: tasks::cpu_times().unwrap_or_default(),
+            memory,
+            events: probe.map(Probe::memory_events),
+            pressure: pressure(Path::new("/")),
+        }
     }
 }
 
@@ -270,9 +277,14 @@ fn times_between(cpu: usize, before: &[CpuTimes], after: &[CpuTimes]) -> (u64, u
 }
 
 fn events_between(before: &Books, after: &Books) -> Vec<(&'static str, u64)> {
+    let waited = before.pressure.zip(after.pressure).map(|(before, after)| {
+        let (some_us, full_us) = (after.some_us.saturating_sub(before.some_us), after.full_us.saturating_sub(before.full_us));
+        [("microseconds in which a thread waited for memory (pressure, some)", some_us), ("in which all did (pressure, full)", full_us)]
+    });
     let (Some(before), Some(after)) = (&before.memory, &after.memory) else { return Vec::new() };
     let grown = |name| after.counters.get(name).saturating_sub(before.counters.get(name));
-    EVENTS.iter().filter(|(name, _)| after.counters.has(name)).map(|&(name, title)| (title, grown(name))).collect()
+    let counted = EVENTS.iter().filter(|(name, _)| after.counters.has(name)).map(|&(name, title)| (title, grown(name)));
+    counted.chain(waited.into_iter().flatten()).collect()
 }
 
 impl Recording {

@@ -54,7 +54,7 @@ impl Daemon {
             }
             outcome.looks += 1;
             (self.looked_ns, self.free) = (now_ns, memory.free_pages());
-            let verdicts = self.controller.observe(now_ns, &Observation { nodes: vec![memory.look()], idle_ppm });
+            let verdicts = self.controller.observe(now_ns, &Observation { nodes: vec![memory.look()], idle_ppm, stalled_ns: 0 });
             for verdict in verdicts {
                 self.note(now_ns, verdict.reason, outcome);
                 self.begin(now_ns, verdict.batch_pages);
