@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hiroma_kernel::hot::target::started_at;
@@ -27,8 +27,10 @@ const SPARSE_BYTES: u64 = 1 << 40;
 /// Between the beginnings of one load and the next; no power of two, so that they spread over smaller files, too.
 const APART_BYTES: u64 = 77 << 30;
 const ALIGNED: u64 = 1 << 20;
-/// Full: not more is free than so many times the high watermarks.
+/// Full: not more is free than so many times the high watermarks; or kswapd has worked for so long, since what it does for large blocks
+/// may keep more free than that.
 const FULL_TIMES: u64 = 2;
+const FULL_AFTER: Duration = Duration::from_secs(8);
 
 /// Memory that is not page cache, and the files.
 pub struct Ground {
@@ -109,15 +111,18 @@ impl Ground {
     /// blocks while gigabytes are free, and a hypervisor that has taken these back makes whoever uses them first slow.
     pub fn fill(&self, interrupt: &Interrupt) -> Result<(), Failed> {
         let before = vmstat()?.get("pageoutrun");
-        let is_full = || -> Result<bool> {
-            let memory = MemoryInfo::read(Path::new("/"))?;
-            let zones = memory.nodes.iter().flat_map(|node| &node.zones);
-            let (free, high) = zones.fold((0, 0), |(free, high), zone| (free + zone.free, high + zone.high + zone.reserve));
-            Ok(memory.counters.get("pageoutrun") > before && free <= FULL_TIMES * high)
-        };
         let mut load = self.start(&self.load(Way::Large, 0))?;
-        let began = std::time::Instant::now();
-        while !is_full()? {
+        let (began, mut worked) = (Instant::now(), None);
+        loop {
+            let memory = MemoryInfo::read(Path::new("/"))?;
+            if memory.counters.get("pageoutrun") > before {
+                let zones = memory.nodes.iter().flat_map(|node| &node.zones);
+                let (free, high) = zones.fold((0, 0), |(free, high), zone| (free + zone.free, high + zone.high + zone.reserve));
+                let since = *worked.get_or_insert_with(Instant::now);
+                if free <= FULL_TIMES * high || since.elapsed() >= FULL_AFTER {
+                    return Ok(());
+                }
+            }
             if interrupt.came() {
                 return Err(Failed::Interrupted);
             }
@@ -126,7 +131,6 @@ impl Ground {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(())
     }
 
     /// Starts a load, on the spare processor as everything else.
