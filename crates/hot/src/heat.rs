@@ -20,6 +20,11 @@ const OFTEN: u16 = 4;
 /// After so many windows it is looked anew which pages those are.
 pub const USUAL_EVERY: u16 = 8;
 
+/// Shares of windows, in 1/1000, among which that of the hottest pages is looked for.
+const TOP_STEPS: [u16; 7] = [500, 400, 300, 250, 200, 150, 100];
+/// One in so many of the pages in use is among the hottest.
+const TOP_PART: u64 = 10;
+
 /// What is known of one range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeHeat {
@@ -145,6 +150,20 @@ impl Heat {
         Heat::default()
     }
 
+    /// In which share of its windows a page of the hottest tenth of those in use was touched, in 1/1000; 1000 for half of them and more. Huge
+    /// ranges count with the picture from before: they were the hottest.
+    pub fn top_permille(&self) -> u16 {
+        let pages = |permille: u16| {
+            let of = |heat: &RangeHeat| bits::count(&heat.counts.at_least((heat.windows * permille).div_ceil(1000).max(1)));
+            self.ranges.values().map(|heat| u64::from(of(heat))).sum::<u64>()
+        };
+        let enough = pages(0).div_ceil(TOP_PART);
+        match TOP_STEPS.into_iter().find(|&permille| pages(permille) >= enough) {
+            Some(500) => 1000,
+            found => found.unwrap_or(0),
+        }
+    }
+
     /// Adds what one window showed of ranges in ascending order. Returns how many pages were present and touched, in ranges that are not huge.
     pub fn add(&mut self, views: &[RangeView]) -> (u64, u64) {
         vector::widest(Adding { heat: self, views })
@@ -220,6 +239,24 @@ mod tests {
         assert_eq!((range.counts.get(0), range.counts.get(1), range.counts.get(2), range.counts.get(511)), (1, 2, 0, 2));
         assert_eq!(range.windows, 2);
         assert_eq!(range.hot_pages(2), [0b10, 0, 0, 0, 0, 0, 0, 1 << 63]);
+    }
+
+    #[test]
+    fn how_hot_the_hottest_pages_are_is_told_by_their_share_of_windows() {
+        let mut heat = Heat::new();
+        assert_eq!(heat.top_permille(), 1000, "nothing says that they are cold");
+        // All pages in every fifth window.
+        for window in 0..100 {
+            let touched = if window % 5 == 0 { bits::ALL } else { bits::NONE };
+            heat.add(&[RangeView { touched, ..view(0, false) }]);
+        }
+        assert_eq!(heat.top_permille(), 200);
+        // As many pages of another range in all.
+        (0..100).for_each(|_| _ = heat.add(&[RangeView { range: 8, touched: bits::ALL, ..view(0, false) }]));
+        assert_eq!(heat.top_permille(), 1000);
+        // Once it is huge, it is not forgotten.
+        (0..100).for_each(|_| _ = heat.add(&[RangeView { range: 8, ..view(1, true) }]));
+        assert_eq!(heat.top_permille(), 1000);
     }
 
     /// Whether page 0 is hot by the paper's share of a quarter.

@@ -35,6 +35,9 @@ const RANGES_PER_ROUND_MIN: usize = 32;
 /// 1 ms costs a busy process some 3 ms.
 const BURDEN_BURST: u64 = 4;
 
+/// Passes before managing may settle: over fewer windows pages that are seldom seen look cold.
+const SETTLE_PASSES_MIN: u64 = 16;
+
 enum Phase {
     Idle,
     Watching { ranges: Vec<u64>, until_ns: u64 },
@@ -106,6 +109,8 @@ pub struct Engine {
     began_ns: u64,
     regroup: Vec<u64>,
     wanted_ranges: u64,
+    /// See [`Heat::top_permille`]; as of the last pass.
+    top_permille: u16,
     views: Vec<RangeView>,
 }
 
@@ -145,6 +150,7 @@ impl Engine {
             began_ns: now_ns,
             regroup: Vec::new(),
             wanted_ranges: 0,
+            top_permille: 1000,
             views: Vec::new(),
             target,
             tracker,
@@ -311,6 +317,7 @@ impl Engine {
             self.report_tracking(now_ns);
             return Ok(());
         }
+        self.top_permille = self.heat.top_permille();
         let facts = self.facts();
         let situation = Situation {
             resident_bytes: self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64),
@@ -322,7 +329,7 @@ impl Engine {
         self.planner.plan(&self.options.settings, &situation, &facts, &mut verdicts);
         let has_reason = |verdict: &&Verdict, reason| verdict.reason == reason;
         self.wanted_ranges = verdicts.iter().filter(|verdict| has_reason(verdict, Reason::OverBudget)).count() as u64;
-        let unknown = verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
+        let unknown = self.pass.number < SETTLE_PASSES_MIN || verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
         let acted = self.act(now_ns, &facts, &verdicts, step)?;
         self.pass.quiet = if acted || unknown { 0 } else { self.pass.quiet + 1 };
         self.report_tracking(now_ns);
@@ -334,13 +341,12 @@ impl Engine {
 
     /// What is known of every range that has something present.
     fn facts(&self) -> Vec<RangeFacts> {
-        let settings = &self.options.settings;
         let of = |(range, heat): (u64, &crate::heat::RangeHeat)| {
             let memo = self.memos.get(&range).copied().unwrap_or_default();
             RangeFacts {
                 range,
                 present: bits::count(&heat.present),
-                hot: bits::count(&heat.hot_pages(settings.hot_count(heat.windows))),
+                hot: bits::count(&heat.hot_pages(self.hot_count(heat.windows))),
                 huge: heat.huge,
                 ours: memo.ours,
                 may_be_huge: memo.refusals < act::REFUSALS_MAX && self.layout.holds_whole(range),
@@ -353,6 +359,11 @@ impl Engine {
 
     fn huge_ranges(&self) -> u64 {
         self.memos.values().filter(|memo| memo.ours).count() as u64
+    }
+
+    /// The count from which a page is hot that was watched for so many windows.
+    pub fn hot_count(&self, windows: u16) -> u16 {
+        self.options.settings.hot_count(windows, self.top_permille)
     }
 
     /// How many bytes may be in huge pages. What is above is taken apart at the end of the next pass, the coldest first.
@@ -403,7 +414,7 @@ impl Engine {
     /// Appends the pages that are hot by the settings, by address.
     pub fn active_pages(&self, out: &mut Vec<ActivePage>) {
         for (range, heat) in self.heat.ranges() {
-            let least = self.options.settings.hot_count(heat.windows);
+            let least = self.hot_count(heat.windows);
             let hot = heat.hot_pages(least);
             for (page, count) in heat.counts.iter().enumerate() {
                 if hot[page / 64] >> (page % 64) & 1 == 1 {

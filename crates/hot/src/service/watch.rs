@@ -113,7 +113,7 @@ impl Watch for EngineWatch {
         let known = self.engine.heat().ranges().filter(|(range, heat)| !heat.huge && heat.windows >= settings.windows_min && told(*range));
         let mut pages = Vec::new();
         for (range, heat) in known {
-            let least = if self.wish.count_min == 0 { settings.hot_count(heat.windows).into() } else { self.wish.count_min };
+            let least = if self.wish.count_min == 0 { self.engine.hot_count(heat.windows).into() } else { self.wish.count_min };
             let counted = heat.counts.iter().zip(0u64..).filter(|&(count, _)| u32::from(count) >= least);
             pages.extend(counted.map(|(count, page)| Page {
                 address: range * EXTENT as u64 + page * PAGE as u64,

@@ -45,10 +45,14 @@ impl Default for Settings {
 impl Settings {
     /// The default of [`Settings::windows_min`].
     pub const WINDOWS_MIN: u16 = 4;
+    /// However cold all pages are, none is hot that was touched in a smaller share of its windows, in 1/1000.
+    pub const HOT_SHARE_PERMILLE_MIN: u16 = 100;
 
-    /// The count from which a page is hot that was watched for `windows` windows.
-    pub fn hot_count(&self, windows: u16) -> u16 {
-        let share = (u32::from(windows) * u32::from(self.hot_share_permille)).div_ceil(1000);
+    /// The count from which a page is hot that was watched for `windows` windows, where the hottest tenth of the pages in use was touched in
+    /// `top_permille` of theirs: where windows are short for the program, half of that is as hot as pages get.
+    pub fn hot_count(&self, windows: u16, top_permille: u16) -> u16 {
+        let permille = (top_permille / 2).max(Settings::HOT_SHARE_PERMILLE_MIN).min(self.hot_share_permille);
+        let share = (u32::from(windows) * u32::from(permille)).div_ceil(1000);
         self.hot_count_min.max(share as u16)
     }
 }
@@ -282,6 +286,16 @@ mod tests {
 
     fn roomy() -> Situation {
         Situation { resident_bytes: 1 << 30, free_huge_pages: 1000, ..Situation::default() }
+    }
+
+    #[test]
+    fn where_the_hottest_pages_are_seldom_seen_less_is_hot() {
+        let settings = Settings::default();
+        let counts = |windows, top: [u16; 5]| top.map(|top| settings.hot_count(windows, top));
+        assert_eq!(counts(100, [1000, 500, 300, 200, 0]), [25, 25, 15, 10, 10]);
+        assert_eq!(counts(4, [1000, 500, 300, 200, 0]), [2; 5]);
+        let lenient = Settings { hot_share_permille: 50, ..settings };
+        assert_eq!(lenient.hot_count(100, 1000), 5);
     }
 
     #[test]

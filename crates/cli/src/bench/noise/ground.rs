@@ -215,7 +215,6 @@ pub fn vmstat() -> Result<Counters> {
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     pub kswapd_runs: u64,
-    pub kswapd_pages: u64,
     pub kswapd_cpu_ns: u64,
     pub early_pages: u64,
     pub direct_reclaims: u64,
@@ -233,7 +232,6 @@ impl Books {
         let direct = ["allocstall_dma", "allocstall_dma32", "allocstall_normal", "allocstall_movable", "allocstall_device"];
         Ok(Books {
             kswapd_runs: counters.get("pageoutrun"),
-            kswapd_pages: counters.get("pgsteal_kswapd"),
             kswapd_cpu_ns: tasks::reclaimers().iter().filter(|task| task.kind == TaskKind::Kswapd).map(|task| task.run_ns).sum(),
             early_pages: counters.get("pgsteal_proactive"),
             direct_reclaims: direct.iter().map(|name| counters.get(name)).sum(),
@@ -249,7 +247,6 @@ impl Books {
         let less = |now: u64, before: u64| now.saturating_sub(before);
         Books {
             kswapd_runs: less(self.kswapd_runs, before.kswapd_runs),
-            kswapd_pages: less(self.kswapd_pages, before.kswapd_pages),
             kswapd_cpu_ns: less(self.kswapd_cpu_ns, before.kswapd_cpu_ns),
             early_pages: less(self.early_pages, before.early_pages),
             direct_reclaims: less(self.direct_reclaims, before.direct_reclaims),

@@ -239,15 +239,15 @@ impl Results {
         measure.spread(Spread::of(if counts.is_empty() { &[] } else { std::slice::from_ref(&most) }))
     }
 
-    /// Processor time of reclaim for each page: the daemon's over kswapd's, of the same noise.
+    /// Processor time for each GiB that the load brings into the full cache, which has to go again: the daemon's, reclaiming or dropping, over
+    /// kswapd's, of the same noise.
     fn reclaim_cost(&self) -> Measure {
-        let per_gib = |ns: u64, pages: u64| (pages > 10_000).then(|| ns as f64 / 1e6 / (pages as f64 / 262_144.0));
-        let of = |keys: [&str; 2], value: fn(&Run) -> (u64, u64)| {
-            let runs = keys.iter().flat_map(|key| self.runs(key).iter().flatten());
-            runs.map(value).filter_map(|(ns, pages)| per_gib(ns, pages)).collect::<Vec<f64>>()
+        let of = |keys: [&str; 2], cpu_ns: fn(&Run) -> u64| {
+            let runs = keys.iter().flat_map(|key| self.runs(key).iter().flatten()).filter(|run| run.books.load_bytes > 1 << 30);
+            runs.map(|run| cpu_ns(run) as f64 / 1e6 / (run.books.load_bytes as f64 / f64::from(1 << 30))).collect::<Vec<f64>>()
         };
-        let kswapd = of(["small_app", "small_spare"], |run| (run.books.kswapd_cpu_ns, run.books.kswapd_pages));
-        let daemon = of(["small_app_daemon", "small_spare_daemon"], |run| (run.books.daemon_cpu_ns, run.books.early_pages));
+        let kswapd = of(["small_app", "small_spare"], |run| run.books.kswapd_cpu_ns);
+        let daemon = of(["small_app_daemon", "small_spare_daemon"], |run| run.books.daemon_cpu_ns + run.books.kswapd_cpu_ns);
         let measure =
             Measure::new("reclaim_cpu_ratio", "processor time of reclaim per GiB, daemon over kswapd (order 0)", "", Better::Lower);
         let text = |values: &[f64]| Spread::of(values).map_or("–".to_owned(), Spread::to_text);
@@ -455,8 +455,8 @@ mod tests {
 
     fn results() -> Results {
         let mut results = Results::new(arm::with_baselines(|arm| arm.group == Group::Small));
-        let noisy = Books { kswapd_cpu_ns: 200_000_000, kswapd_pages: 262_144, ..Books::default() };
-        let early = Books { daemon_cpu_ns: 180_000_000, early_pages: 262_144, steal_ns: 50, direct_reclaims: 3, ..Books::default() };
+        let noisy = Books { kswapd_cpu_ns: 200_000_000, load_bytes: 2 << 30, ..Books::default() };
+        let early = Books { daemon_cpu_ns: 180_000_000, load_bytes: 2 << 30, steal_ns: 50, direct_reclaims: 3, ..Books::default() };
         for at in 0..results.arms.len() {
             for round in 0..2u64 {
                 let (step, books, valid) = match results.arms[at].0.key {
