@@ -36,7 +36,7 @@ const RANGES_PER_ROUND_MIN: usize = 32;
 const BURDEN_BURST: u64 = 4;
 
 /// Passes before managing may settle: over fewer windows pages that are seldom seen look cold.
-const SETTLE_PASSES_MIN: u64 = 16;
+const SETTLE_PASSES_MIN: u64 = 10;
 
 enum Phase {
     Idle,
