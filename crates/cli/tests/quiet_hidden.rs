@@ -5,7 +5,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -122,7 +122,7 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
 struct Daemon {
     child: Child,
     address: String,
-    journal: std::path::PathBuf,
+    state: PathBuf,
 }
 
 impl Daemon {
@@ -135,7 +135,12 @@ impl Daemon {
         let said = fs::read_to_string(&journal).unwrap();
         assert!(line.contains("ready"), "{said}");
         let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
-        Daemon { child, address, journal }
+        Daemon { child, address, state: state.to_owned() }
+    }
+
+    fn set(&self, key: &str, value: &str) {
+        let (code, said) = refusal(["quiet", "set", "--state", self.state.to_str().unwrap(), key, value]);
+        assert_eq!(code, Some(0), "{said}");
     }
 
     /// A metric of node 0; 0 while there is none.
@@ -148,7 +153,7 @@ impl Daemon {
     }
 
     fn said(&self) -> String {
-        fs::read_to_string(&self.journal).unwrap()
+        fs::read_to_string(self.state.join("journal")).unwrap()
     }
 }
 
@@ -219,13 +224,9 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     if !daemon.said().contains("mechanism: ") {
         return println!("skipped: {}", daemon.said());
     }
-    let set = |key: &str, value: &str| {
-        let (code, said) = refusal(["quiet", "set", "--state", state.to_str().unwrap(), key, value]);
-        assert_eq!(code, Some(0), "{said}");
-    };
     // However slowly the stream goes here, and whatever others take meanwhile, it counts.
-    set("fill_bytes_s_min", "1M");
-    set("cause_permille", "51%");
+    daemon.set("fill_bytes_s_min", "1M");
+    daemon.set("cause_permille", "51%");
     let busy = Busy::start(thread::available_parallelism().unwrap().get(), &file);
     // With enough free nothing is done, but how busy the processors are is looked at.
     let looks = || daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"enough\"}");
@@ -233,7 +234,7 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     // Some more than there is, so that it never asks for the whole cache. One such look is enough: what it takes may be missed by others here, and
     // then it pauses.
     wait_until("a look with busy processors", || {
-        set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
+        daemon.set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
         daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"filling_busy\"}") >= 1
     });
     let batches = || daemon.metric("hiroma_quiet_batches_total{node=\"0\"}");
@@ -260,19 +261,15 @@ fn where_the_kernel_is_not_asked_streams_are_dropped_behind() {
     if !daemon.said().contains("fadvise, behind programs") {
         return println!("skipped: {}", daemon.said());
     }
-    let set = |key: &str, value: &str| {
-        let (code, said) = refusal(["quiet", "set", "--state", state.to_str().unwrap(), key, value]);
-        assert_eq!(code, Some(0), "{said}");
-    };
-    set("early_reclaim", "off");
+    daemon.set("early_reclaim", "off");
     wait_until("the setting is taken", || daemon.said().contains("early_reclaim is off now, was on"));
-    set("fill_bytes_s_min", "1M");
-    set("cause_permille", "51%");
+    daemon.set("fill_bytes_s_min", "1M");
+    daemon.set("cause_permille", "51%");
     let batches = || daemon.metric("hiroma_quiet_batches_total{node=\"0\"}");
     let before = batches();
     let _stream = Busy::start(0, &file);
     wait_until("something is dropped", || {
-        set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
+        daemon.set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
         daemon.metric("hiroma_quiet_dropped_bytes_total") > 0
     });
     let line = format!("dropping what is behind in {}", file.display());

@@ -20,10 +20,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use hiroma_kernel::quiet::affinity;
 use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 use super::{Params, interval, thp};
@@ -103,32 +102,27 @@ struct Places {
 impl Places {
     /// The first two processors that this thread may use; none where there is but one.
     fn choose() -> Option<Places> {
-        let allowed = sched_getaffinity(None).ok()?;
-        let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-        Some(Places { server: allowed.next()?, load: allowed.next()? })
+        match affinity::of(0).ok()?[..] {
+            [server, load, ..] => Some(Places { server, load }),
+            _ => None,
+        }
     }
 }
 
-fn only(cpu: usize) -> CpuSet {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    set
-}
-
 /// Keeps this thread, and those that it starts, on one processor until it goes.
-struct Kept(CpuSet);
+struct Kept(Vec<usize>);
 
 impl Kept {
     fn on(cpu: usize) -> Result<Kept> {
-        let before = sched_getaffinity(None).context("which processors this thread may use")?;
-        sched_setaffinity(None, &only(cpu)).context("keeping the load on one processor")?;
+        let before = affinity::of(0).context("which processors this thread may use")?;
+        affinity::confine(0, &[cpu]).context("keeping the load on one processor")?;
         Ok(Kept(before))
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let _ = sched_setaffinity(None, &self.0);
+        let _ = affinity::confine(0, &self.0);
     }
 }
 
@@ -185,8 +179,8 @@ impl Server {
     /// Keeps all of its threads on one processor.
     fn keep_on(&self, cpu: usize) -> Result<()> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
-            let thread = task?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-            sched_setaffinity(thread, &only(cpu)).context("keeping memcached on one processor")?;
+            let thread = task?.file_name().to_string_lossy().parse().context("the number of a thread")?;
+            affinity::confine(thread, &[cpu]).context("keeping memcached on one processor")?;
         }
         Ok(())
     }
