@@ -323,6 +323,21 @@ quiet_nfs() {
 	umount /tmp/nfs || code=1
 	echo 0 >/proc/fs/nfsd/threads
 	rm -rf "$SCRATCH/export"
+	nfs_bench || code=1
+	return $code
+}
+
+# The bench makes a server and a mount of its own, compares with and without the daemon, and leaves nothing behind.
+nfs_bench() {
+	local code=0 arm
+	hiroma bench noise --quick --only nfs --dir "$SCRATCH" --cache 300M --nfs-rate 2M --json /tmp/noise.json >/tmp/shown 2>&1 || code=1
+	cat /tmp/shown
+	for arm in nfs_percent nfs_daemon_percent; do
+		grep -q "\"$arm\"" /tmp/noise.json || code=1
+	done
+	grep -q 'on this machine\|over the loopback' /tmp/shown || code=1
+	! grep -q 'hiroma-bench' /proc/mounts && ! ls -d "$SCRATCH"/hiroma-bench-* /run/hiroma-bench 2>/dev/null || code=1
+	[ "$(cat /proc/fs/nfsd/threads)" = 0 ] || code=1
 	return $code
 }
 

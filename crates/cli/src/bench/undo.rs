@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use hiroma_kernel::hot::target::started_at;
 use hiroma_kernel::quiet::affinity;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ pub enum Undo {
     FileWrite(PathBuf, String),
     /// Remove this directory and everything in it.
     DirRemove(PathBuf),
+    /// Unmount what is mounted here.
+    Unmount(PathBuf),
     /// Let this thread run on these processors again; with the time of its start the number names one thread.
     ThreadCpus { tid: u32, started: u64, cpus: Vec<usize> },
     /// Kill this group of processes. Not for a later program: by then the number may be somebody else's.
@@ -102,6 +105,12 @@ impl Undo {
             Undo::FileRemove(path) => drop(fs::remove_file(path)),
             Undo::FileWrite(path, text) => drop(fs::write(path, text)),
             Undo::DirRemove(path) => drop(fs::remove_dir_all(path)),
+            // What is in use yet goes with its last user.
+            Undo::Unmount(path) => {
+                if unmount(path, UnmountFlags::empty()).is_err() {
+                    let _ = unmount(path, UnmountFlags::DETACH);
+                }
+            }
             Undo::ThreadCpus { tid, started, cpus } => {
                 if started_at(*tid) == Some(*started) {
                     let _ = affinity::confine(*tid, cpus);

@@ -57,6 +57,7 @@ pub enum Group {
     Stream,
     /// The daemon while nothing happens.
     Idle,
+    /// A reader of a file that comes over NFS.
     Nfs,
 }
 
@@ -72,7 +73,7 @@ const SMALL: Option<Way> = Some(Way::Small);
 const LARGE: Option<Way> = Some(Way::Large);
 
 /// In the order in which they are run in a round: those that are compared are neighbours.
-pub const ARMS: [Arm; 28] = [
+pub const ARMS: [Arm; 31] = [
     arm("direct", "direct I/O", Group::Small, Some(Way::Direct), Kswapd::App, Remedy::None),
     arm("quiet", "quiet", Group::Small, None, Kswapd::Free, Remedy::None),
     arm("small_app", "order 0, kswapd on the application's core", Group::Small, SMALL, Kswapd::App, Remedy::None),
@@ -94,6 +95,9 @@ pub const ARMS: [Arm; 28] = [
     arm("write_app", "writer, kswapd on the application's core", Group::Write, Some(Way::Write), Kswapd::App, Remedy::None),
     arm("write_app_daemon", "the same, daemon", Group::Write, Some(Way::Write), Kswapd::App, Remedy::Daemon),
     arm("write_quiet_run", "the same, writer under quiet run", Group::Write, Some(Way::Write), Kswapd::App, Remedy::QuietRun),
+    arm("nfs_quiet", "quiet, again", Group::Nfs, None, Kswapd::Free, Remedy::None),
+    arm("nfs_app", "file over NFS, kswapd on the application's core", Group::Nfs, Some(Way::Nfs), Kswapd::App, Remedy::None),
+    arm("nfs_app_daemon", "the same, daemon", Group::Nfs, Some(Way::Nfs), Kswapd::App, Remedy::Daemon),
     arm("peers_quiet", "quiet, again", Group::Peers, None, Kswapd::Free, Remedy::None),
     arm("quiet_run", "application's core, reader under quiet run", Group::Peers, LARGE, Kswapd::App, Remedy::QuietRun),
     arm(
@@ -123,6 +127,7 @@ impl Arm {
         match self.group {
             Group::Alloc => "alloc_quiet",
             Group::Large => "large_quiet",
+            Group::Nfs => "nfs_quiet",
             Group::Peers => "peers_quiet",
             _ => "quiet",
         }
@@ -130,7 +135,7 @@ impl Arm {
 
     /// Whether the page cache is full before it begins. Not where its reader leaves the cache alone: then kswapd would have no reason.
     pub fn wants_full(&self) -> bool {
-        matches!(self.way, Some(Way::Small | Way::Large | Way::Write)) && self.remedy != Remedy::QuietRun
+        matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Nfs)) && self.remedy != Remedy::QuietRun
     }
 
     /// Whether the daemon runs.

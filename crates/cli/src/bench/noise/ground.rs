@@ -16,6 +16,7 @@ use hiroma_policy::reclaim::Settings;
 
 use super::arm::Kswapd;
 use super::load::{Load, Way};
+use super::nfs::Source;
 use crate::bench::children::{Failed, Interrupt, Running, this_program};
 use crate::bench::undo::{Guard, Undo};
 use crate::memory;
@@ -23,7 +24,7 @@ use crate::memory;
 /// Taken at a time.
 const PIECE: u64 = 256 << 20;
 /// What a file for reading seems to hold: more than any machine's cache.
-const SPARSE_BYTES: u64 = 1 << 40;
+pub const SPARSE_BYTES: u64 = 1 << 40;
 /// Between the beginnings of one load and the next; no power of two, so that they spread over smaller files, too.
 const APART_BYTES: u64 = 77 << 30;
 const ALIGNED: u64 = 1 << 20;
@@ -45,6 +46,8 @@ pub struct Ground {
     pub dir: PathBuf,
     /// Of the daemon.
     pub settings: Settings,
+    /// A file that comes over NFS, if that is wanted.
+    pub nfs: Option<Source>,
     loads: Cell<u64>,
     _files: Vec<Guard>,
 }
@@ -85,6 +88,7 @@ impl Ground {
             read_bytes,
             dir: dir.to_owned(),
             settings: Settings::default(),
+            nfs: None,
             loads: Cell::new(0),
             _files: files,
         })
@@ -93,18 +97,13 @@ impl Ground {
     /// A load of this ground's file. Each begins elsewhere: what is cached of an earlier one may have read-ahead marks, and a reader that
     /// comes across one reads ahead in large folios whatever it was told.
     pub fn load(&self, way: Way, rate_bytes_s: u64) -> Load {
+        let (file, bytes) = match &self.nfs {
+            Some(nfs) if way == Way::Nfs => (&nfs.file, nfs.bytes),
+            _ => (&self.read_file, self.read_bytes),
+        };
         let number = self.loads.replace(self.loads.get() + 1);
-        let start = number.wrapping_mul(APART_BYTES) % self.read_bytes / ALIGNED * ALIGNED;
-        Load {
-            way,
-            file: self.read_file.clone(),
-            bytes: self.read_bytes,
-            start,
-            rate_bytes_s,
-            total_bytes: 0,
-            cgroup: None,
-            under_quiet_run: false,
-        }
+        let start = number.wrapping_mul(APART_BYTES) % bytes / ALIGNED * ALIGNED;
+        Load { way, file: file.clone(), bytes, start, rate_bytes_s, total_bytes: 0, cgroup: None, under_quiet_run: false }
     }
 
     /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd alone would not tell: it works for large
@@ -198,11 +197,11 @@ pub fn place_kswapd(place: Kswapd, ground: &Ground) -> Result<Vec<Guard>> {
     Ok(guards)
 }
 
-/// Changes a setting of the kernel until the guard goes.
+/// Changes a setting of the kernel until the guard goes. Whole lines: some files take nothing else.
 pub fn set(path: &str, value: &str) -> Result<Guard> {
     let before = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
-    let guard = Guard::new(Undo::FileWrite(PathBuf::from(path), before.trim().to_owned()));
-    fs::write(path, value).with_context(|| format!("setting {path} to {value} (it needs root)"))?;
+    let guard = Guard::new(Undo::FileWrite(PathBuf::from(path), before));
+    fs::write(path, format!("{value}\n")).with_context(|| format!("setting {path} to {value} (it needs root)"))?;
     Ok(guard)
 }
 
@@ -288,9 +287,9 @@ mod tests {
         let setting = dir.path().join("setting");
         fs::write(&setting, "10\n").unwrap();
         let guard = set(setting.to_str().unwrap(), "1000").unwrap();
-        assert_eq!(fs::read_to_string(&setting).unwrap(), "1000");
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "1000\n");
         drop(guard);
-        assert_eq!(fs::read_to_string(&setting).unwrap(), "10");
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "10\n");
         let (path, guard) = scratch(dir.path(), "x", 1 << 30).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 30);
         drop(guard);

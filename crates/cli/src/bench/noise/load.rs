@@ -38,6 +38,8 @@ pub enum Way {
     DontCache,
     /// With `POSIX_FADV_DONTNEED` after each chunk.
     Fadvise,
+    /// As large as read-ahead makes them, of a file that comes over NFS.
+    Nfs,
     Write,
 }
 
@@ -118,7 +120,7 @@ fn chunk(load: &Load, mut file: &File, bytes: &mut [u8], at: u64) -> Result<()> 
             fadvise(file, at, std::num::NonZeroU64::new(bytes.len() as u64), Advice::DontNeed)?;
         }
         // As most programs do: the position moves.
-        Way::Direct | Way::Small | Way::Large => {
+        Way::Direct | Way::Small | Way::Large | Way::Nfs => {
             file.seek(SeekFrom::Start(at))?;
             file.read_exact(bytes)?;
         }

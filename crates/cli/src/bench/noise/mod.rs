@@ -5,10 +5,11 @@ mod arm;
 mod extra;
 mod ground;
 pub mod load;
+mod nfs;
 mod results;
 mod run;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use crate::refuse;
 use arm::{Arm, Group};
 use extra::{Keeper, STREAMS};
 use ground::Ground;
+use nfs::Source;
 use results::Results;
 
 /// Runs the paper's experiment on noise of page reclamation, on this machine.
@@ -60,6 +62,9 @@ pub struct NoiseArgs {
     /// Rate of the writer, which writes to a real disk
     #[arg(long, value_name = "SIZE", default_value = "150M")]
     write_rate: Bytes,
+    /// Rate of the reader of a file over NFS
+    #[arg(long, value_name = "SIZE", default_value = "200M")]
+    nfs_rate: Bytes,
     /// Page cache that is left
     #[arg(long, value_name = "SIZE", default_value = "6G")]
     cache: Bytes,
@@ -72,7 +77,7 @@ pub struct NoiseArgs {
     /// Show what the daemon said in each turn
     #[arg(long)]
     journal: bool,
-    /// Read this file instead of a sparse one: the disk takes part
+    /// Read this file instead of a sparse one: the disk takes part, or the network if it is on NFS
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -85,6 +90,7 @@ pub struct Params {
     pub step_us: u64,
     pub rate_bytes_s: u64,
     pub write_bytes_s: u64,
+    pub nfs_bytes_s: u64,
     /// So many times the cache is streamed past hot files.
     pub hot_times: u64,
     pub chunk_turns: Option<u64>,
@@ -103,6 +109,7 @@ impl Params {
             step_us: 5000,
             rate_bytes_s: args.rate.0,
             write_bytes_s: args.write_rate.0,
+            nfs_bytes_s: args.nfs_rate.0,
             hot_times: if args.quick { 2 } else { 10 },
             chunk_turns: None,
         }
@@ -164,14 +171,15 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     // Before this process is confined.
     let machine = machine::look();
     let interrupt = Interrupt::listen()?;
-    let arms = chosen(args)?;
+    let mut arms = chosen(args)?;
     let mut progress = Progress::new(estimate(args, &params, &arms));
     progress.starts("taking memory from the page cache");
     let mut ground = Ground::new(args.cache.0, &args.dir, args.file.as_deref())?;
     ground.settings = settings;
+    let nfs = over_nfs(args, &mut ground, &mut arms);
     params.chunk_turns = Some(run::calibrate(&ground, &params, &interrupt)?.chunk_turns);
     progress.done(15.0);
-    let mut results = Results::new(arms);
+    let mut results = Results { nfs, ..Results::new(arms) };
     let done = measure(args, &params, &ground, &interrupt, &mut progress, &mut results);
     match done {
         Ok(()) => {}
@@ -197,6 +205,25 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(crate::sim::shared::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
+/// Makes a file come over NFS, if an arm wants one; where that cannot be, those arms go. What is to be said of it.
+fn over_nfs(args: &NoiseArgs, ground: &mut Ground, arms: &mut Vec<Arm>) -> Option<String> {
+    if arms.iter().all(|arm| arm.group != Group::Nfs) {
+        return None;
+    }
+    let named = args.file.as_deref().map(|file| (file, ground.read_bytes));
+    Some(match Source::new(named, &ground.dir, ground::SPARSE_BYTES, ground.spare) {
+        Ok(source) => {
+            let what = format!("NFS: {}; at {} a second", source.what, args.nfs_rate);
+            ground.nfs = Some(source);
+            what
+        }
+        Err(why) => {
+            arms.retain(|arm| arm.group != Group::Nfs);
+            format!("NFS: not measured: {why:#}")
+        }
+    })
+}
+
 fn measure(
     args: &NoiseArgs,
     params: &Params,
@@ -205,9 +232,6 @@ fn measure(
     progress: &mut Progress,
     results: &mut Results,
 ) -> Result<(), Failed> {
-    if wants(args, Group::Nfs) {
-        results.nfs = Some(nfs(Path::new("/proc/filesystems")));
-    }
     let turn = params.duration.as_secs_f64() + AROUND_S;
     if wants(args, Group::Idle) {
         progress.starts("the daemon while nothing happens");
@@ -257,24 +281,6 @@ fn measure(
     Ok(())
 }
 
-/// Why there is no arm with a network file system, or that there could be one.
-fn nfs(filesystems: &Path) -> String {
-    let known = std::fs::read_to_string(filesystems).unwrap_or_default();
-    let has = |name: &str| known.lines().any(|line| line.split_whitespace().last() == Some(name));
-    match (has("nfs") || has("nfs4"), has("nfsd")) {
-        (true, true) => "NFS: this kernel has client and server; mount a file larger than the cache and name it with --file".to_owned(),
-        (client, server) => format!(
-            "NFS: not measured: this kernel has {} ({}); load the modules nfs and nfsd where there are some, mount, and name a file with --file",
-            match (client, server) {
-                (true, _) => "no NFS server",
-                (_, true) => "no NFS client",
-                _ => "neither an NFS client nor a server",
-            },
-            filesystems.display()
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,21 +293,6 @@ mod tests {
         for (text, expected) in [("batch_bytes", "KEY=VALUE"), ("colour=1", "poll_ns"), ("batch_bytes=1G", "64MiB")] {
             let told = set(&[text]).unwrap_err().to_string();
             assert!(told.contains(expected), "{told}");
-        }
-    }
-
-    #[test]
-    fn what_lacks_for_nfs_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("filesystems");
-        for (text, expected) in [
-            ("nodev\tproc\n\text4\n", "neither"),
-            ("nodev\tnfs4\n", "no NFS server"),
-            ("nodev\tnfsd\n", "no NFS client"),
-            ("nodev\tnfs\nnodev\tnfsd\n", "has client and server"),
-        ] {
-            std::fs::write(&file, text).unwrap();
-            assert!(nfs(&file).contains(expected), "{}", nfs(&file));
         }
     }
 }

@@ -208,6 +208,11 @@ impl Results {
                 .must(98.0)
                 .aim(100.0)
                 .spread(streams(Remedy::QuietRun)),
+            percent("nfs_percent", "slowdown, file over NFS, kswapd on the application's core, nothing done")
+                .spread(self.slowdown("nfs_app")),
+            percent("nfs_daemon_percent", "the same with the daemon").spread(self.slowdown("nfs_app_daemon")),
+            seen("nfs_reclaim_percent", "time that reclaim took, file over NFS, nothing done", "nfs_app"),
+            seen("nfs_daemon_reclaim_percent", "the same with the daemon", "nfs_app_daemon"),
             percent("quiet_run_percent", "slowdown, kswapd on the application's core, reader under quiet run")
                 .spread(self.slowdown("quiet_run")),
             Measure::new("daemon_idle_percent", "the daemon's share of a processor when idle", "%", Better::Lower)
@@ -275,9 +280,10 @@ impl Results {
             Group::Large => "Large folios",
             Group::Alloc => "An application that takes and gives back memory",
             Group::Write => "A writer",
+            Group::Nfs => "A file over NFS",
             _ => "What is used otherwise",
         };
-        for group in [Group::Small, Group::Large, Group::Alloc, Group::Write, Group::Peers] {
+        for group in [Group::Small, Group::Large, Group::Alloc, Group::Write, Group::Nfs, Group::Peers] {
             let arms: Vec<&(Arm, Vec<Option<Run>>)> = self.arms.iter().filter(|(arm, _)| arm.group == group).collect();
             if arms.is_empty() {
                 continue;
@@ -450,7 +456,17 @@ mod tests {
 
     fn params(quick: bool) -> Params {
         let duration = Duration::from_secs(1);
-        Params { quick, rounds: 2, duration, step_us: 5000, rate_bytes_s: 1, write_bytes_s: 1, hot_times: 1, chunk_turns: None }
+        Params {
+            quick,
+            rounds: 2,
+            duration,
+            step_us: 5000,
+            rate_bytes_s: 1,
+            write_bytes_s: 1,
+            nfs_bytes_s: 1,
+            hot_times: 1,
+            chunk_turns: None,
+        }
     }
 
     fn results() -> Results {

@@ -143,7 +143,8 @@ pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -
     let mut load = match arm.way {
         None => None,
         Some(way) => {
-            let mut load = ground.load(way, params.rate_bytes_s);
+            let rate_bytes_s = if way == Way::Nfs { params.nfs_bytes_s } else { params.rate_bytes_s };
+            let mut load = ground.load(way, rate_bytes_s);
             if way == Way::Write {
                 let (path, guard) = scratch(&ground.dir, "write", 2 * ground.cache_bytes)?;
                 file = Some(guard);
