@@ -42,7 +42,7 @@ typedef struct hps_range {
 /* What decide() may return. */
 enum {
 	HPS_DEFAULT = 0,  /* as the library decides: collapse from 128 active pages, else compact if there is such a function */
-	HPS_COLLAPSE = 1, /* make it huge where it stands */
+	HPS_COLLAPSE = 1, /* make it huge where it stands; where that can never be, compact() is called if there is one */
 	HPS_COMPACT = 2,  /* call compact() */
 	HPS_LEAVE = 3     /* nothing */
 };

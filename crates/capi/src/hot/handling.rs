@@ -14,6 +14,15 @@ const SLICES_MAX: u32 = 20_000;
 /// A range that the kernel refuses so often is left alone until it is reported again.
 const COLLAPSE_TRIES: u32 = 3;
 
+/// Why a range did not become huge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refused {
+    /// It may work later.
+    ForNow,
+    /// It cannot be huge where it stands: it reaches over the edge of a mapping, or the mapping does not allow it.
+    ForGood,
+}
+
 /// What the program decided on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
@@ -62,17 +71,16 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
                 outcome.left += 1;
                 true
             }
-            Choice::Collapse => {
-                let huge = made_huge((range[0].address & !(EXTENT as u64 - 1)) as usize);
-                outcome.collapsed += u64::from(huge);
-                *may_collapse -= u64::from(huge);
-                huge
-            }
-            Choice::Compact if program.can_compact() => {
-                let moved = compact(range, program, &mut outcome);
-                outcome.compacted += u64::from(moved);
-                moved
-            }
+            Choice::Collapse => match make_huge((range[0].address & !(EXTENT as u64 - 1)) as usize) {
+                Ok(()) => {
+                    outcome.collapsed += 1;
+                    *may_collapse -= 1;
+                    true
+                }
+                Err(Refused::ForGood) if program.can_compact() => compact(range, program, &mut outcome),
+                Err(_) => false,
+            },
+            Choice::Compact if program.can_compact() => compact(range, program, &mut outcome),
             _ => {
                 outcome.left += 1;
                 true
@@ -84,22 +92,31 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
 }
 
 /// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their bits also does, it says EAGAIN or EBUSY.
-fn made_huge(address: usize) -> bool {
-    (0..COLLAPSE_TRIES).any(|again| {
+fn make_huge(address: usize) -> Result<(), Refused> {
+    for again in 0..COLLAPSE_TRIES {
         if again > 0 {
             std::thread::yield_now();
         }
-        collapse(address, EXTENT).is_ok()
-    })
+        match collapse(address, EXTENT) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Err(Refused::ForGood),
+            Err(_) => {}
+        }
+    }
+    Err(Refused::ForNow)
 }
 
+/// Has the program move the objects of a range, in slices. False if that failed.
 fn compact(range: &[Page], program: &impl Program, outcome: &mut Outcome) -> bool {
     for _ in 0..SLICES_MAX {
         let begin = monotonic_ns();
         let slice = program.compact(range, begin + SLICE_NS);
         outcome.call_ns_max = outcome.call_ns_max.max(monotonic_ns().saturating_sub(begin));
         match slice {
-            Slice::Done => return true,
+            Slice::Done => {
+                outcome.compacted += 1;
+                return true;
+            }
             Slice::Failed => return false,
             Slice::More => program.rest(),
         }
@@ -109,7 +126,12 @@ fn compact(range: &[Page], program: &impl Program, outcome: &mut Outcome) -> boo
 
 #[cfg(test)]
 mod tests {
+    #![allow(unsafe_code)]
     use std::cell::RefCell;
+    use std::ptr;
+
+    use hiroma_kernel::hugearena::HugeArena;
+    use rustix::mm::{MprotectFlags, mprotect};
 
     use super::*;
 
@@ -151,6 +173,24 @@ mod tests {
         assert_eq!(*program.calls.borrow(), [(1 << 21, 127), (5 << 21, 3)]);
         // There is nothing mapped at the second.
         assert_eq!((outcome.compacted, outcome.collapsed, outcome.failed, outcome.left), (2, 0, 1, 0));
+    }
+
+    #[test]
+    fn the_objects_of_a_range_that_cannot_be_huge_are_moved_instead() {
+        let arena = HugeArena::new(2 * EXTENT).unwrap();
+        // Half of the first range becomes a mapping of its own.
+        let half = ptr::with_exposed_provenance_mut(arena.base());
+        // SAFETY: memory of the arena, which nothing else uses.
+        unsafe { mprotect(half, EXTENT / 2, MprotectFlags::READ) }.unwrap();
+        let all = pages((arena.base() / EXTENT) as u64, 200);
+        let mut program = program(Choice::Collapse, &[]);
+        let outcome = handle(&all, 128, &mut 10, &program);
+        assert_eq!((outcome.collapsed, outcome.compacted, outcome.failed), (0, 1, 0));
+        assert_eq!(*program.calls.borrow(), [(arena.base() as u64, 200)]);
+        program.can = false;
+        let mut may_collapse = 10;
+        let outcome = handle(&all, 128, &mut may_collapse, &program);
+        assert_eq!((outcome.compacted, outcome.failed, may_collapse), (0, 1, 10));
     }
 
     #[test]
