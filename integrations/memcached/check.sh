@@ -67,8 +67,20 @@ pids+=($!)
 server=$!
 load() { timeout -s KILL 300 "$memload" --server "unix:$dir/mc.sock" --items 200000 --pid "$server" "$@"; }
 stat_of() { load --no-fill --operations 16 --may-miss | sed -n "s/^$1: //p"; }
+# Sends commands, one a line, and shows the answers.
+tell() {
+	timeout -s KILL 60 perl -MIO::Socket::UNIX -e 'my $s = IO::Socket::UNIX->new(Peer => shift) or die "no connection\n";
+		for (@ARGV) { print $s "$_\r\n"; my $answer = <$s> // die "no answer\n"; print "$_: $answer" }' "$dir/mc.sock" "$@"
+}
 has_moved() { [ "$(stat_of hiroma_items_moved)" -gt 0 ]; }
 wait_for 60 test -S "$dir/mc.sock"
+# All slab pages are in one mapping of 256 MiB, which begins where a huge page can.
+code=1
+while read -r range _; do
+	begin=$((16#${range%-*})) end=$((16#${range#*-}))
+	[ $((end - begin)) -ge $((256 << 20)) ] && [ $((begin % (2 << 20))) = 0 ] && code=0
+done <"/proc/$server/maps"
+verdict "slab pages begin where huge pages can" $code
 # The daemon comes later than memcached.
 code=0
 load --operations 400000 || code=$?
@@ -92,6 +104,10 @@ else
 	code=0
 	has_moved || code=1
 	verdict "hot items of sparse ranges were moved together" $code
+	# One slab page of the arena is filled before another is taken: 1747 chunks of 600 bytes each.
+	code=0
+	[ "$(stat_of hiroma_arena_used_bytes)" -le $((($(stat_of hiroma_items_moved) / 1747 + 2) << 20)) ] || code=1
+	verdict "moved items lie close together" $code
 	# The daemon dies and comes back: memcached goes on, and finds it.
 	kill -KILL "$daemon"
 	code=0
@@ -102,5 +118,18 @@ else
 	kill -0 "$server" || code=1
 	verdict "the daemon dies and comes back" $code
 fi
+# Memory beyond a smaller limit goes back slab page by slab page, and serves again when the limit is as before.
+resident_kib() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$server/status"; }
+before=$(resident_kib)
+shrinks() {
+	tell "slabs reassign -1 0"
+	[ "$(resident_kib)" -lt $((before - 8192)) ]
+}
+code=0
+tell "cache_memlimit 64" >/dev/null || code=$?
+wait_for 60 shrinks || code=1
+tell "cache_memlimit 256" >/dev/null || code=$?
+load --operations 400000 >"$dir/load.out" || code=$?
+verdict "memory goes back when the limit is lowered, and serves again" $code
 say "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ]
