@@ -80,7 +80,22 @@ lint() {
 	fi
 }
 
+# What the builds and the largest test take, in GiB: a full disk fails tests in ways that do not say so.
+disk_needed=12
+
+room() {
+	local dir free
+	for dir in . "${TMPDIR:-/tmp}"; do
+		free=$(df --output=avail -BG "$dir" | sed -n '2s/[^0-9]//gp')
+		if [ "$free" -lt $disk_needed ]; then
+			echo "test: $(realpath "$dir") has $free GiB of free disk; the tests need about $disk_needed GiB" >&2
+			exit 1
+		fi
+	done
+}
+
 everything() {
+	room
 	lint
 	single "release build" "$cargo" build -q --release --workspace
 	# The command's tests run programs with the library of the release.

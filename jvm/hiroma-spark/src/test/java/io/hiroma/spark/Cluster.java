@@ -30,12 +30,15 @@ final class Cluster {
   /** A cluster of {@code executors} with {@code mib} MiB of heap each. */
   static SparkConf conf(Policy policy, int executors, int mib) throws IOException {
     Files.createDirectories(Path.of(System.getenv("SPARK_HOME"), "jars"));
+    Path scratch = Files.createDirectories(Path.of(System.getenv("SPARK_HOME"), "tmp"));
     return new SparkConf().setAppName("cached data").setMaster("local-cluster[" + executors + ",1," + mib + "]")
         .set("spark.plugins", HiromaPlugin.class.getName()).set("spark.hiroma.policy", policy.word())
         .set("spark.hiroma.report.millis", "500").set("spark.hiroma.sweep.millis", "200")
         .set("spark.jars", System.getProperty("hiroma.jars")).set("spark.executor.memory", mib + "m").set("spark.ui.enabled", "false")
         // A machine that stands still for a minute has lost nobody.
         .set("spark.worker.timeout", "600").set("spark.network.timeout", "600s")
+        // Executors that are killed leave the libraries behind that they unpacked.
+        .set("spark.executor.defaultJavaOptions", "-Djava.io.tmpdir=" + scratch)
         // Executors run on the JDK that the tests run on.
         .set("spark.executorEnv.JAVA_HOME", home())
         .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1");
