@@ -282,7 +282,7 @@ proptest! {
             prop_assert!(verdict.reclaim_pages == 0 || verdict.batch_pages >= 4096, "{verdict:?}");
             let fill = (node.file_pages() + node.stolen_file_pages).saturating_sub(before.file_pages() + before.stolen_file_pages);
             let held = node.held_pages.saturating_sub(before.held_pages);
-            prop_assert!(verdict.reclaim_pages == 0 || fill > 3 * held, "{verdict:?} although {held} against {fill}");
+            prop_assert!(verdict.reclaim_pages == 0 || fill >= 3 * held, "{verdict:?} although {held} against {fill}");
         }
     }
 
