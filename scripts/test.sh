@@ -81,7 +81,7 @@ lint() {
 }
 
 # What the builds and the largest test take, in GiB: a full disk fails tests in ways that do not say so.
-disk_needed=12
+disk_needed=8
 
 room() {
 	local dir free

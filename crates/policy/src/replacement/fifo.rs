@@ -25,7 +25,7 @@ impl Fifo {
 
 impl Replacement for Fifo {
     fn admitted(&mut self, block: BlockId, _origin: Origin) {
-        self.queue.push(block, 0);
+        self.queue.push(block);
     }
 
     fn hinted(&mut self, _block: BlockId, _hint: Hint) {}
@@ -35,7 +35,7 @@ impl Replacement for Fifo {
     }
 
     fn put_back(&mut self, block: BlockId) {
-        self.queue.push(block, 0);
+        self.queue.push(block);
     }
 
     fn len(&self) -> usize {

@@ -3,19 +3,13 @@
 //! Use shows only in the staging area: a block that is touched there was used, one that is not was not. So this is LRU by second
 //! chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted in bytes because blocks differ 512 to 1 in size:
 //!
-//! - `stream`: blocks of streams, whether waited for or fetched ahead.
-//! - `recent`: blocks that came for any other reason and have not proved anything yet.
+//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the stream is a little way past them.
+//! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
+//!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
 //! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
-//!   without being staged, once or twice: staging them would most likely only cost a fault.
+//!   without being staged, once or twice: staging them would most likely only cost a fault. Half as many bytes leave from here
+//!   as from `recent`, however many that are: what was in use once and is not any more must not stay for ever.
 //! - `cold`: blocks that somebody said will not be needed; they go before all others.
-//!
-//! Where nothing streams, recent blocks leave next as long as they hold more than their share of the bytes, so that one pass over a lot
-//! of data cannot push out what is used again and again. Half as many bytes leave from the frequent ones, however many that are: what
-//! was in use once and is not any more must not stay for ever.
-//!
-//! Where something streams, the oldest block leaves, whichever segment it is in, by ages that are weighted a little. A program that
-//! goes through its data in passes comes back to what fits into local memory. Streams that are held to a small share of it are fetched
-//! again and again then, while blocks of an earlier part of the work, frequent or not, keep the room.
 
 use hiroma_units::{BlockId, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
@@ -25,13 +19,9 @@ use super::{Hint, Origin, Replacement};
 
 /// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against frequent ones.
 const RECENT_SHARE: u8 = 64;
-/// With more than this share of the bytes (of 256) in streams, age alone decides.
-const STREAM_SHARE: u8 = 16;
-/// What the ages of blocks count for then, in quarters of the age: those of streams seldom return, and frequent ones show while they
-/// are staged whether they are in use still; a recent block that leaves too early has to be fetched.
-const STREAM_WEIGHT: u64 = 5;
-const RECENT_WEIGHT: u64 = 4;
-const FREQUENT_WEIGHT: u64 = 5;
+/// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind: more than the eighth that is fetched
+/// ahead of need, so that nothing leaves before its turn has come.
+const STREAM_SHARE: u8 = 40;
 /// So many pages leave from the recent blocks for each one from the frequent blocks.
 const RECENT_PER_FREQUENT: i64 = 2;
 /// How far the two may get from that before it is made up for: an extent's worth.
@@ -49,8 +39,6 @@ pub struct Lru {
     recent_share: u8,
     /// Pages that left from `recent`, less `RECENT_PER_FREQUENT` times those that left from `frequent`.
     owed_pages: i64,
-    /// Pages that came, those that were rescued included.
-    inflow_pages: u64,
 }
 
 impl Default for Lru {
@@ -68,44 +56,21 @@ impl Lru {
     /// A policy in which recent blocks may keep `recent_share`/256 of the bytes.
     pub fn with_recent_share(recent_share: u8) -> Self {
         let (cold, stream, recent, frequent) = <(Queue, Queue, Queue, Queue)>::default();
-        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share, owed_pages: 0, inflow_pages: 0 }
+        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share, owed_pages: 0 }
     }
 
     fn pages(&self) -> u64 {
         self.stream.pages() + self.recent.pages() + self.frequent.pages()
     }
 
-    /// The clock by which blocks age: the extents' worth of pages that came.
-    fn tick(&self) -> u32 {
-        (self.inflow_pages / PAGES_PER_EXTENT as u64) as u32
-    }
-
     /// The next block in the order of leaving, laps not considered.
     fn pop(&mut self) -> Option<BlockId> {
-        let by_age = self.stream.pages() > share(self.pages(), STREAM_SHARE);
-        if by_age { self.pop_oldest() } else { self.pop_by_share() }
-    }
-
-    /// The oldest of all, by weighted age.
-    fn pop_oldest(&mut self) -> Option<BlockId> {
-        self.owed_pages = 0;
-        let tick = self.tick();
-        let age = |queue: &Queue, weight: u64| queue.oldest_tick().map(|came| (u64::from(tick.wrapping_sub(came)) + 1) * weight);
-        let stream = age(&self.stream, STREAM_WEIGHT);
-        let (recent, frequent) = (age(&self.recent, RECENT_WEIGHT), age(&self.frequent, FREQUENT_WEIGHT));
-        if stream >= recent.max(frequent) {
-            self.stream.pop()
-        } else if recent >= frequent {
-            self.recent.pop()
-        } else {
-            self.frequent.pop()
+        let pages = self.pages();
+        if self.stream.pages() > share(pages, STREAM_SHARE) {
+            return self.stream.pop();
         }
-    }
-
-    /// Recent blocks as long as they hold more than their share, and frequent ones half as fast.
-    fn pop_by_share(&mut self) -> Option<BlockId> {
         let unproved = self.recent.pages() + self.stream.pages();
-        if self.recent.pages() > 0 && unproved > share(self.pages(), self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
+        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
             let block = self.recent.pop()?;
             self.owed_pages += block.pages() as i64;
             return Some(block);
@@ -121,17 +86,15 @@ impl Lru {
 
 impl Replacement for Lru {
     fn admitted(&mut self, block: BlockId, origin: Origin) {
-        self.inflow_pages += block.pages() as u64;
-        let tick = self.tick();
         if origin == Origin::Rescued {
             self.heat.rescued(block);
-            self.frequent.push(block, tick);
+            self.frequent.push(block);
             return;
         }
         self.heat.forget(block);
         match origin {
-            Origin::Stream | Origin::Prefetch => self.stream.push(block, tick),
-            _ => self.recent.push(block, tick),
+            Origin::Stream | Origin::Prefetch => self.stream.push(block),
+            _ => self.recent.push(block),
         }
     }
 
@@ -140,7 +103,7 @@ impl Replacement for Lru {
             Hint::Hot => self.heat.grant_lap(block),
             Hint::Cold => {
                 self.heat.forget(block);
-                self.cold.push(block, 0);
+                self.cold.push(block);
             }
         }
     }
@@ -154,15 +117,13 @@ impl Replacement for Lru {
             if !self.heat.take_lap(block) {
                 return Some(block);
             }
-            let tick = self.tick();
-            self.frequent.push(block, tick);
+            self.frequent.push(block);
         }
         self.pop()
     }
 
     fn put_back(&mut self, block: BlockId) {
-        let tick = self.tick();
-        if self.heat.was_rescued(block) { self.frequent.push(block, tick) } else { self.recent.push(block, tick) }
+        if self.heat.was_rescued(block) { self.frequent.push(block) } else { self.recent.push(block) }
     }
 
     fn len(&self) -> usize {
@@ -260,8 +221,6 @@ impl Heat {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_units::ExtentNo;
-
     use super::*;
 
     fn block(page: u64) -> BlockId {
@@ -284,52 +243,14 @@ mod tests {
         assert_eq!(first, [20, 21, 22, 10], "recent blocks keep their share against frequent ones");
     }
 
-    /// So many extents, each with `origin`.
-    fn admit_extents(lru: &mut Lru, extents: std::ops::Range<u32>, origin: Origin) {
-        extents.for_each(|number| lru.admitted(BlockId::extent(ExtentNo(number)), origin));
-    }
-
-    fn drain_extents(lru: &mut Lru, count: usize) -> Vec<u32> {
-        (0..count).filter_map(|_| lru.next_victim()).map(|block| block.extent_no().0).collect()
-    }
-
     #[test]
     fn streams_are_dropped_behind_but_not_at_once() {
         let mut lru = Lru::new();
-        admit_extents(&mut lru, 0..40, Origin::Demand);
-        admit_extents(&mut lru, 100..104, Origin::Stream);
-        assert_eq!(drain_extents(&mut lru, 1), [0], "the oldest leaves");
-        admit_extents(&mut lru, 104..400, Origin::Stream);
-        let (left, others) = drain_extents(&mut lru, 60).into_iter().partition::<Vec<_>, _>(|&number| number >= 100);
-        assert_eq!(left, (100..100 + left.len() as u32).collect::<Vec<_>>());
-        assert!(!left.is_empty() && !others.is_empty(), "a stream's blocks leave as if they were a little older: {left:?} {others:?}");
-    }
-
-    #[test]
-    fn what_was_frequent_in_earlier_work_leaves_before_streams_that_may_come_back() {
-        let mut lru = Lru::new();
-        admit_extents(&mut lru, 0..10, Origin::Rescued);
-        admit_extents(&mut lru, 10..20, Origin::Fresh);
-        admit_extents(&mut lru, 100..160, Origin::Stream);
-        assert_eq!(drain_extents(&mut lru, 10), (0..10).collect::<Vec<_>>(), "the oldest leave, frequent or not");
-        // The same blocks in use still: each that is staged is touched there. Streams leave.
-        let mut streams_gone = 0;
-        let mut lru = Lru::new();
-        admit_extents(&mut lru, 0..10, Origin::Rescued);
-        for number in 100..400 {
-            admit_extents(&mut lru, number..number + 1, Origin::Stream);
-            if number < 160 {
-                continue;
-            }
-            while let Some(block) = lru.next_victim() {
-                if block.extent_no().0 >= 100 {
-                    streams_gone += 1;
-                    break;
-                }
-                lru.admitted(block, Origin::Rescued);
-            }
-        }
-        assert_eq!((streams_gone, lru.len()), (240, 70));
+        (0..32).for_each(|page| lru.admitted(block(page), Origin::Demand));
+        (100..102).for_each(|page| lru.admitted(block(page), Origin::Stream));
+        assert_eq!(lru.next_victim(), Some(block(0)), "the stream is not past its distance yet");
+        (102..106).for_each(|page| lru.admitted(block(page), Origin::Stream));
+        assert_eq!(lru.next_victim(), Some(block(100)));
     }
 
     #[test]
@@ -339,7 +260,7 @@ mod tests {
             lru.admitted(block(1), Origin::Rescued);
             assert_eq!(lru.pop(), Some(block(1)));
         }
-        lru.frequent.push(block(1), 0);
+        lru.frequent.push(block(1));
         (2..5).for_each(|page| lru.admitted(block(page), Origin::Rescued));
         assert_eq!(drain(&mut lru), [2, 3, 4, 1]);
     }
@@ -381,7 +302,7 @@ mod tests {
         let mut lru = Lru::new();
         for page in 0..1000 {
             (0..3).for_each(|_| lru.heat.rescued(block(page)));
-            lru.frequent.push(block(page), 0);
+            lru.frequent.push(block(page));
         }
         assert!(lru.next_victim().is_some());
     }
