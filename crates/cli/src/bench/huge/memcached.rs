@@ -16,6 +16,7 @@
 //! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages gain next to nothing; and with a hot set
 //! that is wide, where what they gain can be told from what differs between rounds.
 
+use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -165,6 +166,20 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the program takes connections. What it wrote to `said` is its reason if it ends instead.
+fn listens(running: &mut Running, socket: &Path, said: &Path) -> Result<()> {
+    let mut has_ended = false;
+    wait_for("memcached to listen", || {
+        has_ended = running.has_ended();
+        has_ended || UnixStream::connect(socket).is_ok()
+    })?;
+    if has_ended {
+        let said = std::fs::read_to_string(said)?;
+        bail!("it ended before it listened: {}", said.lines().last().unwrap_or("it said nothing"));
+    }
+    Ok(())
+}
+
 impl Server {
     fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
         let socket = dir.join(format!("memcached-{arm}"));
@@ -180,8 +195,9 @@ impl Server {
             command.args(["-o", "hiroma"]).env("HIROMA_HOT_SOCKET", dir.join("hot"));
         }
         command.args(["-o", &hashpower]);
-        let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
-        wait_for("memcached to listen", || UnixStream::connect(&socket).is_ok())?;
+        let said = dir.join(format!("memcached-{arm}.said"));
+        let mut running = Running::start(command.stdout(Stdio::null()).stderr(File::create(&said)?))?;
+        listens(&mut running, &socket, &said).with_context(|| format!("{}", program.display()))?;
         let server = Server { endpoint: Endpoint::Unix(socket), running };
         fill(&server.endpoint, store, &|_| ()).with_context(|| format!("filling memcached ({})", ARMS[arm]))?;
         Ok(server)
@@ -482,6 +498,16 @@ pub(super) mod tests {
         };
         let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
         Found { turns: [turn(off), turn(always), turn(ours)], memory: vec![memory(0), memory(96), memory(6)] }
+    }
+
+    #[test]
+    fn a_program_that_cannot_run_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo cannot open libhiroma.so.0 >&2; exit 127"]).stderr(File::create(&said).unwrap());
+        let error = listens(&mut Running::start(&mut command).unwrap(), &dir.path().join("socket"), &said).unwrap_err();
+        assert!(error.to_string().contains("ended before it listened: cannot open libhiroma.so.0"), "{error}");
     }
 
     #[test]
