@@ -372,12 +372,22 @@ hot_load() {
 	echo loop >&9
 }
 
-# The walk sees all pages, and that a third of them is touched.
+# hot_crowd: has the load share its processor with another process, whose number is in $OTHER. Where translations are not flushed an emulated
+# processor keeps them for ever, but for changes between processes (nopcid).
+hot_crowd() {
+	taskset -p 1 $LOAD
+	taskset 1 sh -c 'while :; do :; done' &
+	OTHER=$!
+}
+
+# hot_walk BACKEND: all pages are seen, and that a third of them is touched.
 hot_walk() {
 	hot_load 16 scattered || return 1
+	OTHER=
+	[ "$1" = bpf ] || hot_crowd
 	local first hot=0 seen=0 start end count
 	first=$(sed -n 's/.*"base":\([0-9]*\).*/\1/p' /tmp/load.out)
-	hiroma hot show --pid $LOAD --for 1ms --window 3s --backend bpf >/tmp/shown || return 1
+	hiroma hot show --pid $LOAD --for 1ms --window 3s --backend "$1" >/tmp/shown || return 1
 	head -n 1 /tmp/shown
 	tr ':-' '  ' </tmp/shown | grep -v '^#' >/tmp/runs
 	while read -r start end count; do
@@ -388,7 +398,7 @@ hot_walk() {
 		seen=$((seen + (end - start) / 4096))
 		[ "$count" -gt 0 ] && hot=$((hot + (end - start) / 4096))
 	done </tmp/runs
-	kill $LOAD
+	kill $LOAD $OTHER
 	echo "$hot of $seen pages hot"
 	[ $seen -eq 4096 ] && [ $hot -gt 1100 ] && [ $hot -lt 1640 ]
 }
@@ -416,13 +426,10 @@ hot_damon() {
 	hot_load 64 skewed || return 1
 	local first
 	first=$(sed -n 's/.*"base":\([0-9]*\).*/\1/p' /tmp/load.out)
-	# DAMON does not flush translations, and an emulated processor keeps them for ever, but for changes between processes (nopcid).
-	taskset -p 1 $LOAD
-	taskset 1 sh -c 'while :; do :; done' &
-	local other=$!
+	hot_crowd
 	hiroma hot show --pid $LOAD --for 8s --window 100ms --cpu 90% --slowdown 100% --backend damon >/tmp/shown
 	local code=$?
-	kill $other
+	kill $OTHER
 	[ $code -eq 0 ] || return 1
 	head -n 1 /tmp/shown
 	# Everything is given back.
@@ -442,6 +449,27 @@ hot_damon() {
 	kill $LOAD
 	echo "hot pages: $hot with a sum of counts of $hot_sum; others: $cold with $cold_sum"
 	[ $hot -gt 0 ] && [ $cold -gt 0 ] && [ $((hot_sum / hot)) -gt $((2 * cold_sum / cold)) ]
+}
+
+# Without BPF, the idle page bitmap is what is taken; with it hot ranges become huge, and all of it can be taken back.
+idle_manage() {
+	hot_load 64 skewed || return 1
+	hot_crowd
+	local huge=0 tries=0
+	while [ "$huge" -eq 0 ] && [ $tries -lt 10 ]; do
+		hiroma hot manage --pid $LOAD --cpu 90% --stall 100s --window 1s >/tmp/managed 2>&1 || return 1
+		cat /tmp/managed
+		grep -q 'tracked with idle-bitmap' /tmp/managed || return 1
+		huge=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
+		tries=$((tries + 1))
+	done
+	hiroma hot explain --pid $LOAD
+	hiroma hot undo --pid $LOAD || return 1
+	local left
+	left=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
+	kill $LOAD $OTHER
+	echo "$huge KiB of 65536 were huge, $left after undo"
+	[ "$huge" -gt 0 ] && [ "$huge" -lt 40000 ] && [ "$left" -eq 0 ]
 }
 
 # In a kernel that is locked down BPF may not read: it is said so, and the next way of tracking is taken.
@@ -475,6 +503,13 @@ everything() {
 		sed 's/^/VM note /' /tmp/output
 		return
 	fi
+	case $only in
+	idle*)
+		check idle-walk self hot_walk idle-bitmap
+		check idle-manage self idle_manage
+		return
+		;;
+	esac
 	check probe probe
 	grep '^probe:' /tmp/output
 	check native-pattern /test/pattern 128
@@ -483,7 +518,7 @@ everything() {
 	check native-syscalls /test/syscalls 40
 	case " $HAVE " in
 	*" hiroma "*)
-		check hot-walk self hot_walk
+		check hot-walk self hot_walk bpf
 		check quiet-measure self quiet_measure
 		check quiet-soak self quiet_soak
 		if echo "1 swappiness=0" >/sys/fs/cgroup/memory.reclaim; then

@@ -288,16 +288,16 @@ fn without_bpf_the_next_way_is_taken_and_named() {
         let args = [&["hot", "show", "--for", "1ms", "--pid", &pid], more].concat();
         Command::new(HIROMA).args(args).env("HIROMA_HOT_PRETEND", lacks).stdin(Stdio::null()).output().unwrap()
     };
-    let without = show("no-bpf,no-bpf-clear-refs,no-damon", &[]);
+    let without = show("no-bpf,no-bpf-clear-refs,no-idle-bitmap,no-damon", &[]);
     assert!(without.status.success(), "{}", text(&without.stderr));
     let shown = text(&without.stdout);
     assert!(shown.contains("tracked with smaps") && shown.contains("only how much of each mapping"), "{shown}");
     let only = show("no-bpf", &["--backend", "bpf"]);
     assert_eq!(only.status.code(), Some(2));
     assert!(text(&only.stderr).contains("bpf: "), "{}", text(&only.stderr));
-    let nothing = show("no-bpf,no-bpf-clear-refs,no-damon,no-smaps", &[]);
+    let nothing = show("no-bpf,no-bpf-clear-refs,no-idle-bitmap,no-damon,no-smaps", &[]);
     let said = text(&nothing.stderr);
-    let named = ["no way to track process", "bpf: ", "bpf-clear-refs: ", "damon: ", "smaps: "];
+    let named = ["no way to track process", "bpf: ", "bpf-clear-refs: ", "idle-bitmap: ", "damon: ", "smaps: "];
     assert!(nothing.status.code() == Some(2) && named.iter().all(|name| said.contains(name)), "{said}");
 }
 

@@ -61,7 +61,7 @@ pub struct Tracking {
     /// How long a round watches [default: begins with 5ms and fits itself to the program]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub window: Option<Duration>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, damon, smaps [default: the first of these that works]
+    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     pub backend: Option<Backend>,
 }

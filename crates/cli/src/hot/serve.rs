@@ -39,7 +39,7 @@ pub struct Args {
     /// The socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock for others]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, damon, smaps [default: the first of these that works]
+    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
     /// Ask the running daemon who is registered, and end

@@ -9,6 +9,7 @@ use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use rustix::io::Errno;
 
 use super::{Engine, Memo, State, Step, elapsed_ns};
+use crate::bits;
 use crate::error::HotError;
 use crate::ledger::{Entry, reason_text};
 
@@ -111,6 +112,7 @@ impl Engine {
             Ok(_) => {
                 self.stall.note(duration_ns);
                 (memo.ours, memo.in_use, memo.checked, memo.cold_checks) = (true, true, false, 0);
+                memo.added_pages += missing as u16;
                 self.accounts.grown_bytes += missing * PAGE as u64;
                 if let Entry::Collapse { took_ns, .. } = &mut entry {
                     *took_ns = duration_ns;
@@ -163,6 +165,18 @@ impl Engine {
         }
     }
 
+    /// Taking a huge page apart gives back those of its pages that hold zeros only (Linux 6.12); before, none. Which it was shows when the range is
+    /// next seen.
+    pub(super) fn credit_what_came_back(&mut self) {
+        for (&range, memo) in self.memos.iter_mut().filter(|(_, memo)| !memo.ours && memo.added_pages > 0) {
+            let Some(heat) = self.heat.range(range).filter(|heat| !heat.huge && heat.windows > 0) else { continue };
+            let missing = PAGES_PER_EXTENT as u16 - bits::count(&heat.present);
+            let back = missing.min(memo.added_pages);
+            self.accounts.grown_bytes = self.accounts.grown_bytes.saturating_sub(u64::from(back) * PAGE as u64);
+            memo.added_pages = 0;
+        }
+    }
+
     /// Huge ranges of ours that were not touched in many windows were found cold once.
     fn count_cold(&mut self) {
         for (&range, memo) in self.memos.iter_mut().filter(|(_, memo)| memo.ours) {
@@ -195,7 +209,8 @@ impl Engine {
         }
         for range in turn.into_iter().take(self.options.recheck_ranges) {
             if self.split_mapping(range)? {
-                self.memos.insert(range, Memo { checked: true, ..Memo::default() });
+                let added_pages = self.memos.get(&range).map_or(0, |memo| memo.added_pages);
+                self.memos.insert(range, Memo { checked: true, added_pages, ..Memo::default() });
                 if let Some(heat) = self.heat.range_mut(range) {
                     heat.forget();
                 }

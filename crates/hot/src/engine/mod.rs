@@ -56,6 +56,8 @@ struct Memo {
     checked: bool,
     /// It was touched when it was last watched as a huge page.
     in_use: bool,
+    /// Pages that collapsing has added to the process's memory, as long as they were not seen to have gone again.
+    added_pages: u16,
 }
 
 /// Once around all ranges.
@@ -317,6 +319,7 @@ impl Engine {
             self.report_tracking(now_ns);
             return Ok(());
         }
+        self.credit_what_came_back();
         self.top_permille = self.heat.top_permille();
         let facts = self.facts();
         let situation = Situation {
@@ -409,6 +412,11 @@ impl Engine {
         let used = self.memos.values().filter(|memo| memo.ours && memo.in_use).count() as u64;
         let bytes = |ranges: u64| ranges * EXTENT as u64;
         Usage { huge_bytes: bytes(self.huge_ranges()), used_bytes: bytes(used), wanted_bytes: bytes(self.wanted_ranges) }
+    }
+
+    /// Bytes that collapsing has added to the process's memory, and that have not come back since.
+    pub fn grown_bytes(&self) -> u64 {
+        self.accounts.grown_bytes
     }
 
     /// Appends the pages that are hot by the settings, by address.

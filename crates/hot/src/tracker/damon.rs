@@ -12,7 +12,7 @@ use hiroma_kernel::hot::pagemap::Pagemap;
 use hiroma_kernel::hot::target::Target;
 use hiroma_units::EXTENT;
 
-use super::{Backend, RangeView, Tracker, first_of};
+use super::{Backend, RangeView, Tracker, first_of, populated};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
@@ -168,15 +168,12 @@ impl Tracker for DamonTracker {
     fn populated(&mut self, layout: &Layout, out: &mut Vec<u64>) -> Result<(), HotError> {
         let failed = HotError::of(self.target.pid(), "read /proc/PID/pagemap");
         self.present.clear();
-        for span in layout.spans() {
-            for range in span.start / RANGE..(span.start + span.len).div_ceil(RANGE) {
-                if self.present.contains_key(&range) {
-                    continue;
-                }
-                let present = bits::and(&self.pagemap.present(range).map_err(&failed)?, &layout.pages_of(range));
-                if !bits::is_empty(&present) {
-                    self.present.insert(range, present);
-                }
+        let mut ranges = Vec::new();
+        populated(&self.pagemap, layout, &mut ranges).map_err(&failed)?;
+        for range in ranges {
+            let present = bits::and(&self.pagemap.present(range).map_err(&failed)?, &layout.pages_of(range));
+            if !bits::is_empty(&present) {
+                self.present.insert(range, present);
             }
         }
         out.extend(self.present.keys());

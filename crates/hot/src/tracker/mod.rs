@@ -5,13 +5,18 @@
 
 mod bpf;
 mod damon;
+mod idle;
 mod smaps;
 
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 pub use bpf::BpfTracker;
 pub use damon::DamonTracker;
+pub use idle::IdleTracker;
 pub use smaps::SmapsTracker;
+
+use hiroma_kernel::hot::pagemap::Pagemap;
+use hiroma_units::EXTENT;
 
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
@@ -26,6 +31,8 @@ pub enum Backend {
     Bpf,
     /// The same, cleared by `clear_refs`: all pages at once, without a flush of translations.
     BpfClearRefs,
+    /// The idle page bitmap (`CONFIG_IDLE_PAGE_TRACKING`): each page frame by itself, without a flush of translations. Needs root, no BPF.
+    IdleBitmap,
     /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, where nobody else uses it. Needs root.
     Damon,
     /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was touched. Needs no privilege.
@@ -34,7 +41,7 @@ pub enum Backend {
 
 impl Backend {
     /// All, the best first.
-    pub const ALL: [Backend; 4] = [Backend::Bpf, Backend::BpfClearRefs, Backend::Damon, Backend::Smaps];
+    pub const ALL: [Backend; 5] = [Backend::Bpf, Backend::BpfClearRefs, Backend::IdleBitmap, Backend::Damon, Backend::Smaps];
 
     /// The one of this name.
     pub fn by_name(name: &str) -> Option<Backend> {
@@ -46,6 +53,7 @@ impl Backend {
         match self {
             Backend::Bpf => "bpf",
             Backend::BpfClearRefs => "bpf-clear-refs",
+            Backend::IdleBitmap => "idle-bitmap",
             Backend::Damon => "damon",
             Backend::Smaps => "smaps",
         }
@@ -135,6 +143,7 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
             }
             Backend::Bpf => BpfTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::BpfClearRefs => BpfTracker::open_clear_refs(pid).map(|tracker| Box::new(tracker) as _),
+            Backend::IdleBitmap => IdleTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Damon => DamonTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Smaps => SmapsTracker::open(pid).map(|tracker| Box::new(tracker) as _),
         };
@@ -153,6 +162,15 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
 /// Clears the accessed bits of all pages of process `pid` (`proc_pid_clear_refs(5)`). Translations are not flushed.
 fn clear_refs(pid: u32) -> Result<(), HotError> {
     fs::write(format!("/proc/{pid}/clear_refs"), "1").map_err(HotError::of(pid, "write /proc/PID/clear_refs"))
+}
+
+/// Appends the ranges in which the page map shows something of `layout`.
+fn populated(pagemap: &Pagemap, layout: &Layout, out: &mut Vec<u64>) -> io::Result<()> {
+    for span in layout.spans() {
+        let first = (span.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
+        pagemap.populated(first, (span.start + span.len).div_ceil(EXTENT as u64), out)?;
+    }
+    Ok(())
 }
 
 /// The first `count` of `pages`.

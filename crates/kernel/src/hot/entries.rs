@@ -20,7 +20,11 @@ pub const ACCESSED: u64 = 1 << 5;
 /// Linux: there, but not accessible (`PROT_NONE`).
 pub const PROT_NONE: u64 = 1 << 8;
 
-/// Pages that are there, and those of them that were accessed.
+/// Linux: not an ordinary page (`_PAGE_SPECIAL`). In private memory without a file that is the shared page of zeros, which a page that was only
+/// read maps: it takes no memory of its own.
+pub const SPECIAL: u64 = 1 << 9;
+
+/// Pages that are there and the process's own, and those of them that were accessed.
 pub fn bits_of(table: &Table) -> (PageBits, PageBits) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -36,7 +40,7 @@ fn bits_of_any(table: &Table) -> (PageBits, PageBits) {
     for (word, entries) in table.chunks_exact(64).enumerate() {
         let (mut there, mut touched) = (0u64, 0u64);
         for (bit, &entry) in entries.iter().enumerate() {
-            there |= u64::from(entry & (PRESENT | PROT_NONE) != 0) << bit;
+            there |= u64::from(entry & (PRESENT | PROT_NONE) != 0 && entry & SPECIAL == 0) << bit;
             touched |= u64::from(entry & ACCESSED != 0) << bit;
         }
         (present[word], accessed[word]) = (there, touched & there);
@@ -53,9 +57,9 @@ fn bits_of_any(table: &Table) -> (PageBits, PageBits) {
 #[target_feature(enable = "avx2")]
 unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256,
-        _mm256_packs_epi16, _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_shuffle_ps, _mm256_slli_epi16,
-        _mm256_srli_epi16,
+        __m256i, _mm256_and_si256, _mm256_andnot_si256, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_loadu_si256, _mm256_movemask_epi8,
+        _mm256_or_si256, _mm256_packs_epi16, _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_shuffle_ps,
+        _mm256_slli_epi16, _mm256_srli_epi16,
     };
     // Packing takes turns between its arguments every eight bytes of each half; this puts them one after the other.
     const IN_ORDER: i32 = 0b11_01_10_00;
@@ -67,7 +71,7 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
         for (half, entries) in entries.chunks_exact(32).enumerate() {
             // SAFETY: 32 entries are eight times 32 bytes; loads need no alignment. The rest is arithmetic that the caller vouches for.
             let (p, a) = unsafe {
-                let wanted = _mm256_set1_epi32((PRESENT | ACCESSED | PROT_NONE) as i32);
+                let wanted = _mm256_set1_epi32((PRESENT | ACCESSED | PROT_NONE | SPECIAL) as i32);
                 let four = |at: usize| _mm256_castsi256_ps(_mm256_loadu_si256(entries.as_ptr().add(4 * at).cast::<__m256i>()));
                 let eight = |at: usize| {
                     let low = _mm256_castps_si256(_mm256_shuffle_ps::<LOW_HALVES>(four(at), four(at + 1)));
@@ -75,11 +79,14 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
                 };
                 let sixteen = |at: usize| _mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packus_epi32(eight(at), eight(at + 2)));
                 let (low, high) = (sixteen(0), sixteen(4));
-                let either = |pages: __m256i| _mm256_slli_epi16::<15>(_mm256_or_si256(pages, _mm256_srli_epi16::<8>(pages)));
+                let either = |pages: __m256i| {
+                    let there = _mm256_slli_epi16::<15>(_mm256_or_si256(pages, _mm256_srli_epi16::<8>(pages)));
+                    _mm256_andnot_si256(_mm256_slli_epi16::<6>(pages), there)
+                };
                 let mask = |low: __m256i, high: __m256i| {
                     _mm256_movemask_epi8(_mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packs_epi16(low, high))) as u32
                 };
-                // Bits 0 and 8 (present, PROT_NONE), and bit 5 (accessed), to the sign.
+                // Bits 0 and 8 (present, PROT_NONE) without bit 9 (special), and bit 5 (accessed), to the sign.
                 (mask(either(low), either(high)), mask(_mm256_slli_epi16::<10>(low), _mm256_slli_epi16::<10>(high)))
             };
             there |= u64::from(p) << (32 * half);
@@ -98,15 +105,15 @@ mod tests {
     fn each_entry_says_whether_it_is_there_and_was_accessed() {
         let mut table = [0u64; ENTRIES];
         // Everything else that an entry has is set.
-        let others = !(PRESENT | ACCESSED | PROT_NONE);
+        let others = !(PRESENT | ACCESSED | PROT_NONE | SPECIAL);
         for (at, entry) in table.iter_mut().enumerate() {
             *entry = others | if at % 3 == 0 { PRESENT } else { 0 } | if at % 7 == 0 { PROT_NONE } else { 0 };
-            *entry |= if at % 5 == 0 { ACCESSED } else { 0 };
+            *entry |= if at % 5 == 0 { ACCESSED } else { 0 } | if at % 11 == 0 { SPECIAL } else { 0 };
         }
         for (present, accessed) in [bits_of(&table), bits_of_any(&table)] {
             for at in 0..ENTRIES {
                 let bit = |bits: &PageBits| bits[at / 64] >> (at % 64) & 1 == 1;
-                let there = at % 3 == 0 || at % 7 == 0;
+                let there = (at % 3 == 0 || at % 7 == 0) && at % 11 != 0;
                 assert_eq!((bit(&present), bit(&accessed)), (there, there && at % 5 == 0), "{at}");
             }
         }

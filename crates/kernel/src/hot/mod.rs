@@ -8,9 +8,11 @@
 //! | [`lockdown`] | whether the kernel keeps BPF from reading |
 //! | [`walk`] | its page tables, through BPF |
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
+//! | [`idle`] | the idle page bitmap, and the flags of page frames |
 
 pub mod child;
 mod entries;
+pub mod idle;
 pub mod lockdown;
 pub mod maps;
 pub mod pagemap;

@@ -17,11 +17,20 @@ pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
 const EXCLUSIVE: u64 = 1 << 56;
 /// Bit 63: there.
 const PRESENT: u64 = 1 << 63;
+/// Bits 0 to 54: the page frame; zeros for who lacks CAP_SYS_ADMIN.
+const FRAME: u64 = (1 << 55) - 1;
 
 /// `PAGEMAP_SCAN` (Linux 6.7, `ioctl_pagemap_scan(2)`): `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
+/// `PAGE_IS_PRESENT`.
+const IS_PRESENT: u64 = 1 << 3;
+/// `PAGE_IS_PFNZERO`: the shared page of zeros.
+const IS_ZERO: u64 = 1 << 5;
 /// `PAGE_IS_HUGE`: mapped by a huge page.
 const IS_HUGE: u64 = 1 << 6;
+
+/// Regions of one call.
+const REGIONS: usize = 256;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -50,6 +59,27 @@ struct PageRegion {
     categories: u64,
 }
 
+/// What the page map says of one page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// Whether the page is there.
+    pub fn is_present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    /// Whether nobody else maps it.
+    pub fn is_exclusive(self) -> bool {
+        self.0 & EXCLUSIVE != 0
+    }
+
+    /// Number of its page frame; none where it is not there, or the kernel does not tell us (CAP_SYS_ADMIN).
+    pub fn frame(self) -> Option<u64> {
+        Some(self.0 & FRAME).filter(|&frame| self.is_present() && frame != 0)
+    }
+}
+
 /// The page map of a process.
 #[derive(Debug)]
 pub struct Pagemap(File);
@@ -60,47 +90,165 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Pagemap)
     }
 
-    /// The pages of 2 MiB range `range` (address divided by 2 MiB) that nobody else maps.
-    pub fn exclusive(&self, range: u64) -> io::Result<PageBits> {
-        self.with(range, EXCLUSIVE)
+    /// Opens the map of this process. May be called in a signal handler, and so may [`Pagemap::huge`].
+    pub fn own() -> io::Result<Pagemap> {
+        File::open("/proc/self/pagemap").map(Pagemap)
     }
 
-    /// The pages of `range` that are there.
+    /// The pages of 2 MiB range `range` (address divided by 2 MiB) that nobody else maps.
+    pub fn exclusive(&self, range: u64) -> io::Result<PageBits> {
+        self.with(range, PageEntry::is_exclusive)
+    }
+
+    /// The pages of `range` that are there; without those that map the shared page of zeros, where the kernel tells them apart (Linux 6.7).
     pub fn present(&self, range: u64) -> io::Result<PageBits> {
-        self.with(range, PRESENT)
+        let mut found = [PageRegion::default(); PAGES_PER_EXTENT];
+        let mut argument = ScanArgument {
+            start: range * EXTENT as u64,
+            end: (range + 1) * EXTENT as u64,
+            category_inverted: IS_ZERO,
+            category_mask: IS_PRESENT | IS_ZERO,
+            return_mask: IS_PRESENT,
+            ..ScanArgument::default()
+        };
+        let regions = match self.scan(&mut argument, &mut found) {
+            Ok(regions) => regions,
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return self.with(range, PageEntry::is_present),
+            Err(error) => return Err(error),
+        };
+        let mut bits = PageBits::default();
+        for region in &found[..regions] {
+            for page in (region.start % EXTENT as u64 / PAGE as u64..).take(((region.end - region.start) / PAGE as u64) as usize) {
+                bits[page as usize / 64] |= 1 << (page % 64);
+            }
+        }
+        Ok(bits)
     }
 
     /// Whether huge pages map all of the ranges `first..end`. Linux 6.7.
     pub fn huge(&self, first: u64, end: u64) -> io::Result<bool> {
-        let mut found = PageRegion::default();
+        let mut found = [PageRegion::default()];
         let mut argument = ScanArgument {
-            size: size_of::<ScanArgument>() as u64,
             start: first * EXTENT as u64,
             end: end * EXTENT as u64,
-            vec: &raw mut found as u64,
-            vec_len: 1,
             category_mask: IS_HUGE,
             return_mask: IS_HUGE,
             ..ScanArgument::default()
         };
-        // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes at most one region to `found`.
-        match unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut argument) } {
-            0.. => Ok((found.start, found.end) == (argument.start, argument.end)),
+        self.scan(&mut argument, &mut found)?;
+        Ok((found[0].start, found[0].end) == (argument.start, argument.end))
+    }
+
+    /// Has the kernel look for what `argument` wants; how many regions of `found` it filled.
+    fn scan(&self, argument: &mut ScanArgument, found: &mut [PageRegion]) -> io::Result<usize> {
+        argument.size = size_of::<ScanArgument>() as u64;
+        (argument.vec, argument.vec_len) = (found.as_mut_ptr() as u64, found.len() as u64);
+        // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes at most `vec_len` regions to `found`.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, std::ptr::from_mut(argument)) } {
+            regions @ 0.. => Ok(regions as usize),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    fn with(&self, range: u64, flag: u64) -> io::Result<PageBits> {
-        let mut entries = [0u8; PAGES_PER_EXTENT * 8];
+    /// Appends those of the ranges `first..end` in which something is there. Linux 6.7 passes over what is empty; before, all of it is read.
+    pub fn populated(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+        let mut at = first;
+        while at < end {
+            let mut found = [PageRegion::default(); REGIONS];
+            let mut argument = ScanArgument {
+                start: at * EXTENT as u64,
+                end: end * EXTENT as u64,
+                category_mask: IS_PRESENT,
+                return_mask: IS_PRESENT,
+                ..ScanArgument::default()
+            };
+            let regions = match self.scan(&mut argument, &mut found) {
+                Ok(regions) => regions,
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return self.populated_by_reading(at, end, out),
+                Err(error) => return Err(error),
+            };
+            for region in &found[..regions] {
+                let first = (region.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
+                out.extend(first..region.end.div_ceil(EXTENT as u64));
+            }
+            // Where `found` is full it ends before a page that has no place in it: of a range that was found already, or the next.
+            let next = out.last().map_or(at, |last| (last + 1).max(at));
+            at = (argument.walk_end / EXTENT as u64).max(next);
+        }
+        Ok(())
+    }
+
+    fn populated_by_reading(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+        for range in first.max(out.last().map_or(0, |last| last + 1))..end {
+            if self.present(range)? != PageBits::default() {
+                out.push(range);
+            }
+        }
+        Ok(())
+    }
+
+    /// What it says of each page of `range`.
+    pub fn entries(&self, range: u64) -> io::Result<[PageEntry; PAGES_PER_EXTENT]> {
+        let mut bytes = [0u8; PAGES_PER_EXTENT * 8];
         // A process that has ended has an empty map.
-        if self.0.read_at(&mut entries, range * (EXTENT / PAGE * 8) as u64)? < entries.len() {
+        if self.0.read_at(&mut bytes, range * (EXTENT / PAGE * 8) as u64)? < bytes.len() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
+        let mut entries = [PageEntry(0); PAGES_PER_EXTENT];
+        for (entry, bytes) in entries.iter_mut().zip(bytes.chunks_exact(8)) {
+            entry.0 = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        Ok(entries)
+    }
+
+    fn with(&self, range: u64, is: fn(PageEntry) -> bool) -> io::Result<PageBits> {
         let mut bits = PageBits::default();
-        for (page, entry) in entries.chunks_exact(8).enumerate() {
-            let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
-            bits[page / 64] |= u64::from(entry & flag != 0) << (page % 64);
+        for (page, &entry) in self.entries(range)?.iter().enumerate() {
+            bits[page / 64] |= u64::from(is(entry)) << (page % 64);
         }
         Ok(bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::{Access, Advise, Reservation, touch};
+
+    #[test]
+    fn ranges_with_a_page_are_found_both_ways_and_none_twice() {
+        const RANGES: usize = 2000;
+        let memory = Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap();
+        memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
+        // More stretches than one call takes, some of them over the end of a range.
+        let touched = |range: &usize| range % 3 == 0 || range % 7 == 1 || (100..140).contains(range);
+        (0..RANGES).filter(touched).for_each(|range| touch(memory.base() + range * EXTENT + (range % 512) * PAGE, PAGE));
+        touch(memory.base() + 110 * EXTENT - PAGE, 2 * PAGE);
+        let first = (memory.base() / EXTENT) as u64;
+        let expected: Vec<u64> = (0..RANGES).filter(touched).map(|range| first + range as u64).collect();
+        let map = Pagemap::open(std::process::id()).unwrap();
+        let (mut found, mut read) = (Vec::new(), Vec::new());
+        map.populated(first, first + RANGES as u64, &mut found).unwrap();
+        map.populated_by_reading(first, first + RANGES as u64, &mut read).unwrap();
+        assert_eq!(found, expected);
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_page_that_was_only_read_takes_no_memory() {
+        let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
+        memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
+        let region = crate::workload::Region::adopt(memory.base(), memory.len()).unwrap();
+        let sum: u64 = (0..PAGES_PER_EXTENT).map(|page| region.read(page * PAGE)).sum();
+        assert_eq!(sum, 0);
+        let map = Pagemap::open(std::process::id()).unwrap();
+        let range = (memory.base() / EXTENT) as u64;
+        let scans = map.huge(range, range + 1).is_ok();
+        let present = |page: usize| (map.present(range).unwrap()[page / 64] >> (page % 64) & 1 == 1, map.entries(range).unwrap()[page]);
+        let (own, entry) = present(300);
+        assert_eq!((own, entry.is_present(), entry.is_exclusive()), (!scans, true, false));
+        touch(memory.base() + 300 * PAGE, PAGE);
+        let (own, entry) = present(300);
+        assert_eq!((own, entry.is_present(), entry.is_exclusive()), (true, true, true));
     }
 }
