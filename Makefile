@@ -36,6 +36,7 @@ test-jvm: deps-build ## the Spark plugin, with a stock Spark
 	jvm/test
 
 test-vm: build ## kernels of distributions in QEMU
+	@scripts/deps.sh vm
 	tests/vm/run
 	tests/vm/run --only 6.12 --nodes --test quiet-n
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that: `deps.sh build`, `deps.sh test`, `deps.sh jvm`, or several. For Debian and Ubuntu; elsewhere it says
+# Installs what is missing, and only that: `deps.sh build`, `deps.sh test`, `deps.sh vm`, `deps.sh jvm`, or several. For Debian and Ubuntu; elsewhere it says
 # what is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -110,6 +110,14 @@ for part in "$@"; do
 			*) has_package "$package" || missing+=("$package") ;;
 			esac
 		done < <(cat tests/e2e/packages.txt 2>/dev/null)
+		install_missing
+		;;
+	vm)
+		# The machines, and kernels that have to be built for them (tests/vm/source.py).
+		need qemu-system-x86_64 qemu-system-x86
+		need busybox busybox-static
+		for tool in flex bison bc make; do need $tool $tool; done
+		need xz xz-utils
 		install_missing
 		;;
 	jvm)

@@ -80,7 +80,19 @@ pub enum Entry {
         told: bool,
     },
     /// A range was made huge, or would have been (`dry_run`).
-    Collapse { at_ms: u64, address: u64, hot_pages: u16, present_pages: u16, windows: u16, added_bytes: u64, took_ns: u64 },
+    Collapse {
+        at_ms: u64,
+        address: u64,
+        hot_pages: u16,
+        present_pages: u16,
+        windows: u16,
+        added_bytes: u64,
+        /// What the process waits for if it uses its mappings meanwhile.
+        took_ns: u64,
+        /// What was done before, at our own expense, so that it does not wait longer; 0: nothing.
+        #[serde(default)]
+        ready_ns: u64,
+    },
     /// The kernel refused to.
     Refused { at_ms: u64, address: u64, error: String },
     /// A huge page was taken apart.
@@ -107,6 +119,8 @@ pub struct Totals {
     /// Time in collapses: together, and the longest.
     pub collapse_ns: u64,
     pub collapse_ns_max: u64,
+    /// Time in making memory ready before collapses.
+    pub ready_ns: u64,
     pub split_ns: u64,
     pub rounds: u64,
     /// Processor time of tracking.
@@ -136,7 +150,8 @@ impl Totals {
     /// Adds one entry.
     pub fn add(&mut self, entry: &Entry) {
         match entry {
-            Entry::Collapse { hot_pages, added_bytes, took_ns, .. } => {
+            Entry::Collapse { hot_pages, added_bytes, took_ns, ready_ns, .. } => {
+                self.ready_ns += ready_ns;
                 self.collapses += 1;
                 self.added_bytes += added_bytes;
                 self.collapse_ns += took_ns;
@@ -340,6 +355,7 @@ mod tests {
             windows: 8,
             added_bytes: 12 * 4096,
             took_ns,
+            ready_ns: 0,
         };
         ledger.note(&collapse(10));
         ledger.note(&collapse(30));

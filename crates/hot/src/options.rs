@@ -24,6 +24,8 @@ pub struct Options {
     pub window: Window,
     /// Collapsing stops when the 99th percentile of its durations is above this.
     pub stall_ns: u64,
+    /// Make the memory of huge pages ready before collapsing into them, where that is seen to shorten it ([`hiroma_policy::huge::warm`]).
+    pub make_ready: bool,
     /// Passes in a row without anything to do after which the process counts as settled.
     pub quiet_passes: u16,
     /// When settled: the time until everything is looked at again, and a few huge pages are taken apart to see what is in use. None: never,
@@ -53,6 +55,7 @@ impl Default for Options {
             burst_ns: 400 * MS,
             window: Window::new(5 * MS, MS, 500 * MS),
             stall_ns: 10 * MS,
+            make_ready: true,
             quiet_passes: 4,
             recheck_ns: None,
             recheck_ranges: 8,

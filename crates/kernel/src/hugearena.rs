@@ -8,7 +8,8 @@ use std::io;
 use std::ptr::{self, NonNull};
 
 use crate::hot::pagemap::Pagemap;
-use hiroma_units::EXTENT;
+use crate::vm::{Access, Advise, Reservation, touch};
+use hiroma_units::{EXTENT, PAGE};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Where huge pages come from.
@@ -107,6 +108,26 @@ impl Drop for HugeArena {
     }
 }
 
+/// Makes the next huge page that the kernel hands out ready: takes one, touches it, and lets it go. The kernel keeps what was freed last at the
+/// front, for this processor, so that whoever asks next, on the same one, gets it.
+#[derive(Debug)]
+pub struct SparePage(Reservation);
+
+impl SparePage {
+    /// Room for it; the memory is taken only for a moment.
+    pub fn new() -> io::Result<SparePage> {
+        let room = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
+        room.advise(room.base(), EXTENT, Advise::Huge)?;
+        Ok(SparePage(room))
+    }
+
+    /// Takes, touches and lets go. Where no huge page is to be had, a small one: of no use and no harm. May be called in a signal handler.
+    pub fn make_ready(&self) {
+        touch(self.0.base(), PAGE);
+        let _ = self.0.advise(self.0.base(), EXTENT, Advise::Drop);
+    }
+}
+
 /// Makes `len` bytes of this process's memory at `addr` huge where they stand (`MADV_COLLAPSE`, Linux 6.1). Content does not change, and
 /// addresses that are not mapped, or cannot be huge, are refused by the kernel. May be called in a signal handler.
 ///
@@ -137,6 +158,15 @@ mod tests {
         arena.populate(2).unwrap();
         arena.release(0).unwrap();
         arena.populate(0).unwrap();
+    }
+
+    #[test]
+    fn a_spare_page_is_kept_for_a_moment_only() {
+        let spare = SparePage::new().unwrap();
+        spare.make_ready();
+        spare.make_ready();
+        let range = (spare.0.base() / EXTENT) as u64;
+        assert_eq!(Pagemap::own().unwrap().present(range).unwrap(), [0; 8]);
     }
 
     #[test]

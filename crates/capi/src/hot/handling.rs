@@ -1,6 +1,7 @@
 //! What is done with active pages: decided for each 2 MiB, carried out, and counted. Runs in a signal handler, so nothing here allocates or
 //! locks.
 
+use hiroma_hot::Readiness;
 use hiroma_hot::service::protocol::{Outcome, Page};
 use hiroma_kernel::hugearena::collapse;
 use hiroma_kernel::notify::monotonic_ns;
@@ -54,7 +55,7 @@ pub trait Program {
 }
 
 /// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge; what was is taken off.
-pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, program: &impl Program) -> Outcome {
+pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, readiness: &mut Readiness, program: &impl Program) -> Outcome {
     let mut outcome = Outcome::default();
     let range_of = |page: &Page| page.address / EXTENT as u64;
     for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
@@ -71,7 +72,7 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
                 outcome.left += 1;
                 true
             }
-            Choice::Collapse => match make_huge((range[0].address & !(EXTENT as u64 - 1)) as usize) {
+            Choice::Collapse => match make_huge((range[0].address & !(EXTENT as u64 - 1)) as usize, readiness) {
                 Ok(()) => {
                     outcome.collapsed += 1;
                     *may_collapse -= 1;
@@ -92,13 +93,18 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, pro
 }
 
 /// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their bits also does, it says EAGAIN or EBUSY.
-fn make_huge(address: usize) -> Result<(), Refused> {
+fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
     for again in 0..COLLAPSE_TRIES {
         if again > 0 {
             std::thread::yield_now();
         }
+        let made_ready_ns = readiness.before();
+        let began = monotonic_ns();
         match collapse(address, EXTENT) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                readiness.note(made_ready_ns, monotonic_ns() - began);
+                return Ok(());
+            }
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Err(Refused::ForGood),
             Err(_) => {}
         }
@@ -169,7 +175,7 @@ mod tests {
     fn a_quarter_collapses_and_less_is_compacted_range_by_range() {
         let all = [pages(1, 127), pages(2, 128), pages(5, 3)].concat();
         let program = program(Choice::Default, &[]);
-        let outcome = handle(&all, 128, &mut 10, &program);
+        let outcome = handle(&all, 128, &mut 10, &mut Readiness::off(), &program);
         assert_eq!(*program.calls.borrow(), [(1 << 21, 127), (5 << 21, 3)]);
         // There is nothing mapped at the second.
         assert_eq!((outcome.compacted, outcome.collapsed, outcome.failed, outcome.left), (2, 0, 1, 0));
@@ -184,12 +190,12 @@ mod tests {
         unsafe { mprotect(half, EXTENT / 2, MprotectFlags::READ) }.unwrap();
         let all = pages((arena.base() / EXTENT) as u64, 200);
         let mut program = program(Choice::Collapse, &[]);
-        let outcome = handle(&all, 128, &mut 10, &program);
+        let outcome = handle(&all, 128, &mut 10, &mut Readiness::off(), &program);
         assert_eq!((outcome.collapsed, outcome.compacted, outcome.failed), (0, 1, 0));
         assert_eq!(*program.calls.borrow(), [(arena.base() as u64, 200)]);
         program.can = false;
         let mut may_collapse = 10;
-        let outcome = handle(&all, 128, &mut may_collapse, &program);
+        let outcome = handle(&all, 128, &mut may_collapse, &mut Readiness::off(), &program);
         assert_eq!((outcome.compacted, outcome.failed, may_collapse), (0, 1, 10));
     }
 
@@ -198,22 +204,22 @@ mod tests {
         let all = [pages(1, 500), pages(2, 5)].concat();
         let mut program = program(Choice::Default, &[]);
         program.can = false;
-        let outcome = handle(&all, 128, &mut 0, &program);
+        let outcome = handle(&all, 128, &mut 0, &mut Readiness::off(), &program);
         assert_eq!((outcome.left, outcome.failed), (2, 0));
         program.choice = Choice::Collapse;
-        assert_eq!(handle(&all, 128, &mut 0, &program).left, 2);
+        assert_eq!(handle(&all, 128, &mut 0, &mut Readiness::off(), &program).left, 2);
         program.choice = Choice::Compact;
-        assert_eq!(handle(&all, 128, &mut 9, &program).left, 2);
+        assert_eq!(handle(&all, 128, &mut 9, &mut Readiness::off(), &program).left, 2);
     }
 
     #[test]
     fn a_function_is_called_again_while_there_is_more_and_one_without_an_end_is_given_up() {
         let all = pages(1, 5);
         let some = program(Choice::Compact, &[Slice::More, Slice::More]);
-        assert_eq!((handle(&all, 128, &mut 0, &some).compacted, some.calls.borrow().len()), (1, 3));
+        assert_eq!((handle(&all, 128, &mut 0, &mut Readiness::off(), &some).compacted, some.calls.borrow().len()), (1, 3));
         let failing = program(Choice::Compact, &[Slice::Failed]);
-        assert_eq!(handle(&all, 128, &mut 0, &failing).failed, 1);
+        assert_eq!(handle(&all, 128, &mut 0, &mut Readiness::off(), &failing).failed, 1);
         let endless = program(Choice::Compact, &vec![Slice::More; SLICES_MAX as usize + 1]);
-        assert_eq!(handle(&all, 128, &mut 0, &endless).failed, 1);
+        assert_eq!(handle(&all, 128, &mut 0, &mut Readiness::off(), &endless).failed, 1);
     }
 }

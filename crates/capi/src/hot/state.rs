@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hiroma_hot::Readiness;
 use hiroma_hot::service::client::{self, Client, Fetched};
 use hiroma_hot::service::protocol::{Outcome, PAGES_MAX, Page, Registration};
 use hiroma_kernel::notify::{self, Handled, Woken};
@@ -70,6 +71,8 @@ struct Guarded<T>(UnsafeCell<T>);
 // SAFETY: touched by the holder of BUSY only, see the contract.
 unsafe impl<T> Sync for Guarded<T> {}
 static BUFFER: Guarded<[Page; PAGES_MAX]> = Guarded(UnsafeCell::new([Page { address: 0, count: 0, reserved: 0 }; PAGES_MAX]));
+/// Made when the first pages are handled.
+static READINESS: Guarded<Option<Readiness>> = Guarded(UnsafeCell::new(None));
 static FUNCTIONS: Guarded<ProgramFunctions> = Guarded(UnsafeCell::new(ProgramFunctions::NONE));
 
 /// What was counted since the process began.
@@ -188,7 +191,9 @@ impl Hold {
             }
             COUNTERS.pages.fetch_add(pages as u64, SeqCst);
             total += pages as u64;
-            let outcome = handling::handle(&buffer[..pages], collapse_pages, &mut may_collapse, &functions);
+            // SAFETY: as above.
+            let readiness = unsafe { &mut *READINESS.0.get() }.get_or_insert_with(Readiness::new);
+            let outcome = handling::handle(&buffer[..pages], collapse_pages, &mut may_collapse, readiness, &functions);
             COUNTERS.add(&outcome);
             client::handled(socket, &outcome)?;
             if left == 0 {

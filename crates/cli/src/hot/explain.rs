@@ -80,7 +80,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         "\n\
          huge now      {huge} ranges, {} (made huge {} times, taken apart {}, refused {}, looked below {})\n\
          memory        +{} ({growth:+.2} % of what was resident at the start)\n\
-         time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), splitting {:.1} ms\n\
+         time          collapsing {:.1} ms (mean {mean_us:.0} us, longest {:.1} ms), making memory ready before {:.1} ms, splitting {:.1} ms\n\
          {}\n\
          gain          {gain}\n",
         Bytes(huge * EXTENT as u64),
@@ -91,6 +91,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         Bytes(totals.added_bytes),
         ms(totals.collapse_ns),
         ms(totals.collapse_ns_max),
+        ms(totals.ready_ns),
         ms(totals.split_ns),
         tracking(&totals),
     ));
@@ -168,8 +169,13 @@ fn line(entry: &Entry, how: How) -> String {
                 Bytes(*resident_bytes)
             )
         }
-        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns } => {
-            let took = if how == How::Managed { format!(", {:.0} us", *took_ns as f64 / 1e3) } else { String::new() };
+        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns, ready_ns } => {
+            let us = |ns: u64| ns as f64 / 1e3;
+            let took = match how {
+                How::Managed if *ready_ns > 0 => format!(", {:.0} us after {:.0} of making ready", us(*took_ns), us(*ready_ns)),
+                How::Managed => format!(", {:.0} us", us(*took_ns)),
+                _ => String::new(),
+            };
             let done = match how {
                 How::Managed => "collapsed",
                 How::Dry => "would be collapsed",
@@ -216,8 +222,16 @@ mod tests {
 
     #[test]
     fn of_a_process_that_makes_huge_pages_itself_it_is_not_said_that_nothing_is_huge() {
-        let collapse =
-            Entry::Collapse { at_ms: 1, address: 2 << 20, hot_pages: 200, present_pages: 500, windows: 8, added_bytes: 0, took_ns: 0 };
+        let collapse = Entry::Collapse {
+            at_ms: 1,
+            address: 2 << 20,
+            hot_pages: 200,
+            present_pages: 500,
+            windows: 8,
+            added_bytes: 0,
+            took_ns: 0,
+            ready_ns: 0,
+        };
         let text = told(std::process::id(), &[begin(true, true), collapse.clone()], true);
         for part in [
             "told of its active pages by process 1 with bpf, 4KiB resident\n",

@@ -112,7 +112,7 @@ pub fn manage(mut engine: Engine, clock: &Clock, stop: impl Fn() -> bool, tell: 
     let verb = if dry_run { "would become" } else { "became" };
     let tracking_ns = totals.clear_ns + totals.scan_ns + totals.count_ns;
     let text = format!(
-        "{why}: {} ranges {verb} huge ({huge}), {} refused, {} split, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms; \
+        "{why}: {} ranges {verb} huge ({huge}), {} refused, {} split, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
          hiroma hot explain --pid {pid}",
         totals.collapses,
         totals.refusals,
@@ -121,6 +121,7 @@ pub fn manage(mut engine: Engine, clock: &Clock, stop: impl Fn() -> bool, tell: 
         clock.now_ns() as f64 / 1e9,
         tracking_ns as f64 / 1e6,
         totals.collapse_ns as f64 / 1e6,
+        totals.ready_ns as f64 / 1e6,
     );
     Ok(Ended { text })
 }

@@ -93,6 +93,7 @@ impl Engine {
             windows: fact.windows,
             added_bytes: missing * PAGE as u64,
             took_ns: 0,
+            ready_ns: 0,
         };
         let memo = self.memos.entry(fact.range).or_default();
         if self.options.dry_run {
@@ -103,7 +104,12 @@ impl Engine {
             }
             return Ok(Outcome::Told);
         }
+        let before = hiroma_kernel::cpu::thread_ns();
+        let made_ready_ns = self.readiness.before();
         let cpu = hiroma_kernel::cpu::thread_ns();
+        let on_credit = (cpu - before).min(self.ready_credit_ns);
+        self.ready_credit_ns -= on_credit;
+        self.pace.spend(cpu - before - on_credit);
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
@@ -111,11 +117,12 @@ impl Engine {
         match result {
             Ok(_) => {
                 self.stall.note(duration_ns);
+                self.readiness.note(made_ready_ns, duration_ns);
                 (memo.ours, memo.in_use, memo.checked, memo.cold_checks) = (true, true, false, 0);
                 memo.added_pages += missing as u16;
                 self.accounts.grown_bytes += missing * PAGE as u64;
-                if let Entry::Collapse { took_ns, .. } = &mut entry {
-                    *took_ns = duration_ns;
+                if let Entry::Collapse { took_ns, ready_ns, .. } = &mut entry {
+                    (*took_ns, *ready_ns) = (duration_ns, made_ready_ns.unwrap_or(0));
                 }
                 self.ledger.note(&entry);
                 if let Some(heat) = self.heat.range_mut(fact.range) {

@@ -24,6 +24,7 @@ use crate::layout::Layout;
 use crate::ledger::{Entry, Ledger};
 use crate::machine;
 use crate::options::Options;
+use crate::readiness::Readiness;
 use crate::tracker::{self, Backend, RangeView, RoundCost, Tracker};
 
 /// A pass goes around in so many rounds, unless there is little to look at.
@@ -34,6 +35,10 @@ const RANGES_PER_ROUND_MIN: usize = 32;
 /// The credit for the beginning is so many times as large for what tracking costs the process as for what it takes itself: a round that takes
 /// 1 ms costs a busy process some 3 ms.
 const BURDEN_BURST: u64 = 4;
+
+/// Credit, so many times that for the beginning and once only, for making memory ready: a hypervisor takes milliseconds for each huge page, and what is
+/// hot should not wait for minutes.
+const READY_BURST: u64 = 4;
 
 /// Passes before managing may settle: over fewer windows pages that are seldom seen look cold.
 const SETTLE_PASSES_MIN: u64 = 10;
@@ -102,6 +107,9 @@ pub struct Engine {
     burden: Pace,
     window: Window,
     stall: Stall,
+    readiness: Readiness,
+    /// Processor time for making memory ready that is not counted against the share.
+    ready_credit_ns: u64,
     phase: Phase,
     state: State,
     pass: Pass,
@@ -144,6 +152,8 @@ impl Engine {
             burden: Pace::new(options.slowdown_ppm, BURDEN_BURST * options.burst_ns, now_ns),
             window: options.window,
             stall: Stall::new(options.stall_ns),
+            ready_credit_ns: READY_BURST * options.burst_ns,
+            readiness: if options.make_ready { Readiness::new() } else { Readiness::off() },
             phase: Phase::Idle,
             state: State::Tracking,
             pass: Pass::default(),

@@ -11,6 +11,7 @@
 //! | [`pace`] | when the next round may run, so that tracking keeps to its share of a processor |
 //! | [`shares`] | how a budget is divided among processes |
 //! | [`stall`] | whether collapsing has become too slow to go on |
+//! | [`warm`] | whether the memory of a huge page is to be made ready before it is collapsed into |
 //! | [`window`] | how long a round should watch |
 
 pub mod change;
@@ -18,10 +19,12 @@ pub mod decide;
 pub mod pace;
 pub mod shares;
 pub mod stall;
+pub mod warm;
 pub mod window;
 
 pub use change::{Change, KEPT_WINDOWS, Usual};
 pub use decide::{Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict};
 pub use pace::{BURDEN_PER_PAGE_NS, Pace};
 pub use stall::Stall;
+pub use warm::Warming;
 pub use window::Window;

@@ -1,6 +1,7 @@
 //! `hiroma bench huge`: paper H's experiments.
 
 mod accuracy;
+mod collapse;
 mod interval;
 pub mod load;
 mod memcached;
@@ -25,7 +26,7 @@ use crate::refuse;
 /// Runs the experiments of the paper on huge pages guided by the application, on this machine.
 ///
 /// What a tracker costs and how right it is, what it costs the program, and what huge pages where it is hot gain, against none and
-/// against transparent huge pages everywhere. Needs root for the exact tracker. About six minutes, and 6 GiB of memory or more, up to
+/// against transparent huge pages everywhere. Needs root for the exact tracker. About 17 minutes, and 6 GiB of memory or more, up to
 /// half of what is available; with --quick a fraction of that. Settings of transparent huge pages are changed meanwhile and put back,
 /// also after Ctrl-C. What fails is told in its row, the rest is measured nevertheless, and the exit code is 1.
 #[derive(clap::Args)]
@@ -38,7 +39,7 @@ pub struct HugeArgs {
     /// Sizes of processes for what a round costs [default: 1G and its doubles, up to half of the available memory]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     sizes: Vec<Bytes>,
-    /// Only these experiments: tracker, accuracy, slowdown, micro, memcached
+    /// Only these experiments: tracker, accuracy, slowdown, collapse, micro, memcached
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -90,12 +91,13 @@ impl Named for Experiment {
     }
 }
 
-const EXPERIMENTS: [Experiment; 5] = [
+const EXPERIMENTS: [Experiment; 6] = [
     Experiment { name: "tracker", seconds: 90.0, run: tracker::run },
     Experiment { name: "accuracy", seconds: 35.0, run: accuracy::run },
     Experiment { name: "slowdown", seconds: 40.0, run: slowdown::run },
-    Experiment { name: "micro", seconds: 65.0, run: micro::run },
-    Experiment { name: "memcached", seconds: 190.0, run: memcached::run },
+    Experiment { name: "collapse", seconds: 45.0, run: collapse::run },
+    Experiment { name: "micro", seconds: 140.0, run: micro::run },
+    Experiment { name: "memcached", seconds: 600.0, run: memcached::run },
 ];
 
 /// Does it.
