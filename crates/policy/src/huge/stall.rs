@@ -1,6 +1,7 @@
 //! Whether collapsing has become too slow to go on: while a range is collapsed, the program waits for it if it touches it.
 
-const KEPT: usize = 128;
+/// Durations that are looked at.
+pub(super) const KEPT: usize = 128;
 /// Fewer say nothing about a 99th percentile.
 const ENOUGH: usize = 100;
 /// So many in a row are no accident, whatever was before.

@@ -12,6 +12,9 @@ const QUICK_NS: u64 = MS;
 const SLOW_NS: u64 = 2 * MS;
 /// So many in a row are no accident.
 const IN_A_ROW: u32 = 8;
+/// Once a collapse was slow, memory is backed in part: so many have to be quick then. As many as [`super::Stall`] looks back, for which two slow ones are
+/// too many.
+const IN_A_ROW_AFTER_SLOW: u32 = super::stall::KEPT as u32;
 /// For so many collapses it is let be where it does not help.
 const PAUSE: u32 = 256;
 
@@ -19,8 +22,9 @@ const PAUSE: u32 = 256;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warming {
     state: State,
-    /// Times in a row that making ready was quick.
+    /// Times in a row that making ready was quick, and after how many it is let be.
     quick: u32,
+    quick_enough: u32,
     /// Times in a row that it was not, and the collapse took as long nevertheless: the kernel takes its pages from elsewhere.
     useless: u32,
 }
@@ -37,7 +41,7 @@ enum State {
 impl Default for Warming {
     /// Begins with making ready: the first collapses should not be those that find out.
     fn default() -> Warming {
-        Warming { state: State::Wanted, quick: 0, useless: 0 }
+        Warming { state: State::Wanted, quick: 0, quick_enough: IN_A_ROW, useless: 0 }
     }
 }
 
@@ -51,7 +55,9 @@ impl Warming {
     pub fn note(&mut self, warm_ns: Option<u64>, collapse_ns: u64) {
         match (self.state, warm_ns) {
             (State::Wanted, Some(warm_ns)) => self.judge(warm_ns, collapse_ns),
-            (State::NotNeeded, _) if collapse_ns > SLOW_NS => *self = Warming::default(),
+            (State::NotNeeded, _) if collapse_ns > SLOW_NS => {
+                *self = Warming { quick_enough: IN_A_ROW_AFTER_SLOW, ..Warming::default() };
+            }
             (State::Paused(left), _) => self.state = left.checked_sub(1).map_or(State::Wanted, State::Paused),
             _ => {}
         }
@@ -63,7 +69,7 @@ impl Warming {
         self.quick = if quick { self.quick + 1 } else { 0 };
         self.useless = if useless { self.useless + 1 } else { 0 };
         let next = match () {
-            () if self.quick >= IN_A_ROW => State::NotNeeded,
+            () if self.quick >= self.quick_enough => State::NotNeeded,
             () if self.useless >= IN_A_ROW => State::Paused(PAUSE),
             () => return,
         };
@@ -94,7 +100,25 @@ mod tests {
         assert!(backed.is_wanted());
         let backed = after(backed, 1000, MS / 5, MS / 2);
         assert!(!backed.is_wanted());
-        assert!(after(backed, 1, 0, 8 * MS).is_wanted());
+        let slow = after(backed, 1, 0, 8 * MS);
+        assert!(slow.is_wanted());
+        // Now it takes longer to be sure.
+        assert!(after(slow.clone(), 127, MS / 5, MS / 2).is_wanted());
+        assert!(!after(slow, 128, MS / 5, MS / 2).is_wanted());
+    }
+
+    #[test]
+    fn memory_that_is_backed_in_part_does_not_stall_managing() {
+        // Every tenth huge page is not backed: without making ready a collapse takes 12 ms then, with it that is in making ready.
+        let (mut warming, mut stall) = (Warming::default(), super::super::Stall::new(10 * MS));
+        for turn in 1..5000 {
+            let extra = if turn % 10 == 0 { 12 * MS } else { 0 };
+            let warm_ns = warming.is_wanted().then_some(MS / 5 + extra);
+            let collapse_ns = if warm_ns.is_some() { MS / 2 } else { MS / 2 + extra };
+            warming.note(warm_ns, collapse_ns);
+            stall.note(collapse_ns);
+            assert!(!stall.is_stalled(), "{turn}");
+        }
     }
 
     #[test]
