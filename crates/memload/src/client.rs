@@ -124,6 +124,11 @@ impl Connection {
         self.out.extend_from_slice(b"\r\n");
     }
 
+    /// How much was prepared.
+    pub fn prepared_bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// Sends what was prepared.
     pub fn flush(&mut self) -> Result<(), LoadError> {
         self.socket.writer().write_all(&self.out)?;

@@ -28,7 +28,7 @@ pub struct RunSpec {
     pub distribution: Distribution,
     /// Connections, each with a thread of its own here.
     pub connections: usize,
-    /// Requests that a connection has on their way at a time.
+    /// Requests that a connection has on their way at a time, sent in two halves.
     pub depth: usize,
     /// Of 100 requests, how many write.
     pub write_percent: u32,
@@ -43,7 +43,7 @@ pub struct RunSpec {
     pub fresh: bool,
 }
 
-/// What came out. All latencies are from sending a batch of `depth` requests to the arrival of each answer.
+/// What came out. All latencies are from sending a batch (half of `depth` requests) until each answer was taken.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     pub operations: u64,
@@ -160,67 +160,130 @@ fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
 }
 
+/// More bytes than this are not sent while answers wait to be read: server and load would wait for each other.
+const OVERLAP_BYTES_MAX: usize = 32 << 10;
+/// A request without its value, and more.
+const REQUEST_BYTES: usize = 64;
+
+/// Requests that were sent together: which item, whether it was written, and the version that a read has to see.
+struct Batch {
+    sent: Instant,
+    requests: Vec<(u64, bool, Option<u64>)>,
+}
+
 /// One connection's share. It alone writes the items whose number leaves its own when divided by the number of connections.
-fn ask(
-    spec: &RunSpec,
+struct Asker<'run> {
+    spec: &'run RunSpec,
+    keys: &'run Keys,
+    connection: Connection,
+    rng: SmallRng,
+    versions: Versions,
+    value: Vec<u8>,
+    part: Part,
+    progress: &'run (dyn Fn(u64) + Sync),
+}
+
+/// Asks with `depth` requests on their way, in two halves: while the answers to one are checked, the server is at work on the other.
+fn ask<'run>(
+    spec: &'run RunSpec,
     number: usize,
-    keys: &Keys,
+    keys: &'run Keys,
     done: &AtomicU64,
     stop: &AtomicBool,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: &'run (dyn Fn(u64) + Sync),
 ) -> Result<Part, LoadError> {
-    let mut connection = Connection::open(&spec.endpoint)?;
-    let mut rng = SmallRng::seed_from_u64(spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let own = number as u64;
-    let mut versions = Versions::new(spec, own);
-    let mut part = Part { latency: new_histogram(), reads: 0, writes: 0, missing: 0 };
-    let mut value = vec![0; spec.store.value_bytes];
-    let mut batch = Vec::with_capacity(spec.depth);
-    let (start, depth) = (Instant::now(), spec.depth as u64);
-    while !stop.load(Ordering::Relaxed)
-        && spec.time.is_none_or(|time| start.elapsed() < time)
-        && spec.operations.is_none_or(|most| done.fetch_add(depth, Ordering::Relaxed) < most)
-    {
-        batch.clear();
-        for _ in 0..spec.depth {
-            let mut item = keys.draw(&mut rng);
-            let write = spec.write_percent > 0 && rng.random_range(0..100) < spec.write_percent;
-            if write {
-                item = versions.nearest_own(item, spec.store.items);
-                make_value(item, versions.write(item), &mut value);
-                connection.set(&key_of(item), &value);
-            } else {
-                connection.get(&key_of(item));
+    let mut asker = Asker {
+        spec,
+        keys,
+        connection: Connection::open(&spec.endpoint)?,
+        rng: SmallRng::seed_from_u64(spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        versions: Versions::new(spec, number as u64),
+        value: vec![0; spec.store.value_bytes],
+        part: Part { latency: new_histogram(), reads: 0, writes: 0, missing: 0 },
+        progress,
+    };
+    let start = Instant::now();
+    let goes_on = |count: usize| {
+        !stop.load(Ordering::Relaxed)
+            && spec.time.is_none_or(|time| start.elapsed() < time)
+            && spec.operations.is_none_or(|most| done.fetch_add(count as u64, Ordering::Relaxed) < most)
+    };
+    let halves = [spec.depth.div_ceil(2), spec.depth / 2];
+    let mut batches = halves.map(|count| Batch { sent: start, requests: Vec::with_capacity(count) });
+    let mut at = 0;
+    // An empty half (of a depth of 1) is no reason to end.
+    while halves[at] == 0 || goes_on(halves[at]) {
+        let [first, second] = &mut batches;
+        let (batch, other) = if at == 0 { (first, second) } else { (second, first) };
+        asker.check(batch)?;
+        asker.send(batch, halves[at], other)?;
+        at = 1 - at;
+    }
+    // The older one first.
+    asker.check(&mut batches[at])?;
+    asker.check(&mut batches[1 - at])?;
+    Ok(asker.part)
+}
+
+impl Asker<'_> {
+    /// Fills `batch` with `count` new requests and sends it; `other` may be on its way.
+    fn send(&mut self, batch: &mut Batch, count: usize, other: &mut Batch) -> Result<(), LoadError> {
+        for _ in 0..count {
+            let mut item = self.keys.draw(&mut self.rng);
+            let write = self.spec.write_percent > 0 && self.rng.random_range(0..100) < self.spec.write_percent;
+            let bytes = REQUEST_BYTES + if write { self.value.len() } else { 0 };
+            if self.connection.prepared_bytes() + bytes > OVERLAP_BYTES_MAX {
+                self.check(other)?;
+                self.flush(batch)?;
+                self.check(batch)?;
             }
-            batch.push((item, write, versions.of(item)));
+            if write {
+                item = self.versions.nearest_own(item, self.spec.store.items);
+                make_value(item, self.versions.write(item), &mut self.value);
+                self.connection.set(&key_of(item), &self.value);
+            } else {
+                self.connection.get(&key_of(item));
+            }
+            batch.requests.push((item, write, self.versions.of(item)));
         }
-        let sent = Instant::now();
-        connection.flush()?;
-        for &(item, write, wanted) in &batch {
+        self.flush(batch)
+    }
+
+    fn flush(&mut self, batch: &mut Batch) -> Result<(), LoadError> {
+        batch.sent = Instant::now();
+        self.connection.flush()
+    }
+
+    /// Waits for the answers to `batch`, if it is on its way, and looks at each; leaves it empty.
+    fn check(&mut self, batch: &mut Batch) -> Result<(), LoadError> {
+        let count = batch.requests.len() as u64;
+        for (item, write, wanted) in batch.requests.drain(..) {
             let key = key_of(item);
             if write {
-                connection.stored(&key)?;
-                part.writes += 1;
+                self.connection.stored(&key)?;
+                self.part.writes += 1;
             } else {
-                part.reads += 1;
-                match connection.value(&key)? {
+                self.part.reads += 1;
+                match self.connection.value(&key)? {
                     Some(got) => {
-                        let version = check_value(item, spec.store.value_bytes, got);
+                        let version = check_value(item, self.spec.store.value_bytes, got);
                         let checked = version.and_then(|got| match wanted {
                             Some(wanted) if wanted != got => Err(ValueError::Version { got, wanted }),
                             _ => Ok(()),
                         });
                         checked.map_err(|source| LoadError::Wrong { key, source })?;
                     }
-                    None if spec.may_miss => part.missing += 1,
+                    None if self.spec.may_miss => self.part.missing += 1,
                     None => return Err(LoadError::Answer { request: format!("get {key}"), answer: "no such item".to_owned() }),
                 }
             }
-            part.latency.saturating_record(u64::try_from(sent.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1));
+            self.part.latency.saturating_record(u64::try_from(batch.sent.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1));
         }
-        progress(depth);
+        if count > 0 {
+            (self.progress)(count);
+        }
+        Ok(())
     }
-    Ok(part)
 }
 
 /// Which version of its own items a connection wrote last.

@@ -170,3 +170,23 @@ fn nobody_listening_and_absurd_wishes_are_refused_with_a_message() {
         assert!(matches!(run(&wrong, &|_| ()), Err(LoadError::Spec(_))), "{wrong:?}");
     }
 }
+
+#[test]
+fn much_on_its_way_does_not_lock_up() {
+    let Some(server) = Memcached::start() else { return };
+    // More than sockets hold, in both directions.
+    let store = Store { items: 40, value_bytes: 200_000 };
+    fill(&server.endpoint, store, &|_| ()).unwrap();
+    for depth in [1, 2, 3, 64] {
+        let spec = RunSpec { store, connections: 2, depth, write_percent: 50, operations: Some(400), ..spec(&server.endpoint) };
+        let spec = RunSpec { seed: depth as u64, fresh: false, ..spec };
+        let answered = std::sync::atomic::AtomicU64::new(0);
+        let count = |count| {
+            answered.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        };
+        let outcome = run(&spec, &count).unwrap();
+        assert!(outcome.operations >= 400 && outcome.writes > 0 && outcome.reads > 0, "{depth}: {outcome:?}");
+        assert!(outcome.operations < 400 + 2 * depth as u64, "{depth}: {outcome:?}");
+        assert_eq!(answered.into_inner(), outcome.operations, "{depth}");
+    }
+}

@@ -39,8 +39,12 @@ const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
 const ALWAYS: usize = 1;
 const OURS: usize = 2;
+/// Who is asked in which order, round by round: each is at each place, and follows each other, equally often.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 /// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the machine's speed changes within seconds.
 const TURN: Duration = Duration::from_millis(200);
+/// All are started anew so often: where their memory lies differs from start to start, and with it their speed.
+const STARTS: usize = 5;
 /// Memory that has to be available for three times the wide setting's items.
 const ROOM_FOR_WIDE: u64 = 8 << 30;
 /// How long the daemon may take to find what is hot.
@@ -59,7 +63,8 @@ struct Setting {
     distribution: Distribution,
     /// Requests on their way at a time.
     depth: usize,
-    turns_per_repetition: usize,
+    /// Of one start, for each repetition.
+    rounds_per_repetition: usize,
     /// Whether its figures are the paper's too.
     of_paper: bool,
 }
@@ -80,7 +85,7 @@ impl Setting {
                 store: Store { items: paper_items, value_bytes: 512 },
                 distribution: Distribution::Zipf { exponent: 0.99 },
                 depth: 32,
-                turns_per_repetition: 5,
+                rounds_per_repetition: 6,
                 of_paper: true,
             },
             Setting {
@@ -89,7 +94,7 @@ impl Setting {
                 store: Store { items: wide_items, value_bytes: 512 },
                 distribution: Distribution::Hotspot { items_percent: 50, requests_percent: 95 },
                 depth: 64,
-                turns_per_repetition: 9,
+                rounds_per_repetition: 4,
                 of_paper: false,
             },
         ]
@@ -266,7 +271,8 @@ fn settle(ours: &Server, setting: &Setting) -> Result<(f64, u64)> {
     while start.elapsed() < SETTLE_MAX && changed.elapsed() < SETTLED_AFTER {
         let until = Until::Passed(Duration::from_millis(500));
         operations += ours.ask(setting, start.elapsed().as_millis() as u64, until)?.operations;
-        let done = ours.stat("hiroma_ranges_collapsed")? + ours.stat("hiroma_items_moved")?;
+        // A few items are moved again and again.
+        let done = ours.stat("hiroma_ranges_collapsed")?;
         if done != last {
             (last, changed) = (done, Instant::now());
         }
@@ -299,6 +305,23 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
 }
 
 fn measure(program: &Path, setting: &Setting, params: &Params, ballast: &Ballast, progress: &Progress) -> Result<(Found, String)> {
+    let starts = if params.quick { 1 } else { STARTS };
+    let mut all = Found::default();
+    for start in 1..=starts {
+        measure_once(program, setting, params.repetitions * setting.rounds_per_repetition, (ballast, progress), &mut all)
+            .with_context(|| format!("start {start} of {starts}"))?;
+    }
+    let note = all.note(setting);
+    Ok((all, note))
+}
+
+fn measure_once(
+    program: &Path,
+    setting: &Setting,
+    rounds: usize,
+    (ballast, progress): (&Ballast, &Progress),
+    all: &mut Found,
+) -> Result<()> {
     let dir = TempDir::new()?;
     let (servers, _daemon) = start_all(program, dir.path(), setting.store, ballast, progress)?;
     let places = Places::choose();
@@ -312,36 +335,39 @@ fn measure(program: &Path, setting: &Setting, params: &Params, ballast: &Ballast
         progress.starts(&format!("memcached: as many requests for the others ({})", ARMS[arm]));
         servers[arm].ask(setting, 0, Until::Answered(operations))?;
     }
-    let rounds = params.repetitions * setting.turns_per_repetition;
-    let mut turns: [Vec<Turn>; 3] = Default::default();
     for round in 0..rounds {
-        if round % setting.turns_per_repetition == 0 {
-            progress.starts(&format!("memcached, round {} of {rounds}", round + 1));
+        if round % setting.rounds_per_repetition == 0 {
+            progress.starts(&format!("memcached, start {}, round {} of {rounds}", all.starts + 1, round + 1));
         }
-        // Who goes first changes, so that a drift of the machine hits all.
-        for place in 0..ARMS.len() {
-            let arm = (place + round) % ARMS.len();
+        for arm in ORDERS[round % ORDERS.len()] {
             let turn = servers[arm].ask(setting, round as u64, Until::Passed(TURN))?;
-            turns[arm].push(turn);
+            all.turns[arm].push(turn);
         }
     }
-    let memory = servers.iter().map(|each| server::memory(each.running.pid())).collect::<std::io::Result<Vec<_>>>()?;
-    let moved = servers[OURS].stat("hiroma_items_moved")?;
-    let mut note = format!(
-        "Ours settled {settled_s:.1} s after it was filled, and moved {moved} items; before it was measured \
-         each had answered {:.1} million requests.",
-        operations as f64 / 1e6
-    );
-    if setting.of_paper {
-        note.push_str(" Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % throughput; memory +96.2 % and +6.17 %.");
+    for (sum, server) in all.memory.iter_mut().zip(&servers) {
+        let memory = server::memory(server.running.pid())?;
+        sum.resident_bytes += memory.resident_bytes;
+        sum.huge_bytes += memory.huge_bytes;
     }
-    Ok((Found { turns, memory }, note))
+    all.starts += 1;
+    all.settled_s_max = all.settled_s_max.max(settled_s);
+    all.moved += servers[OURS].stat("hiroma_items_moved")?;
+    all.before += operations;
+    Ok(())
 }
 
-/// What all turns found.
+/// What all turns of all starts found.
+#[derive(Default)]
 struct Found {
     turns: [Vec<Turn>; 3],
-    memory: Vec<server::Memory>,
+    /// Of each start together.
+    memory: [server::Memory; 3],
+    starts: usize,
+    settled_s_max: f64,
+    /// Items that ours moved.
+    moved: u64,
+    /// Requests that each had answered before it was measured.
+    before: u64,
 }
 
 /// What is compared.
@@ -367,6 +393,31 @@ impl Found {
             By::Cpu => off / one,
         };
         self.values(arm, by).into_iter().zip(self.values(OFF, by)).map(|pair| 100.0 * (better(pair) - 1.0)).collect()
+    }
+
+    fn note(&self, setting: &Setting) -> String {
+        let rounds = self.turns[OFF].len() / self.starts;
+        let by_start = |arm| {
+            let gains = self.gains(arm, By::Cpu);
+            let medians = gains.chunks(rounds).filter_map(Spread::of).map(|gain| format!("{:.1}", gain.median));
+            medians.collect::<Vec<String>>().join(", ")
+        };
+        let mut note = format!(
+            "Ours settled {:.1} s at most after it was filled, and moved {} items; before it was measured each had answered {:.1} million requests. Gains \
+             of processor time in {} starts: {} % {}, {} % {}.",
+            self.settled_s_max,
+            self.moved,
+            self.before as f64 / 1e6,
+            self.starts,
+            by_start(ALWAYS),
+            ARMS[ALWAYS],
+            by_start(OURS),
+            ARMS[OURS]
+        );
+        if setting.of_paper {
+            note.push_str(" Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % throughput; memory +96.2 % and +6.17 %.");
+        }
+        note
     }
 
     fn growth(&self, arm: usize) -> f64 {
@@ -401,7 +452,7 @@ impl Found {
             .number("on huge pages", "MiB");
         let text = |values: Vec<f64>| Spread::of(&values).map_or("–".to_owned(), Spread::to_text);
         let gain = |arm, by| self.gain(arm, by).map_or("–".to_owned(), Spread::to_text);
-        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / self.starts as f64 / f64::from(1 << 20));
         for (arm, name) in ARMS.iter().enumerate() {
             table.row([
                 (*name).to_owned(),
@@ -417,7 +468,7 @@ impl Found {
         table.note(note);
         let text = format!(
             "One program three times, filled alike and asked in turns of {} ms over a Unix socket by one connection with {depth} requests on their \
-             way; every value is verified. The server is kept on one processor and the load on another, where there are two. Gains are round by \
+             way; every value is verified. All are started anew now and then, since where memory lies makes a difference. The server is kept on one processor and the load on another, where there are two. Gains are round by \
              round, against off, with the interval in which their median lies in 95 of 100 cases; a share of a gain is only told where that \
              interval of THP always' gain is above zero.",
             TURN.as_millis()
@@ -497,7 +548,7 @@ pub(super) mod tests {
                 .collect()
         };
         let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
-        Found { turns: [turn(off), turn(always), turn(ours)], memory: vec![memory(0), memory(96), memory(6)] }
+        Found { turns: [turn(off), turn(always), turn(ours)], memory: [memory(0), memory(96), memory(6)], starts: 1, ..Found::default() }
     }
 
     #[test]

@@ -97,7 +97,7 @@ const EXPERIMENTS: [Experiment; 6] = [
     Experiment { name: "slowdown", seconds: 40.0, run: slowdown::run },
     Experiment { name: "collapse", seconds: 45.0, run: collapse::run },
     Experiment { name: "micro", seconds: 140.0, run: micro::run },
-    Experiment { name: "memcached", seconds: 600.0, run: memcached::run },
+    Experiment { name: "memcached", seconds: 1140.0, run: memcached::run },
 ];
 
 /// Does it.
