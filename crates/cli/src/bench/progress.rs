@@ -11,6 +11,8 @@ pub struct Progress {
     start: Instant,
     total: f64,
     done: f64,
+    /// When a part that was announced began, and how long it takes, about.
+    part: Option<(Instant, f64)>,
 }
 
 impl Progress {
@@ -24,31 +26,45 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Progress { bar, start: Instant::now(), total, done: 0.0 }
+        Progress { bar, start: Instant::now(), total, done: 0.0, part: None }
     }
 
     /// Says what starts now.
     pub fn starts(&self, what: &str) {
-        let left = self.left();
+        let (left, reached) = (self.left(), self.reached());
         match &self.bar {
-            Some(bar) => bar.set_message(format!("{left}  {what}")),
-            None => eprintln!("[{:3.0} %] {left}  {what}", 100.0 * self.done / self.total.max(0.1)),
+            Some(bar) => {
+                bar.set_position((reached * 10.0) as u64);
+                bar.set_message(format!("{left}  {what}"));
+            }
+            None => eprintln!("[{:3.0} %] {left}  {what}", 100.0 * reached / self.total.max(0.1)),
         }
+    }
+
+    /// Says that a part of about `seconds` begins, during which time counts as progress.
+    pub fn begins(&mut self, seconds: f64) {
+        self.part = Some((Instant::now(), seconds));
     }
 
     /// Counts a part of about `seconds` as done.
     pub fn done(&mut self, seconds: f64) {
         self.done += seconds;
+        self.part = None;
         if let Some(bar) = &self.bar {
             bar.set_position((self.done * 10.0) as u64);
         }
     }
 
+    /// What is done, in seconds of the estimate; of a part in which we are, as much as time has passed.
+    fn reached(&self) -> f64 {
+        self.done + self.part.map_or(0.0, |(began, seconds)| of_part(began.elapsed().as_secs_f64(), seconds))
+    }
+
     /// The estimate, corrected by how wrong it has been so far.
     fn left(&self) -> String {
-        let elapsed = self.start.elapsed().as_secs_f64();
-        let pace = if self.done > 5.0 { elapsed / self.done } else { 1.0 };
-        let left = (self.total - self.done).max(0.0) * pace;
+        let (elapsed, in_part) = (self.start.elapsed().as_secs_f64(), self.part.map_or(0.0, |(began, _)| began.elapsed().as_secs_f64()));
+        let pace = if self.done > 5.0 { (elapsed - in_part) / self.done } else { 1.0 };
+        let left = (self.total - self.reached()).max(0.0) * pace;
         if left > 90.0 { format!("about {:.0} min left", left / 60.0) } else { format!("about {left:.0} s left") }
     }
 
@@ -69,10 +85,30 @@ impl Progress {
     }
 }
 
+/// How much of a part of `seconds` counts as done after `elapsed` seconds: never all of it.
+fn of_part(elapsed: f64, seconds: f64) -> f64 {
+    elapsed.min(0.95 * seconds)
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_counts_within_a_part_but_never_ends_it() {
+        assert_eq!((of_part(10.0, 100.0), of_part(1000.0, 100.0)), (10.0, 95.0));
+        let mut progress = Progress::new(100.0);
+        progress.begins(40.0);
+        assert!(progress.reached() < 38.5);
+        progress.done(40.0);
+        assert_eq!(progress.reached(), 40.0);
     }
 }
