@@ -10,7 +10,12 @@ use hiroma_pager::config::{CONFIG_ENV, Config};
 
 /// Whether process `pid` exists and is not merely waiting to be reaped.
 pub fn is_alive(pid: u32) -> bool {
-    status(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
+    match status(pid) {
+        None | Some((_, 'X')) => false,
+        // The first thread can end before the others, and waits for them in this state.
+        Some((_, 'Z')) => fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.flatten().count() > 1),
+        Some(_) => true,
+    }
 }
 
 /// The user that process `pid` belongs to.

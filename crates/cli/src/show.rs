@@ -10,6 +10,11 @@ pub fn say(line: &str) {
     let _ = writeln!(stderr(), "hiroma: {line}");
 }
 
+/// One line on standard error, as it is.
+pub fn line(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
+}
+
 /// `9us`, `1.2ms`, `3.4s`; three digits at most.
 pub fn latency(nanos: Nanos) -> String {
     let us = nanos.0 as f64 / 1e3;

@@ -74,19 +74,17 @@ pub fn make_normal_class(thread: ThreadId) -> bool {
 }
 
 /// Whether the calling thread is a normal one, and a thread of the idle class could be made a normal one again: that needs `RLIMIT_NICE`
-/// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Tried on a thread of its own.
+/// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where not, the calling thread stays in the idle class.
 pub fn may_raise_from_idle() -> bool {
     // SAFETY: asks for the class of the calling thread.
     let normal = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
-    let attempt = || make_idle_class(this_thread()) && make_normal_class(this_thread());
-    let spawned = std::thread::Builder::new().stack_size(64 << 10).spawn(attempt);
-    normal && spawned.is_ok_and(|thread| thread.join().unwrap_or(false))
+    normal && make_idle_class(this_thread()) && make_normal_class(this_thread())
 }
 
-/// The processor on which thread `tid` of this process last ran, from `/proc/self/task/TID/stat` (field 39).
-pub fn last_cpu_of(tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
-    let mut path = [0u8; 40];
-    let path = task_path(tid, &mut path)?;
+/// The processor on which thread `tid` of process `pid` last ran, from `/proc/PID/task/TID/stat` (field 39).
+pub fn last_cpu_of(pid: u32, tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
+    let mut path = [0u8; 48];
+    let path = task_path(pid, tid, &mut path)?;
     let mut file = File::open(path).ok()?;
     let got = file.read(buf).ok()?;
     let text = std::str::from_utf8(&buf[..got]).ok()?;
@@ -95,12 +93,12 @@ pub fn last_cpu_of(tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
     rest.split(' ').nth(36)?.parse().ok()
 }
 
-fn task_path(tid: u32, buf: &mut [u8; 40]) -> Option<&str> {
+fn task_path(pid: u32, tid: u32, buf: &mut [u8; 48]) -> Option<&str> {
     use std::io::Write;
     let mut cursor = &mut buf[..];
-    write!(cursor, "/proc/self/task/{tid}/stat").ok()?;
+    write!(cursor, "/proc/{pid}/task/{tid}/stat").ok()?;
     let left = cursor.len();
-    let used = 40 - left;
+    let used = 48 - left;
     std::str::from_utf8(&buf[..used]).ok()
 }
 
@@ -132,7 +130,7 @@ mod tests {
         assert_eq!(allowed.without(cpu).count(), allowed.count() - 1);
         std::thread::spawn(move || {
             assert!(stay_on(cpu));
-            assert_eq!(last_cpu_of(this_thread().0, &mut [0; 512]), Some(cpu));
+            assert_eq!(last_cpu_of(std::process::id(), this_thread().0, &mut [0; 512]), Some(cpu));
         })
         .join()
         .unwrap();

@@ -20,6 +20,17 @@ const EAGER_SPINS: u32 = 4000;
 /// For how long the polite let others go first: as long as it takes to wake a processor. Who has not come by then does not run.
 const POLITE_SPINS: u32 = 800;
 
+/// Sleeps while `word` is `value`, at most `timeout`.
+pub fn wait_while(word: &AtomicU32, value: u32, timeout: Duration) {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    let _ = futex::wait(word, Flags::PRIVATE, value, Some(&timeout));
+}
+
+/// Wakes all who sleep in [`wait_while`].
+pub fn wake_all(word: &AtomicU32) {
+    let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
+}
+
 /// What a value leaves to be done once its lock is free.
 pub trait Afterwards {
     /// The work; kept while the lock is let go.

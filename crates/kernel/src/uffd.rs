@@ -11,7 +11,8 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use hiroma_units::PAGE;
 use rustix::io::Errno;
@@ -247,6 +248,29 @@ pub fn probe() -> Result<Features, UffdError> {
     handshake(fd.as_fd(), Features(0))
 }
 
+/// A descriptor of `/dev/userfaultfd` that this process was given; -1: none.
+static DEVICE: AtomicI32 = AtomicI32::new(-1);
+
+/// The device that hands out userfaultfds (Linux 6.1). Who holds it may make them, whatever rights he has lost since it was opened.
+pub fn open_device() -> Option<OwnedFd> {
+    OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from)
+}
+
+/// Uses a descriptor of the device where it cannot be opened. It stays open.
+pub fn keep_device(device: OwnedFd) {
+    DEVICE.store(device.into_raw_fd(), Ordering::Relaxed);
+}
+
+/// In the child of a fork: the descriptor is not here.
+pub fn forget_device() {
+    DEVICE.store(-1, Ordering::Relaxed);
+}
+
+/// The descriptor of the device that is kept.
+pub fn device() -> Option<RawFd> {
+    Some(DEVICE.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
+}
+
 fn open_fd() -> Result<OwnedFd, UffdError> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: makes a descriptor; memory is affected only once ranges are registered.
@@ -254,13 +278,16 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
         Ok(fd) => return Ok(fd),
         Err(errno) => errno,
     };
-    let device = match OpenOptions::new().read(true).write(true).open("/dev/userfaultfd") {
-        Ok(device) => device,
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    let kept = DEVICE.load(Ordering::Relaxed);
+    let device = match &opened {
+        Ok(device) => device.as_raw_fd(),
+        Err(_) if kept >= 0 => kept,
         Err(_) if refused == Errno::NOSYS => return Err(UffdError::NotThere(refused.into())),
         Err(_) => return Err(UffdError::NotPermitted(refused.into())),
     };
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor or -1.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags.bits()) };
+    let fd = unsafe { libc::ioctl(device, NEW as _, flags.bits()) };
     if fd < 0 {
         return Err(UffdError::Io { doing: "USERFAULTFD_IOC_NEW", source: io::Error::last_os_error() });
     }

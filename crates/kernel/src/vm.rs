@@ -170,6 +170,17 @@ pub fn touch(addr: usize, len: usize) {
     }
 }
 
+/// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it cannot be read.
+pub fn fault_in(addr: usize) -> bool {
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: addr as *mut _, iov_len: 1 };
+    // SAFETY: the kernel writes one byte to `byte`, or nothing.
+    unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, std::process::id(), &raw const local, 1usize, &raw const remote, 1usize, 0usize) == 1
+    }
+}
+
 /// Asks the processor to bring bytes near that will be read soon. Any address will do: one that is not mapped is ignored.
 pub fn prefetch(addr: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]

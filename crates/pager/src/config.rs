@@ -1,6 +1,7 @@
 //! What the user asks of the pager, and its text forms (options, and the environment of a program under `hiroma run`).
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -40,6 +41,18 @@ pub struct Config {
     /// Whether each process keeps a ring of what goes out and comes in there ([`crate::trace`]).
     #[serde(default)]
     pub trace: bool,
+    /// Whether the pager's threads may be a process of their own (only where `malloc` is ours too: see `hiroma_kernel::helper`).
+    #[serde(default)]
+    pub helper: bool,
+    /// The process that watches the control page and tells the user what is said there (`hiroma run`).
+    #[serde(default)]
+    pub runner: Option<u32>,
+    /// How long a fault may wait before the program is ended with a message.
+    #[serde(default = "fault_timeout")]
+    pub fault_timeout: Duration,
+    /// Addresses of servers, looked up at the start.
+    #[serde(skip)]
+    pub resolved: Vec<(String, Vec<SocketAddr>)>,
     /// Address space to reserve for managed memory; at most [`ARENA_BYTES_MAX`].
     pub arena_bytes: u64,
 }
@@ -58,9 +71,17 @@ impl Default for Config {
             path: PathChoice::Auto,
             control_dir: None,
             trace: false,
+            helper: false,
+            runner: None,
+            fault_timeout: fault_timeout(),
+            resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,
         }
     }
+}
+
+fn fault_timeout() -> Duration {
+    Duration::from_secs(30)
 }
 
 /// How blocks are spread over the servers of one store (paper T, section 4 (2)).

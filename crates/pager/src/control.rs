@@ -1,8 +1,10 @@
 //! The control page: a small shared file through which `hiroma ctl` sets the limit of a running pager and everybody else
 //! reads its statistics. The pager only stores to it; the fault path never waits for a reader.
 //!
-//! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s,
-//! from [`HISTOGRAM_WORD`] the fault latency histogram.
+//! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
+//! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), from [`HISTOGRAM_WORD`] the fault latency
+//! histogram, from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text. The pager has no
+//! standard error of its own: the program's may have become something else.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,10 +16,15 @@ use hiroma_kernel::shared::SharedWords;
 use hiroma_units::Nanos;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const WORDS: usize = 512;
 const COUNTER_WORD: usize = 4;
+const PAGER_WORD: usize = 48;
+const EXIT_WORD: usize = 49;
 const HISTOGRAM_WORD: usize = 64;
+const MESSAGE_WORD: usize = 256;
+/// Room for messages; what does not fit is dropped.
+const MESSAGE_BYTES: usize = (WORDS - MESSAGE_WORD - 1) * 8;
 /// Four buckets for each power of two of nanoseconds.
 const BUCKETS: usize = 160;
 
@@ -91,6 +98,8 @@ counters! {
     StallsForRoom "stalls_for_room",
     /// Bytes that could not be evicted when tried (pinned, locked, not writable).
     UnevictableBytes "unevictable_bytes",
+    /// Bytes of local memory that cannot leave now: locked, pinned, or other memory of the program's choice.
+    HeldBytes "held_bytes",
     /// Extents that changed between huge and small mode.
     ModeChanges "mode_changes",
 }
@@ -98,6 +107,8 @@ counters! {
 /// The control page of one process, as its pager or as somebody else sees it.
 pub struct ControlPage {
     words: SharedWords,
+    /// Others can see it.
+    watched: bool,
 }
 
 /// Counters and latencies at one moment.
@@ -113,22 +124,22 @@ impl ControlPage {
         dir.join(format!("{pid}.hiroma"))
     }
 
-    /// Makes the page of this process, readable and writable by its user alone.
-    pub fn create(dir: &Path) -> io::Result<ControlPage> {
-        let path = ControlPage::path(dir, std::process::id());
+    /// Makes the page of the program, readable and writable by its user alone. `watched`: somebody reads its messages.
+    pub fn create(dir: &Path, watched: bool) -> io::Result<ControlPage> {
+        let path = ControlPage::path(dir, crate::host::program());
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len((WORDS * 8) as u64)?;
-        let page = ControlPage { words: SharedWords::map(&file, WORDS)? };
+        let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched };
         page.word(1).store(VERSION, Ordering::Relaxed);
-        page.word(2).store(u64::from(std::process::id()), Ordering::Relaxed);
+        page.word(2).store(u64::from(crate::host::program()), Ordering::Relaxed);
         page.word(0).store(MAGIC, Ordering::Release);
         Ok(page)
     }
 
     /// A page that nobody else sees.
     pub fn private() -> io::Result<ControlPage> {
-        Ok(ControlPage { words: SharedWords::private(WORDS)? })
+        Ok(ControlPage { words: SharedWords::private(WORDS)?, watched: false })
     }
 
     /// Opens the page of process `pid`.
@@ -137,7 +148,7 @@ impl ControlPage {
         if file.metadata()?.len() != (WORDS * 8) as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a control page"));
         }
-        let page = ControlPage { words: SharedWords::map(&file, WORDS)? };
+        let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched: true };
         if page.word(0).load(Ordering::Acquire) != MAGIC || page.word(1).load(Ordering::Relaxed) != VERSION {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the control page is of another version of hiroma"));
         }
@@ -160,6 +171,53 @@ impl ControlPage {
     /// The limit that was asked for last, if any.
     pub fn requested_limit(&self) -> Option<u64> {
         Some(self.word(3).load(Ordering::Acquire)).filter(|&bytes| bytes != 0)
+    }
+
+    /// Whether somebody else can see it.
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// The pager is a process of its own.
+    pub fn set_pager(&self, pid: u32) {
+        self.word(PAGER_WORD).store(u64::from(pid), Ordering::Release);
+    }
+
+    /// The pager's process, if it is one of its own.
+    pub fn pager(&self) -> Option<u32> {
+        Some(self.word(PAGER_WORD).load(Ordering::Acquire) as u32).filter(|&pid| pid != 0)
+    }
+
+    /// The pager ends the program, with what should be this exit code.
+    pub fn set_exit_code(&self, code: u8) {
+        self.word(EXIT_WORD).store(u64::from(code), Ordering::Release);
+    }
+
+    /// The exit code with which the pager ended the program, if it did.
+    pub fn exit_code(&self) -> Option<u8> {
+        Some(self.word(EXIT_WORD).load(Ordering::Acquire) as u8).filter(|&code| code != 0)
+    }
+
+    /// Leaves lines for whoever watches the program. False: there is no room.
+    pub fn say(&self, text: &str) -> bool {
+        let length = self.word(MESSAGE_WORD);
+        let Ok(from) = length.fetch_update(Ordering::AcqRel, Ordering::Acquire, |length| {
+            Some(length + text.len() as u64).filter(|&end| end <= MESSAGE_BYTES as u64)
+        }) else {
+            return false;
+        };
+        for (at, &byte) in (from as usize..).zip(text.as_bytes()) {
+            self.word(MESSAGE_WORD + 1 + at / 8).fetch_or(u64::from(byte) << (at % 8 * 8), Ordering::Release);
+        }
+        true
+    }
+
+    /// All that has been said from byte `from` on, as far as it is written.
+    pub fn said_since(&self, from: usize) -> String {
+        let end = (self.word(MESSAGE_WORD).load(Ordering::Acquire) as usize).min(MESSAGE_BYTES);
+        let byte = |at: usize| (self.word(MESSAGE_WORD + 1 + at / 8).load(Ordering::Acquire) >> (at % 8 * 8)) as u8;
+        let bytes: Vec<u8> = (from..end).map(byte).take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Adds to a count.
@@ -282,7 +340,7 @@ mod tests {
     #[test]
     fn a_limit_that_somebody_asks_for_reaches_the_pager() {
         let dir = tempfile::tempdir().unwrap();
-        let pager = ControlPage::create(dir.path()).unwrap();
+        let pager = ControlPage::create(dir.path(), false).unwrap();
         assert_eq!(pager.requested_limit(), None);
         ControlPage::open(dir.path(), std::process::id()).unwrap().request_limit(77);
         assert_eq!(pager.requested_limit(), Some(77));

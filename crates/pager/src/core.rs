@@ -121,15 +121,17 @@ pub struct Core {
     pub forking: Option<crate::fork::Forking>,
     /// Everything is to become far.
     pub evict_everything: bool,
-    /// Children since the evictor last looked.
-    pub new_forks: Vec<crate::fork::Child>,
+    /// Forks since the first thread last looked.
+    pub new_forks: Vec<crate::life::Fork>,
+    /// Forks so far.
+    pub forks_made: u64,
     /// No new request may start: the process is about to fork.
     pub quiesce: bool,
     pub forked: bool,
     pub sector_order: u8,
     pub fixed: Option<u32>,
     pub prefetch: bool,
-    pub seed: u64,
+    pub key: Arc<crate::content::Key>,
     pub stamp: u32,
     /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
     pub fresh_demand: u32,
@@ -181,7 +183,13 @@ impl Afterwards for Core {
 
 impl Core {
     /// An empty state for the arena.
-    pub fn new(config: &Config, live: Arc<Live>, arena: Arc<Reservation>, store: Arc<dyn Store>, seed: u64) -> Result<Core, PagerError> {
+    pub fn new(
+        config: &Config,
+        live: Arc<Live>,
+        arena: Arc<Reservation>,
+        store: Arc<dyn Store>,
+        key: crate::content::Key,
+    ) -> Result<Core, PagerError> {
         let sector_order = sector_order(config.block);
         let sectors = PAGES_PER_EXTENT >> sector_order;
         let limit = config.local_limit_bytes as usize;
@@ -233,12 +241,13 @@ impl Core {
             forking: None,
             evict_everything: false,
             new_forks: Vec::new(),
+            forks_made: 0,
             quiesce: false,
             forked: false,
             sector_order,
             fixed,
             prefetch: config.prefetch,
-            seed,
+            key: Arc::new(key),
             stamp: 0,
             fresh_demand: 0,
             details: 0,

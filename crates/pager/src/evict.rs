@@ -32,7 +32,6 @@ pub struct Evicting {
     completions: Vec<Completion>,
     freed: Vec<Loc>,
     chosen: Vec<usize>,
-    forks: Vec<crate::fork::Child>,
     /// When limits, statistics and children were last looked at.
     tended: Instant,
     /// Rounds in which nothing could be done.
@@ -77,7 +76,6 @@ impl Evicting {
             completions: Vec::with_capacity(64),
             freed: Vec::with_capacity(1024),
             chosen: Vec::with_capacity(BATCH),
-            forks: Vec::new(),
             tended: Instant::now(),
             fruitless: 0,
         }
@@ -118,17 +116,14 @@ impl Evicting {
         }
     }
 
-    /// What is due now and then: limits that were asked for, statistics, children that have gone.
+    /// What is due now and then: limits that were asked for, statistics.
     fn tend(&mut self) {
         self.tended = Instant::now();
         let mut core = self.core.lock();
         if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LIMIT_MIN) {
             core.set_limit(limit as usize);
         }
-        self.forks.append(&mut core.new_forks);
         core.publish_slow();
-        drop(core);
-        self.forks.retain(|child| !child.is_gone());
     }
 
     /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
@@ -305,7 +300,7 @@ impl Job {
 
     /// Finds out what differs from the far copies. The content cannot change meanwhile: it is out of the program.
     fn compare(&mut self, core: &Lock<Core>) {
-        let seed = core.lock().seed;
+        let key = core.lock().key.clone();
         let block = self.block.expect("a job in use has a block");
         let buf = vm::lend(self.addr, block.bytes());
         let sector_bytes = block.bytes() / self.copies.len();
@@ -314,7 +309,7 @@ impl Job {
                 Some(0) if self.copies[at] == Copy::None => Copy::None,
                 Some(word) => Copy::Pattern(word),
                 None => {
-                    let sum = content::checksum_cold(seed, bytes);
+                    let sum = content::checksum_cold(&key, bytes);
                     match self.copies[at] {
                         Copy::Stored { loc, sum: before } if before == sum => Copy::Stored { loc, sum },
                         _ => Copy::Stored { loc: Loc(0), sum },
@@ -462,7 +457,7 @@ impl Core {
         let (first, count) = self.sector_range(block);
         let extent = self.extent(block);
         buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent.copy(first + at) {
-            Copy::Stored { sum, .. } => content::checksum_cold(self.seed, bytes) == sum,
+            Copy::Stored { sum, .. } => content::checksum_cold(&self.key, bytes) == sum,
             Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
             Copy::None => false,
         })

@@ -1,15 +1,48 @@
 //! The end: where going on could mean wrong bytes, the program is ended with a message instead.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hiroma_kernel::helper;
+
+use crate::control::ControlPage;
+use crate::host;
 
 /// Exit code of a program that lost its far memory (EX_TEMPFAIL of sysexits.h).
 pub const EXIT_CODE: i32 = 75;
 
 static DYING: AtomicBool = AtomicBool::new(false);
+/// Where messages go, if somebody reads them there.
+static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);
+
+/// Messages go to `page` from now on.
+pub fn speak_through(page: Arc<ControlPage>) {
+    // In the child of a fork the lock may look held by a thread of the parent; messages then go where they went.
+    if let Ok(mut current) = PAGE.try_lock() {
+        // What it replaces is the parent's, after a fork.
+        std::mem::forget(current.replace(page));
+    }
+    DYING.store(false, Ordering::SeqCst);
+}
 
 /// Says something that the program can live with.
 pub fn warn(what: &str) {
-    let _ = rustix::io::write(rustix::stdio::stderr(), format!("hiroma: {what}\n").as_bytes());
+    say(&format!("hiroma: {what}\n"), None);
+}
+
+fn say(line: &str, exit_code: Option<u8>) {
+    let said = PAGE.try_lock().is_ok_and(|page| {
+        page.as_ref().is_some_and(|page| {
+            if let Some(code) = exit_code {
+                page.set_exit_code(code);
+            }
+            page.is_watched() && page.say(line)
+        })
+    });
+    if !said && !helper::is_here() {
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    }
 }
 
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
@@ -17,14 +50,14 @@ pub fn die(why: &str) -> ! {
     if DYING.swap(true, Ordering::SeqCst) {
         // Another thread is at it already.
         loop {
-            std::thread::park();
+            std::thread::sleep(Duration::from_secs(1));
         }
     }
-    let message = format!("hiroma: {why}\n");
-    let _ = rustix::io::write(rustix::stdio::stderr(), message.as_bytes());
-    rustix_exit()
-}
-
-fn rustix_exit() -> ! {
+    say(&format!("hiroma: {why}\n"), Some(EXIT_CODE as u8));
+    if helper::is_here() {
+        // While the program lives, the descriptor that holds its faults must stay open, or it would read zeros.
+        helper::kill_and_wait(host::program());
+        helper::end();
+    }
     hiroma_kernel::exit::now(EXIT_CODE)
 }

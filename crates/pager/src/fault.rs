@@ -23,6 +23,7 @@ use crate::live::{Live, Path};
 use crate::mover::PutIn;
 use crate::quiet::{Density, Quiet};
 use crate::store::Channel;
+use crate::watchdog::Waits;
 
 /// A fault that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,7 @@ struct Fault {
     since: Nanos,
     /// It has been counted and shown to the policies.
     known: bool,
+    waits: Waits,
 }
 
 /// What is to be done about a fault.
@@ -41,6 +43,8 @@ enum Answer {
     Fetch { block: BlockId, stream: bool },
     /// Try again when something has changed.
     Wait,
+    /// The same, when there is room.
+    NoRoom,
 }
 
 /// The fault thread.
@@ -97,6 +101,7 @@ impl Faulting {
         self.live.quiet.i_am_the_fault_thread();
         while !self.live.stopping() {
             self.live.quiet.round();
+            self.tell_oldest();
             let mut moved = self.read_messages();
             moved |= self.fetcher.poll(&self.core);
             if moved && !self.waiting.is_empty() {
@@ -110,6 +115,17 @@ impl Faulting {
         }
     }
 
+    /// Tells the watchdog what waits longest.
+    fn tell_oldest(&self) {
+        let waiting = self.waiting.iter().map(|fault| (fault.since.0, fault.addr, fault.waits));
+        let fetching = self.fetcher.oldest().map(|(since, addr)| (since.0, addr, Waits::Store));
+        match waiting.chain(fetching).min_by_key(|&(since, _, _)| since) {
+            Some((since, addr, waits)) => self.live.oldest.is(since, addr, waits),
+            None => self.live.oldest.none(),
+        }
+        self.live.oldest.round(cpu::now_ns());
+    }
+
     /// Sleeps until there is something to do; while a thread of the program waits for the store, only for a moment at a time.
     fn sleep(&mut self) {
         self.live.faults_waiting.store(!self.waiting.is_empty(), Ordering::SeqCst);
@@ -120,6 +136,7 @@ impl Faulting {
         }
         let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
         self.live.quiet.awake(false);
+        self.live.oldest.round(0);
         let ready = wait::readable(&[self.live.uffd_number(), self.live.fault_wake.as_raw_fd()], ms);
         self.live.quiet.awake(true);
         let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
@@ -146,7 +163,7 @@ impl Faulting {
                 let now = Nanos(cpu::now_ns());
                 self.follow.on_fault(thread, &self.live.quiet);
                 // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
-                if self.answer(Fault { addr, since: now, known: false }) == Mode::Small {
+                if self.answer(Fault { addr, since: now, known: false, waits: Waits::Busy }) == Mode::Small {
                     self.density.on_fault(&self.live.quiet, thread, now);
                 }
             }
@@ -166,7 +183,8 @@ impl Faulting {
                 self.live.page.record_latency(Nanos(cpu::now_ns()).since(fault.since));
                 None
             }
-            Answer::Wait => {
+            Answer::Wait | Answer::NoRoom => {
+                fault.waits = if matches!(answer, Answer::NoRoom) { Waits::Room } else { Waits::Busy };
                 self.waiting.push(fault);
                 None
             }
@@ -176,6 +194,7 @@ impl Faulting {
                     core.settle(block.extent_no().0 as usize);
                     if wait == Wait::Room {
                         core.count(Counter::StallsForRoom, 1);
+                        fault.waits = Waits::Room;
                     }
                     self.waiting.push(fault);
                     None
@@ -215,7 +234,7 @@ impl Follow {
         self.faults = self.faults.wrapping_add(1);
         self.apart = if std::mem::take(&mut self.slept) { self.apart + 1 } else { 0 };
         let due = if quiet.is_on() { self.apart % APART_MAX == APART_MAX - 1 } else { self.faults % FOLLOW_EVERY == 1 };
-        let cpu = if due { cpu::last_cpu_of(thread, &mut self.buf) } else { None };
+        let cpu = if due { cpu::last_cpu_of(crate::host::program(), thread, &mut self.buf) } else { None };
         if let Some(cpu) = cpu.filter(|&cpu| self.cpu != Some(cpu) && cpu::stay_on(cpu)) {
             self.cpu = Some(cpu);
             quiet.stays_on(cpu);
@@ -382,7 +401,7 @@ impl Core {
         };
         let Some(frame) = taken else {
             self.count(Counter::StallsForRoom, 1);
-            return Answer::Wait;
+            return Answer::NoRoom;
         };
         let entry = self.blocks.get_mut(&block).expect("looked up just now");
         let from = entry.frame;
@@ -432,7 +451,7 @@ impl Core {
         self.settle(block.extent_no().0 as usize);
         self.count(Counter::StallsForRoom, 1);
         self.live.evict_bell.ring();
-        Answer::Wait
+        Answer::NoRoom
     }
 }
 

@@ -37,9 +37,11 @@ const READ_MAX: usize = 256 << 10;
 struct Job {
     block: Option<BlockId>,
     addr: usize,
+    /// Address of the block in the program.
+    home: usize,
     stamp: u32,
     sector_bytes: usize,
-    seed: u64,
+    key: Option<Arc<content::Key>>,
     /// Runs of sectors that are read as one: first sector in the block, and first and last entry of `locs`.
     runs: Vec<(usize, usize, usize)>,
     locs: Vec<Loc>,
@@ -65,6 +67,12 @@ impl Fetcher {
     /// Blocks under way.
     pub fn under_way(&self) -> usize {
         self.jobs.len() - self.idle.len()
+    }
+
+    /// The fault that has waited longest for one of them, and since when.
+    pub fn oldest(&self) -> Option<(Nanos, usize)> {
+        let waiting = self.jobs.iter().filter(|job| job.block.is_some());
+        waiting.filter_map(|job| Some((job.since?, job.home))).min_by_key(|&(since, _)| since)
     }
 
     /// Descriptors that become readable when something has come.
@@ -145,7 +153,8 @@ impl Job {
         let (first, count) = core.sector_range(block);
         let extent = core.extent(block);
         (self.block, self.addr, self.stamp) = (Some(block), addr, stamp);
-        (self.sector_bytes, self.seed) = (core.sector_bytes(), core.seed);
+        (self.sector_bytes, self.home) = (core.sector_bytes(), core.addr(block));
+        self.key.get_or_insert_with(|| core.key.clone());
         self.runs.clear();
         self.locs.clear();
         self.sums.clear();
@@ -174,11 +183,12 @@ impl Job {
     /// Compares what came for a run with what was sent.
     fn verify(&self, run: usize) {
         let (_, from, to) = self.runs[run];
+        let key = self.key.as_ref().expect("a job in use has a key");
         for &(sector, sum) in &self.sums[from..to] {
             let buf = vm::lend(self.addr + sector * self.sector_bytes, self.sector_bytes);
             // What the kernel copied here in large pieces may not have gone through our cache.
             let sum_of = if to - from > 1 { content::checksum_cold } else { content::checksum };
-            if sum_of(self.seed, buf.bytes()) != sum {
+            if sum_of(key, buf.bytes()) != sum {
                 fatal::die(
                     "a block came back from its store with other bytes than were sent there (checksum wrong). The program was ended \
                      rather than given wrong data. Check the memory of the machines, the disk, and the network in between",

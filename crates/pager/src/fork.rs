@@ -3,119 +3,111 @@
 //! The child's memory is a copy of the parent's, the pager's tables included, so it only needs descriptors and threads of its own,
 //! and a store that keeps what it held at the fork until the child is gone. Managed memory is marked MADV_DONTFORK except during a
 //! fork that we know of: a child made by a raw system call finds no memory there and ends, instead of reading zeros.
+//!
+//! The parent's pager stands still, with the lock held, from the moment at which it says so to the forking thread until that thread has
+//! forked: what the child copies is whole. What the C library touches in between must be in memory.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::uffd::Watch;
+use hiroma_kernel::uffd::{self, Watch};
 use hiroma_kernel::vm::{self, Advise};
+use hiroma_kernel::{fds, helper};
 use hiroma_units::PAGE;
-use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::Pager;
+use crate::control::Counter;
 use crate::core::Core;
 use crate::fatal;
+use crate::host::{self, Promise};
+use crate::inherit;
+use crate::life::Fork;
 use crate::live::{Live, Path};
+use crate::service::Call;
 use crate::store::ForkGuard;
-
-/// A child that may still read what the store held when it was forked.
-pub struct Child {
-    /// The child (alone) holds the other end: its end is the child's.
-    pipe: OwnedFd,
-    _guard: Box<dyn ForkGuard>,
-}
-
-impl Child {
-    /// Whether the child has ended, or runs another program.
-    pub fn is_gone(&self) -> bool {
-        matches!(rustix::io::read(&self.pipe, &mut [0u8; 8]), Ok(0))
-    }
-}
 
 /// What is made before a fork and split between parent and child after it.
 pub struct Forking {
     guard: Box<dyn ForkGuard>,
-    parent_end: OwnedFd,
-    child_end: OwnedFd,
+    number: u64,
 }
 
 impl Pager {
     /// To be called in the forking thread before `fork`; the pager stands still from here until `after_fork_in_parent` and
-    /// `after_fork_in_child`. The pages at `keep` are certain to be in both, without a fault: for what the C library touches in
-    /// between.
-    pub fn before_fork(&self, keep: &[usize]) {
+    /// `after_fork_in_child`. The pages at the addresses in `keep` are certain to be in both, without a fault.
+    pub fn before_fork(&self, keep: &'static [AtomicUsize]) {
         loop {
-            for &addr in keep.iter().filter(|&&addr| self.contains(addr)) {
-                vm::touch(addr / PAGE * PAGE, PAGE);
+            for addr in keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(|&addr| self.contains(addr)) {
+                vm::fault_in(addr);
             }
-            let mut core = self.core.lock();
-            core.quiesce = true;
-            while core.in_flight > 0 {
-                drop(core);
-                std::thread::sleep(Duration::from_micros(20));
-                core = self.core.lock();
-            }
-            let all_there = keep.iter().filter(|&&addr| self.contains(addr)).all(|&addr| core.is_mapped_page(addr));
-            if all_there {
-                // What was read of removals is acted on now: the child starts without messages.
-                core.catch_up();
-                self.freeze(&mut core);
-                Lock::hold(core);
+            if matches!(self.calls.ask(Call::BeforeFork(keep)).result, Ok(1)) {
                 return;
             }
-            core.quiesce = false;
         }
-    }
-
-    fn freeze(&self, core: &mut Core) {
-        let guard = core.store.prepare_fork().unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
-        let (parent_end, child_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
-            .unwrap_or_else(|errno| fatal::die(&format!("cannot fork: no pipe to be had: {errno}")));
-        let _ = self.arena.advise(self.arena.base(), self.arena.len(), Advise::DoFork);
-        core.forking = Some(Forking { guard, parent_end, child_end });
     }
 
     /// To be called in the parent after `fork`, whether it succeeded or not.
     pub fn after_fork_in_parent(&self) {
-        let mut core = self.core.resume_held();
-        let _ = self.arena.advise(self.arena.base(), self.arena.len(), Advise::DontFork);
-        if let Some(Forking { guard, parent_end, child_end }) = core.forking.take() {
-            drop(child_end);
-            core.new_forks.push(Child { pipe: parent_end, _guard: guard });
-        }
-        core.forked = true;
-        core.quiesce = false;
-        let live = core.live.clone();
-        drop(core);
-        live.evict_bell.ring();
-        live.fetch_bell.ring();
-        live.wake_fault_thread();
+        self.gate.open();
+        self.calls.ring();
     }
 
     /// To be called in the child after `fork`, before anything else there.
     pub fn after_fork_in_child(&self) {
+        let as_helper = helper::process().is_some();
+        helper::forget();
+        uffd::forget_device();
+        host::note_program();
+        self.calls.forget();
+        let ready = Arc::new(Promise::default());
+        let (pager, told) = (self.clone(), ready.clone());
+        let started = host::start(as_helper, move || pager.live_in_child(&told));
+        if let Err(error) = started {
+            fatal::die(&format!("in a forked child: starting the pager: {error}"));
+        }
+        ready.wait(|| true);
+    }
+
+    /// The pager's first thread in a forked child.
+    fn live_in_child(&self, ready: &Arc<Promise<()>>) {
+        let die = |error: &dyn std::fmt::Display| -> ! { fatal::die(&format!("in a forked child: {error}")) };
         let mut core = self.core.resume_held_in_child();
-        let live = Live::open(&self.config).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
-        let live = Arc::new(live);
-        self.watch(&live).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
-        if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
-            fatal::die(&format!("in a forked child: registering the staging area: {error}"));
-        }
-        if let Some(Forking { guard, parent_end, child_end }) = core.forking.take() {
-            drop(parent_end);
-            // Kept open for as long as this process runs this program: its end tells the parent.
-            std::mem::forget(child_end);
-            if let Err(error) = guard.adopt() {
-                fatal::die(&format!("in a forked child: {error}"));
+        let Some(Forking { guard, number }) = core.forking.take() else { die(&"the fork was not prepared; please report this") };
+        let numbers = core.store.descriptors();
+        numbers.iter().for_each(|&number| fds::occupy(number));
+        let inherited = core.live.address.as_ref().ok_or(rustix::io::Errno::NOTCONN).and_then(|address| inherit::ask(address, number));
+        match inherited {
+            Ok(inherited) => {
+                if let Some(device) = inherited.device {
+                    uffd::keep_device(device);
+                }
+                inherited.descriptors.into_iter().zip(numbers).for_each(|(fd, number)| fds::place(fd, number));
+                // Open for as long as this process runs this program: its end tells the parent.
+                std::mem::forget(inherited.connection);
             }
-            std::mem::forget(guard);
+            Err(error) if !numbers.is_empty() => {
+                die(&format!("it cannot reach the pager of its parent ({error}), which has the file that its memory is in"))
+            }
+            Err(_) => {}
         }
+        let (live, listener) = Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
+        let live = Arc::new(live);
+        self.watch(&live).unwrap_or_else(|error| die(&error));
+        if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
+            die(&format!("registering the staging area: {error}"));
+        }
+        if let Err(error) = guard.adopt() {
+            die(&error);
+        }
+        std::mem::forget(guard);
         core.adopted(live.clone());
         let store = core.store.clone();
         drop(core);
-        self.spawn(&live, &store).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
+        self.spawn(&live, &store).unwrap_or_else(|error| die(&error));
+        ready.keep(());
+        self.live_on(live, listener);
     }
 
     /// Watches the arena and gives the kernel the advice that holds for all of it.
@@ -132,10 +124,56 @@ impl Pager {
     }
 }
 
+/// Makes everything stand still for a fork, with the lock held. False: one of the pages at `keep` is not in memory.
+pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
+    let mut core = lock.lock();
+    core.quiesce = true;
+    while core.in_flight > 0 {
+        drop(core);
+        std::thread::sleep(Duration::from_micros(20));
+        core = lock.lock();
+    }
+    // What cannot be read is not touched either.
+    let is_due = |&addr: &usize| core.arena.contains(addr) && core.addresses.is_plain(addr, addr + 1);
+    let mut inside = keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(is_due);
+    if !inside.all(|addr| core.is_mapped_page(addr)) {
+        core.quiesce = false;
+        return false;
+    }
+    // What was read of removals is acted on now: the child starts without messages.
+    core.catch_up();
+    core.freeze();
+    Lock::hold(core);
+    true
+}
+
+/// In the parent, when the fork is over.
+pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
+    let mut core = lock.resume_held();
+    let _ = core.arena.advise(core.arena.base(), core.arena.len(), Advise::DontFork);
+    if let Some(Forking { guard, number }) = core.forking.take() {
+        core.new_forks.push(Fork { number, guard, since: Instant::now() });
+    }
+    core.forked = true;
+    core.quiesce = false;
+    drop(core);
+    live.evict_bell.ring();
+    live.fetch_bell.ring();
+    live.wake_fault_thread();
+}
+
 impl Core {
+    fn freeze(&mut self) {
+        let guard = self.store.prepare_fork().unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
+        let _ = self.arena.advise(self.arena.base(), self.arena.len(), Advise::DoFork);
+        self.forks_made += 1;
+        self.forking = Some(Forking { guard, number: self.forks_made });
+    }
+
     /// The state goes on in a forked child.
     fn adopted(&mut self, live: Arc<Live>) {
-        self.live = live;
+        // The numbers of the parent's descriptors mean nothing here, or something else.
+        std::mem::forget(std::mem::replace(&mut self.live, live));
         self.forked = true;
         self.quiesce = false;
         self.pending.clear();
@@ -145,11 +183,12 @@ impl Core {
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
         self.discarding.clear();
-        self.new_forks.clear();
+        // They are the parent's to keep.
+        std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
         }
-        self.live.page.set(crate::control::Counter::LimitBytes, self.limit as u64);
+        self.live.page.set(Counter::LimitBytes, self.limit as u64);
         self.publish();
     }
 

@@ -1,18 +1,23 @@
 //! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child starts another.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hiroma_kernel::lock::Bell;
-use hiroma_kernel::uffd::{Features, Uffd};
+use hiroma_kernel::uffd::{self, Features, Uffd};
+use hiroma_kernel::vm::Reservation;
+use hiroma_kernel::{helper, keeper::Keeper};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
 use crate::error::PagerError;
 use crate::fatal;
+use crate::inherit::{Address, Listener};
 use crate::quiet::Quiet;
 use crate::trace::{self, Ring};
+use crate::watchdog::Oldest;
 
 /// Which kernel interface moves pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +35,16 @@ pub struct Live {
     /// Watches the staging area, so that pages can be moved there. Full path only.
     pub staging: Option<Uffd>,
     pub path: Path,
-    pub page: ControlPage,
+    pub page: Arc<ControlPage>,
+    /// Where forked children ask for descriptors.
+    pub address: Option<Address>,
+    /// A word by which the program's memory is known.
+    pub mark: u64,
+    pub arena_bytes: usize,
+    /// Keeps faults waiting, rather than answered with zeros, should the helper die before the program.
+    _keeper: Option<Keeper>,
+    /// The fault that waits longest.
+    pub oldest: Oldest,
     /// Where page-outs and page-ins are recorded, if they are.
     pub trace: Option<Ring>,
     /// Wakes the fault thread when there is room, or something it waits for has ended.
@@ -46,8 +60,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Opens what is needed; no thread runs yet.
-    pub fn open(config: &Config) -> Result<Live, PagerError> {
+    /// Opens what is needed; no thread runs yet. With it, where forked children can ask for descriptors.
+    pub fn open(config: &Config, arena: &Reservation) -> Result<(Live, Option<Listener>), PagerError> {
         let offered = hiroma_kernel::uffd::probe()?;
         let path = match config.path {
             PathChoice::Full => Path::Full,
@@ -69,23 +83,39 @@ impl Live {
         let fault_wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| PagerError::io("eventfd")(errno.into()))?;
         let page = match &config.control_dir {
-            Some(dir) => ControlPage::create(dir).or_else(|_| ControlPage::private()),
+            Some(dir) => ControlPage::create(dir, config.runner.is_some()).or_else(|_| ControlPage::private()),
             None => ControlPage::private(),
         }
         .map_err(PagerError::io("making the control page"))?;
-        Ok(Live {
+        let page = Arc::new(page);
+        fatal::speak_through(page.clone());
+        if helper::is_here() {
+            page.set_pager(std::process::id());
+            // For children that have lost the right to make one.
+            if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
+                uffd::keep_device(device);
+            }
+        }
+        let listener = Listener::open().ok();
+        let live = Live {
+            address: listener.as_ref().map(|listener| listener.address),
+            mark: crate::life::random_mark(),
+            arena_bytes: arena.len(),
+            _keeper: keep_open(&uffd, staging.as_ref()),
             uffd,
             staging,
             path,
             page,
             trace: config.control_dir.as_deref().filter(|_| config.trace).and_then(|dir| ring(dir, config)),
             fault_wake,
+            oldest: Oldest::default(),
             evict_bell: Bell::default(),
             fetch_bell: Bell::default(),
             quiet: Quiet::default(),
             faults_waiting: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-        })
+        };
+        Ok((live, listener))
     }
 
     /// The number of the descriptor that watches the arena.
@@ -113,11 +143,17 @@ impl Live {
     }
 }
 
+/// The helper can be killed alone; the kernel then closes its descriptors. One more hold on them lies in the program's memory itself.
+fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
+    let numbers: Vec<RawFd> = [Some(uffd), staging].into_iter().flatten().map(|uffd| uffd.as_fd().as_raw_fd()).collect();
+    if helper::is_here() { Keeper::of(&numbers).ok() } else { None }
+}
+
 /// A process that cannot be recorded runs nevertheless.
 fn ring(dir: &std::path::Path, config: &Config) -> Option<Ring> {
     let ring = Ring::create(dir, trace::page_bytes(config.block));
     ring.map_err(|error| {
-        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", std::process::id(), dir.display()));
+        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", crate::host::program(), dir.display()));
     })
     .ok()
 }

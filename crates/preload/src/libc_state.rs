@@ -36,8 +36,7 @@ pub fn settle() {
 
 /// Keeps other threads from opening and closing streams, until [`unlock_streams`] or the child's start in glibc's `fork`; and
 /// where the streams are that there are now.
-pub fn lock_streams() -> Vec<usize> {
-    let mut touched = Vec::new();
+pub fn lock_streams(touched: &mut dyn FnMut(usize)) {
     // SAFETY: with the list's lock held no stream is taken off the list, and only those are freed. The pager is running, so that those
     // that are far are fetched as we read.
     unsafe {
@@ -46,14 +45,15 @@ pub fn lock_streams() -> Vec<usize> {
         while at != _IO_iter_end() {
             let stream = _IO_iter_file(at);
             let lock = stream.add(LOCK_AT).cast::<usize>().read();
-            touched.extend([stream as usize, stream as usize + STREAM_LEN - 1]);
+            touched(stream as usize);
+            touched(stream as usize + STREAM_LEN - 1);
             if lock != 0 {
-                touched.extend([lock, lock + LOCK_LEN - 1]);
+                touched(lock);
+                touched(lock + LOCK_LEN - 1);
             }
             at = _IO_iter_next(at);
         }
     }
-    touched
 }
 
 /// Lets the others go on.

@@ -9,11 +9,13 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ops::Range;
 use std::panic::{self, PanicHookInfo};
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use hiroma_pager::Pager;
 use hiroma_pager::config::{CONFIG_ENV, Config};
+use hiroma_pager::{Pager, PagerError};
+use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
 use crate::{internal, large, libc_state, mimalloc, sys};
@@ -85,13 +87,21 @@ unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static
 fn start_pager(text: &CStr) {
     panic::set_hook(Box::new(die));
     mimalloc::configure();
-    let config: Config = match serde_json::from_slice(text.to_bytes()) {
+    let mut config: Config = match serde_json::from_slice(text.to_bytes()) {
         Ok(config) => config,
         Err(error) => give_up(&format!("cannot read {CONFIG_ENV} ({error}); start the program with `hiroma run`")),
     };
+    config.helper = true;
+    let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
+        // A program that the first one started, perhaps as another user, does what it would do without us.
+        Err(error) if !is_first && !matches!(error, PagerError::Store(_)) => {
+            sys::say(&format!("hiroma: process {} runs without far memory: {error}", std::process::id()));
+            PHASE.store(Phase::PassThrough as u8, Ordering::Release);
+            return;
+        }
         Err(error) => give_up(&error.to_string()),
     };
     libc_state::settle();
@@ -116,8 +126,7 @@ fn give_up(reason: &str) -> ! {
 
 fn die(info: &PanicHookInfo<'_>) {
     let _scope = internal_scope();
-    sys::say(&format!("hiroma: internal error, please report it: {info}"));
-    std::process::abort();
+    hiroma_pager::fatal::die(&format!("internal error, please report it: {info}"))
 }
 
 /// Who serves the program now.
@@ -143,14 +152,9 @@ pub fn far<T>(f: impl FnOnce(&Pager) -> T) -> Option<T> {
         return None;
     }
     let pager = PAGER.get()?;
-    let mask = sys::block_signals();
     let errno = sys::errno();
-    let result = {
-        let _scope = internal_scope();
-        f(pager)
-    };
+    let result = f(pager);
     sys::set_errno(errno);
-    sys::restore_signals(mask);
     Some(result)
 }
 
@@ -159,15 +163,47 @@ thread_local! {
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
+/// One fork at a time.
+static FORKING: sys::Lock<()> = sys::Lock::new(());
+/// Addresses that a fork touches while the pager stands still. Not on the heap: to allocate there takes a lock.
+static KEEP: [AtomicUsize; 16 << 10] = [const { AtomicUsize::new(0) }; 16 << 10];
+/// How much of the forking thread's stack, and of the memory around its thread pointer, is kept.
+const STACK_BELOW: usize = 64 << 10;
+const STACK_ABOVE: usize = 16 << 10;
+const THREAD_BELOW: usize = 16 << 10;
+const THREAD_ABOVE: usize = 8 << 10;
+
+/// Fills [`KEEP`]; how many addresses there are.
+fn note_what_forks_touch() -> usize {
+    let mut count = 0;
+    let mut keep = |addr: usize| {
+        if let Some(place) = KEEP.get(count) {
+            place.store(addr, Ordering::Relaxed);
+            count += 1;
+        }
+    };
+    let here = 0_u8;
+    let stack = ptr::from_ref(&here) as usize;
+    let thread = sys::thread_pointer();
+    for page in (stack - STACK_BELOW..stack + STACK_ABOVE).step_by(PAGE) {
+        keep(page);
+    }
+    for page in (thread - THREAD_BELOW..thread + THREAD_ABOVE).step_by(PAGE) {
+        keep(page);
+    }
+    libc_state::lock_streams(&mut keep);
+    count
+}
+
 extern "C" fn before_fork() {
     let mask = sys::block_signals();
     MASK.set(mask);
     scope::enter();
-    let streams = libc_state::lock_streams();
+    FORKING.hold();
+    let count = note_what_forks_touch();
     if let Some(pager) = PAGER.get() {
-        pager.before_fork(&streams);
+        pager.before_fork(&KEEP[..count]);
     }
-    drop(streams);
     internal::before_fork();
 }
 
@@ -177,6 +213,7 @@ extern "C" fn after_fork_in_parent() {
         pager.after_fork_in_parent();
     }
     libc_state::unlock_streams();
+    FORKING.release();
     scope::leave();
     sys::restore_signals(MASK.get());
 }
@@ -187,6 +224,7 @@ extern "C" fn after_fork_in_child() {
     if let Some(pager) = PAGER.get() {
         pager.after_fork_in_child();
     }
+    FORKING.release();
     scope::leave();
     sys::restore_signals(MASK.get());
 }

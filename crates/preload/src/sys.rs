@@ -89,6 +89,28 @@ pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
 }
 
+/// The process that started this one, or took it over.
+pub fn parent_process() -> u32 {
+    // SAFETY: asks for a number.
+    unsafe { call(libc::SYS_getppid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Where the calling thread's control block is.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of the block is its address.
+    unsafe {
+        asm!("mov {0}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly, pure));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        asm!("mrs {0}, tpidr_el0", out(reg) pointer, options(nostack, nomem, pure));
+    }
+    pointer
+}
+
 /// The calling thread's `errno`.
 pub fn errno() -> i32 {
     // SAFETY: libc's pointer is valid for the calling thread.

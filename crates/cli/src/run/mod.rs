@@ -1,6 +1,7 @@
 //! `hiroma run`: checks, starts the program with far memory, stands in for it, and says how it went.
 
 mod checks;
+mod herald;
 mod options;
 mod preload;
 mod program;
@@ -32,6 +33,7 @@ use rustix::process::Pid;
 
 use crate::rundir::RunDir;
 use crate::{Failure, refuse, show};
+use herald::Herald;
 use progress::Progress;
 use record::Recording;
 use stats::Report;
@@ -56,6 +58,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
+    config.runner = Some(std::process::id());
     config.trace = args.trace.is_some();
     let mut recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
@@ -63,6 +66,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     command.arg0(&args.command[0]).args(&args.command[1..]);
     command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
     command.env(CONFIG_ENV, serde_json::to_string(&config).context("cannot write the configuration as JSON")?);
+
+    hiroma_kernel::helper::end_with_us(&mut command);
 
     let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
     let start = Instant::now();
@@ -72,10 +77,16 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
         start_failure(&program, &error)
     })?;
+    let herald = Herald::start(dir.path().to_owned());
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
     let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
-    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    let mut ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
     let elapsed = start.elapsed();
+    herald.stop();
+    if let Some(code) = herald::exit_code(dir.path(), child.id()) {
+        // The pager can end a program from outside only by a signal.
+        ending = Ending::Exited(code);
+    }
     if let Some(progress) = progress {
         progress.stop();
     }

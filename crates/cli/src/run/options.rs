@@ -51,6 +51,9 @@ pub struct Args {
     /// How long a store that does not answer is waited for (500ms, 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s")]
     store_timeout: Timeout,
+    /// How long a fault may wait for anything before the program is ended with a message and exit code 75
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    fault_timeout: Timeout,
     /// Shared key, for servers that ask for one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -170,6 +173,7 @@ impl Args {
             },
             prefetch: !self.no_prefetch,
             store_timeout: self.store_timeout.0,
+            fault_timeout: self.fault_timeout.0,
             key_file: self.key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,

@@ -114,6 +114,14 @@ impl Store for ChainStore {
         self.shared.usage()
     }
 
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.shared.members.iter().flat_map(|member| member.store.descriptors()).collect()
+    }
+
+    fn leave(&self) {
+        self.shared.members.iter().for_each(|member| member.store.leave());
+    }
+
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         let guards = self.shared.members.iter().map(|member| member.store.prepare_fork()).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(Guards(guards)))

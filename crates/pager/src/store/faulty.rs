@@ -98,6 +98,10 @@ impl Store for FaultyStore {
         self.inner.usage()
     }
 
+    fn descriptors(&self) -> Vec<RawFd> {
+        self.inner.descriptors()
+    }
+
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         self.inner.prepare_fork()
     }

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -173,6 +173,11 @@ impl Store for FileStore {
             metadata_bytes: books.space.metadata_bytes() + tables as u64,
             local_bytes: 0,
         }
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        let files = self.shared.books().files.iter().map(|file| file.as_raw_fd()).collect::<Vec<_>>();
+        std::iter::once(self.shared.dir.as_raw_fd()).chain(files).collect()
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {

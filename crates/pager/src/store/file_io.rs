@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use hiroma_kernel::frame::FrameBuf;
-use hiroma_kernel::signals;
 use hiroma_kernel::uring::{Direction, Finished, Piece, Ring};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -104,12 +103,7 @@ impl Pool {
         let pool = Pool { inbox: Arc::default() };
         for _ in 0..THREADS {
             let inbox = Arc::clone(&pool.inbox);
-            let work = move || {
-                crate::hooks::enter_thread();
-                inbox.work();
-            };
-            let builder = std::thread::Builder::new().name("hiroma-file".to_owned()).stack_size(256 << 10);
-            signals::blocked(|| builder.spawn(work))?;
+            crate::host::spawn(c"hiroma-file", move || inbox.work())?;
         }
         Ok(pool)
     }

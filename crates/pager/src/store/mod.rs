@@ -89,6 +89,14 @@ pub trait Store: Send + Sync {
     /// Gives sectors back. They must not have a request under way.
     fn free(&self, locs: &[Loc]);
 
+    /// Descriptors that the store of a forked child needs under the same numbers.
+    fn descriptors(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    /// The program has ended: what is kept elsewhere for it can go.
+    fn leave(&self) {}
+
     /// How full it is.
     fn usage(&self) -> StoreUsage;
 

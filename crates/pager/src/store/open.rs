@@ -34,7 +34,7 @@ fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize) -> Result<Ar
         StoreSpec::File { dir, capacity: bytes } => Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?),
         StoreSpec::Tcp { servers } => {
             let key_file = config.key_file.as_deref();
-            Arc::new(TcpStore::connect(servers, sector_bytes, config.allocation, config.store_timeout, key_file)?)
+            Arc::new(TcpStore::connect(servers, sector_bytes, config.allocation, config.store_timeout, key_file, &config.resolved)?)
         }
     })
 }

@@ -28,7 +28,7 @@ use self::link::{Link, Trouble};
 use self::minder::Minding;
 use super::space::FreezeId;
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
-use crate::config::Allocation;
+use crate::config::{Allocation, StoreSpec};
 
 /// How long a server may take to answer when the store is opened; nothing is lost yet if it does not.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -55,6 +55,8 @@ pub struct TcpOptions {
     pub timeout: Duration,
     /// Key that is shared with the servers.
     pub key_file: Option<PathBuf>,
+    /// Addresses that are known already.
+    pub resolved: Vec<(String, Vec<SocketAddr>)>,
     /// Hears about lost connections.
     pub log: LogLine,
     /// Hears if content is lost while nothing is asked for that would fail.
@@ -100,6 +102,7 @@ impl TcpStore {
         allocation: Allocation,
         timeout: Duration,
         key_file: Option<&Path>,
+        resolved: &[(String, Vec<SocketAddr>)],
     ) -> Result<TcpStore, StoreError> {
         TcpStore::connect_with(TcpOptions {
             servers: servers.to_vec(),
@@ -107,7 +110,8 @@ impl TcpStore {
             allocation,
             timeout,
             key_file: key_file.map(Path::to_path_buf),
-            log: Arc::new(|line| eprintln!("hiroma: {line}")),
+            resolved: resolved.to_vec(),
+            log: Arc::new(crate::fatal::warn),
             lost: Arc::new(|error| crate::fetch::lost(error)),
         })
     }
@@ -119,8 +123,8 @@ impl TcpStore {
         let key = options.key_file.as_deref().map(read_key).transpose().map_err(config)?;
         let mut servers = Vec::new();
         for text in &options.servers {
-            let addrs: Vec<_> =
-                text.to_socket_addrs().map_err(|error| config(format!("cannot find the server {text}: {error}")))?.collect();
+            let known = options.resolved.iter().find(|(name, _)| name == text);
+            let addrs = known.map_or_else(|| look_up(text), |(_, addrs)| Ok(addrs.clone())).map_err(config)?;
             if addrs.is_empty() {
                 return Err(config(format!("the name {text} stands for no address")));
             }
@@ -156,6 +160,23 @@ impl TcpStore {
         minder::start(&shared)?;
         Ok(TcpStore { shared })
     }
+}
+
+fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
+    text.to_socket_addrs().map(Iterator::collect).map_err(|error| format!("cannot find the server {text}: {error}"))
+}
+
+/// The addresses of all servers of `stores`.
+pub fn resolve(stores: &[StoreSpec]) -> Result<Vec<(String, Vec<SocketAddr>)>, StoreError> {
+    let servers = stores.iter().flat_map(|store| match store {
+        StoreSpec::Tcp { servers } => servers.as_slice(),
+        _ => &[],
+    });
+    let one = |text: &String| {
+        let config = |reason| StoreError::Config { store: format!("tcp://{text}"), reason };
+        look_up(text).map(|addrs| (text.clone(), addrs)).map_err(config)
+    };
+    servers.map(one).collect()
 }
 
 fn read_key(path: &Path) -> Result<Key, String> {
@@ -334,6 +355,13 @@ impl Store for TcpStore {
         }
     }
 
+    fn leave(&self) {
+        if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
+            self.shared.minding.stop();
+            self.shared.controls().iter_mut().for_each(Link::say_goodbye);
+        }
+    }
+
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         self.shared.minding.stand_still();
         for server in 0..self.shared.servers.len() {
@@ -348,11 +376,7 @@ impl Drop for TcpStore {
     /// Says goodbye, so that the servers free the memory at once. In a child that did not adopt the store, nothing: the connections
     /// are the parent's.
     fn drop(&mut self) {
-        if self.shared.process.load(Ordering::SeqCst) != std::process::id() {
-            return;
-        }
-        self.shared.minding.stop();
-        self.shared.controls().iter_mut().for_each(Link::say_goodbye);
+        self.leave();
     }
 }
 
@@ -367,8 +391,8 @@ impl ForkGuard for TcpFork {
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         shared.process.store(std::process::id(), Ordering::SeqCst);
         shared.frees_waiting.store(0, Ordering::SeqCst);
-        // Only this process's descriptors are closed; the connections stay the parent's.
-        shared.controls().clear();
+        // The connections stay the parent's; their numbers mean nothing here, or something else.
+        std::mem::take(&mut *shared.controls()).into_iter().for_each(std::mem::forget);
         let attached = {
             let mut books = shared.books();
             if books.become_child() > hiroma_wire::MAX_SPACES {

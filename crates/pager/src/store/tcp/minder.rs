@@ -3,15 +3,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle, park_timeout, yield_now};
+use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
-use hiroma_kernel::signals;
+use hiroma_kernel::lock::Bell;
 use hiroma_wire::Message;
 
 use super::channel::Requests;
 use super::{Shared, StoreError};
-use crate::hooks;
+use crate::host::{self, Thread};
 
 /// How often a server is asked whether it is there. With the time after which a link speaks of silence, that makes less than 10 s.
 const ASK_EVERY: Duration = Duration::from_secs(3);
@@ -22,7 +22,8 @@ const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
 /// What store and minder agree on.
 #[derive(Default)]
 pub struct Minding {
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<Thread>>,
+    bell: Bell,
     stopping: AtomicBool,
     /// The process is about to fork: nothing may be locked or allocated.
     still: AtomicBool,
@@ -49,9 +50,8 @@ impl Minding {
         self.stopping.store(true, SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            thread.thread().unpark();
-            // It can have died of a panic only, of which the user has heard.
-            let _ = thread.join();
+            self.bell.ring();
+            thread.join();
         }
     }
 }
@@ -61,14 +61,12 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let (minded, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
     let mut minder = Minder { epoch, asked: vec![Instant::now(); shared.servers.len()], given_up: vec![false; shared.servers.len()] };
     let work = move || {
-        hooks::enter_thread();
         while !minded.minding.stopping.load(SeqCst) && minded.epoch.load(SeqCst) == epoch {
             let pause = minder.round(&minded);
-            park_timeout(pause);
+            minded.minding.bell.wait(pause);
         }
     };
-    let builder = Builder::new().name("hiroma-tcp".to_owned()).stack_size(256 << 10);
-    let thread = signals::blocked(|| builder.spawn(work)).map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
+    let thread = host::spawn(c"hiroma-tcp", work).map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
     let minding = &shared.minding;
     minding.still.store(false, SeqCst);
     minding.working.store(false, SeqCst);

@@ -1,0 +1,25 @@
+//! Descriptors by number.
+//!
+//! Contract: numbers name descriptors that are open during the call; who places a descriptor at a number owns what was there before.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// Lends descriptors out.
+pub fn with_borrowed<R>(numbers: &[RawFd], work: impl FnOnce(&[BorrowedFd<'_>]) -> R) -> R {
+    // SAFETY: see the module's contract.
+    let fds: Vec<BorrowedFd<'_>> = numbers.iter().map(|&number| unsafe { BorrowedFd::borrow_raw(number) }).collect();
+    work(&fds)
+}
+
+/// Keeps `number` from being given to anything else until something is placed there.
+pub fn occupy(number: RawFd) {
+    // SAFETY: duplicates the descriptor of /dev/null at 0 onto a number that is ours.
+    unsafe { libc::syscall(libc::SYS_dup3, 0, number, libc::O_CLOEXEC) };
+}
+
+/// Makes `fd` the descriptor `number`.
+pub fn place(fd: OwnedFd, number: RawFd) {
+    // SAFETY: as in `occupy`.
+    unsafe { libc::syscall(libc::SYS_dup3, fd.as_raw_fd(), number, libc::O_CLOEXEC) };
+}

@@ -1,0 +1,394 @@
+//! Threads that share this process's memory and are not the program's: a process of their own beside it.
+//!
+//! `clone(2)` with `CLONE_VM` alone makes a process that has this address space, and its own thread group, descriptors, signal handlers,
+//! credentials and system call filters. What the program does to its descriptors, threads or rights does not reach it, and the program
+//! does not see it: not in `/proc/PID/task`, not in `/proc/PID/fd`, not among its children (an intermediate process makes it an
+//! orphan). More threads of the helper are made by [`spawn`], which clones within the helper's thread group.
+//!
+//! Contract: code that runs here has a thread pointer with the C library's thread-local storage (`_dl_allocate_tls`, which
+//! `pthread_create` uses too), but the C library does not know these threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of
+//! the program count them. So they may use nothing of the C library that shares state with the program without a lock of its own:
+//! no `malloc` of glibc, no `pthread_create`, no stdio, no `getaddrinfo`. All signals are blocked in them. Rooms are made in
+//! advance ([`prepare`]), because the dynamic linker's lock must not be waited for later.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use rustix::thread::futex;
+
+/// Threads that the helper can have at a time.
+const ROOMS_MAX: usize = 16;
+const STACK_BYTES: usize = 256 << 10;
+/// No access below each stack.
+const GUARD_BYTES: usize = 16 << 10;
+
+/// Where one thread lives: stack and thread-local storage.
+struct Room {
+    stack_top: AtomicUsize,
+    thread_pointer: AtomicUsize,
+    taken: AtomicU32,
+    /// The thread's id; the kernel clears it when the thread has ended.
+    thread: AtomicU32,
+}
+
+static ROOMS: [Room; ROOMS_MAX] = [const {
+    Room { stack_top: AtomicUsize::new(0), thread_pointer: AtomicUsize::new(0), taken: AtomicU32::new(0), thread: AtomicU32::new(0) }
+}; ROOMS_MAX];
+/// The helper's process; 0: there is none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// What a new thread is to do.
+struct Birth {
+    work: Work,
+}
+
+/// Whether this machine can have a helper: a processor architecture for which it was written, and the C library's thread-local storage.
+pub fn is_possible() -> bool {
+    cfg!(target_arch = "x86_64") && allocator().is_some()
+}
+
+/// The helper's process id, if there is one.
+pub fn process() -> Option<u32> {
+    Some(PROCESS.load(Ordering::Acquire)).filter(|&pid| pid != 0)
+}
+
+/// Whether the calling thread is one of the helper's.
+pub fn is_here() -> bool {
+    process() == Some(std::process::id())
+}
+
+type AllocateTls = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+fn allocator() -> Option<AllocateTls> {
+    // SAFETY: a string that ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_allocate_tls".as_ptr()) };
+    // SAFETY: the dynamic linker's function of this name has this type (glibc, since 2.3).
+    (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, AllocateTls>(found) })
+}
+
+/// Makes all rooms. Allocates through the C library (`calloc`), so the caller's thread must be one that may.
+pub fn prepare() -> io::Result<()> {
+    let allocate = allocator().ok_or(io::ErrorKind::Unsupported)?;
+    for room in &ROOMS {
+        if room.stack_top.load(Ordering::Relaxed) != 0 {
+            continue;
+        }
+        room.stack_top.store(new_stack()?, Ordering::Relaxed);
+        // SAFETY: null asks for new storage, of which the thread control block is returned.
+        let pointer = unsafe { allocate(ptr::null_mut()) };
+        if pointer.is_null() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        // SAFETY: a thread control block that nobody uses yet.
+        unsafe { fill_control_block(pointer.cast()) };
+        room.thread_pointer.store(pointer as usize, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+fn new_stack() -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let len = STACK_BYTES + GUARD_BYTES;
+    // SAFETY: a new mapping at an address of the kernel's choice. The system call itself: the C library's function may be replaced.
+    let stack = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0usize) };
+    if stack == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the lower end of the mapping just made.
+    unsafe { libc::syscall(libc::SYS_mprotect, stack, GUARD_BYTES, libc::PROT_NONE) };
+    Ok(stack as usize + len)
+}
+
+/// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): itself, the table of modules, itself again, whether
+/// there are several threads, and at 0x28 and 0x30 the secrets of stack and pointer guards, which are the process's.
+///
+/// # Safety
+/// `block` must come from `_dl_allocate_tls`.
+unsafe fn fill_control_block(block: *mut usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's; reads two words of the calling thread's own block.
+    unsafe {
+        let (stack_guard, pointer_guard): (usize, usize);
+        std::arch::asm!("mov {0}, qword ptr fs:[0x28]", "mov {1}, qword ptr fs:[0x30]", out(reg) stack_guard, out(reg) pointer_guard,
+                        options(nostack, readonly));
+        block.write(block as usize);
+        block.add(2).write(block as usize);
+        block.add(3).cast::<u32>().write(1);
+        block.add(5).write(stack_guard);
+        block.add(6).write(pointer_guard);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
+}
+
+fn take_room() -> io::Result<&'static Room> {
+    let is_free = |room: &&Room| {
+        let ended = room.taken.load(Ordering::Acquire) == 0 || room.thread.load(Ordering::Acquire) == 0;
+        ended && room.stack_top.load(Ordering::Relaxed) != 0
+    };
+    // Rooms are taken by the program's thread that starts a helper, and later by the helper's first thread, never by two at once.
+    let room = ROOMS.iter().find(is_free).ok_or_else(|| io::Error::other("the helper has too many threads"))?;
+    room.taken.store(1, Ordering::Release);
+    // Not zero until the kernel has cleared it: the thread may not have begun yet when another room is looked for.
+    room.thread.store(u32::MAX, Ordering::Release);
+    Ok(room)
+}
+
+fn give_up(room: &Room) {
+    room.thread.store(0, Ordering::Release);
+    room.taken.store(0, Ordering::Release);
+}
+
+/// The `clone` system call with a new stack, on which the new thread calls `entry(argument)`.
+///
+/// # Safety
+/// `stack_top` must be the end of a stack that nobody uses, aligned to 16; `entry` must not return.
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone(
+    flags: usize,
+    stack_top: usize,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: usize,
+    entry: extern "C" fn(*mut c_void) -> !,
+    argument: *mut c_void,
+) -> io::Result<u32> {
+    let stack = (stack_top - 16) as *mut usize;
+    let result: isize;
+    // SAFETY: the new thread finds `entry` and `argument` on its stack and never comes back; in the parent only rax, rcx and r11 change.
+    unsafe {
+        stack.write(entry as usize);
+        stack.add(1).write(argument as usize);
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rax",
+            "pop rdi",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => result, in("rdi") flags, in("rsi") stack, in("rdx") parent_tid,
+            in("r10") child_tid, in("r8") tls, lateout("rcx") _, lateout("r11") _
+        );
+    }
+    if result < 0 { Err(io::Error::from_raw_os_error(-result as i32)) } else { Ok(result as u32) }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn clone(_: usize, _: usize, _: usize, _: usize, _: usize, _: extern "C" fn(*mut c_void) -> !, _: *mut c_void) -> io::Result<u32> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+extern "C" fn born(birth: *mut c_void) -> ! {
+    // SAFETY: the box that the creator made for this thread alone.
+    let Birth { work } = *unsafe { Box::from_raw(birth.cast::<Birth>()) };
+    work();
+    end_thread()
+}
+
+fn end_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread and does not return.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
+
+/// Flags of the helper's first thread: the address space is shared, nothing else.
+const FIRST: usize =
+    (libc::CLONE_VM | libc::CLONE_UNTRACED | libc::CLONE_SETTLS | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID) as usize;
+/// Flags of its other threads.
+const MORE: usize = FIRST | (libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM) as usize;
+/// Flags of the process between: it shares all that costs to copy, and its creator waits for its end.
+const BETWEEN: usize = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_UNTRACED) as usize;
+
+/// What the process between is to do.
+struct Between {
+    room: &'static Room,
+    birth: *mut Birth,
+    result: io::Result<u32>,
+}
+
+impl Between {
+    fn make_first(&mut self) {
+        let word = self.room.thread.as_ptr() as usize;
+        let (stack, tls) = (self.room.stack_top.load(Ordering::Relaxed), self.room.thread_pointer.load(Ordering::Relaxed));
+        // SAFETY: a room that was taken for this thread.
+        self.result = unsafe { clone(FIRST, stack, word, word, tls, born, self.birth.cast()) };
+    }
+}
+
+extern "C" fn between(argument: *mut c_void) -> ! {
+    // SAFETY: the creator's variable; it waits until we have ended.
+    unsafe { (*argument.cast::<Between>()).make_first() };
+    end_thread()
+}
+
+/// Starts the helper: `work` is what its first thread does, with all signals blocked and a descriptor table that is a copy of the
+/// caller's. [`prepare`] must have been called.
+pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let work = move || {
+        PROCESS.store(std::process::id(), Ordering::Release);
+        work();
+    };
+    let room = take_room()?;
+    let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
+    let mut plan = Between { room, birth, result: Err(io::ErrorKind::Other.into()) };
+    crate::signals::blocked(|| {
+        // In a process number one orphans would become our children: there it is one from the start, that only `__WALL` finds.
+        if std::process::id() == 1 { plan.make_first() } else { through_process_between(&mut plan) }
+    });
+    if plan.result.is_err() {
+        // SAFETY: no thread has taken it.
+        drop(unsafe { Box::from_raw(birth) });
+        give_up(room);
+    }
+    plan.result.map(drop)
+}
+
+fn through_process_between(plan: &mut Between) {
+    let room = match take_room() {
+        Ok(room) => room,
+        Err(error) => {
+            plan.result = Err(error);
+            return;
+        }
+    };
+    let stack = room.stack_top.load(Ordering::Relaxed);
+    // SAFETY: a room that was taken for it; it runs while we wait (CLONE_VFORK), so it can use our thread pointer.
+    match unsafe { clone(BETWEEN, stack, 0, 0, 0, between, ptr::from_mut(plan).cast()) } {
+        Ok(pid) => {
+            let mut status = 0;
+            // SAFETY: waits for a process of ours that no other wait finds (it sends no signal at its end).
+            unsafe { libc::syscall(libc::SYS_wait4, pid, &raw mut status, libc::__WALL, 0usize) };
+        }
+        Err(error) => plan.result = Err(error),
+    }
+    give_up(room);
+}
+
+/// A thread of the helper.
+pub struct Thread(&'static Room);
+
+impl Thread {
+    /// Waits until it has ended.
+    pub fn join(&self) {
+        loop {
+            let thread = self.0.thread.load(Ordering::Acquire);
+            if thread == 0 {
+                return;
+            }
+            // The kernel wakes without the flag of a private futex.
+            let _ = futex::wait(&self.0.thread, futex::Flags::empty(), thread, None);
+        }
+    }
+}
+
+/// Starts another thread of the helper; only a thread of the helper may.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    let room = take_room()?;
+    let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
+    let word = room.thread.as_ptr() as usize;
+    let (stack, tls) = (room.stack_top.load(Ordering::Relaxed), room.thread_pointer.load(Ordering::Relaxed));
+    // SAFETY: a room that was taken for this thread.
+    match unsafe { clone(MORE, stack, word, word, tls, born, birth.cast()) } {
+        Ok(_) => Ok(Thread(room)),
+        Err(error) => {
+            // SAFETY: no thread has taken it.
+            drop(unsafe { Box::from_raw(birth) });
+            give_up(room);
+            Err(error)
+        }
+    }
+}
+
+/// In the child of a fork: the parent's helper is not here, and its rooms can be used again.
+pub fn forget() {
+    PROCESS.store(0, Ordering::Release);
+    ROOMS.iter().for_each(give_up);
+}
+
+/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null), another session, another directory.
+pub fn detach() {
+    // SAFETY: closes descriptors of the helper's own table, which nobody has used yet.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32);
+        for _ in 0..3 {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
+        }
+        libc::syscall(libc::SYS_setsid);
+        libc::syscall(libc::SYS_chdir, c"/".as_ptr());
+    }
+    name_thread(c"hiroma-pager");
+}
+
+/// Gives the calling thread a name.
+pub fn name_thread(name: &std::ffi::CStr) {
+    // SAFETY: reads a string that ends with a zero.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
+}
+
+/// Ends the helper, all threads.
+pub fn end() -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { libc::syscall(libc::SYS_exit_group, 0) };
+    }
+}
+
+/// Whether process `pid` still has the memory that this process has: it may have ended or executed another program since. `mark` is a word
+/// that no other program has at its address by chance.
+pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<bool> {
+    let mut found = 0u64;
+    let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: ptr::from_ref(mark).cast_mut().cast(), iov_len: 8 };
+    // SAFETY: the kernel writes eight bytes to `found`.
+    let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1usize, &raw const remote, 1usize, 0usize) };
+    if got == 8 {
+        return Ok(found == *mark);
+    }
+    match io::Error::last_os_error() {
+        error if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ESRCH)) => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Kills process `pid` and returns when it has ended.
+pub fn kill_and_wait(pid: u32) {
+    let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
+    let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()) else { return };
+    let _ = rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::KILL);
+    let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
+    while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+}
+
+/// Whether there is a process `pid`.
+pub fn exists(pid: u32) -> bool {
+    rustix::process::Pid::from_raw(pid as i32).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+}
+
+/// Has the kernel kill the program that `command` starts when the thread that starts it ends (`PR_SET_PDEATHSIG`).
+pub fn end_with_us(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let us = std::process::id();
+    let before = move || {
+        // SAFETY: two system calls with numbers, between fork and exec.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // Too late for the signal.
+            if libc::getppid() as u32 != us {
+                libc::_exit(137);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `before` allocates nothing and takes no lock.
+    unsafe { command.pre_exec(before) };
+}

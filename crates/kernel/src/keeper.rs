@@ -1,0 +1,46 @@
+//! Keeps descriptors' files open for as long as an address space lives, without a descriptor: files that are registered with an io_uring
+//! stay open while the ring does, and the ring does while its memory is mapped.
+//!
+//! Contract: the mapping belongs to the keeper and is never read or written.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use io_uring::IoUring;
+
+/// Files that are kept open.
+#[derive(Debug)]
+pub struct Keeper {
+    start: usize,
+    len: usize,
+}
+
+/// Where the kernel lets a ring's submission queue be mapped (`IORING_OFF_SQ_RING`).
+const OFFSET: i64 = 0;
+const LEN: usize = 4096;
+
+impl Keeper {
+    /// Keeps the files of `numbers` open. Fails where io_uring is not allowed.
+    pub fn of(numbers: &[RawFd]) -> io::Result<Keeper> {
+        let ring = IoUring::new(1)?;
+        ring.submitter().register_files(numbers)?;
+        let flags = libc::MAP_SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings go with `ring`.
+        let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, LEN, libc::PROT_READ, flags, ring.as_raw_fd(), OFFSET) };
+        if start == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        let keeper = Keeper { start: start as usize, len: LEN };
+        // SAFETY: advice on our own mapping: a forked child has faults of its own.
+        unsafe { libc::syscall(libc::SYS_madvise, keeper.start, keeper.len, libc::MADV_DONTFORK) };
+        Ok(keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody uses.
+        unsafe { libc::syscall(libc::SYS_munmap, self.start, self.len) };
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the pager's threads are, and how they are started.
+//!
+//! Under `hiroma run` they are a process of their own that shares the program's memory (`hiroma_kernel::helper` tells why); in programs
+//! that link the library, and where that is not possible, they are threads of the program with a descriptor table of their own. Either
+//! way the first of them opens all descriptors and starts the others, so that none lies in the program's table.
+
+use std::ffi::CStr;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hiroma_kernel::{helper, private_table, signals};
+
+use crate::hooks;
+
+/// The program's process id.
+static PROGRAM: AtomicU32 = AtomicU32::new(0);
+
+/// The program whose memory this is: not the process that asks, if that is the helper.
+pub fn program() -> u32 {
+    match PROGRAM.load(Ordering::Relaxed) {
+        0 => std::process::id(),
+        pid => pid,
+    }
+}
+
+/// Takes note of the program; to be called on a thread of it.
+pub fn note_program() {
+    PROGRAM.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// A thread of the pager.
+pub enum Thread {
+    OfHelper(helper::Thread),
+    OfProgram(JoinHandle<()>),
+}
+
+impl Thread {
+    /// Waits until it has ended. It can have died of a panic only, of which the user has heard.
+    pub fn join(self) {
+        match self {
+            Thread::OfHelper(thread) => thread.join(),
+            Thread::OfProgram(thread) => drop(thread.join()),
+        }
+    }
+}
+
+/// Starts another thread of the pager, beside the one that calls.
+pub fn spawn(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    let work = move || {
+        hooks::enter_thread();
+        helper::name_thread(name);
+        body();
+    };
+    if helper::is_here() {
+        return helper::spawn(work).map(Thread::OfHelper);
+    }
+    let builder = std::thread::Builder::new().stack_size(256 << 10);
+    signals::blocked(|| builder.spawn(work)).map(Thread::OfProgram)
+}
+
+/// Starts the first thread of the pager with `body`, as a helper or as a thread of the program.
+pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if as_helper {
+        return helper::start(move || {
+            hooks::enter_thread();
+            helper::detach();
+            body();
+            helper::end();
+        });
+    }
+    let work = move || {
+        hooks::enter_thread();
+        helper::name_thread(c"hiroma-life");
+        if let Err(error) = private_table::leave() {
+            crate::fatal::warn(&format!("the pager shares the program's descriptors ({error}): the program must not close them"));
+        }
+        body();
+    };
+    let builder = std::thread::Builder::new().stack_size(256 << 10);
+    signals::blocked(|| builder.spawn(work)).map(drop)
+}
+
+/// Makes what a helper needs, if there can be one here.
+pub fn prepare_helper() -> bool {
+    helper::is_possible() && helper::prepare().is_ok()
+}
+
+/// Something that one thread waits for and another one brings.
+pub struct Promise<T> {
+    state: AtomicU32,
+    value: std::sync::Mutex<Option<T>>,
+}
+
+impl<T> Default for Promise<T> {
+    fn default() -> Self {
+        Promise { state: AtomicU32::new(0), value: std::sync::Mutex::new(None) }
+    }
+}
+
+impl<T> Promise<T> {
+    /// Brings it.
+    pub fn keep(self: &Arc<Self>, value: T) {
+        *self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
+        self.state.store(1, Ordering::Release);
+        hiroma_kernel::lock::wake_all(&self.state);
+    }
+
+    /// Waits for it; `still` is asked now and then whether it can still come.
+    pub fn wait(&self, still: impl Fn() -> bool) -> Option<T> {
+        while self.state.load(Ordering::Acquire) == 0 {
+            if !still() {
+                return None;
+            }
+            hiroma_kernel::lock::wait_while(&self.state, 0, Duration::from_millis(100));
+        }
+        self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
+}

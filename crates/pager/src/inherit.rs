@@ -1,0 +1,145 @@
+//! Descriptors that a forked child's pager needs and only its parent's has: the child inherits the program's table, and the pager's is
+//! another. They are handed over through a socket whose abstract name and secret both lie in memory that the child has a copy of.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+
+use hiroma_kernel::fds;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+};
+
+/// Descriptors in one message.
+const MOST: usize = 64;
+/// Of the question: the secret, and the number of the fork.
+const QUESTION_BYTES: usize = 24;
+
+/// Where a parent's pager listens, and the secret that its children know.
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    name: [u8; 16],
+    secret: [u8; 16],
+}
+
+/// What is handed over.
+#[derive(Debug, Default)]
+pub struct Legacy {
+    /// `/dev/userfaultfd`.
+    pub device: Option<RawFd>,
+    /// Numbers under which the store knows its descriptors, in parent and child.
+    pub numbers: Vec<RawFd>,
+}
+
+/// The parent's side.
+pub struct Listener {
+    socket: OwnedFd,
+    pub address: Address,
+}
+
+/// A child, on the parent's side.
+pub struct Heir(OwnedFd);
+
+fn socket_address(name: &[u8; 16]) -> rustix::io::Result<SocketAddrUnix> {
+    let mut text = *b"hiroma-00000000000000000000000000000000";
+    for (at, byte) in name.iter().enumerate() {
+        let hex = |nibble: u8| b"0123456789abcdef"[nibble as usize & 15];
+        (text[7 + at * 2], text[8 + at * 2]) = (hex(byte >> 4), hex(*byte));
+    }
+    SocketAddrUnix::new_abstract_name(&text)
+}
+
+fn seqpacket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | flags, None)
+}
+
+impl Listener {
+    /// Listens under a name that nobody can guess.
+    pub fn open() -> rustix::io::Result<Listener> {
+        let mut random = [0u8; 32];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let (mut name, mut secret) = ([0; 16], [0; 16]);
+        name.copy_from_slice(&random[..16]);
+        secret.copy_from_slice(&random[16..]);
+        let socket = seqpacket(SocketFlags::NONBLOCK)?;
+        bind(&socket, &socket_address(&name)?)?;
+        listen(&socket, 64)?;
+        Ok(Listener { socket, address: Address { name, secret } })
+    }
+
+    /// The next child that asks, with the number of its fork.
+    pub fn accept(&self) -> Option<(Heir, u64)> {
+        loop {
+            let socket = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
+            let mut question = [0u8; QUESTION_BYTES];
+            let got = recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
+            // Strangers can find the name; without the secret they get nothing.
+            if got == QUESTION_BYTES && question[..16] == self.address.secret {
+                let number = u64::from_ne_bytes(question[16..].try_into().expect("eight bytes"));
+                return Some((Heir(socket), number));
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsFd for Heir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Heir {
+    /// Hands over.
+    pub fn give(&self, legacy: &Legacy) -> rustix::io::Result<()> {
+        let numbers: Vec<RawFd> = legacy.device.into_iter().chain(legacy.numbers.iter().copied()).take(MOST).collect();
+        let head = [u8::from(legacy.device.is_some()), numbers.len() as u8];
+        fds::with_borrowed(&numbers, |fds| {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err(rustix::io::Errno::NOBUFS);
+            }
+            sendmsg(&self.0, &[IoSlice::new(&head)], &mut control, SendFlags::NOSIGNAL).map(drop)
+        })
+    }
+}
+
+/// What the child was given. The connection tells the parent that the child is there.
+pub struct Inherited {
+    pub connection: OwnedFd,
+    pub device: Option<OwnedFd>,
+    /// As many as `numbers` of the parent's legacy, in that order.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// In the child: asks the parent's pager.
+pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
+    let connection = seqpacket(SocketFlags::empty())?;
+    connect(&connection, &socket_address(&address.name)?)?;
+    let mut question = [0u8; QUESTION_BYTES];
+    question[..16].copy_from_slice(&address.secret);
+    question[16..].copy_from_slice(&number.to_ne_bytes());
+    send(&connection, &question, SendFlags::NOSIGNAL)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut head = [0u8; 2];
+    let got = recvmsg(&connection, &mut [IoSliceMut::new(&mut head)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if got.bytes != head.len() {
+        return Err(rustix::io::Errno::CONNREFUSED);
+    }
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let device = (head[0] == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
+    Ok(Inherited { connection, device, descriptors })
+}

@@ -1,0 +1,205 @@
+//! The first thread of the pager: it lives as long as the program does. It sees the program end or execute another one, hands descriptors
+//! to the pagers of forked children, and keeps what those children may still read. It takes no part in answering faults.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::{cpu, helper, uffd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+
+use crate::control::ControlPage;
+use crate::core::Core;
+use crate::host;
+use crate::inherit::{Heir, Legacy, Listener};
+use crate::live::Live;
+use crate::store::ForkGuard;
+
+/// How often it looks around.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// For how long a child that was forked is expected to ask for its descriptors.
+const CLAIM_WITHIN: Duration = Duration::from_secs(60);
+/// For how long the pager stays after the program's end for children that have not asked yet.
+const LINGER: Duration = Duration::from_secs(5);
+/// Looks in a row that must find other memory in the program's process.
+const GONE_LOOKS: u32 = 3;
+
+/// A fork whose child may still read what the store held then.
+pub struct Fork {
+    pub number: u64,
+    pub guard: Box<dyn ForkGuard>,
+    pub since: Instant,
+}
+
+/// A child that has its descriptors; the connection ends with it.
+struct Child {
+    heir: Heir,
+    _guard: Box<dyn ForkGuard>,
+}
+
+/// The first thread.
+pub struct Life {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    listener: Option<Listener>,
+    program: Option<OwnedFd>,
+    runner: Option<u32>,
+    control_page: Option<PathBuf>,
+    forks: Vec<Fork>,
+    children: Vec<Child>,
+    gone_looks: u32,
+    watchdog: crate::watchdog::Watchdog,
+}
+
+impl Life {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, listener: Option<Listener>, config: &crate::Config) -> Life {
+        let program = Pid::from_raw(host::program() as i32).filter(|_| helper::is_here());
+        Life {
+            core,
+            listener,
+            program: program.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            runner: config.runner,
+            control_page: config.control_dir.as_ref().map(|dir| ControlPage::path(dir, host::program())),
+            forks: Vec::new(),
+            children: Vec::new(),
+            gone_looks: 0,
+            watchdog: crate::watchdog::Watchdog::new(live.clone(), config),
+            live,
+        }
+    }
+
+    /// Returns when the program has ended, or the pager was told to stop.
+    pub fn run(mut self) {
+        while !self.live.stopping() && !self.look() {
+            self.watchdog.look();
+        }
+        if helper::is_here() {
+            self.linger();
+            let core = self.core.lock();
+            let store = core.store.clone();
+            drop(core);
+            store.leave();
+            self.tidy();
+        }
+    }
+
+    /// Waits a while for something to happen, and sees to it. True: the program has ended.
+    fn look(&mut self) -> bool {
+        if self.wait(LOOK_EVERY) || self.has_executed() {
+            return true;
+        }
+        self.take_forks();
+        false
+    }
+
+    /// True: the program has ended.
+    fn wait(&mut self, timeout: Duration) -> bool {
+        let mut fds = Vec::with_capacity(2 + self.children.len());
+        fds.extend(self.program.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let listener = fds.len();
+        fds.extend(self.listener.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
+        let children = fds.len();
+        fds.extend(self.children.iter().map(|child| PollFd::from_borrowed_fd(child.heir.as_fd(), PollFlags::IN)));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 };
+        if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
+            return false;
+        }
+        let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        if children > listener && is_ready[listener] {
+            self.take_forks();
+            self.hand_over();
+        }
+        if is_ready[children..].contains(&true) {
+            // A fork that copied a lock of the store in the middle of this could never open it.
+            let _core = self.core.lock();
+            let mut ready = is_ready[children..].iter().copied().chain(std::iter::repeat(false));
+            self.children.retain(|_| ready.next() != Some(true));
+        }
+        listener > 0 && is_ready[0]
+    }
+
+    /// Whether the program's process executes another program by now.
+    fn has_executed(&mut self) -> bool {
+        if !helper::is_here() {
+            return false;
+        }
+        let gone = match shares_memory(&self.live.mark) {
+            Ok(shared) => !shared,
+            // Not to be seen: another program with other rights, or the same one, which forbade it.
+            Err(_) => vm_bytes(host::program()).is_some_and(|bytes| bytes < self.live.arena_bytes / 2),
+        };
+        self.gone_looks = if gone { self.gone_looks + 1 } else { 0 };
+        self.gone_looks >= GONE_LOOKS
+    }
+
+    fn take_forks(&mut self) {
+        let mut core = self.core.lock();
+        self.forks.append(&mut core.new_forks);
+        self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
+    }
+
+    fn hand_over(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        while let Some((heir, number)) = listener.accept() {
+            let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
+            let fork = self.forks.swap_remove(place);
+            let numbers = self.core.lock().store.descriptors();
+            if heir.give(&Legacy { device: uffd::device(), numbers }).is_ok() {
+                self.children.push(Child { heir, _guard: fork.guard });
+            }
+        }
+    }
+
+    /// Children that have just been forked need what only this process has.
+    fn linger(&mut self) {
+        let since = Instant::now();
+        self.take_forks();
+        while !self.forks.is_empty() && since.elapsed() < LINGER {
+            self.wait(LOOK_EVERY);
+        }
+    }
+
+    /// Where nobody else does, removes what is left of the control page.
+    fn tidy(&self) {
+        let runs = |pid: u32| Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid).is_ok());
+        if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
+            if !runs(runner) {
+                let _ = std::fs::remove_file(page);
+                if let Some(dir) = page.parent() {
+                    let _ = std::fs::remove_file(dir.join("preload.so"));
+                    let _ = std::fs::remove_dir(dir);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the program still has this memory. Its first thread may have ended before the others.
+fn shares_memory(mark: &u64) -> std::io::Result<bool> {
+    let program = host::program();
+    if helper::shares_memory(program, mark)? {
+        return Ok(true);
+    }
+    let threads = std::fs::read_dir(format!("/proc/{program}/task"))?.flatten();
+    let mut threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(threads.any(|thread| helper::shares_memory(thread, mark).unwrap_or(false)))
+}
+
+/// Size of the address space of a process, which everybody may know.
+fn vm_bytes(pid: u32) -> Option<usize> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    text.split(' ').next()?.parse::<usize>().ok().map(|pages| pages * hiroma_units::PAGE)
+}
+
+/// A word that no other program has at the same address by chance.
+pub fn random_mark() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes) | 1,
+        _ => cpu::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+    }
+}

@@ -1,0 +1,331 @@
+//! The calls of the program, served by a thread of the pager: no thread of the program ever holds the pager's lock, so none can
+//! wait for far memory while it does, whatever its stack is made of.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::mailbox::Mailbox;
+use hiroma_kernel::vm::Advise;
+use hiroma_units::{Bytes, EXTENT, PAGE};
+
+use crate::core::Core;
+use crate::discard::By;
+use crate::error::PagerError;
+use crate::live::{Live, Path};
+use crate::pager::{Advice, PROT_RW};
+
+/// What the program asks for. Ranges are whole pages inside the arena.
+#[derive(Clone, Copy)]
+pub enum Call {
+    /// New addresses; the answer is the first.
+    Place {
+        len: usize,
+        align: usize,
+        alone: bool,
+        prot: i32,
+    },
+    /// Forgets the content of what is mapped in a range that is about to be unmapped.
+    Forget {
+        start: usize,
+        end: usize,
+    },
+    /// Gives addresses back whose content has been forgotten.
+    Close {
+        start: usize,
+        end: usize,
+    },
+    /// Takes a range into use, readable and writable, whatever was there.
+    MakePlain {
+        start: usize,
+        end: usize,
+    },
+    Protect {
+        start: usize,
+        end: usize,
+        prot: i32,
+    },
+    Discard {
+        start: usize,
+        end: usize,
+    },
+    /// Makes a mapping longer in place; the answer is 1 if that was possible.
+    Extend {
+        start: usize,
+        end: usize,
+        new_end: usize,
+    },
+    /// Something else is about to be mapped over a range.
+    Release {
+        start: usize,
+        end: usize,
+    },
+    /// The answer is 1 if the range is plain memory, to be touched by the caller.
+    Pin {
+        start: usize,
+        end: usize,
+    },
+    Unpin {
+        start: usize,
+        end: usize,
+    },
+    Advise {
+        start: usize,
+        end: usize,
+        advice: Advice,
+    },
+    Limit(usize),
+    /// The answer is what is local.
+    EvictEverything(bool),
+    /// Writes all statistics to the control page.
+    Publish,
+    /// The answer is 1 if everything stands still and these addresses are in memory; 0: touch them and try again.
+    BeforeFork(&'static [AtomicUsize]),
+    /// More of the ranges that did not fit into an answer.
+    MoreToZero(usize),
+}
+
+/// Ranges in one answer.
+const RANGES: usize = 32;
+
+/// What came of a call.
+pub struct Answer {
+    pub result: Result<usize, PagerError>,
+    /// What the caller must overwrite with zeros.
+    zero: [(usize, usize); RANGES],
+    count: usize,
+    /// Names the rest, if not all fitted.
+    more: Option<usize>,
+}
+
+impl Answer {
+    /// The ranges of this answer.
+    pub fn to_zero(&self) -> &[(usize, usize)] {
+        &self.zero[..self.count]
+    }
+
+    /// The call that brings more of them.
+    pub fn rest(&self) -> Option<Call> {
+        self.more.map(Call::MoreToZero)
+    }
+}
+
+/// Where threads of the program leave their calls.
+pub type Calls = Mailbox<Call, Answer>;
+
+/// How a fork is told to have happened: the parent's thread sets it.
+#[derive(Default)]
+pub struct ForkGate {
+    /// Forks that are over.
+    over: AtomicUsize,
+}
+
+impl ForkGate {
+    /// In the parent: the fork is over.
+    pub fn open(&self) {
+        self.over.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The thread that serves calls.
+pub struct Serving {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    calls: Arc<Calls>,
+    gate: Arc<ForkGate>,
+    /// Ranges that did not fit into answers, by name.
+    rest: Vec<(usize, Vec<(usize, usize)>)>,
+    names: usize,
+    fork_is_due: bool,
+}
+
+impl Serving {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, calls: Arc<Calls>, gate: Arc<ForkGate>) -> Serving {
+        Serving { core, live, calls, gate, rest: Vec::new(), names: 0, fork_is_due: false }
+    }
+
+    pub fn run(mut self) {
+        while !self.live.stopping() {
+            let calls = self.calls.clone();
+            let forks = self.gate.over.load(Ordering::Acquire);
+            let any = calls.serve_one(|call| self.answer(call));
+            if std::mem::take(&mut self.fork_is_due) {
+                self.stand_still(forks);
+            } else if !any {
+                calls.wait(Duration::from_millis(500));
+            }
+        }
+    }
+
+    /// Keeps the lock until the program's thread has forked.
+    fn stand_still(&mut self, forks: usize) {
+        while self.gate.over.load(Ordering::Acquire) == forks {
+            self.calls.wait(Duration::from_millis(1));
+            if self.live.stopping() {
+                return;
+            }
+        }
+        crate::fork::go_on_in_parent(&self.core, &self.live);
+    }
+
+    fn answer(&mut self, call: Call) -> Answer {
+        let mut zero = Vec::new();
+        let result = self.act(call, &mut zero);
+        if zero.len() <= RANGES {
+            return answer(result, &zero, None);
+        }
+        let rest = zero.split_off(RANGES);
+        self.names += 1;
+        self.rest.push((self.names, rest));
+        answer(result, &zero, Some(self.names))
+    }
+
+    fn act(&mut self, call: Call, zero: &mut Vec<(usize, usize)>) -> Result<usize, PagerError> {
+        let core = || self.core.lock();
+        match call {
+            Call::Place { len, align, alone, prot } => return core().place(len, align, alone, prot),
+            Call::Forget { start, end } => *zero = core().forget_mapped(start, end)?,
+            Call::Close { start, end } => core().unmap(start, end)?,
+            Call::MakePlain { start, end } => {
+                let mut core = core();
+                core.claim(start, end)?;
+                core.make_plain(start, end)?;
+            }
+            Call::Protect { start, end, prot } => core().protect(start, end, prot)?,
+            Call::Discard { start, end } => return self.discard(start, end, zero),
+            Call::Extend { start, end, new_end } => return core().extend(start, end, new_end).map(usize::from),
+            Call::Release { start, end } => core().release(start, end)?,
+            Call::Pin { start, end } => {
+                let mut core = core();
+                core.addresses.pinned.insert(start, end);
+                return Ok(usize::from(core.addresses.is_plain(start, end)));
+            }
+            Call::Unpin { start, end } => core().addresses.pinned.remove(start, end),
+            Call::Advise { start, end, advice } => core().advise(start, end, advice),
+            Call::Limit(bytes) => core().set_limit(bytes),
+            Call::EvictEverything(on) => {
+                let mut core = core();
+                core.evict_everything = on;
+                self.live.evict_bell.ring();
+                return Ok(core.local());
+            }
+            Call::Publish => {
+                let core = core();
+                core.publish();
+                core.publish_slow();
+            }
+            Call::BeforeFork(keep) => {
+                self.fork_is_due = crate::fork::prepare(&self.core, keep);
+                return Ok(usize::from(self.fork_is_due));
+            }
+            Call::MoreToZero(name) => {
+                let place = self.rest.iter().position(|&(known, _)| known == name);
+                *zero = place.map(|place| self.rest.swap_remove(place).1).unwrap_or_default();
+            }
+        }
+        Ok(0)
+    }
+
+    /// Discards the content of a range: it reads as zeros, and takes up no room, near or far.
+    fn discard(&mut self, start: usize, end: usize, zero: &mut Vec<(usize, usize)>) -> Result<usize, PagerError> {
+        let mut core = self.core.lock();
+        if !core.addresses.special.touches(start, end) && !core.addresses.foreign.touches(start, end) {
+            *zero = core.forget(start, end, By::Us);
+            return Ok(0);
+        }
+        // Not writable, so not to be zeroed by writing: the kernel takes the pages out.
+        let arena = core.arena.clone();
+        if core.live.path == Path::Fallback {
+            let _ = core.forget(start, end, By::Kernel);
+            return arena.advise(start, end - start, Advise::Drop).map(|()| 0).map_err(PagerError::io("MADV_DONTNEED"));
+        }
+        // The page table may be on its way back just now: the events of both would look alike.
+        while core.own_removals.iter().any(|own| own.start < end && start < own.end) {
+            drop(core);
+            thread::sleep(Duration::from_micros(50));
+            core = self.core.lock();
+        }
+        core.discarding.push((start, end));
+        drop(core);
+        // Without the lock: the kernel waits until the fault thread has read the event.
+        let result = arena.advise(start, end - start, Advise::Drop).map(|()| 0).map_err(PagerError::io("MADV_DONTNEED"));
+        let mut core = self.core.lock();
+        let place = core.discarding.iter().position(|&range| range == (start, end));
+        place.map(|place| core.discarding.swap_remove(place));
+        if !core.reclaim_queue.is_empty() {
+            core.live.evict_bell.ring();
+        }
+        result
+    }
+}
+
+fn answer(result: Result<usize, PagerError>, ranges: &[(usize, usize)], more: Option<usize>) -> Answer {
+    let mut zero = [(0, 0); RANGES];
+    zero[..ranges.len()].copy_from_slice(ranges);
+    Answer { result, zero, count: ranges.len(), more }
+}
+
+impl Core {
+    fn place(&mut self, len: usize, align: usize, alone: bool, prot: i32) -> Result<usize, PagerError> {
+        let none = || PagerError::NoAddresses { wanted: Bytes(len as u64), arena: Bytes(self.arena.len() as u64) };
+        let placed = self.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;
+        if let Some((start, opened)) = placed.opened {
+            self.open_extents(start, opened, prot)?;
+        }
+        if prot != PROT_RW {
+            self.addresses.special.insert(placed.addr, placed.addr + len.next_multiple_of(EXTENT));
+        }
+        Ok(placed.addr)
+    }
+
+    /// Changes the protection of a range. Content stays.
+    fn protect(&mut self, start: usize, end: usize, prot: i32) -> Result<(), PagerError> {
+        self.claim(start, end)?;
+        self.mark_mixed(start, end);
+        if prot == PROT_RW {
+            self.addresses.special.remove(start, end);
+        } else {
+            self.addresses.special.insert(start, end);
+        }
+        self.recorder.note("protect", ((start - self.arena.base()) / PAGE) as u64, end - start, prot as usize);
+        self.arena.protect(start, end - start, prot).map_err(PagerError::io("mprotect"))?;
+        self.unmark_mixed(start, end);
+        Ok(())
+    }
+
+    /// Makes a mapping longer in place, if that is possible.
+    fn extend(&mut self, start: usize, end: usize, new_end: usize) -> Result<bool, PagerError> {
+        if !self.addresses.is_plain(start, end) {
+            return Ok(false);
+        }
+        let Some(opened) = self.addresses.extend(end, new_end - end) else { return Ok(false) };
+        if let Some((from, len)) = opened {
+            self.open_extents(from, len, PROT_RW)?;
+        }
+        // The rest of the last extent may have been without access.
+        self.make_plain(end, new_end)?;
+        Ok(true)
+    }
+
+    /// Forgets a range because something else is about to be mapped over it (a file, shared memory).
+    fn release(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
+        self.claim(start, end)?;
+        self.mark_mixed(start, end);
+        let _ = self.forget(start, end, By::Unmapped);
+        self.addresses.foreign.insert(start, end);
+        Ok(())
+    }
+
+    /// Forgets the content of what is mapped in a range, made readable and writable first. Returns what the caller must zero: it shares
+    /// extents with others.
+    fn forget_mapped(&mut self, start: usize, end: usize) -> Result<Vec<(usize, usize)>, PagerError> {
+        self.make_plain(start, end)?;
+        let mut to_zero = Vec::new();
+        for (from, to) in self.addresses.mapped.overlaps(start, end) {
+            to_zero.extend(self.forget(from, to, By::Us));
+        }
+        Ok(to_zero)
+    }
+}

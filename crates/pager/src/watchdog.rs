@@ -1,0 +1,140 @@
+//! No fault waits in silence: what waits longest is told when asked, and ends the program with a message when it waits too long.
+//!
+//! Contract with the fault thread: it takes no lock here and touches no managed memory; all it reads are atomics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use hiroma_kernel::cpu;
+
+use crate::config::{Config, StoreSpec};
+use crate::fatal;
+use crate::live::Live;
+
+/// What a fault waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Waits {
+    /// Local memory is full, and nothing can be evicted.
+    Room = 1,
+    /// A block that is being written, discarded or given back.
+    Busy = 2,
+    /// The store has been asked.
+    Store = 3,
+    /// The fault thread itself: it waits for the pager's lock, or the kernel does not come back.
+    Pager = 4,
+}
+
+/// The fault that waits longest, as the fault thread tells it.
+#[derive(Default)]
+pub struct Oldest {
+    /// When it came (monotonic clock, ns); 0: none waits.
+    since: AtomicU64,
+    addr: AtomicU64,
+    waits: AtomicU32,
+    /// When the fault thread began the round that it is in; 0: it sleeps.
+    round: AtomicU64,
+}
+
+impl Oldest {
+    /// A fault waits, the oldest there is.
+    pub fn is(&self, since: u64, addr: usize, waits: Waits) {
+        self.addr.store(addr as u64, Ordering::Relaxed);
+        self.waits.store(waits as u32, Ordering::Relaxed);
+        self.since.store(since, Ordering::Release);
+    }
+
+    /// No fault waits.
+    pub fn none(&self) {
+        if self.since.load(Ordering::Relaxed) != 0 {
+            self.since.store(0, Ordering::Release);
+        }
+    }
+
+    /// The fault thread has something to do, or (0) goes to sleep.
+    pub fn round(&self, now: u64) {
+        self.round.store(now, Ordering::Relaxed);
+    }
+
+    /// What waits longest, and for how long.
+    pub fn waiting(&self, now: u64) -> Option<(Duration, usize, Waits)> {
+        let since = self.since.load(Ordering::Acquire);
+        let round = self.round.load(Ordering::Relaxed);
+        if since != 0 {
+            let waits = match self.waits.load(Ordering::Relaxed) {
+                1 => Waits::Room,
+                3 => Waits::Store,
+                _ => Waits::Busy,
+            };
+            let age = Duration::from_nanos(now.saturating_sub(since));
+            return Some((age, self.addr.load(Ordering::Relaxed) as usize, waits));
+        }
+        (round != 0).then(|| (Duration::from_nanos(now.saturating_sub(round)), 0, Waits::Pager))
+    }
+}
+
+/// Looks at the oldest fault.
+pub struct Watchdog {
+    live: Arc<Live>,
+    limit: Duration,
+    /// Looks in a row at which something waited, and how long one takes: time in which this machine stood still does not count.
+    waited: Duration,
+    looked: u64,
+    told: bool,
+}
+
+/// A machine that was stopped makes a look come late; more than this does not count.
+const LOOK_MAX: Duration = Duration::from_millis(500);
+
+impl Watchdog {
+    pub fn new(live: Arc<Live>, config: &Config) -> Watchdog {
+        // A store that is waited for says so itself, and gives up by itself.
+        let remote = config.stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. }));
+        let least = if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
+        Watchdog { live, limit: config.fault_timeout.max(least), waited: Duration::ZERO, looked: cpu::now_ns(), told: false }
+    }
+
+    /// To be called often.
+    pub fn look(&mut self) {
+        let now = cpu::now_ns();
+        let passed = Duration::from_nanos(now - self.looked).min(LOOK_MAX);
+        self.looked = now;
+        let Some((age, addr, waits)) = self.live.oldest.waiting(now) else {
+            (self.waited, self.told) = (Duration::ZERO, false);
+            return;
+        };
+        // Another fault than the one that waited before.
+        self.waited = (self.waited + passed).min(age);
+        if self.waited > self.limit {
+            fatal::die(&format!(
+                "{}; nothing has changed for {} s, so the program was ended rather than left hanging (--fault-timeout sets how long to wait)",
+                describe(addr, waits, &self.live),
+                self.limit.as_secs()
+            ));
+        }
+        if self.waited > self.limit / 6 && self.waited > Duration::from_secs(2) && !self.told {
+            self.told = true;
+            fatal::warn(&format!("{}; waiting", describe(addr, waits, &self.live)));
+        }
+    }
+}
+
+/// One line on what a fault waits for.
+pub fn describe(addr: usize, waits: Waits, live: &Live) -> String {
+    use crate::control::Counter;
+    let page = &live.page;
+    let bytes = |counter| hiroma_units::Bytes(page.get(counter));
+    let what = match waits {
+        Waits::Room => format!(
+            "room: {} of {} are in use and none of it can leave ({} of that locked, pinned or unreadable)",
+            bytes(Counter::LocalBytes),
+            bytes(Counter::LimitBytes),
+            bytes(Counter::HeldBytes)
+        ),
+        Waits::Busy => "its block, which is being written or discarded".to_owned(),
+        Waits::Store => "the store".to_owned(),
+        Waits::Pager => "the pager's lock, or for the kernel".to_owned(),
+    };
+    if waits == Waits::Pager { format!("the fault thread waits for {what}") } else { format!("a fault at {addr:#x} waits for {what}") }
+}
