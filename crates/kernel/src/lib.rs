@@ -15,6 +15,7 @@ pub mod hugepool;
 pub mod keeper;
 pub mod lock;
 pub mod mailbox;
+pub mod maps;
 pub mod notify;
 pub mod private;
 pub mod private_table;

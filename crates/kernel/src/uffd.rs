@@ -15,9 +15,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use hiroma_units::PAGE;
+
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Updater, opcode};
 use rustix::mm::UserfaultfdFlags;
+
+use crate::vm;
 
 const GROUP: u8 = 0xAA;
 
@@ -317,16 +320,8 @@ fn outcome(result: rustix::io::Result<()>, done: i64, len: usize) -> Outcome {
 /// From the start of two ranges on: bytes of pages that are at `dst` and not at `src`.
 fn moved_already(dst: usize, src: usize, len: usize) -> usize {
     let pages = len / PAGE;
-    let is_moved = |&page: &usize| is_present(dst + page * PAGE) && !is_present(src + page * PAGE);
+    let is_moved = |&page: &usize| vm::is_present(dst + page * PAGE) && !vm::is_present(src + page * PAGE);
     (0..pages).take_while(is_moved).count() * PAGE
-}
-
-/// Whether a page is mapped (`mincore(2)`).
-fn is_present(page: usize) -> bool {
-    let mut present = 0u8;
-    // SAFETY: mincore looks only, and writes one byte for one page.
-    let result = unsafe { libc::mincore(std::ptr::without_provenance_mut(page), PAGE, &raw mut present) };
-    result == 0 && present & 1 == 1
 }
 
 impl Uffd {

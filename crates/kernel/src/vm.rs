@@ -89,6 +89,23 @@ impl Reservation {
         unsafe { mlock(addr as *mut _, len).map_err(Into::into) }
     }
 
+    /// Drops the content of several parts, with one flush of translations where the kernel can (`process_madvise` on oneself, Linux
+    /// 6.13), else one by one.
+    pub fn drop_scattered(&self, parts: impl Iterator<Item = (usize, usize)>) {
+        const MOST: usize = 64;
+        let mut iovecs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MOST];
+        let mut count = 0;
+        let mut parts = parts.peekable();
+        while let Some((addr, len)) = parts.next() {
+            assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+            iovecs[count] = libc::iovec { iov_base: addr as *mut _, iov_len: len };
+            count += 1;
+            if count == MOST || parts.peek().is_none() {
+                drop_all(&iovecs[..std::mem::take(&mut count)]);
+            }
+        }
+    }
+
     /// Gives advice on a part.
     pub fn advise(&self, addr: usize, len: usize, advice: Advise) -> io::Result<()> {
         assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
@@ -137,6 +154,24 @@ pub enum Advise {
     Unshare,
 }
 
+/// Names the calling process in calls that want a pidfd (Linux 6.14).
+const PIDFD_SELF_PROCESS: i32 = -10001;
+
+fn drop_all(iovecs: &[libc::iovec]) {
+    let bytes: usize = iovecs.iter().map(|part| part.iov_len).sum();
+    // SAFETY: parts of a reservation whose content its user has given up.
+    let done = unsafe {
+        libc::syscall(libc::SYS_process_madvise, PIDFD_SELF_PROCESS, iovecs.as_ptr(), iovecs.len(), libc::MADV_DONTNEED, 0u32)
+    };
+    if done == bytes as i64 {
+        return;
+    }
+    for part in iovecs {
+        // SAFETY: as above. It cannot fail for private memory of our own.
+        unsafe { libc::syscall(libc::SYS_madvise, part.iov_base, part.iov_len, libc::MADV_DONTNEED) };
+    }
+}
+
 /// Zeros bytes of mapped memory.
 pub fn zero(addr: usize, len: usize) {
     // SAFETY: the module's contract: mapped and writable.
@@ -168,6 +203,14 @@ pub fn touch(addr: usize, len: usize) {
         // A compare-exchange always writes; a fetch_or of nothing is compiled to a read. If it fails, somebody else has written.
         let _ = word.compare_exchange(held, held, Relaxed, Relaxed);
     }
+}
+
+/// Whether the page at `page` is mapped (`mincore(2)`).
+pub fn is_present(page: usize) -> bool {
+    let mut present = 0u8;
+    // SAFETY: mincore looks only, and writes one byte for one page.
+    let result = unsafe { libc::mincore(ptr::without_provenance_mut(page), hiroma_units::PAGE, &raw mut present) };
+    result == 0 && present & 1 == 1
 }
 
 /// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it cannot be read.

@@ -50,6 +50,9 @@ pub struct Config {
     /// How long a fault may wait before the program is ended with a message.
     #[serde(default = "fault_timeout")]
     pub fault_timeout: Duration,
+    /// Whether the program is ended where memory that cannot leave does not fit the limit; otherwise the limit yields.
+    #[serde(default)]
+    pub hard_limit: bool,
     /// Addresses of servers, looked up at the start.
     #[serde(skip)]
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
@@ -74,6 +77,7 @@ impl Default for Config {
             helper: false,
             runner: None,
             fault_timeout: fault_timeout(),
+            hard_limit: false,
             resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,
         }

@@ -8,8 +8,8 @@ use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement};
-use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
-use rustc_hash::FxHashMap;
+use hiroma_units::{BlockId, Bytes, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::Addresses;
 use crate::config::{BlockSize, Config, ReplacementKind};
@@ -73,6 +73,9 @@ pub struct Ahead {
 /// The smallest local limit that makes sense: a few extents in flight must fit.
 pub const LIMIT_MIN: u64 = 16 << 20;
 
+/// Local memory beside what cannot leave, where that takes nearly all.
+const WORKING_ROOM: usize = 16 << 20;
+
 /// State of one pager.
 pub struct Core {
     pub live: Arc<Live>,
@@ -135,6 +138,12 @@ pub struct Core {
     pub stamp: u32,
     /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
     pub fresh_demand: u32,
+    /// Resident blocks that could not leave when they were tried: locked, pinned, or in memory that is not ours to move.
+    pub held: FxHashSet<BlockId>,
+    pub held_bytes: usize,
+    /// The limit as it was last told to have yielded.
+    pub yielded: usize,
+    pub hard_limit: bool,
     details: usize,
     /// Of these, how many need no table of places.
     runs: usize,
@@ -250,6 +259,10 @@ impl Core {
             key: Arc::new(key),
             stamp: 0,
             fresh_demand: 0,
+            held: FxHashSet::default(),
+            held_bytes: 0,
+            yielded: 0,
+            hard_limit: config.hard_limit,
             details: 0,
             runs: 0,
             far_sectors: 0,
@@ -308,9 +321,47 @@ impl Core {
         self.resident_bytes + self.frames.bytes()
     }
 
+    /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
+    pub fn room(&self) -> usize {
+        self.limit.max(self.held_bytes + WORKING_ROOM.min(self.limit / 2))
+    }
+
+    /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.
+    pub fn hold(&mut self, block: BlockId) {
+        self.count(Counter::UnevictableBytes, block.bytes());
+        if self.held.insert(block) {
+            self.held_bytes += block.bytes();
+            self.live.page.set(Counter::HeldBytes, self.held_bytes as u64);
+        }
+        let room = self.room();
+        if room <= self.limit {
+            return;
+        }
+        let why = format!(
+            "{} of local memory cannot leave: it is locked (mlock), in use by the kernel, or not to be moved",
+            Bytes(self.held_bytes as u64)
+        );
+        if self.hard_limit {
+            crate::fatal::die(&format!("{why}; with --hard-limit {} the program was ended", Bytes(self.limit as u64)));
+        }
+        if self.yielded == 0 || room > self.yielded * 2 {
+            self.yielded = room;
+            crate::fatal::warn(&format!("{why}, so the limit of {} yields (--hard-limit ends the program instead)", Bytes(self.limit as u64)));
+        }
+    }
+
+    /// What could not leave is tried again.
+    pub fn release_held(&mut self) {
+        for block in std::mem::take(&mut self.held) {
+            self.replacement.put_back(block);
+        }
+        self.held_bytes = 0;
+        self.live.page.set(Counter::HeldBytes, 0);
+    }
+
     /// Bytes that can be had without waiting for anything.
     pub fn reserve(&self) -> isize {
-        self.limit as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize
+        self.room() as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize
     }
 
     /// How many bytes should be to be had at any time.
@@ -388,6 +439,9 @@ impl Core {
         } else {
             self.resident_bytes -= block.bytes();
             self.resident_blocks -= 1;
+            if !self.held.is_empty() && self.held.remove(&block) {
+                self.held_bytes -= block.bytes();
+            }
         }
     }
 
@@ -594,14 +648,14 @@ impl Core {
 
     /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for them.
     pub fn room_for(&mut self, bytes: usize, order: u8) -> bool {
-        let over = (self.local() + bytes).saturating_sub(self.limit);
+        let over = (self.local() + bytes).saturating_sub(self.room());
         over == 0 || self.frames.drop_spare(over, Some(order)) >= over
     }
 
     /// Makes room for `bytes` that will be mapped without a frame.
     pub fn make_room(&mut self, bytes: usize) -> bool {
         loop {
-            let over = (self.local() + bytes).saturating_sub(self.limit);
+            let over = (self.local() + bytes).saturating_sub(self.room());
             if over == 0 || self.frames.drop_spare(over, None) >= over {
                 return true;
             }

@@ -34,6 +34,8 @@ pub struct Evicting {
     chosen: Vec<usize>,
     /// When limits, statistics and children were last looked at.
     tended: Instant,
+    /// When what could not leave was last tried.
+    tried_held: Instant,
     /// Rounds in which nothing could be done.
     fruitless: u32,
 }
@@ -57,8 +59,11 @@ struct Job {
 const BATCH: usize = 8;
 /// Limits that were asked for are in force after so long at the latest.
 const TEND_EVERY: Duration = Duration::from_millis(50);
-/// Victims looked at for one that can be staged.
+/// Victims looked at for one that can be staged, and victims that cannot leave.
 const TRIES: usize = 4;
+const HELD_MAX: usize = 256;
+/// What could not leave is tried again after so long.
+const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
 /// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
 const HERE_MAX: usize = 2;
 const DIFFERING_MAX: usize = 64;
@@ -77,6 +82,7 @@ impl Evicting {
             freed: Vec::with_capacity(1024),
             chosen: Vec::with_capacity(BATCH),
             tended: Instant::now(),
+            tried_held: Instant::now(),
             fruitless: 0,
         }
     }
@@ -124,6 +130,10 @@ impl Evicting {
             core.set_limit(limit as usize);
         }
         core.publish_slow();
+        if self.tried_held.elapsed() > TRY_HELD_AGAIN {
+            self.tried_held = Instant::now();
+            core.release_held();
+        }
     }
 
     /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
@@ -136,7 +146,7 @@ impl Evicting {
         }
         let mut moved = core.stage_victims(&shared);
         core.catch_up();
-        let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.limit) };
+        let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.room()) };
         if over > 0 {
             moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
             core.publish();
@@ -363,9 +373,9 @@ impl Job {
         entry.phase = Phase::Staged;
         core.staged_bytes += block.bytes();
         core.mark_clean(block);
-        if core.local() > core.limit {
+        if core.local() > core.room() {
             core.drop_clean();
-            core.frames.drop_spare(core.local().saturating_sub(core.limit), None);
+            core.frames.drop_spare(core.local().saturating_sub(core.room()), None);
         }
     }
 }
@@ -385,7 +395,8 @@ impl Core {
     /// Moves victims out of the program until enough is staged, or until there is enough to be had.
     fn stage_victims(&mut self, lock: &Lock<Core>) -> bool {
         let mut moved = false;
-        for _ in 0..TRIES {
+        let (mut tries, mut held) = (0, 0);
+        while tries < TRIES && held < HELD_MAX {
             if moved && lock.is_wanted() {
                 break;
             }
@@ -396,11 +407,15 @@ impl Core {
                 break;
             }
             let Some(block) = self.replacement.next_victim() else { break };
-            if self.is_resident(block) {
-                moved |= self.stage(block);
+            if self.held.contains(&block) || !self.is_resident(block) {
+                tries += 1;
+                continue;
             }
+            moved |= self.stage(block);
+            let holds = self.held.contains(&block);
+            (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
         }
-        if moved {
+        if moved || held > 0 {
             self.publish();
         }
         moved
@@ -442,7 +457,7 @@ impl Core {
         self.live.quiet.is_on()
             && !self.forked
             && !self.evict_everything
-            && self.local() <= self.limit
+            && self.local() <= self.room()
             && self.reserve() > (self.reserve_target() / 2) as isize
     }
 
@@ -466,8 +481,12 @@ impl Core {
     /// Moves one block out of the program.
     pub fn stage(&mut self, block: BlockId) -> bool {
         let addr = self.addr(block);
-        if self.blocks.contains_key(&block) || self.addresses.pinned.touches(addr, addr + block.bytes()) {
+        if self.blocks.contains_key(&block) {
             self.replacement.put_back(block);
+            return false;
+        }
+        if self.addresses.pinned.touches(addr, addr + block.bytes()) {
+            self.hold(block);
             return false;
         }
         let Some(frame) = self.frames.take_empty(block.order()) else {
@@ -481,15 +500,9 @@ impl Core {
                 self.probation.push_back((block, stamp));
                 return true;
             }
-            TakeOut::Unmovable => {
-                self.count(Counter::UnevictableBytes, block.bytes());
-                self.replacement.put_back(block);
-            }
+            TakeOut::Unmovable => self.hold(block),
             TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block),
-            TakeOut::Mixed => {
-                self.count(Counter::UnevictableBytes, block.bytes());
-                self.replacement.put_back(block);
-            }
+            TakeOut::Mixed => self.hold(block),
             TakeOut::Gone => {
                 self.set_resident(block, false);
                 self.settle(block.extent_no().0 as usize);

@@ -396,7 +396,7 @@ impl Core {
         // A copy may pass the limit, but by little: otherwise the write-back is waited for.
         let taken = match self.take_frame_for(block, false) {
             Some((frame, _)) => Some(frame),
-            None if self.local() + block.bytes() > self.limit + OVER_LIMIT_MAX => None,
+            None if self.local() + block.bytes() > self.room() + OVER_LIMIT_MAX => None,
             None => self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame)),
         };
         let Some(frame) = taken else {

@@ -114,7 +114,7 @@ impl Pager {
     pub(crate) fn watch(&self, live: &Live) -> Result<(), crate::PagerError> {
         let (base, len) = self.arena();
         let (watch, huge) = match live.path {
-            Path::Full => (Watch::Missing, Advise::Huge),
+            Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
             Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
         };
         live.uffd.register(base, len, watch).map_err(crate::PagerError::io("registering the arena"))?;

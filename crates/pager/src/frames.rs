@@ -46,6 +46,11 @@ struct Pool {
     zeroed: Vec<u32>,
     /// Without memory.
     empty: Vec<u32>,
+    /// With pages that were the program's: somebody whom the kernel does not count (a pipe after `vmsplice`) may still read them, so they
+    /// are given back to the kernel and never written. Waiting to be given back together.
+    strange: Vec<u32>,
+    /// For each frame: its pages were the program's.
+    is_strange: Vec<u64>,
     /// Frames from here on were never used.
     unused_from: u32,
 }
@@ -60,14 +65,19 @@ pub struct Frames {
     small: Option<Pool>,
     /// Memory behind frames, whatever is in them.
     bytes: usize,
+    /// The program shares pages with the kernel in ways that nobody can see: not even whole extents are used again.
+    wary: bool,
 }
+
+/// Strange frames are given back so many at a time.
+const DROP_BATCH: usize = 64;
 
 impl Frames {
     /// An empty staging area for extents and for sectors of `1 << sector_order` pages.
     pub fn new(sector_order: u8, huge_pages: bool) -> io::Result<Frames> {
         let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
         let small = if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
-        Ok(Frames { huge, small, bytes: 0 })
+        Ok(Frames { huge, small, bytes: 0, wary: false })
     }
 
     /// Registers the area, so that pages can be moved into it; watched for nothing that ever happens.
@@ -98,7 +108,7 @@ impl Frames {
 
     /// Of that, in frames with nothing in them.
     pub fn spare_bytes(&self) -> usize {
-        let spare = |pool: &Pool| (pool.full.len() + pool.zeroed.len()) * (PAGE << pool.order);
+        let spare = |pool: &Pool| (pool.full.len() + pool.zeroed.len() + pool.strange.len()) * (PAGE << pool.order);
         spare(&self.huge) + self.small.as_ref().map_or(0, spare)
     }
 
@@ -129,9 +139,34 @@ impl Frames {
         Some((Frame::new(order, index), zero))
     }
 
-    /// Gives a frame back whose memory stays.
+    /// Gives a frame back whose memory is of no interest any more.
     pub fn put_full(&mut self, frame: Frame) {
-        self.pool_mut(frame.order()).full.push(frame.index());
+        let (wary, order) = (self.wary, frame.order());
+        let pool = self.pool_mut(order);
+        if !pool.is_strange(frame.index()) || order == 9 && !wary {
+            pool.full.push(frame.index());
+            return;
+        }
+        pool.strange.push(frame.index());
+        if pool.strange.len() >= DROP_BATCH || order == 9 {
+            self.bytes -= self.pool_mut(order).drop_strange();
+        }
+    }
+
+    /// The frame's pages were the program's until now.
+    pub fn moved_in(&mut self, frame: Frame) {
+        self.gained(frame);
+        self.pool_mut(frame.order()).mark(frame.index(), true);
+    }
+
+    /// Whether the frame's pages were the program's.
+    pub fn is_strange(&self, frame: Frame) -> bool {
+        self.pool(frame.order()).is_strange(frame.index())
+    }
+
+    /// Whole extents that were the program's are not used again from now on.
+    pub fn be_wary(&mut self) {
+        self.wary = true;
     }
 
     /// The same, where the memory is all zero.
@@ -141,7 +176,9 @@ impl Frames {
 
     /// Gives a frame back whose memory is gone.
     pub fn put_empty(&mut self, frame: Frame) {
-        self.pool_mut(frame.order()).empty.push(frame.index());
+        let pool = self.pool_mut(frame.order());
+        pool.mark(frame.index(), false);
+        pool.empty.push(frame.index());
     }
 
     /// How many whole-extent frames are all zero.
@@ -163,6 +200,7 @@ impl Frames {
     pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
         let mut dropped = 0;
         for pool in std::iter::once(&mut self.huge).chain(&mut self.small) {
+            dropped += pool.drop_strange();
             if Some(pool.order) == except {
                 continue;
             }
@@ -182,7 +220,7 @@ impl Frames {
 
     /// Bytes of tables.
     pub fn metadata_bytes(&self) -> usize {
-        let of = |pool: &Pool| (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4;
+        let of = |pool: &Pool| (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4 + pool.is_strange.capacity() * 8;
         of(&self.huge) + self.small.as_ref().map_or(0, of)
     }
 }
@@ -194,7 +232,48 @@ impl Pool {
         // Without transparent huge pages in the kernel this fails, and small pages serve.
         let _ = area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
         let _ = area.advise(area.base(), area.len(), Advise::DontDump);
-        Ok(Pool { area, order, full: Vec::new(), zeroed: Vec::new(), empty: Vec::new(), unused_from: 0 })
+        Ok(Pool {
+            area,
+            order,
+            full: Vec::new(),
+            zeroed: Vec::new(),
+            empty: Vec::new(),
+            strange: Vec::new(),
+            is_strange: Vec::new(),
+            unused_from: 0,
+        })
+    }
+
+    fn is_strange(&self, index: u32) -> bool {
+        self.is_strange.get(index as usize / 64).is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    fn mark(&mut self, index: u32, strange: bool) {
+        let place = index as usize / 64;
+        if place >= self.is_strange.len() {
+            if !strange {
+                return;
+            }
+            self.is_strange.resize(place + 1, 0);
+        }
+        let word = &mut self.is_strange[place];
+        *word = *word & !(1 << (index % 64)) | u64::from(strange) << (index % 64);
+    }
+
+    /// Gives the memory of strange frames back to the kernel; how much that was.
+    fn drop_strange(&mut self) -> usize {
+        if self.strange.is_empty() {
+            return 0;
+        }
+        let len = PAGE << self.order;
+        let ranges = self.strange.iter().map(|&index| (self.area.base() + index as usize * len, len));
+        self.area.drop_scattered(ranges);
+        let dropped = self.strange.len() * len;
+        for index in std::mem::take(&mut self.strange) {
+            self.mark(index, false);
+            self.empty.push(index);
+        }
+        dropped
     }
 }
 

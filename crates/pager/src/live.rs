@@ -71,7 +71,7 @@ impl Live {
         };
         let wanted = match path {
             Path::Full => {
-                Features::MOVE.and(Features::EVENT_REMOVE).and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID)
+                Features::MOVE.and(Features::WP).and(Features::EVENT_REMOVE).and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID)
             }
             Path::Fallback => Features::WP.and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID),
         };

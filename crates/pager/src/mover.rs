@@ -1,5 +1,6 @@
 //! Moves blocks between the program and frames. The only place that changes what the program has mapped.
 
+use hiroma_kernel::maps;
 use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm::{self, Advise};
 use hiroma_units::{BlockId, PAGE};
@@ -8,6 +9,7 @@ use crate::core::Core;
 use crate::extent::flag;
 use crate::frames::Frame;
 use crate::live::Path;
+use crate::pager::PROT_RW;
 
 /// How putting a block into the program ended. The frame is given back in each case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +39,9 @@ impl Core {
         let mut at = 0;
         self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
-        while self.live.path == Path::Full && !self.extent(block).has(flag::MIXED) {
+        // Small blocks that come from a store are copied: as quick as moving them, and the frame stays ours.
+        let moves = self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
+        while moves && !self.extent(block).has(flag::MIXED) {
             let Outcome { done, stop } = self.live.uffd.move_quietly(dst + at, src + at, len - at, false);
             at += done;
             match stop {
@@ -56,7 +60,7 @@ impl Core {
         self.recorder.note("put_in copies from", block.page(), at, 0);
         let end = self.copy_in(dst + at, src + at, len - at);
         // The frame stays as a spare one only if both it and the copy may be local.
-        if at == 0 && self.local() + len <= self.limit {
+        if at == 0 && self.local() + len <= self.room() {
             self.frames.put_full(frame);
         } else {
             self.drop_frame(frame);
@@ -196,7 +200,7 @@ impl Core {
             let end = match stop {
                 None if at < len => continue,
                 None => {
-                    self.frames.gained(frame);
+                    self.frames.moved_in(frame);
                     return TakeOut::Done;
                 }
                 Some(Stop::Again) => {
@@ -215,6 +219,17 @@ impl Core {
                     by_page = true;
                     continue;
                 }
+                Some(Stop::Invalid) if !block.is_huge() => match self.move_protected(src + at, dst + at, len - at) {
+                    0 => TakeOut::Mixed,
+                    moved => {
+                        at += moved;
+                        if at < len {
+                            continue;
+                        }
+                        self.frames.moved_in(frame);
+                        return TakeOut::Done;
+                    }
+                },
                 Some(Stop::Invalid) => TakeOut::Mixed,
                 Some(Stop::NotThere | Stop::Dead) => TakeOut::Gone,
                 Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => TakeOut::Unmovable,
@@ -226,6 +241,42 @@ impl Core {
             }
             return end;
         }
+    }
+
+    /// Moves pages out of memory that the program may not write: the kernel moves between writable mappings only. While the mapping is
+    /// writable for a moment, the pages are protected by userfaultfd: whoever writes waits, and gets his signal when he tries again.
+    /// Returns how many bytes have moved.
+    fn move_protected(&mut self, src: usize, dst: usize, len: usize) -> usize {
+        let Some(area) = maps::area_at(src).filter(|area| area.prot & libc::PROT_WRITE == 0) else { return 0 };
+        let len = len.min(area.end - src);
+        let live = self.live.clone();
+        let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
+        loop {
+            match live.uffd.write_protect(src, len, true) {
+                Ok(()) => break,
+                Err(Stop::Again) => self.drain(),
+                Err(_) => return 0,
+            }
+        }
+        let mut at = 0;
+        if self.arena.protect(src, len, PROT_RW).is_ok() {
+            while at < len {
+                let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, len - at, true);
+                at += done;
+                match stop {
+                    None => {}
+                    Some(Stop::Again) => self.drain(),
+                    Some(_) => break,
+                }
+            }
+            if let Err(error) = self.arena.protect(src, len, area.prot) {
+                crate::fatal::die(&format!("the protection of {src:#x} cannot be put back: {error}"));
+            }
+        }
+        while live.uffd.write_protect(src, len, false) == Err(Stop::Again) {
+            self.drain();
+        }
+        at
     }
 
     /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.
@@ -260,8 +311,15 @@ impl Core {
                 Err(_) => return TakeOut::Unmovable,
             }
         }
-        // Nobody can write now, and nobody else drops pages while the lock is held.
-        vm::copy(dst, src, len);
+        // Nobody can write now. Pages that the program has dropped by a system call of its own are not to be touched: that fault would wait
+        // for our lock. They are zeros.
+        for at in (0..len).step_by(PAGE) {
+            if vm::is_present(src + at) {
+                vm::copy(dst + at, src + at, PAGE);
+            } else {
+                vm::zero(dst + at, PAGE);
+            }
+        }
         self.frames.gained(frame);
         match self.arena.advise(src, len, Advise::Drop) {
             Ok(()) => TakeOut::Done,

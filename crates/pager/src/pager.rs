@@ -257,6 +257,12 @@ impl Pager {
         }
     }
 
+    /// The program is about to lend pages to the kernel that stay in use after the call (`vmsplice`, `MSG_ZEROCOPY`): from now on memory
+    /// that was the program's is given back to the kernel rather than used again.
+    pub fn be_wary(&self) {
+        let _ = self.ask(Call::Wary);
+    }
+
     /// Changes the local limit; in force when the evictor has caught up.
     pub fn set_limit(&self, bytes: u64) -> Result<(), PagerError> {
         if bytes < LIMIT_MIN {

@@ -67,7 +67,7 @@ impl Core {
     /// Makes a part managed again that something else had been mapped over.
     fn reclaim(&mut self, from: usize, to: usize) -> Result<(), PagerError> {
         let (watch, huge) = match self.live.path {
-            Path::Full => (Watch::Missing, Advise::Huge),
+            Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
             Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
         };
         self.arena.reclaim(from, to - from).map_err(PagerError::io("mapping a hole anew"))?;

@@ -77,6 +77,8 @@ pub enum Call {
         advice: Advice,
     },
     Limit(usize),
+    /// The program lends pages to the kernel in ways that the kernel does not count (`vmsplice`, `MSG_ZEROCOPY`).
+    Wary,
     /// The answer is what is local.
     EvictEverything(bool),
     /// Writes all statistics to the control page.
@@ -202,9 +204,14 @@ impl Serving {
                 core.addresses.pinned.insert(start, end);
                 return Ok(usize::from(core.addresses.is_plain(start, end)));
             }
-            Call::Unpin { start, end } => core().addresses.pinned.remove(start, end),
+            Call::Unpin { start, end } => {
+                let mut core = core();
+                core.addresses.pinned.remove(start, end);
+                core.release_held();
+            }
             Call::Advise { start, end, advice } => core().advise(start, end, advice),
             Call::Limit(bytes) => core().set_limit(bytes),
+            Call::Wary => core().frames.be_wary(),
             Call::EvictEverything(on) => {
                 let mut core = core();
                 core.evict_everything = on;

@@ -324,6 +324,16 @@ fn is_fork(flags: usize, stack: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0 && stack == 0
 }
 
+/// The same of `clone3`, whose structure begins with the flags and has the stack in its sixth word.
+///
+/// # Safety
+/// `args` must be readable for `len` bytes.
+unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
+    // SAFETY: the caller's.
+    let word = |at: usize| unsafe { *(args as *const u64).add(at) };
+    len >= 64 && word(0) & libc::CLONE_VM as u64 == 0 && word(5) == 0
+}
+
 /// C's arguments are variable; registers and stack slots that were not passed hold anything, and the kernel does not look at them.
 ///
 /// # Safety
@@ -345,6 +355,16 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => runtime::around_fork(kernel),
         libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
+        // SAFETY: the program's structure, as long as it says.
+        libc::SYS_clone3 if unsafe { clone3_is_fork(a, b) } => runtime::around_fork(kernel),
+        libc::SYS_vmsplice => {
+            crate::export_lend::lends_pages();
+            kernel()
+        }
+        libc::SYS_setsockopt if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize => {
+            crate::export_lend::lends_pages();
+            kernel()
+        }
         _ => kernel(),
     };
     answer(outcome) as c_long

@@ -17,6 +17,10 @@
 
 mod classify;
 #[cfg(not(test))]
+mod export_fork;
+#[cfg(not(test))]
+mod export_lend;
+#[cfg(not(test))]
 mod export_malloc;
 #[cfg(not(test))]
 mod export_mmap;

@@ -167,6 +167,8 @@ thread_local! {
 static FORKING: sys::Lock<()> = sys::Lock::new(());
 /// Addresses that a fork touches while the pager stands still. Not on the heap: to allocate there takes a lock.
 static KEEP: [AtomicUsize; 16 << 10] = [const { AtomicUsize::new(0) }; 16 << 10];
+/// Where the stack of the child ends, if it has one of its own.
+static CHILD_STACK: AtomicUsize = AtomicUsize::new(0);
 /// How much of the forking thread's stack, and of the memory around its thread pointer, is kept.
 const STACK_BELOW: usize = 64 << 10;
 const STACK_ABOVE: usize = 16 << 10;
@@ -189,6 +191,10 @@ fn note_what_forks_touch() -> usize {
         keep(page);
     }
     for page in (thread - THREAD_BELOW..thread + THREAD_ABOVE).step_by(PAGE) {
+        keep(page);
+    }
+    let child = CHILD_STACK.load(Ordering::Relaxed);
+    for page in (child.saturating_sub(STACK_ABOVE)..child).step_by(PAGE) {
         keep(page);
     }
     libc_state::lock_streams(&mut keep);
@@ -227,6 +233,29 @@ extern "C" fn after_fork_in_child() {
     FORKING.release();
     scope::leave();
     sys::restore_signals(MASK.get());
+}
+
+/// Whether forks of the calling thread concern the pager.
+pub fn is_followed() -> bool {
+    phase() == Phase::Managed && !scope::is_internal()
+}
+
+/// Before a fork that libc's handlers do not hear of, whose child will run on `stack`.
+pub fn begin_fork(stack: usize) {
+    CHILD_STACK.store(stack, Ordering::Relaxed);
+    before_fork();
+    CHILD_STACK.store(0, Ordering::Relaxed);
+}
+
+/// After it, in the parent, whether it succeeded or not.
+pub fn end_fork() {
+    after_fork_in_parent();
+}
+
+/// After it, in the child.
+pub fn begin_child() {
+    libc_state::unlock_streams();
+    after_fork_in_child();
 }
 
 /// Runs a fork that libc's `fork` is not part of.

@@ -54,6 +54,9 @@ pub struct Args {
     /// How long a fault may wait for anything before the program is ended with a message and exit code 75
     #[arg(long, value_name = "TIME", default_value = "30s")]
     fault_timeout: Timeout,
+    /// Where locked or pinned memory does not fit the limit, end the program (exit code 75); otherwise the limit yields, and a line says so
+    #[arg(long)]
+    hard_limit: bool,
     /// Shared key, for servers that ask for one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -174,6 +177,7 @@ impl Args {
             prefetch: !self.no_prefetch,
             store_timeout: self.store_timeout.0,
             fault_timeout: self.fault_timeout.0,
+            hard_limit: self.hard_limit,
             key_file: self.key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,

@@ -1,0 +1,95 @@
+//! Ways to fork that the C library's handlers do not hear of: `_Fork`, and `clone` without shared memory.
+//!
+//! Contract: C's. A child that shares our memory (`CLONE_VM`) needs nothing: the pager serves whoever uses it.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::{mem, ptr};
+
+use crate::sys::Errno;
+use crate::{runtime, sys};
+
+type Body = extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(Body, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+type Fork = unsafe extern "C" fn() -> c_int;
+
+fn next(name: &std::ffi::CStr) -> *mut c_void {
+    // SAFETY: a string that ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+fn refused() -> c_int {
+    sys::set_errno(libc::ENOSYS);
+    -1
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> c_int {
+    let address = next(c"_Fork");
+    if address.is_null() {
+        return refused();
+    }
+    // SAFETY: the C library's function of this name has this type.
+    let fork = unsafe { mem::transmute::<*mut c_void, Fork>(address) };
+    let outcome = runtime::around_fork(|| {
+        // SAFETY: what the program asked for.
+        let pid = unsafe { fork() };
+        if pid < 0 { Err(Errno(sys::errno())) } else { Ok(pid as usize) }
+    });
+    outcome.map_or_else(
+        |Errno(errno)| {
+            sys::set_errno(errno);
+            -1
+        },
+        |pid| pid as c_int,
+    )
+}
+
+/// What a child of `clone` is to do once its pager runs.
+struct Birth {
+    body: Body,
+    argument: *mut c_void,
+}
+
+extern "C" fn born(birth: *mut c_void) -> c_int {
+    // SAFETY: the creator's variable, of which the child has a copy.
+    let Birth { body, argument } = unsafe { ptr::read(birth.cast::<Birth>()) };
+    runtime::begin_child();
+    body(argument)
+}
+
+/// C's arguments after the fourth are optional; registers that were not passed hold anything, and the kernel looks at them only if the
+/// flags say so.
+///
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    body: Option<Body>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: usize,
+    tls: usize,
+    child_tid: usize,
+) -> c_int {
+    let address = next(c"clone");
+    let (Some(body), false) = (body, address.is_null()) else {
+        sys::set_errno(libc::EINVAL);
+        return -1;
+    };
+    // SAFETY: the C library's function of this name has this type.
+    let real = unsafe { mem::transmute::<*mut c_void, Clone>(address) };
+    if flags & libc::CLONE_VM != 0 || !runtime::is_followed() {
+        // SAFETY: what the program asked for.
+        return unsafe { real(body, stack, flags, argument, parent_tid, tls, child_tid) };
+    }
+    let mut birth = Birth { body, argument };
+    runtime::begin_fork(stack as usize);
+    // SAFETY: what the program asked for; the child finds its copy of `birth` where ours is.
+    let pid = unsafe { real(born, stack, flags, (&raw mut birth).cast(), parent_tid, tls, child_tid) };
+    runtime::end_fork();
+    pid
+}
