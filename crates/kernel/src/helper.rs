@@ -315,7 +315,8 @@ pub fn forget() {
     ROOMS.iter().for_each(give_up);
 }
 
-/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null), another session, another directory.
+/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null), another
+/// process group, another directory.
 pub fn detach() {
     // SAFETY: closes descriptors of the helper's own table, which nobody has used yet.
     unsafe {
@@ -323,7 +324,8 @@ pub fn detach() {
         for _ in 0..3 {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
         }
-        libc::syscall(libc::SYS_setsid);
+        // Not a session of its own: the scheduler would weigh it against the program as a whole (sched_autogroup).
+        libc::syscall(libc::SYS_setpgid, 0, 0);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
     }
     name_thread(c"hiroma-pager");

@@ -12,8 +12,8 @@ use hiroma_kernel::vm;
 
 /// Bytes that are hashed at a time, and how far ahead of them bytes are asked for. Twice as fast as without on one machine (12
 /// against 6 to 8 GB/s): processors do not look ahead over the end of a page by themselves.
-const STEP: usize = 2 << 10;
-const AHEAD: usize = 4 << 10;
+const STEP: usize = 8 << 10;
+const AHEAD: usize = 8 << 10;
 
 /// The secret of one program's checksums.
 pub struct Key(umash::Params);
@@ -39,8 +39,11 @@ pub fn checksum(key: &Key, bytes: &[u8]) -> u64 {
 /// The same of bytes that are in no cache of the processor, most likely.
 pub fn checksum_cold(key: &Key, bytes: &[u8]) -> u64 {
     let mut hasher = key.0.hasher(0);
+    vm::prefetch(bytes.as_ptr() as usize, bytes.len().min(STEP));
     for step in bytes.chunks(STEP) {
-        vm::prefetch(step.as_ptr() as usize + AHEAD, STEP);
+        if bytes.len() > STEP {
+            vm::prefetch(step.as_ptr() as usize + AHEAD, STEP);
+        }
         hasher.write(step);
     }
     hasher.digest()

@@ -73,6 +73,9 @@ pub struct Ahead {
 /// The smallest local limit that makes sense: a few extents in flight must fit.
 pub const LIMIT_MIN: u64 = 16 << 20;
 
+/// Clean blocks are dropped so many bytes at a time.
+const CLEAN_BATCH: usize = 128 << 10;
+
 /// Local memory beside what cannot leave, where that takes nearly all.
 const WORKING_ROOM: usize = 16 << 20;
 
@@ -640,10 +643,23 @@ impl Core {
                 hiroma_kernel::vm::zero(self.frames.addr(frame), 8);
                 return Some((frame, true));
             }
-            if !self.drop_clean() {
+            if !self.drop_some_clean() {
                 return None;
             }
         }
+    }
+
+    /// Drops several clean blocks, so that the kernel takes their pages back in one go. False if there is none.
+    pub fn drop_some_clean(&mut self) -> bool {
+        let mut bytes = 0;
+        while bytes < CLEAN_BATCH {
+            let before = self.clean_bytes;
+            if !self.drop_clean() {
+                break;
+            }
+            bytes += before - self.clean_bytes;
+        }
+        bytes > 0
     }
 
     /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for them.
@@ -659,7 +675,19 @@ impl Core {
             if over == 0 || self.frames.drop_spare(over, None) >= over {
                 return true;
             }
-            if !self.drop_clean() {
+            if !self.drop_some_clean() {
+                return false;
+            }
+        }
+    }
+
+    /// Makes room for a copy of a block beside the frame that it comes from, as far as that can be had at once.
+    pub fn room_beside(&mut self, bytes: usize) -> bool {
+        loop {
+            if self.local() + bytes <= self.room() {
+                return true;
+            }
+            if self.frames.drop_strange() == 0 && !self.drop_some_clean() {
                 return false;
             }
         }

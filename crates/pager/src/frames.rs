@@ -196,6 +196,13 @@ impl Frames {
         self.bytes -= frame.bytes();
     }
 
+    /// Gives the memory of all strange frames back; how much that was.
+    pub fn drop_strange(&mut self) -> usize {
+        let dropped = std::iter::once(&mut self.huge).chain(&mut self.small).map(Pool::drop_strange).sum();
+        self.bytes -= dropped;
+        dropped
+    }
+
     /// Gives memory of spare frames back to the kernel until `wanted` bytes are, not from frames of `except`.
     pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
         let mut dropped = 0;

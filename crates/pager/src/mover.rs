@@ -58,9 +58,10 @@ impl Core {
             }
         }
         self.recorder.note("put_in copies from", block.page(), at, 0);
-        let end = self.copy_in(dst + at, src + at, len - at);
         // The frame stays as a spare one only if both it and the copy may be local.
-        if at == 0 && self.local() + len <= self.room() {
+        let stays = at == 0 && self.keeping_mode(block, |core| core.room_beside(len));
+        let end = self.copy_in(dst + at, src + at, len - at);
+        if stays {
             self.frames.put_full(frame);
         } else {
             self.drop_frame(frame);
