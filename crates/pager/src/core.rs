@@ -76,8 +76,8 @@ pub const LIMIT_MIN: u64 = 16 << 20;
 /// Clean blocks are dropped so many bytes at a time.
 const CLEAN_BATCH: usize = 128 << 10;
 
-/// Local memory beside what cannot leave, where that takes nearly all.
-const WORKING_ROOM: usize = 16 << 20;
+/// What compressed memory and tables may grow by before the accounts know.
+const MARGIN: usize = 1 << 20;
 
 /// State of one pager.
 pub struct Core {
@@ -144,6 +144,8 @@ pub struct Core {
     /// Resident blocks that could not leave when they were tried: locked, pinned, or in memory that is not ours to move.
     pub held: FxHashSet<BlockId>,
     pub held_bytes: usize,
+    /// The pager's tables and heap, as they were last counted.
+    pub tables_bytes: usize,
     /// The limit as it was last told to have yielded.
     pub yielded: usize,
     pub hard_limit: bool,
@@ -264,6 +266,7 @@ impl Core {
             fresh_demand: 0,
             held: FxHashSet::default(),
             held_bytes: 0,
+            tables_bytes: 0,
             yielded: 0,
             hard_limit: config.hard_limit,
             details: 0,
@@ -325,8 +328,13 @@ impl Core {
     }
 
     /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
+    ///
+    /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is
+    /// counted (`MARGIN`).
     pub fn room(&self) -> usize {
-        self.limit.max(self.held_bytes + WORKING_ROOM.min(self.limit / 2))
+        let beside = self.store.local_bytes() as usize + self.tables_bytes + MARGIN;
+        let least = (self.limit / 4).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
+        self.limit.saturating_sub(beside).max(least)
     }
 
     /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.
@@ -337,7 +345,7 @@ impl Core {
             self.live.page.set(Counter::HeldBytes, self.held_bytes as u64);
         }
         let room = self.room();
-        if room <= self.limit {
+        if self.held_bytes <= self.limit / 2 || room <= self.limit {
             return;
         }
         let why = format!(
@@ -388,7 +396,7 @@ impl Core {
     }
 
     /// Publishes what takes longer to find out.
-    pub fn publish_slow(&self) {
+    pub fn publish_slow(&mut self) {
         let usage = self.store.usage();
         let page = &self.live.page;
         page.set(Counter::StoredBytes, usage.stored_bytes);
@@ -401,6 +409,8 @@ impl Core {
             + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity()) * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
+        // The heap has the tables in it, except for what is a mapping of its own.
+        self.tables_bytes = crate::hooks::heap_bytes().map_or(tables, |heap| heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>());
     }
 
     /// Counts something.

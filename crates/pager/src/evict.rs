@@ -385,6 +385,7 @@ impl Core {
     pub fn set_limit(&mut self, bytes: usize) {
         if bytes != self.limit {
             self.limit = bytes;
+            self.store.set_local_limit(bytes as u64);
             self.granularity.set_local_extents((bytes / EXTENT) as u32);
             self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
             self.live.page.set(Counter::LimitBytes, bytes as u64);

@@ -79,7 +79,7 @@ const APART_MAX: u32 = 2;
 /// So many faults in a row on one page that is mapped cannot be late messages of threads that faulted together.
 const STUCK_AFTER: u32 = 10_000;
 /// By how much the copy of a block that is being written may pass the limit.
-const OVER_LIMIT_MAX: usize = 8 << 20;
+const OVER_LIMIT_MAX: usize = 256 << 10;
 /// Faults that wait are looked at again at least so often.
 const RETRY_MS: i64 = 20;
 

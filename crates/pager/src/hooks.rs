@@ -7,6 +7,18 @@ type EnterAndLeave = (fn(), fn());
 
 static INTERNAL: OnceLock<EnterAndLeave> = OnceLock::new();
 
+static HEAP_BYTES: OnceLock<fn() -> usize> = OnceLock::new();
+
+/// `bytes` tells how much memory the heap of the pager's own takes.
+pub fn set_heap(bytes: fn() -> usize) {
+    let _ = HEAP_BYTES.set(bytes);
+}
+
+/// Memory of the pager's heap, where it has one of its own.
+pub(crate) fn heap_bytes() -> Option<usize> {
+    HEAP_BYTES.get().map(|bytes| bytes())
+}
+
 /// `enter` and `leave` are called around every stretch in which a thread works for the pager, so that whatever the C library
 /// allocates there (thread creation does) comes from memory that is not managed. The pager's own threads enter once and stay.
 pub fn set_internal(enter: fn(), leave: fn()) {

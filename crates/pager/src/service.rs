@@ -219,7 +219,7 @@ impl Serving {
                 return Ok(core.local());
             }
             Call::Publish => {
-                let core = core();
+                let mut core = core();
                 core.publish();
                 core.publish_slow();
             }

@@ -102,6 +102,11 @@ pub fn contains(address: usize) -> bool {
     start != 0 && address.wrapping_sub(start) < SPAN
 }
 
+/// Memory that the heap takes.
+pub fn bytes() -> usize {
+    END.load(Ordering::Relaxed) - START.load(Ordering::Relaxed)
+}
+
 /// Nobody else allocates here until [`after_fork`]. Called last before a fork.
 pub fn before_fork() {
     HEAP.hold();

@@ -94,6 +94,7 @@ fn start_pager(text: &CStr) {
     config.helper = true;
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
+    hiroma_pager::hooks::set_heap(internal::bytes);
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
         // A program that the first one started, perhaps as another user, does what it would do without us.

@@ -29,11 +29,13 @@ pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Most managed memory that may be in this machine's memory, per process: a size (512M, 1G) or a share of the machine's
-    /// memory or the cgroup's limit, whichever is smaller (25%)
+    /// Most memory of this machine that managed memory may take, per process, with compressed memory, buffers and tables: a size (512M,
+    /// 1G) or a share of the machine's memory or the cgroup's limit, whichever is smaller (25%)
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
-    /// Where far memory is, in the order of filling: compressed[:SIZE], file:DIR[:SIZE], tcp://HOST:PORT[,HOST:PORT...]
+    /// Where far memory is, in the order of filling: compressed (within --local, up to half of it; what does not compress goes to the next
+    /// store), compressed:SIZE (so much beside --local), file:DIR[:SIZE] (all that is free there, less a twentieth),
+    /// tcp://HOST:PORT[,HOST:PORT...] (what the servers lend)
     #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
     store: StoreList,
     /// How much moves at a time: auto (decided while running, for each 2 MiB), or a power of two from 4K to 4M

@@ -118,6 +118,14 @@ impl Store for ChainStore {
         self.shared.members.iter().flat_map(|member| member.store.descriptors()).collect()
     }
 
+    fn local_bytes(&self) -> u64 {
+        self.shared.members.iter().map(|member| member.store.local_bytes()).sum()
+    }
+
+    fn set_local_limit(&self, bytes: u64) {
+        self.shared.members.iter().for_each(|member| member.store.set_local_limit(bytes));
+    }
+
     fn leave(&self) {
         self.shared.members.iter().for_each(|member| member.store.leave());
     }
@@ -253,7 +261,7 @@ impl Channel for ChainChannel {
             for member in (0..self.channels.len()).filter(|&member| is_open[member] == wanted) {
                 match self.offer(member, token, buf, locs) {
                     Ok(()) => return Ok(()),
-                    Err((back, StoreError::Full { .. })) => buf = back,
+                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => buf = back,
                     Err(failed) => return Err(failed),
                 }
             }

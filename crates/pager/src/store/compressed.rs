@@ -19,6 +19,10 @@ use super::slab::{OBJECT_BYTES_MAX, Slabs, SlabsFull};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
 const NAME: &str = "compressed";
+/// A store within the local limit takes what packs to so many sixteenths: the rest of the room is worth more to what the program uses.
+const SIXTEENTHS_MAX: usize = 12;
+/// After so many bytes of one write it is known how well it packs.
+const JUDGED_BYTES: usize = 64 << 10;
 /// Bytes in front of what is packed: its length.
 const HEADER: usize = 2;
 
@@ -34,10 +38,25 @@ struct Shared {
     piece_bytes: usize,
     /// More than that stays as it is: unpacking takes several times as long as copying, which an eighth of the room is not worth.
     packed_bytes_max: usize,
+    /// Its memory is a part of the local limit, and other stores take what does not compress.
+    within_limit: bool,
+    rejects: bool,
     sectors: AtomicU64,
 }
 
 impl CompressedStore {
+    /// A store whose memory is a part of the local limit of `limit_bytes`: at most half of it. `rejects`: another store takes what does
+    /// not compress.
+    pub fn within(sector_bytes: usize, limit_bytes: u64, rejects: bool) -> Result<CompressedStore, StoreError> {
+        // Address space for limits that are set later.
+        let mut store = CompressedStore::new(sector_bytes, (machine_bytes() / 2).max(limit_bytes / 2))?;
+        let shared = Arc::get_mut(&mut store.shared).expect("nobody else has it yet");
+        shared.within_limit = true;
+        shared.rejects = rejects;
+        shared.slabs.allow(limit_bytes / 2);
+        Ok(store)
+    }
+
     /// A store of at most `capacity_bytes` of memory for sectors of `sector_bytes`.
     pub fn new(sector_bytes: usize, capacity_bytes: u64) -> Result<CompressedStore, StoreError> {
         let slabs = Slabs::new(capacity_bytes).map_err(|error| StoreError::Io {
@@ -51,7 +70,7 @@ impl CompressedStore {
         }
         let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
         let packed_bytes_max = piece_bytes - piece_bytes / 8;
-        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, packed_bytes_max, sectors: AtomicU64::new(0) }) })
+        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, packed_bytes_max, within_limit: false, rejects: false, sectors: AtomicU64::new(0) }) })
     }
 }
 
@@ -63,7 +82,7 @@ impl Store for CompressedStore {
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let scratch_bytes = HEADER + get_maximum_output_size(self.shared.piece_bytes);
         let shared = Arc::clone(&self.shared);
-        let packer = Packer { scratch: vec![0; scratch_bytes], is_wary: false };
+        let packer = Packer { scratch: vec![0; scratch_bytes], is_wary: false, stored: 0 };
         Ok(Box::new(CompressedChannel { shared, packer, ready: Vec::new() }))
     }
 
@@ -85,6 +104,16 @@ impl Store for CompressedStore {
             capacity_bytes: slabs.capacity_bytes(),
             metadata_bytes: slabs.metadata_bytes(),
             local_bytes: slabs.used_bytes(),
+        }
+    }
+
+    fn local_bytes(&self) -> u64 {
+        if self.shared.within_limit { self.shared.slabs.used_bytes() + self.shared.slabs.metadata_bytes() } else { 0 }
+    }
+
+    fn set_local_limit(&self, bytes: u64) {
+        if self.shared.within_limit {
+            self.shared.slabs.allow(bytes / 2);
         }
     }
 
@@ -135,13 +164,15 @@ impl Shared {
     }
 
     fn put_piece(&self, piece: &[u8], packer: &mut Packer) -> Result<Loc, SlabsFull> {
-        if let Some(object) = packer.pack(piece, self.packed_bytes_max) {
-            let loc = self.slabs.allocate(object.len(), self.piece_bytes - 1)?;
-            self.slabs.write(loc, object);
+        if let Some(len) = packer.pack(piece, self.packed_bytes_max) {
+            let loc = self.slabs.allocate(len, self.piece_bytes - 1)?;
+            self.slabs.write(loc, &packer.scratch[..len]);
+            packer.stored += self.slabs.object_bytes(loc);
             Ok(loc)
         } else {
             let loc = self.slabs.allocate(self.piece_bytes, self.piece_bytes)?;
             self.slabs.write(loc, piece);
+            packer.stored += self.piece_bytes;
             Ok(loc)
         }
     }
@@ -203,11 +234,13 @@ struct Packer {
     scratch: Vec<u8>,
     /// The last piece packed badly, so the next may: a quarter of it is tried first, which saves most of the work.
     is_wary: bool,
+    /// Bytes of objects that were stored for the write under way.
+    stored: usize,
 }
 
 impl Packer {
-    /// The object that holds `piece`, if that is at most `object_bytes_max` long.
-    fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<&[u8]> {
+    /// Packs `piece` into the scratch; the length of the object, if that is at most `object_bytes_max`.
+    fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<usize> {
         let quarter = &piece[..piece.len() / 4];
         if self.is_wary && self.packed_len(quarter) > quarter.len() - quarter.len() / 16 {
             return None;
@@ -218,12 +251,18 @@ impl Packer {
             return None;
         }
         self.scratch[..HEADER].copy_from_slice(&(packed as u16).to_le_bytes());
-        Some(&self.scratch[..HEADER + packed])
+        Some(HEADER + packed)
     }
 
     fn packed_len(&mut self, bytes: &[u8]) -> usize {
         compress_into(bytes, &mut self.scratch[HEADER..]).expect("there is room for the worst case")
     }
+}
+
+/// Memory of this machine.
+fn machine_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit.max(1))
 }
 
 struct CompressedChannel {
@@ -247,17 +286,27 @@ impl Channel for CompressedChannel {
         if shared.slabs.is_exhausted() {
             return Err((buf, shared.full()));
         }
+        self.packer.stored = 0;
         for (index, sector) in buf.bytes().chunks_exact(shared.sector_bytes).enumerate() {
-            match shared.put(sector, &mut self.packer) {
-                Ok(loc) => locs[index] = loc,
-                Err(SlabsFull) => {
-                    let error = shared.full();
-                    for &loc in &locs[..index] {
-                        if shared.pieces() == 1 { shared.slabs.free([loc]) } else { shared.free_pieces(loc) }
+            let put = shared.put(sector, &mut self.packer);
+            let done = index + usize::from(put.is_ok());
+            // Once some of it is known: not after the first sector of many.
+            let known = done * shared.sector_bytes >= buf.len().min(JUDGED_BYTES);
+            let packs = self.packer.stored <= done * shared.sector_bytes / 16 * SIXTEENTHS_MAX;
+            let error = match put {
+                Ok(loc) => {
+                    locs[index] = loc;
+                    if packs || !known || !shared.rejects {
+                        continue;
                     }
-                    return Err((buf, error));
+                    StoreError::Rejected { store: NAME.to_owned() }
                 }
+                Err(SlabsFull) => shared.full(),
+            };
+            for &loc in &locs[..done] {
+                if shared.pieces() == 1 { shared.slabs.free([loc]) } else { shared.free_pieces(loc) }
             }
+            return Err((buf, error));
         }
         shared.sectors.fetch_add(locs.len() as u64, Ordering::Relaxed);
         self.ready.push(Completion { token, buf, result: Ok(()) });

@@ -98,6 +98,10 @@ impl Store for FaultyStore {
         self.inner.usage()
     }
 
+    fn local_bytes(&self) -> u64 {
+        self.inner.local_bytes()
+    }
+
     fn descriptors(&self) -> Vec<RawFd> {
         self.inner.descriptors()
     }

@@ -49,6 +49,9 @@ pub enum StoreError {
     /// No room for another sector.
     #[error("{store} is full ({used} of {capacity} in use): give it more room, or add another store behind it with --store A,B")]
     Full { store: String, used: Bytes, capacity: Bytes },
+    /// It has room, but not for this: another store is the better place.
+    #[error("{store} does not take what does not compress: add another store behind it with --store A,B")]
+    Rejected { store: String },
     /// Input or output failed and trying again does not help.
     #[error("{store}: {doing} failed: {source_text}")]
     Io { store: String, doing: &'static str, source_text: String },
@@ -93,6 +96,14 @@ pub trait Store: Send + Sync {
     fn descriptors(&self) -> Vec<RawFd> {
         Vec::new()
     }
+
+    /// Bytes of this machine's memory that it takes of the local limit now. Cheap.
+    fn local_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The local limit is another one from now on.
+    fn set_local_limit(&self, _bytes: u64) {}
 
     /// The program has ended: what is kept elsewhere for it can go.
     fn leave(&self) {}

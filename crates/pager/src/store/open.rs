@@ -17,19 +17,23 @@ const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
 /// Opens the stores of `config`, as one.
 pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
     assert!(sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes), "not a sector size: {sector_bytes}");
-    let mut stores = config.stores.iter().map(|spec| open_one(spec, config, sector_bytes)).collect::<Result<Vec<_>, _>>()?;
+    let one = |(at, spec)| open_one(spec, config, sector_bytes, at + 1 == config.stores.len());
+    let mut stores = config.stores.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     match stores.len() {
         1 => Ok(stores.remove(0)),
         _ => Ok(Arc::new(ChainStore::new(stores, sector_bytes)?)),
     }
 }
 
-fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
+fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize, is_last: bool) -> Result<Arc<dyn Store>, StoreError> {
     let capacity = |capacity: &Option<Bytes>| capacity.map(|bytes| bytes.0);
     Ok(match spec {
         StoreSpec::Compressed { capacity: bytes } => {
-            let bytes = capacity(bytes).unwrap_or_else(|| config.local_limit_bytes.min(machine_bytes() / 4));
-            Arc::new(CompressedStore::new(sector_bytes, bytes)?)
+            let store = match capacity(bytes) {
+                Some(bytes) => CompressedStore::new(sector_bytes, bytes)?,
+                None => CompressedStore::within(sector_bytes, config.local_limit_bytes, !is_last)?,
+            };
+            Arc::new(store)
         }
         StoreSpec::File { dir, capacity: bytes } => Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?),
         StoreSpec::Tcp { servers } => {
@@ -37,12 +41,6 @@ fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize) -> Result<Ar
             Arc::new(TcpStore::connect(servers, sector_bytes, config.allocation, config.store_timeout, key_file, &config.resolved)?)
         }
     })
-}
-
-/// Memory of this machine.
-fn machine_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit.max(1))
 }
 
 #[cfg(test)]
@@ -59,12 +57,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_compressed_memory_as_large_as_the_local_limit_and_then_a_file() {
+    fn the_default_is_half_of_the_local_limit_for_compressed_memory_and_then_a_file() {
         let store = open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
         assert_eq!(store.name(), "compressed,file:/var/tmp");
-        assert!(store.usage().capacity_bytes > 64 << 20);
+        assert!(store.usage().capacity_bytes > 32 << 20);
         let alone = open(&config("compressed"), 8192).unwrap();
-        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 64 << 20));
+        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 32 << 20));
     }
 
     #[test]

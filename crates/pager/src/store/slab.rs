@@ -5,7 +5,7 @@
 //! while one of them is in use.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hiroma_kernel::slabmem::SlabMemory;
@@ -31,6 +31,8 @@ pub struct Slabs {
     /// Class of each slab in use.
     class_of: Vec<AtomicU8>,
     slabs_max: usize,
+    /// Of these, how many may be in use.
+    slabs_allowed: AtomicUsize,
     books: Mutex<Books>,
     /// An allocation failed, and not much was freed since.
     exhausted: AtomicBool,
@@ -76,6 +78,7 @@ impl Slabs {
             metadata_bytes: AtomicU64::new((slabs_max + classes.len() * 12) as u64),
             classes,
             slabs_max,
+            slabs_allowed: AtomicUsize::new(slabs_max),
             books: Mutex::new(books),
             exhausted: AtomicBool::new(slabs_max == 0),
             slabs_in_use: AtomicU64::new(0),
@@ -154,7 +157,18 @@ impl Slabs {
 
     /// The most they may be.
     pub fn capacity_bytes(&self) -> u64 {
-        (self.slabs_max * SLAB_BYTES) as u64
+        (self.slabs_allowed.load(Ordering::Relaxed) * SLAB_BYTES) as u64
+    }
+
+    /// Changes how much that is, up to what was reserved. What is in use already stays.
+    pub fn allow(&self, bytes: u64) {
+        let slabs = ((bytes / SLAB_BYTES as u64) as usize).min(self.slabs_max);
+        self.slabs_allowed.store(slabs, Ordering::Relaxed);
+        self.exhausted.store(false, Ordering::Relaxed);
+    }
+
+    fn may_grow(&self) -> bool {
+        self.slabs_in_use.load(Ordering::Relaxed) < self.slabs_allowed.load(Ordering::Relaxed) as u64
     }
 
     /// Bytes of bookkeeping.
@@ -196,8 +210,12 @@ impl Slabs {
     /// Puts one more slab into service for `class`, if there is one.
     fn add_slab(&self, books: &mut Books, class: usize) -> bool {
         let slab = match books.spare.pop() {
-            Some(slab) => slab as usize,
-            None if books.slabs.len() < self.slabs_max => {
+            Some(slab) if books.spare_is_warm || self.may_grow() => slab as usize,
+            Some(slab) => {
+                books.spare.push(slab);
+                return false;
+            }
+            None if books.slabs.len() < self.slabs_max && self.may_grow() => {
                 books.slabs.push(Slab { taken: Box::default(), previous: NONE, next: NONE, live: 0 });
                 books.slabs.len() - 1
             }
