@@ -15,7 +15,7 @@ use crate::addresses::Addresses;
 use crate::config::{BlockSize, Config, ReplacementKind};
 use crate::control::Counter;
 use crate::error::PagerError;
-use crate::extent::{self, Copy, Extent, Mode, flag};
+use crate::extent::{Copy, Extent, Mode, flag};
 use crate::frames::{Frame, Frames};
 use crate::live::{Live, Path};
 use crate::removal::OwnRemoval;
@@ -149,9 +149,8 @@ pub struct Core {
     /// The limit as it was last told to have yielded.
     pub yielded: usize,
     pub hard_limit: bool,
-    details: usize,
-    /// Of these, how many need no table of places.
-    runs: usize,
+    /// Bytes of tables of extents.
+    extent_tables: usize,
     far_sectors: usize,
     resident_blocks: usize,
     pub recorder: crate::recorder::Recorder,
@@ -269,8 +268,7 @@ impl Core {
             tables_bytes: 0,
             yielded: 0,
             hard_limit: config.hard_limit,
-            details: 0,
-            runs: 0,
+            extent_tables: 0,
             far_sectors: 0,
             resident_blocks: 0,
             recorder: Default::default(),
@@ -402,7 +400,7 @@ impl Core {
         page.set(Counter::StoredBytes, usage.stored_bytes);
         page.set(Counter::StoreCapacityBytes, usage.capacity_bytes);
         page.set(Counter::MappedBytes, self.addresses.mapped.bytes() as u64);
-        let tables = self.details * extent::detail_bytes(self.sectors()) - self.runs * 4 * self.sectors()
+        let tables = self.extent_tables
             + self.frames.metadata_bytes()
             + self.replacement.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
@@ -436,16 +434,16 @@ impl Core {
         assert_eq!(self.extent(block).mode, fitting, "{block:?}");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
         let (sector, _) = self.sector_range(block);
-        let (sectors, huge) = (self.sectors(), self.extent(block).mode == Mode::Huge);
+        let huge = self.extent(block).mode == Mode::Huge;
         let extent = self.extent_mut(block);
-        let had_detail = extent.has_detail();
+        let tables = extent.table_bytes();
         if huge {
             extent.set(flag::RESIDENT, on);
         } else {
-            extent.set_resident(sector, sectors, on);
+            extent.set_resident(sector, on);
             extent.set(flag::PAGE_TABLE, true);
         }
-        self.details += usize::from(!had_detail && self.extent(block).has_detail());
+        self.extent_tables = self.extent_tables + self.extent(block).table_bytes() - tables;
         if on {
             self.resident_bytes += block.bytes();
             self.resident_blocks += 1;
@@ -483,10 +481,9 @@ impl Core {
             Copy::Stored { loc, .. } => self.recorder.note("copy stored", page, loc.0 as usize, 0),
         }
         let extent = self.extent_mut(block);
-        let (had_detail, was_run) = (extent.has_detail(), extent.is_run());
+        let tables = extent.table_bytes();
         let before = extent.set_copy(sector, sectors, copy);
-        self.runs -= usize::from(was_run && !self.extent(block).is_run());
-        self.details += usize::from(!had_detail && self.extent(block).has_detail());
+        self.extent_tables = self.extent_tables + self.extent(block).table_bytes() - tables;
         self.far_sectors += usize::from(matches!(copy, Copy::Stored { .. }));
         if let Some(loc) = before {
             self.far_sectors -= 1;
@@ -497,9 +494,9 @@ impl Core {
     /// The far copy of an extent may lie in one piece now: then its places need no table.
     pub fn compact_places(&mut self, block: BlockId) {
         let extent = self.extent_mut(block);
-        if !extent.is_run() && extent.compact() {
-            self.runs += 1;
-        }
+        let tables = extent.table_bytes();
+        extent.compact();
+        self.extent_tables = self.extent_tables + self.extent(block).table_bytes() - tables;
     }
 
     /// Puts a block that came to be in a frame on the books.
@@ -601,11 +598,9 @@ impl Core {
         extent.mode = Mode::Away;
         extent.rescues = 0;
         extent.set(flag::BORN_FRESH, false);
-        let was_run = extent.is_run();
-        if extent.shrink() {
-            self.details -= 1;
-            self.runs -= usize::from(was_run);
-        }
+        self.extent_tables -= extent.table_bytes();
+        extent.shrink();
+        self.extent_tables += extent.table_bytes();
     }
 
     /// The mapping an address belongs to, by its first address.

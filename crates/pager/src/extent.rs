@@ -52,39 +52,86 @@ pub struct Extent {
 /// Where the content of the sectors is.
 pub struct Detail {
     resident: [u64; PAGES_PER_EXTENT / 64],
-    /// For each sector: its checksum, or its word.
-    sums: Box<[u64]>,
-    /// For each sector: where the far copy is.
-    places: Places,
+    copies: Copies,
     far_sectors: u16,
 }
 
-/// Places of the sectors of one extent.
-enum Places {
-    /// One after the other, from this one on: what a write of the whole extent leaves behind.
-    Run(u32),
-    Each(Box<[u32]>),
+/// Far copies of the sectors of one extent: a place, and the checksum or the word.
+enum Copies {
+    /// Of few sectors, in order; the others have none. What a mapping that is used here and there leaves behind.
+    Few(Vec<Entry>),
+    Each { places: Box<[u32]>, sums: Box<[u64]> },
+    /// Places one after the other, from this one on: what a write of the whole extent leaves behind.
+    Run { first: u32, sums: Box<[u64]> },
 }
 
-impl Places {
-    fn get(&self, sector: usize) -> u32 {
+#[derive(Clone, Copy)]
+struct Entry {
+    sum: u64,
+    place: u32,
+    sector: u16,
+}
+
+/// More than so many sectors, a twelfth of an extent at 8 KiB, have a table for all.
+const FEW_MAX: usize = 21;
+
+impl Copies {
+    /// Place and sum of a sector.
+    fn get(&self, sector: usize) -> (u32, u64) {
         match self {
-            Places::Run(first) => first + sector as u32,
-            Places::Each(places) => places[sector],
+            Copies::Few(entries) => match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
+                Ok(at) => (entries[at].place, entries[at].sum),
+                Err(_) => (NOWHERE, 0),
+            },
+            Copies::Each { places, sums } => (places[sector], sums[sector]),
+            Copies::Run { first, sums } => (first + sector as u32, sums[sector]),
         }
     }
 
-    fn replace(&mut self, sector: usize, sectors: usize, place: u32) -> u32 {
-        let before = self.get(sector);
-        if before != place {
-            if let Places::Run(first) = *self {
-                *self = Places::Each((first..).take(sectors).collect());
+    /// Sets them; returns the place of before.
+    fn replace(&mut self, sector: usize, sectors: usize, place: u32, sum: u64) -> u32 {
+        let before = self.get(sector).0;
+        match self {
+            Copies::Few(entries) => match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
+                Ok(at) if place == NOWHERE => drop(entries.remove(at)),
+                Ok(at) => (entries[at].place, entries[at].sum) = (place, sum),
+                Err(_) if place == NOWHERE => {}
+                Err(at) if entries.len() < FEW_MAX => entries.insert(at, Entry { sum, place, sector: sector as u16 }),
+                Err(_) => {
+                    self.spread(sectors);
+                    self.replace(sector, sectors, place, sum);
+                }
+            },
+            Copies::Run { .. } if place != before => {
+                self.spread(sectors);
+                self.replace(sector, sectors, place, sum);
             }
-            if let Places::Each(places) = self {
-                places[sector] = place;
-            }
+            Copies::Run { sums, .. } => sums[sector] = sum,
+            Copies::Each { places, sums } => (places[sector], sums[sector]) = (place, sum),
         }
         before
+    }
+
+    /// Gives every sector an entry of its own.
+    fn spread(&mut self, sectors: usize) {
+        let (places, sums) = (0..sectors).map(|sector| self.get(sector)).unzip::<u32, u64, Vec<_>, Vec<_>>();
+        *self = Copies::Each { places: places.into(), sums: sums.into() };
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Copies::Few(entries) => entries.is_empty(),
+            Copies::Each { places, .. } => places.iter().all(|&place| place == NOWHERE),
+            Copies::Run { .. } => false,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Copies::Few(entries) => entries.capacity() * size_of::<Entry>(),
+            Copies::Each { places, sums } => places.len() * 4 + sums.len() * 8,
+            Copies::Run { sums, .. } => sums.len() * 8,
+        }
     }
 }
 
@@ -123,10 +170,10 @@ impl Extent {
 
     /// The far copy of a sector.
     pub fn copy(&self, sector: usize) -> Copy {
-        self.detail.as_ref().map_or(Copy::None, |detail| match detail.places.get(sector) {
-            NOWHERE => Copy::None,
-            PATTERN => Copy::Pattern(detail.sums[sector]),
-            loc => Copy::Stored { loc: Loc(loc), sum: detail.sums[sector] },
+        self.detail.as_ref().map_or(Copy::None, |detail| match detail.copies.get(sector) {
+            (NOWHERE, _) => Copy::None,
+            (PATTERN, word) => Copy::Pattern(word),
+            (loc, sum) => Copy::Stored { loc: Loc(loc), sum },
         })
     }
 
@@ -135,14 +182,13 @@ impl Extent {
         if copy == Copy::None && self.detail.is_none() {
             return None;
         }
-        let detail = self.detail_mut(sectors);
+        let detail = self.detail_mut();
         let (place, sum) = match copy {
             Copy::None => (NOWHERE, 0),
             Copy::Pattern(word) => (PATTERN, word),
             Copy::Stored { loc, sum } => (loc.0, sum),
         };
-        let before = detail.places.replace(sector, sectors, place);
-        detail.sums[sector] = sum;
+        let before = detail.copies.replace(sector, sectors, place, sum);
         detail.far_sectors = detail.far_sectors + u16::from(place < PATTERN) - u16::from(before < PATTERN);
         (before < PATTERN).then_some(Loc(before))
     }
@@ -153,65 +199,45 @@ impl Extent {
     }
 
     /// Small mode: says whether a sector is mapped into the program.
-    pub fn set_resident(&mut self, sector: usize, sectors: usize, on: bool) {
-        let detail = self.detail_mut(sectors);
+    pub fn set_resident(&mut self, sector: usize, on: bool) {
+        let detail = self.detail_mut();
         let word = &mut detail.resident[sector / 64];
         let before = *word >> (sector % 64) & 1 == 1;
         *word = *word & !(1 << (sector % 64)) | u64::from(on) << (sector % 64);
         self.resident_sectors = self.resident_sectors + u16::from(on) - u16::from(before);
     }
 
-    fn detail_mut(&mut self, sectors: usize) -> &mut Detail {
-        self.detail.get_or_insert_with(|| {
-            Box::new(Detail {
-                resident: [0; PAGES_PER_EXTENT / 64],
-                sums: vec![0; sectors].into_boxed_slice(),
-                places: Places::Each(vec![NOWHERE; sectors].into_boxed_slice()),
-                far_sectors: 0,
-            })
-        })
+    fn detail_mut(&mut self) -> &mut Detail {
+        let empty = || Box::new(Detail { resident: [0; PAGES_PER_EXTENT / 64], copies: Copies::Few(Vec::new()), far_sectors: 0 });
+        self.detail.get_or_insert_with(empty)
     }
 
-    /// Forgets what is known of sectors, once nothing is local and nothing is far. True if there was something to free.
-    pub fn shrink(&mut self) -> bool {
+    /// Forgets what is known of sectors, once nothing is local and nothing is far.
+    pub fn shrink(&mut self) {
         let unused = self.detail.as_ref().is_some_and(|detail| {
-            detail.far_sectors == 0
-                && detail.resident == [0; PAGES_PER_EXTENT / 64]
-                && matches!(&detail.places, Places::Each(places) if places.iter().all(|&place| place == NOWHERE))
+            detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && detail.copies.is_empty()
         });
         if unused {
             self.detail = None;
         }
-        unused
-    }
-
-    /// Whether the far copy is known to lie in one piece.
-    pub fn is_run(&self) -> bool {
-        self.detail.as_ref().is_some_and(|detail| matches!(detail.places, Places::Run(_)))
     }
 
     /// If the far copy lies in one piece, gives up the table of its places.
-    pub fn compact(&mut self) -> bool {
-        let Some(detail) = &mut self.detail else { return false };
-        let Places::Each(places) = &detail.places else { return false };
+    pub fn compact(&mut self) {
+        let Some(detail) = &mut self.detail else { return };
+        let Copies::Each { places, sums } = &mut detail.copies else { return };
         let first = places[0];
         let run =
             places.len() > 1 && first < PATTERN - places.len() as u32 && places.iter().zip(first..).all(|(&place, next)| place == next);
         if run {
-            detail.places = Places::Run(first);
+            detail.copies = Copies::Run { first, sums: std::mem::take(sums) };
         }
-        run
     }
 
-    /// Whether sector tables exist, for the account of metadata.
-    pub fn has_detail(&self) -> bool {
-        self.detail.is_some()
+    /// Bytes of its tables.
+    pub fn table_bytes(&self) -> usize {
+        self.detail.as_ref().map_or(0, |detail| size_of::<Detail>() + 16 + detail.copies.bytes())
     }
-}
-
-/// Bytes of tables for one extent with `sectors` sectors that is (partly) far or in small mode.
-pub fn detail_bytes(sectors: usize) -> usize {
-    size_of::<Detail>() + sectors * 12 + 3 * 16
 }
 
 #[cfg(test)]
@@ -226,22 +252,54 @@ mod tests {
     fn an_extent_in_one_piece_needs_no_table_and_answers_the_same() {
         let mut extent = Extent::new_zeroed();
         (0..256).for_each(|sector| assert_eq!(extent.set_copy(sector, 256, stored(1000 + sector as u32)), None));
-        assert!(extent.compact() && extent.is_run());
+        let before = extent.table_bytes();
+        extent.compact();
+        assert_eq!(before - extent.table_bytes(), 4 * 256);
         assert_eq!((extent.copy(0), extent.copy(255), extent.far_sectors()), (stored(1000), stored(1255), 256));
         assert_eq!(extent.set_copy(3, 256, Copy::Pattern(9)), Some(Loc(1003)));
-        assert_eq!((extent.is_run(), extent.copy(3), extent.copy(4), extent.far_sectors()), (false, Copy::Pattern(9), stored(1004), 255));
-        assert!(!extent.compact());
+        assert_eq!((extent.copy(3), extent.copy(4), extent.far_sectors()), (Copy::Pattern(9), stored(1004), 255));
+        extent.compact();
+        assert_eq!(extent.table_bytes(), before);
     }
 
     #[test]
     fn an_extent_of_which_nothing_is_left_gives_its_tables_back() {
         let mut extent = Extent::new_zeroed();
         extent.set_copy(5, 256, stored(1));
-        extent.set_resident(6, 256, true);
-        assert!(!extent.shrink());
+        extent.set_resident(6, true);
+        extent.shrink();
         assert_eq!(extent.set_copy(5, 256, Copy::None), Some(Loc(1)));
-        assert!(!extent.shrink());
-        extent.set_resident(6, 256, false);
-        assert!(extent.shrink() && extent.is_away() && !extent.has_detail());
+        extent.shrink();
+        assert!(extent.is_resident(6));
+        extent.set_resident(6, false);
+        extent.shrink();
+        assert!(extent.is_away() && extent.table_bytes() == 0);
+    }
+
+    #[test]
+    fn few_sectors_need_little_and_answer_as_many_do() {
+        let mut extent = Extent::new_zeroed();
+        let mut expected = [Copy::None; 256];
+        let mut random = 1u32;
+        for step in 0..4000u32 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // First few sectors, then many, then few again.
+            let spread = if (1000..2000).contains(&step) { 256 } else { 16 };
+            let sector = (random >> 8) as usize % spread;
+            let copy = match random >> 28 {
+                0..6 => Copy::None,
+                6..8 => Copy::Pattern(u64::from(random)),
+                _ => stored(random >> 4),
+            };
+            let before = match std::mem::replace(&mut expected[sector], copy) {
+                Copy::Stored { loc, .. } => Some(loc),
+                _ => None,
+            };
+            assert_eq!(extent.set_copy(sector, 256, copy), before);
+            assert!((0..256).all(|sector| extent.copy(sector) == expected[sector]), "step {step}");
+            let far = expected.iter().filter(|copy| matches!(copy, Copy::Stored { .. })).count();
+            assert_eq!(extent.far_sectors(), far);
+            assert!(step > 1000 || extent.table_bytes() < 800);
+        }
     }
 }
