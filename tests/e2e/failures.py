@@ -205,13 +205,23 @@ def store_file(pid, directory):
         with contextlib.suppress(OSError):
             if os.readlink(entry).startswith(str(directory)) and os.readlink(entry).endswith("(deleted)") and entry.stat().st_size > MIB:
                 return entry
-    raise Failure("the file store's file is not among the program's descriptors")
+    raise Failure("the file store's file is not among the pager's descriptors")
+
+
+def pager_of(pid):
+    """The process that is the program's pager: it has the program's memory, and so its auxiliary vector."""
+    memory = pathlib.Path(f"/proc/{pid}/auxv").read_bytes()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "comm").read_text().strip() == "hiroma-pager" and (process / "auxv").read_bytes() == memory:
+                return int(process.name)
+    raise Failure(f"process {pid} has no pager")
 
 
 def damaged_file(bench):
     """Somebody writes into the file store's file: the checksums have to find that, and nothing of it may be believed."""
     sweep = Sweep(bench, 192, 48, ["--store", f"file:{bench.dir}"]).filled()
-    file = store_file(sweep.pid(), bench.dir)
+    file = store_file(pager_of(sweep.pid()), bench.dir)
     with open(file, "r+b") as out:
         for at in range(0, os.fstat(out.fileno()).st_size, MIB):
             out.seek(at + 512)
@@ -291,9 +301,16 @@ def crash(thread):
 def pager_dies(bench, thread):
     """Without its pager a program would wait for memory for ever; it has to end, and not as if it had been right."""
     sweep = Sweep(bench, 192, 48).filled()
-    crash(thread_of(sweep.pid(), thread))
-    code = sweep.ends(60)
-    want(code == -signal.SIGSEGV, f"exit code {code}: {sweep.errors()[-400:]}")
+    crash(thread_of(pager_of(sweep.pid()), thread))
+    sweep.ends_with_store_failure(60, "the pager of process")
+    want("sweep: right" not in sweep.output(), "the program claims to have finished")
+
+
+def pager_killed(bench):
+    """The same by the signal that nobody can catch."""
+    sweep = Sweep(bench, 192, 48).filled()
+    os.kill(pager_of(sweep.pid()), signal.SIGKILL)
+    sweep.ends_with_store_failure(60, "the pager of process")
     want("sweep: right" not in sweep.output(), "the program claims to have finished")
 
 
@@ -318,5 +335,6 @@ TESTS = {
     "one-of-two-killed": one_of_two_killed,
     "idle-server-killed": idle_server_killed,
     "damaged-file": damaged_file,
+    "pager-killed": pager_killed,
     **{f"pager-dies-{part}": functools.partial(pager_dies, thread=f"hiroma-{part}") for part in ["fault", "evict"]},
 }

@@ -15,13 +15,21 @@ pub struct RunDir {
 impl RunDir {
     /// Makes the directory of this process, and clears away what earlier runs that were killed left behind.
     pub fn create() -> Result<RunDir> {
-        let parent = parents(rustix::process::geteuid().as_raw()).into_iter().next().expect("there is always /tmp");
-        private_dir(&parent)?;
-        clear_stale(&parent);
-        let path = parent.join(format!("run-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        private_dir(&path)?;
-        Ok(RunDir { path })
+        let mut refused = None;
+        for parent in parents(rustix::process::geteuid().as_raw()) {
+            let path = parent.join(format!("run-{}", std::process::id()));
+            let made = private_dir(&parent).and_then(|()| {
+                clear_stale(&parent);
+                let _ = fs::remove_dir_all(&path);
+                private_dir(&path)
+            });
+            match made {
+                Ok(()) => return Ok(RunDir { path }),
+                // The first is where it should be; what is wrong there is what the user can mend.
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.expect("there is always /tmp")).context("nor can /dev/shm or /var/tmp be used")
     }
 
     /// Where it is.
@@ -42,8 +50,8 @@ impl Drop for RunDir {
 pub fn parents(uid: u32) -> Vec<PathBuf> {
     let own = uid == rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| own && dir.is_absolute() && dir.is_dir());
-    let fallback = PathBuf::from(format!("/tmp/hiroma-{uid}"));
-    runtime.map(|dir| dir.join("hiroma")).into_iter().chain([fallback]).collect()
+    let fallbacks = ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| PathBuf::from(format!("{dir}/hiroma-{uid}")));
+    runtime.map(|dir| dir.join("hiroma")).into_iter().chain(fallbacks).collect()
 }
 
 /// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.

@@ -115,6 +115,8 @@ impl Reservation {
             Advise::DontFork => Advice::LinuxDontFork,
             Advise::DoFork => Advice::LinuxDoFork,
             Advise::DontDump => Advice::LinuxDontDump,
+            Advise::Wipe => Advice::LinuxWipeOnFork,
+            Advise::Keep => Advice::LinuxKeepOnFork,
             Advise::Drop => Advice::LinuxDontNeed,
             Advise::Unshare => Advice::LinuxPopulateWrite,
         };
@@ -148,6 +150,10 @@ pub enum Advise {
     DoFork,
     /// `MADV_DONTDUMP`
     DontDump,
+    /// `MADV_WIPEONFORK`
+    Wipe,
+    /// `MADV_KEEPONFORK`
+    Keep,
     /// `MADV_DONTNEED`
     Drop,
     /// `MADV_POPULATE_WRITE`: makes pages that are shared since a fork private again.
@@ -160,9 +166,8 @@ const PIDFD_SELF_PROCESS: i32 = -10001;
 fn drop_all(iovecs: &[libc::iovec]) {
     let bytes: usize = iovecs.iter().map(|part| part.iov_len).sum();
     // SAFETY: parts of a reservation whose content its user has given up.
-    let done = unsafe {
-        libc::syscall(libc::SYS_process_madvise, PIDFD_SELF_PROCESS, iovecs.as_ptr(), iovecs.len(), libc::MADV_DONTNEED, 0u32)
-    };
+    let done =
+        unsafe { libc::syscall(libc::SYS_process_madvise, PIDFD_SELF_PROCESS, iovecs.as_ptr(), iovecs.len(), libc::MADV_DONTNEED, 0u32) };
     if done == bytes as i64 {
         return;
     }

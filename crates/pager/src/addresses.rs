@@ -109,6 +109,8 @@ pub struct Addresses {
     pub foreign: IntervalSet,
     /// Parts that must stay local.
     pub pinned: IntervalSet,
+    /// Parts that are zeros in a forked child.
+    pub wiped: IntervalSet,
 }
 
 /// Mappings below this size share extents.
@@ -132,6 +134,7 @@ impl Addresses {
             special: empty(),
             foreign: empty(),
             pinned: empty(),
+            wiped: empty(),
         }
     }
 
@@ -202,6 +205,7 @@ impl Addresses {
         let mut closed = IntervalSet::default();
         for &(from, to) in &gone {
             self.pinned.remove(from, to);
+            self.wiped.remove(from, to);
             for (pool_from, pool_to) in self.pool.overlaps(from, to) {
                 self.special.remove(pool_from, pool_to);
                 self.pool_free.insert(pool_from, pool_to);

@@ -355,7 +355,10 @@ impl Core {
         }
         if self.yielded == 0 || room > self.yielded * 2 {
             self.yielded = room;
-            crate::fatal::warn(&format!("{why}, so the limit of {} yields (--hard-limit ends the program instead)", Bytes(self.limit as u64)));
+            crate::fatal::warn(&format!(
+                "{why}, so the limit of {} yields (--hard-limit ends the program instead)",
+                Bytes(self.limit as u64)
+            ));
         }
     }
 
@@ -408,7 +411,8 @@ impl Core {
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
         // The heap has the tables in it, except for what is a mapping of its own.
-        self.tables_bytes = crate::hooks::heap_bytes().map_or(tables, |heap| heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>());
+        self.tables_bytes =
+            crate::hooks::heap_bytes().map_or(tables, |heap| heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>());
     }
 
     /// Counts something.

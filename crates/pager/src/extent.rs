@@ -60,9 +60,15 @@ pub struct Detail {
 enum Copies {
     /// Of few sectors, in order; the others have none. What a mapping that is used here and there leaves behind.
     Few(Vec<Entry>),
-    Each { places: Box<[u32]>, sums: Box<[u64]> },
+    Each {
+        places: Box<[u32]>,
+        sums: Box<[u64]>,
+    },
     /// Places one after the other, from this one on: what a write of the whole extent leaves behind.
-    Run { first: u32, sums: Box<[u64]> },
+    Run {
+        first: u32,
+        sums: Box<[u64]>,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -214,9 +220,10 @@ impl Extent {
 
     /// Forgets what is known of sectors, once nothing is local and nothing is far.
     pub fn shrink(&mut self) {
-        let unused = self.detail.as_ref().is_some_and(|detail| {
-            detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && detail.copies.is_empty()
-        });
+        let unused = self
+            .detail
+            .as_ref()
+            .is_some_and(|detail| detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && detail.copies.is_empty());
         if unused {
             self.detail = None;
         }

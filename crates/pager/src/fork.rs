@@ -20,6 +20,7 @@ use hiroma_units::PAGE;
 use crate::Pager;
 use crate::control::Counter;
 use crate::core::Core;
+use crate::discard::By;
 use crate::fatal;
 use crate::host::{self, Promise};
 use crate::inherit;
@@ -187,6 +188,10 @@ impl Core {
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
+        }
+        // The kernel has not copied what is to be zeros here.
+        for (from, to) in self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+            let _ = self.forget(from, to, By::Unmapped);
         }
         self.live.page.set(Counter::LimitBytes, self.limit as u64);
         self.publish();

@@ -70,9 +70,12 @@ impl Live {
             PathChoice::Auto => Path::Fallback,
         };
         let wanted = match path {
-            Path::Full => {
-                Features::MOVE.and(Features::WP).and(Features::EVENT_REMOVE).and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID)
-            }
+            Path::Full => Features::MOVE
+                .and(Features::WP)
+                .and(Features::EVENT_REMOVE)
+                .and(Features::EVENT_REMAP)
+                .and(Features::EVENT_UNMAP)
+                .and(Features::THREAD_ID),
             Path::Fallback => Features::WP.and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID),
         };
         let uffd = Uffd::open(wanted)?;

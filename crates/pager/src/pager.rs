@@ -224,9 +224,42 @@ impl Pager {
             return Err(PagerError::NoAddresses { wanted: Bytes(new_len as u64), arena: Bytes(self.arena.len() as u64) });
         }
         let new = self.map(new_len, PAGE)?;
-        vm::copy(new, start, old_len);
+        self.copy_over(start, old_len, new, new_len).inspect_err(|_| {
+            let _ = self.unmap(new, new_len);
+        })?;
         self.unmap(start, old_len)?;
         Ok(new)
+    }
+
+    /// Copies a mapping to `new`, readable and writable so far, and gives that the protection of the old one.
+    pub fn copy_over(&self, start: usize, len: usize, new: usize, new_len: usize) -> Result<(), PagerError> {
+        let area = self.ask(Call::AreaAt(start))?;
+        let (end, prot) = (area / PAGE * PAGE, (area % PAGE) as i32);
+        if prot == PROT_RW {
+            vm::copy(new, start, len);
+            return Ok(());
+        }
+        // As the kernel: one mapping at a time.
+        if end < start + len {
+            return Err(PagerError::BadRange { addr: start, len });
+        }
+        if prot & libc::PROT_READ == 0 {
+            self.protect(start, len, libc::PROT_READ)?;
+        }
+        vm::copy(new, start, len);
+        self.protect(new, new_len, prot)?;
+        if prot & libc::PROT_READ == 0 { self.protect(start, len, prot) } else { Ok(()) }
+    }
+
+    /// The protection (`PROT_*`) that the kernel knows at an address.
+    pub fn protection(&self, addr: usize) -> Result<usize, PagerError> {
+        self.ask(Call::AreaAt(addr)).map(|area| area % PAGE)
+    }
+
+    /// Whether a range is zeros in children that are forked from now on (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`).
+    pub fn wipe_on_fork(&self, addr: usize, len: usize, on: bool) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::WipeOnFork { start, end, on }).map(drop)
     }
 
     /// Forgets a range because something else is about to be mapped over it (a file, shared memory).

@@ -48,6 +48,9 @@ impl Core {
     /// Gives addresses back whose content has been forgotten.
     pub(crate) fn unmap(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         self.recorder.note("unmap", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
+        for (from, to) in self.addresses.wiped.overlaps(start, end) {
+            let _ = self.arena.advise(from, to - from, Advise::Keep);
+        }
         let closed = self.addresses.unmap(start, end);
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);

@@ -71,6 +71,14 @@ pub enum Call {
         start: usize,
         end: usize,
     },
+    /// Whether a range is zeros in forked children.
+    WipeOnFork {
+        start: usize,
+        end: usize,
+        on: bool,
+    },
+    /// What the kernel has mapped at an address: the answer is the mapping's end, with its protection in the lowest bits.
+    AreaAt(usize),
     Advise {
         start: usize,
         end: usize,
@@ -208,6 +216,21 @@ impl Serving {
                 let mut core = core();
                 core.addresses.pinned.remove(start, end);
                 core.release_held();
+            }
+            Call::WipeOnFork { start, end, on } => {
+                let mut core = core();
+                core.mark_mixed(start, end);
+                let advice = if on { Advise::Wipe } else { Advise::Keep };
+                core.arena.advise(start, end - start, advice).map_err(PagerError::io("MADV_WIPEONFORK"))?;
+                if on {
+                    core.addresses.wiped.insert(start, end);
+                } else {
+                    core.addresses.wiped.remove(start, end);
+                }
+            }
+            Call::AreaAt(addr) => {
+                let area = hiroma_kernel::maps::area_at(addr).ok_or(PagerError::BadRange { addr, len: PAGE })?;
+                return Ok(area.end | area.prot as usize);
             }
             Call::Advise { start, end, advice } => core().advise(start, end, advice),
             Call::Limit(bytes) => core().set_limit(bytes),

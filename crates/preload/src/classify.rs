@@ -115,6 +115,8 @@ pub enum AdvicePlan {
     Accept,
     /// Touching pages works through faults, like any touch.
     Kernel,
+    /// Zeros in forked children from now on, or no longer.
+    WipeOnFork(bool),
     /// Cannot be kept for managed memory.
     Refuse,
 }
@@ -136,8 +138,9 @@ pub fn advice(advice: i32) -> AdvicePlan {
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP
         | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK
-        | libc::MADV_KEEPONFORK => AdvicePlan::Accept,
+        | libc::MADV_DOFORK => AdvicePlan::Accept,
+        libc::MADV_WIPEONFORK => AdvicePlan::WipeOnFork(true),
+        libc::MADV_KEEPONFORK => AdvicePlan::WipeOnFork(false),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AdvicePlan::Kernel,
         _ => AdvicePlan::Refuse,
     }
@@ -170,6 +173,11 @@ pub enum RemapPlan {
         old_len: usize,
         new_len: usize,
     },
+    /// The content moves, to a fixed place or anywhere, and the old mapping stays, empty (`MREMAP_DONTUNMAP`).
+    Empty {
+        len: usize,
+        fixed: bool,
+    },
     /// EINVAL or EFAULT.
     Refuse(i32),
 }
@@ -191,11 +199,18 @@ pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
     let (Some(old_len), Some(new_len)) = (old_len.checked_next_multiple_of(PAGE), new_len.checked_next_multiple_of(PAGE)) else {
         return RemapPlan::Refuse(libc::EINVAL);
     };
-    if flags & !known != 0 || new_len == 0 || (fixed && flags & libc::MREMAP_MAYMOVE == 0) {
+    let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+    if stays && (old_len != new_len || flags & libc::MREMAP_MAYMOVE == 0) {
+        return RemapPlan::Refuse(libc::EINVAL);
+    }
+    if flags & !(known | libc::MREMAP_DONTUNMAP) != 0 || new_len == 0 || (fixed && flags & libc::MREMAP_MAYMOVE == 0) {
         return RemapPlan::Refuse(libc::EINVAL);
     }
     if !from.is_managed() {
         return RemapPlan::Refuse(libc::EFAULT);
+    }
+    if stays && !fixed {
+        return RemapPlan::Empty { len: old_len, fixed };
     }
     if !fixed {
         return RemapPlan::Resize { old_len, new_len, may_move: flags & libc::MREMAP_MAYMOVE != 0 };
@@ -204,7 +219,7 @@ pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
     if overlaps || new % PAGE != 0 {
         return RemapPlan::Refuse(libc::EINVAL);
     }
-    RemapPlan::Copy { old_len, new_len }
+    if stays { RemapPlan::Empty { len: old_len, fixed } } else { RemapPlan::Copy { old_len, new_len } }
 }
 
 #[cfg(test)]
@@ -279,7 +294,7 @@ mod tests {
         assert_eq!(advice(libc::MADV_DONTNEED), AdvicePlan::Discard);
         assert_eq!(advice(libc::MADV_FREE), AdvicePlan::Discard);
         assert_eq!(advice(libc::MADV_NOHUGEPAGE), AdvicePlan::Accept);
-        assert_eq!(advice(libc::MADV_WIPEONFORK), AdvicePlan::Refuse);
+        assert_eq!(advice(libc::MADV_WIPEONFORK), AdvicePlan::WipeOnFork(true));
         assert_eq!(advice(-1), AdvicePlan::Refuse);
     }
 
@@ -306,6 +321,9 @@ mod tests {
         assert_eq!(moving(ARENA.start, 0x10000, libc::MREMAP_FIXED), RemapPlan::Refuse(libc::EINVAL));
         assert_eq!(moving(ARENA.start - PAGE, 0, libc::MREMAP_MAYMOVE), RemapPlan::Refuse(libc::EFAULT));
         assert_eq!(moving(ARENA.start, 0, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP), RemapPlan::Refuse(libc::EINVAL));
+        let same =
+            RemapCall { old: ARENA.start, old_len: PAGE, new_len: PAGE, flags: libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, new: 0 };
+        assert_eq!(remap(same, &ARENA), RemapPlan::Empty { len: PAGE, fixed: false });
     }
 
     proptest! {

@@ -45,5 +45,6 @@ pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value:
         lends_pages();
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::call(libc::SYS_setsockopt, [fd as usize, level as usize, name as usize, value as usize, len as usize, 0]) }) as c_int
+    answer(unsafe { sys::call(libc::SYS_setsockopt, [fd as usize, level as usize, name as usize, value as usize, len as usize, 0]) })
+        as c_int
 }

@@ -185,6 +185,7 @@ fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
         AdvicePlan::Sequential => everywhere(&split, hint(Advice::Sequential), kernel),
         AdvicePlan::Random => everywhere(&split, hint(Advice::Random), kernel),
         AdvicePlan::Normal => everywhere(&split, hint(Advice::Normal), kernel),
+        AdvicePlan::WipeOnFork(on) => everywhere(&split, |pager, start, len| pager.wipe_on_fork(start, len, on), kernel),
         AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
         AdvicePlan::Kernel => kernel(addr, len),
         AdvicePlan::Refuse => Err(Errno(libc::EINVAL)),
@@ -227,12 +228,30 @@ fn do_mremap(call: RemapCall) -> Outcome<usize> {
             inside(&split, |pager, start, len| pager.release(start, len))?;
             kernel()
         }
-        RemapPlan::Copy { old_len, new_len } => copy_to_fixed(old, old_len, new_len, new),
+        RemapPlan::Copy { old_len, new_len } => {
+            copy_to_fixed(old, old_len, new_len, new)?;
+            do_munmap(old, old_len)?;
+            Ok(new)
+        }
+        RemapPlan::Empty { len, fixed: true } => {
+            copy_to_fixed(old, len, len, new)?;
+            far_or_unreachable(|pager| pager.discard(old, len).map(|()| new))
+        }
+        RemapPlan::Empty { len, fixed: false } => far_or_unreachable(|pager| {
+            let new = pager.map(len, PAGE)?;
+            pager.copy_over(old, len, new, len)?;
+            pager.discard(old, len)?;
+            Ok(new)
+        }),
     }
 }
 
-/// Moves managed memory to a place that the program chose. The content travels through the processor; the new place is readable and writable.
-fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<usize> {
+fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Outcome<usize> {
+    runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
+}
+
+/// Copies managed memory to a place that the program chose. The content travels through the processor.
+fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
     do_mmap(new, new_len, PROT_READ | PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)?;
     let len = old_len.min(new_len);
     let mut done = 0;
@@ -244,8 +263,8 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
             copied => done += copied,
         }
     }
-    do_munmap(old, old_len)?;
-    Ok(new)
+    let prot = far_or_unreachable(|pager| pager.protection(old))? as c_int;
+    if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
 }
 
 /// C's fifth argument is optional; where it is not passed, the register holds anything, and nobody looks at it.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use object::elf::{self, FileHeader64};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadRef};
 use rustix::fs::{Access, access};
 
@@ -39,6 +39,12 @@ pub enum ProgramError {
     Static(String),
     #[error("`{0}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma")]
     Go(String),
+    #[error(
+        "`{path}` is built with a sanitizer ({which}), which brings its own malloc and its own idea of where memory is: run it without hiroma, or use a build without the sanitizer"
+    )]
+    Sanitizer { path: String, which: String },
+    #[error("`{0}` runs programs on a processor of its own making, where LD_PRELOAD means the program inside: run it without hiroma")]
+    Emulator(String),
     #[error("`{path}` is linked against musl ({linker}): only programs of the GNU C library can have far memory; use a build for glibc")]
     Musl { path: String, linker: String },
     #[error("`{path}` is a program for {found}, hiroma is for {own}: use a build of the program for {own}")]
@@ -164,6 +170,12 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
     if facts.go {
         return Err(ProgramError::Go(shown));
     }
+    if let Some(which) = facts.sanitizer {
+        return Err(ProgramError::Sanitizer { path: shown, which });
+    }
+    if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"valgrind")) {
+        return Err(ProgramError::Emulator(shown));
+    }
     match facts.linker {
         Some(linker) if linker.contains("ld-musl") => Err(ProgramError::Musl { path: shown, linker }),
         Some(linker) if !Path::new(&linker).exists() => Err(ProgramError::NoInterpreter { script: shown, interpreter: linker }),
@@ -194,13 +206,18 @@ fn machine_name(head: &[u8; 256]) -> String {
 struct ElfFacts {
     linker: Option<String>,
     go: bool,
+    /// What of a sanitizer it calls.
+    sanitizer: Option<String>,
 }
+
+/// What instrumented code calls first.
+const SANITIZERS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
 
 impl ElfFacts {
     fn read<'data, R: ReadRef<'data>>(data: R) -> object::Result<ElfFacts> {
         let header = FileHeader64::<Endianness>::parse(data)?;
         let endian = header.endian()?;
-        let (mut linker, mut go) = (None, false);
+        let (mut linker, mut go, mut sanitizer) = (None, false, None);
         for segment in header.program_headers(endian, data)? {
             if let Some(name) = segment.interpreter(endian, data)? {
                 linker = Some(String::from_utf8_lossy(name).into_owned());
@@ -214,8 +231,13 @@ impl ElfFacts {
         }
         if let Ok(sections) = header.sections(endian, data) {
             go |= [&b".go.buildinfo"[..], b".note.go.buildid"].iter().any(|name| sections.section_by_name(endian, name).is_some());
+            if let Ok(symbols) = sections.symbols(endian, data, elf::SHT_DYNSYM) {
+                let mut names = symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
+                let found = names.find(|name| SANITIZERS.contains(name));
+                sanitizer = found.map(|name| String::from_utf8_lossy(name).into_owned());
+            }
         }
-        Ok(ElfFacts { linker, go })
+        Ok(ElfFacts { linker, go, sanitizer })
     }
 }
 

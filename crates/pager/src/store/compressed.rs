@@ -70,7 +70,17 @@ impl CompressedStore {
         }
         let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
         let packed_bytes_max = piece_bytes - piece_bytes / 8;
-        Ok(CompressedStore { shared: Arc::new(Shared { slabs, sector_bytes, piece_bytes, packed_bytes_max, within_limit: false, rejects: false, sectors: AtomicU64::new(0) }) })
+        Ok(CompressedStore {
+            shared: Arc::new(Shared {
+                slabs,
+                sector_bytes,
+                piece_bytes,
+                packed_bytes_max,
+                within_limit: false,
+                rejects: false,
+                sectors: AtomicU64::new(0),
+            }),
+        })
     }
 }
 
