@@ -371,6 +371,15 @@ pub fn kill_and_wait(pid: u32) {
     while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
 }
 
+/// The calling process as `/proc` numbers it: in the child of `clone` with `CLONE_NEWPID`, the number that those outside know.
+pub fn pid_in_proc() -> u32 {
+    let mut text = [0u8; 16];
+    // SAFETY: writes at most as many bytes as there are.
+    let len = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, c"/proc/self".as_ptr(), text.as_mut_ptr(), text.len()) };
+    let digits = usize::try_from(len).ok().and_then(|len| std::str::from_utf8(&text[..len]).ok());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(std::process::id)
+}
+
 /// Whether there is a process `pid`.
 pub fn exists(pid: u32) -> bool {
     rustix::process::Pid::from_raw(pid as i32).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())

@@ -126,13 +126,13 @@ impl ControlPage {
 
     /// Makes the page of the program, readable and writable by its user alone. `watched`: somebody reads its messages.
     pub fn create(dir: &Path, watched: bool) -> io::Result<ControlPage> {
-        let path = ControlPage::path(dir, crate::host::program());
+        let path = ControlPage::path(dir, crate::host::program_in_proc());
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len((WORDS * 8) as u64)?;
         let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched };
         page.word(1).store(VERSION, Ordering::Relaxed);
-        page.word(2).store(u64::from(crate::host::program()), Ordering::Relaxed);
+        page.word(2).store(u64::from(crate::host::program_in_proc()), Ordering::Relaxed);
         page.word(0).store(MAGIC, Ordering::Release);
         Ok(page)
     }

@@ -17,6 +17,7 @@ use crate::hooks;
 
 /// The program's process id.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
+static PROGRAM_IN_PROC: AtomicU32 = AtomicU32::new(0);
 
 /// The program whose memory this is: not the process that asks, if that is the helper.
 pub fn program() -> u32 {
@@ -26,9 +27,18 @@ pub fn program() -> u32 {
     }
 }
 
+/// The same by the number that `/proc` has for it, which names its control page: in a new pid namespace `/proc` is still the old one's.
+pub fn program_in_proc() -> u32 {
+    match PROGRAM_IN_PROC.load(Ordering::Relaxed) {
+        0 => std::process::id(),
+        pid => pid,
+    }
+}
+
 /// Takes note of the program; to be called on a thread of it.
 pub fn note_program() {
     PROGRAM.store(std::process::id(), Ordering::Relaxed);
+    PROGRAM_IN_PROC.store(helper::pid_in_proc(), Ordering::Relaxed);
 }
 
 /// A thread of the pager.

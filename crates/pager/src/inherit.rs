@@ -3,6 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::path::PathBuf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use hiroma_kernel::fds;
@@ -16,10 +17,12 @@ const MOST: usize = 64;
 /// Of the question: the secret, and the number of the fork.
 const QUESTION_BYTES: usize = 24;
 
-/// Where a parent's pager listens, and the secret that its children know.
-#[derive(Clone, Copy, Debug)]
+/// Where a parent's pager listens, and the secret that its children know. An abstract name is reached from any root directory and by any
+/// user, a path from any network namespace.
+#[derive(Clone, Debug)]
 pub struct Address {
     name: [u8; 16],
+    path: Option<PathBuf>,
     secret: [u8; 16],
 }
 
@@ -34,7 +37,7 @@ pub struct Legacy {
 
 /// The parent's side.
 pub struct Listener {
-    socket: OwnedFd,
+    sockets: Vec<OwnedFd>,
     pub address: Address,
 }
 
@@ -55,23 +58,36 @@ fn seqpacket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Listens under a name that nobody can guess.
-    pub fn open() -> rustix::io::Result<Listener> {
+    /// Listens under a name that nobody can guess, and at `path`.
+    pub fn open(path: Option<PathBuf>) -> rustix::io::Result<Listener> {
         let mut random = [0u8; 32];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let (mut name, mut secret) = ([0; 16], [0; 16]);
         name.copy_from_slice(&random[..16]);
         secret.copy_from_slice(&random[16..]);
-        let socket = seqpacket(SocketFlags::NONBLOCK)?;
-        bind(&socket, &socket_address(&name)?)?;
-        listen(&socket, 64)?;
-        Ok(Listener { socket, address: Address { name, secret } })
+        let at = |address: SocketAddrUnix| {
+            let socket = seqpacket(SocketFlags::NONBLOCK)?;
+            bind(&socket, &address)?;
+            listen(&socket, 64)?;
+            Ok::<_, rustix::io::Errno>(socket)
+        };
+        let by_path = path.as_ref().and_then(|path| {
+            let _ = std::fs::remove_file(path);
+            at(SocketAddrUnix::new(path).ok()?).ok()
+        });
+        let sockets = [at(socket_address(&name)?)?].into_iter().chain(by_path).collect();
+        Ok(Listener { sockets, address: Address { name, path, secret } })
+    }
+
+    /// What becomes readable when a child asks.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd)
     }
 
     /// The next child that asks, with the number of its fork.
     pub fn accept(&self) -> Option<(Heir, u64)> {
         loop {
-            let socket = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
+            let socket = self.sockets.iter().find_map(|socket| accept_with(socket, SocketFlags::CLOEXEC).ok())?;
             let mut question = [0u8; QUESTION_BYTES];
             let got = recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
             // Strangers can find the name; without the secret they get nothing.
@@ -80,12 +96,6 @@ impl Listener {
                 return Some((Heir(socket), number));
             }
         }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 
@@ -119,10 +129,19 @@ pub struct Inherited {
     pub descriptors: Vec<OwnedFd>,
 }
 
+fn connected(address: &Address) -> rustix::io::Result<OwnedFd> {
+    let to = |address: SocketAddrUnix| {
+        let socket = seqpacket(SocketFlags::empty())?;
+        connect(&socket, &address)?;
+        Ok(socket)
+    };
+    let by_path = || to(SocketAddrUnix::new(address.path.as_ref().ok_or(rustix::io::Errno::NOENT)?)?);
+    to(socket_address(&address.name)?).or_else(|error| by_path().map_err(|_| error))
+}
+
 /// In the child: asks the parent's pager.
 pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
-    let connection = seqpacket(SocketFlags::empty())?;
-    connect(&connection, &socket_address(&address.name)?)?;
+    let connection = connected(address)?;
     let mut question = [0u8; QUESTION_BYTES];
     question[..16].copy_from_slice(&address.secret);
     question[16..].copy_from_slice(&number.to_ne_bytes());

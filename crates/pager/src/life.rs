@@ -62,7 +62,7 @@ impl Life {
             listener,
             program: program.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             runner: config.runner,
-            control_page: config.control_dir.as_ref().map(|dir| ControlPage::path(dir, host::program())),
+            control_page: config.control_dir.as_ref().map(|dir| ControlPage::path(dir, host::program_in_proc())),
             forks: Vec::new(),
             children: Vec::new(),
             gone_looks: 0,
@@ -100,7 +100,8 @@ impl Life {
         let mut fds = Vec::with_capacity(2 + self.children.len());
         fds.extend(self.program.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let listener = fds.len();
-        fds.extend(self.listener.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
+        let sockets = self.listener.iter().flat_map(Listener::sockets);
+        fds.extend(sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let children = fds.len();
         fds.extend(self.children.iter().map(|child| PollFd::from_borrowed_fd(child.heir.as_fd(), PollFlags::IN)));
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 };
@@ -109,7 +110,7 @@ impl Life {
         }
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        if children > listener && is_ready[listener] {
+        if is_ready[listener..children].contains(&true) {
             self.take_forks();
             self.hand_over();
         }
@@ -169,6 +170,7 @@ impl Life {
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
             if !runs(runner) {
                 let _ = std::fs::remove_file(page);
+                let _ = std::fs::remove_file(page.with_extension("socket"));
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));
                     let _ = std::fs::remove_dir(dir);

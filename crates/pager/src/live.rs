@@ -99,9 +99,11 @@ impl Live {
                 uffd::keep_device(device);
             }
         }
-        let listener = Listener::open().ok();
+        let program = crate::host::program_in_proc();
+        let socket = config.control_dir.as_ref().map(|dir| ControlPage::path(dir, program).with_extension("socket"));
+        let listener = Listener::open(socket).ok();
         let live = Live {
-            address: listener.as_ref().map(|listener| listener.address),
+            address: listener.as_ref().map(|listener| listener.address.clone()),
             mark: crate::life::random_mark(),
             arena_bytes: arena.len(),
             _keeper: keep_open(&uffd, staging.as_ref()),
@@ -156,7 +158,7 @@ fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
 fn ring(dir: &std::path::Path, config: &Config) -> Option<Ring> {
     let ring = Ring::create(dir, trace::page_bytes(config.block));
     ring.map_err(|error| {
-        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", crate::host::program(), dir.display()));
+        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", crate::host::program_in_proc(), dir.display()));
     })
     .ok()
 }

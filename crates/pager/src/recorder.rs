@@ -57,7 +57,7 @@ impl Recorder {
     pub fn save_extent(&self, page: u64) {
         let text = self.of_extent(page);
         if !text.is_empty() {
-            let file = std::env::temp_dir().join(format!("recent.{}", crate::host::program()));
+            let file = std::env::temp_dir().join(format!("recent.{}", crate::host::program_in_proc()));
             let _ = std::fs::write(file, format!("page {}\n{text}", page % 512));
         }
     }

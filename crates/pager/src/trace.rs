@@ -170,7 +170,7 @@ impl Core {
 /// A file of its own for each life of a process: an `execve` begins another with the same process id.
 fn create_new(dir: &Path) -> io::Result<(File, PathBuf)> {
     for life in 0..u32::MAX {
-        let path = dir.join(format!("{}-{life}{SUFFIX}", crate::host::program()));
+        let path = dir.join(format!("{}-{life}{SUFFIX}", crate::host::program_in_proc()));
         match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other.map(|file| (file, path)),

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use hiroma_pager::config::{CONFIG_ENV, Config};
-use hiroma_pager::{Pager, PagerError};
+use hiroma_pager::Pager;
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
@@ -97,8 +97,8 @@ fn start_pager(text: &CStr) {
     hiroma_pager::hooks::set_heap(internal::bytes);
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
-        // A program that the first one started, perhaps as another user, does what it would do without us.
-        Err(error) if !is_first && !matches!(error, PagerError::Store(_)) => {
+        // A program that the first one started, perhaps as another user or in a sandbox, does what it would do without us.
+        Err(error) if !is_first => {
             sys::say(&format!("hiroma: process {} runs without far memory: {error}", std::process::id()));
             PHASE.store(Phase::PassThrough as u8, Ordering::Release);
             return;

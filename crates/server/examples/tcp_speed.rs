@@ -22,7 +22,7 @@ const ROUNDS: usize = 3;
 fn main() {
     let server = serve(ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 640 << 20, ..ServeOptions::default() }).unwrap();
     let addr = server.local_addr().to_string();
-    let store = TcpStore::connect(&[addr], SECTOR, Allocation::Simple, Duration::from_secs(5), None).unwrap();
+    let store = TcpStore::connect(&[addr], SECTOR, Allocation::Simple, Duration::from_secs(5), None, &[]).unwrap();
     let mut reader = store.open(Purpose::Read).unwrap();
     let mut writer = store.open(Purpose::Write).unwrap();
     let mut frames: Vec<FrameBuf> = (0..4).map(|_| FrameBuf::leak(EXTENT)).collect();
