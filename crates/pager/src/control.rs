@@ -2,7 +2,8 @@
 //! reads its statistics. The pager only stores to it; the fault path never waits for a reader.
 //!
 //! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
-//! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), from [`HISTOGRAM_WORD`] the fault latency
+//! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), 50 to 52 for how
+//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), from [`HISTOGRAM_WORD`] the fault latency
 //! histogram, from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text. The pager has no
 //! standard error of its own: the program's may have become something else.
 
@@ -11,9 +12,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use hiroma_kernel::shared::SharedWords;
 use hiroma_units::Nanos;
+
+use crate::watchdog::{Waits, describe};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
 const VERSION: u64 = 2;
@@ -21,6 +25,7 @@ const WORDS: usize = 512;
 const COUNTER_WORD: usize = 4;
 const PAGER_WORD: usize = 48;
 const EXIT_WORD: usize = 49;
+const WAITS_WORD: usize = 50;
 const HISTOGRAM_WORD: usize = 64;
 const MESSAGE_WORD: usize = 256;
 /// Room for messages; what does not fit is dropped.
@@ -196,6 +201,22 @@ impl ControlPage {
     /// The exit code with which the pager ended the program, if it did.
     pub fn exit_code(&self) -> Option<u8> {
         Some(self.word(EXIT_WORD).load(Ordering::Acquire) as u8).filter(|&code| code != 0)
+    }
+
+    /// What the fault that waits longest waits for, and for how long.
+    pub fn set_waiting(&self, waiting: Option<(Duration, usize, Waits)>) {
+        let (age, addr, waits) = waiting.map_or((0, 0, 0), |(age, addr, waits)| (age.as_nanos() as u64, addr as u64, waits as u64));
+        self.word(WAITS_WORD).store(age, Ordering::Relaxed);
+        self.word(WAITS_WORD + 1).store(addr, Ordering::Relaxed);
+        self.word(WAITS_WORD + 2).store(waits, Ordering::Relaxed);
+    }
+
+    /// The same, in words.
+    pub fn waiting(&self) -> Option<String> {
+        let word = |at| self.word(WAITS_WORD + at).load(Ordering::Relaxed);
+        let waits = Waits::from_number(word(2) as u32)?;
+        let seconds = Duration::from_nanos(word(0)).as_secs_f64();
+        Some(format!("{}, for {seconds:.1} s now", describe(word(1) as usize, waits, self)))
     }
 
     /// Leaves lines for whoever watches the program. False: there is no room.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hiroma_kernel::cpu;
 
 use crate::config::{Config, StoreSpec};
+use crate::control::{ControlPage, Counter};
 use crate::fatal;
 use crate::live::Live;
 
@@ -24,6 +25,13 @@ pub enum Waits {
     Store = 3,
     /// The fault thread itself: it waits for the pager's lock, or the kernel does not come back.
     Pager = 4,
+}
+
+impl Waits {
+    /// What a number in the control page means.
+    pub fn from_number(number: u32) -> Option<Waits> {
+        [Waits::Room, Waits::Busy, Waits::Store, Waits::Pager].into_iter().find(|&waits| waits as u32 == number)
+    }
 }
 
 /// The fault that waits longest, as the fault thread tells it.
@@ -62,11 +70,7 @@ impl Oldest {
         let since = self.since.load(Ordering::Acquire);
         let round = self.round.load(Ordering::Relaxed);
         if since != 0 {
-            let waits = match self.waits.load(Ordering::Relaxed) {
-                1 => Waits::Room,
-                3 => Waits::Store,
-                _ => Waits::Busy,
-            };
+            let waits = Waits::from_number(self.waits.load(Ordering::Relaxed)).unwrap_or(Waits::Busy);
             let age = Duration::from_nanos(now.saturating_sub(since));
             return Some((age, self.addr.load(Ordering::Relaxed) as usize, waits));
         }
@@ -100,7 +104,9 @@ impl Watchdog {
         let now = cpu::now_ns();
         let passed = Duration::from_nanos(now - self.looked).min(LOOK_MAX);
         self.looked = now;
-        let Some((age, addr, waits)) = self.live.oldest.waiting(now) else {
+        let waiting = self.live.oldest.waiting(now);
+        self.live.page.set_waiting(waiting);
+        let Some((age, addr, waits)) = waiting else {
             (self.waited, self.told) = (Duration::ZERO, false);
             return;
         };
@@ -109,21 +115,19 @@ impl Watchdog {
         if self.waited > self.limit {
             fatal::die(&format!(
                 "{}; nothing has changed for {} s, so the program was ended rather than left hanging (--fault-timeout sets how long to wait)",
-                describe(addr, waits, &self.live),
+                describe(addr, waits, &self.live.page),
                 self.limit.as_secs()
             ));
         }
         if self.waited > self.limit / 6 && self.waited > Duration::from_secs(2) && !self.told {
             self.told = true;
-            fatal::warn(&format!("{}; waiting", describe(addr, waits, &self.live)));
+            fatal::warn(&format!("{}; waiting", describe(addr, waits, &self.live.page)));
         }
     }
 }
 
 /// One line on what a fault waits for.
-pub fn describe(addr: usize, waits: Waits, live: &Live) -> String {
-    use crate::control::Counter;
-    let page = &live.page;
+pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
     let bytes = |counter| hiroma_units::Bytes(page.get(counter));
     let what = match waits {
         Waits::Room => format!(

@@ -52,7 +52,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             manage(engine, &clock, || over.load(Ordering::Relaxed), false)
         })
     };
-    let ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    let ending = signals.pass_on_until_end(pid, || {}).context("cannot wait for the program")?;
     over.store(true, Ordering::Relaxed);
     let told = match manager {
         Ok(thread) => thread.join().unwrap_or_else(|_| Err(anyhow!("the manager failed"))),

@@ -101,5 +101,5 @@ fn command(program: &Path, args: &Args) -> Command {
 
 fn wait(child: &Child, signals: &mut Signals) -> Result<Ending> {
     let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
-    signals.pass_on_until_end(pid).context("cannot wait for the program")
+    signals.pass_on_until_end(pid, || {}).context("cannot wait for the program")
 }

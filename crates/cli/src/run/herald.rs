@@ -6,7 +6,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use hiroma_pager::control::ControlPage;
+use hiroma_pager::control::{ControlPage, Counter};
+use hiroma_units::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{processes, rundir, show};
@@ -75,6 +76,23 @@ impl Told {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }
+        }
+    }
+}
+
+/// What each process of the run waits for just now, one line each.
+pub fn describe(dir: &Path) {
+    for pid in rundir::page_pids(dir).into_iter().filter(|&pid| processes::is_alive(pid)) {
+        if let Ok(page) = ControlPage::open(dir, pid) {
+            let bytes = |counter| Bytes(page.get(counter));
+            let waits = page.waiting().unwrap_or_else(|| "no fault waits".to_owned());
+            show::say(&format!(
+                "process {pid}: {waits}; local {} of {}, far {}, {} cannot leave",
+                bytes(Counter::LocalBytes),
+                bytes(Counter::LimitBytes),
+                bytes(Counter::FarBytes),
+                bytes(Counter::HeldBytes)
+            ));
         }
     }
 }

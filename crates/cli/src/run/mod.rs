@@ -80,7 +80,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let herald = Herald::start(dir.path().to_owned());
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
     let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
-    let mut ending = signals.pass_on_until_end(pid).context("cannot wait for the program")?;
+    let mut ending = signals.pass_on_until_end(pid, || herald::describe(dir.path())).context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {

@@ -35,11 +35,15 @@ impl Signals {
     }
 
     /// Passes signals on to `child` until it ends.
-    pub fn pass_on_until_end(&mut self, child: Pid) -> io::Result<Ending> {
+    /// `on_quit` is called before SIGQUIT is passed on.
+    pub fn pass_on_until_end(&mut self, child: Pid, on_quit: impl Fn()) -> io::Result<Ending> {
         loop {
             // Signals that arrive together come out in no order; the end of the child is looked for after the others are through.
             let origins: Vec<Origin> = self.0.wait().collect();
             for origin in origins.iter().filter(|origin| origin.signal != SIGCHLD) {
+                if origin.signal == SIGQUIT {
+                    on_quit();
+                }
                 pass_on(origin, child);
             }
             if let Some(ending) = reap(child)? {
