@@ -3,7 +3,7 @@
 //!
 //! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
 //! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), 50 to 52 for how
-//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), from [`HISTOGRAM_WORD`] the fault latency
+//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot leave, from [`HISTOGRAM_WORD`] the fault latency
 //! histogram, from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text. The pager has no
 //! standard error of its own: the program's may have become something else.
 
@@ -26,6 +26,7 @@ const COUNTER_WORD: usize = 4;
 const PAGER_WORD: usize = 48;
 const EXIT_WORD: usize = 49;
 const WAITS_WORD: usize = 50;
+const HELD_WORD: usize = 53;
 const HISTOGRAM_WORD: usize = 64;
 const MESSAGE_WORD: usize = 256;
 /// Room for messages; what does not fit is dropped.
@@ -103,8 +104,6 @@ counters! {
     StallsForRoom "stalls_for_room",
     /// Bytes that could not be evicted when tried (pinned, locked, not writable).
     UnevictableBytes "unevictable_bytes",
-    /// Bytes of local memory that cannot leave now: locked, pinned, or other memory of the program's choice.
-    HeldBytes "held_bytes",
     /// Extents that changed between huge and small mode.
     ModeChanges "mode_changes",
 }
@@ -201,6 +200,16 @@ impl ControlPage {
     /// The exit code with which the pager ended the program, if it did.
     pub fn exit_code(&self) -> Option<u8> {
         Some(self.word(EXIT_WORD).load(Ordering::Acquire) as u8).filter(|&code| code != 0)
+    }
+
+    /// Bytes of local memory that cannot leave now: locked, pinned, or not to be moved.
+    pub fn set_held_bytes(&self, bytes: usize) {
+        self.word(HELD_WORD).store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The same, to read.
+    pub fn held_bytes(&self) -> u64 {
+        self.word(HELD_WORD).load(Ordering::Relaxed)
     }
 
     /// What the fault that waits longest waits for, and for how long.

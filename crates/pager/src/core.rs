@@ -340,7 +340,7 @@ impl Core {
         self.count(Counter::UnevictableBytes, block.bytes());
         if self.held.insert(block) {
             self.held_bytes += block.bytes();
-            self.live.page.set(Counter::HeldBytes, self.held_bytes as u64);
+            self.live.page.set_held_bytes(self.held_bytes);
         }
         let room = self.room();
         if self.held_bytes <= self.limit / 2 || room <= self.limit {
@@ -368,7 +368,7 @@ impl Core {
             self.replacement.put_back(block);
         }
         self.held_bytes = 0;
-        self.live.page.set(Counter::HeldBytes, 0);
+        self.live.page.set_held_bytes(0);
     }
 
     /// Bytes that can be had without waiting for anything.

@@ -134,7 +134,7 @@ pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
             "room: {} of {} are in use and none of it can leave ({} of that locked, pinned or unreadable)",
             bytes(Counter::LocalBytes),
             bytes(Counter::LimitBytes),
-            bytes(Counter::HeldBytes)
+            hiroma_units::Bytes(page.held_bytes())
         ),
         Waits::Busy => "its block, which is being written or discarded".to_owned(),
         Waits::Store => "the store".to_owned(),

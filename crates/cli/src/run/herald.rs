@@ -91,7 +91,7 @@ pub fn describe(dir: &Path) {
                 bytes(Counter::LocalBytes),
                 bytes(Counter::LimitBytes),
                 bytes(Counter::FarBytes),
-                bytes(Counter::HeldBytes)
+                Bytes(page.held_bytes())
             ));
         }
     }

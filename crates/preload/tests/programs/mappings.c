@@ -148,8 +148,35 @@ static void remaps(void) {
     char *place = mmap(NULL, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
     CHECK(mremap(r, 1 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, place + 4 * MIB) == place + 4 * MIB);
     CHECK(is_filled(place + 4 * MIB, 1 * MIB, 12) && is_zero(place + 5 * MIB, 1 * MIB) && is_gone(r));
-    errno = 0;
-    CHECK(mremap(place + 4 * MIB, 1 * MIB, 1 * MIB, MREMAP_MAYMOVE | 4 /* DONTUNMAP */) == MAP_FAILED && errno == EINVAL);
+    char *away = mremap(place + 4 * MIB, 1 * MIB, 1 * MIB, MREMAP_MAYMOVE | 4 /* DONTUNMAP */);
+    CHECK(away != MAP_FAILED && is_filled(away, 1 * MIB, 12) && is_zero(place + 4 * MIB, 1 * MIB));
+    CHECK(munmap(away, 1 * MIB) == 0);
+    // Memory that may not be written moves with its protection.
+    char *frozen = map_rw(2 * MIB);
+    fill(frozen, 2 * MIB, 14);
+    CHECK(mprotect(frozen, 2 * MIB, PROT_READ) == 0);
+    char *moved = mremap(frozen, 2 * MIB, 30 * MIB, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED && is_filled(moved, 2 * MIB, 14));
+    CHECK(read(open("/dev/zero", O_RDONLY | O_CLOEXEC), moved, 1) == -1 && errno == EFAULT);
+    CHECK(munmap(moved, 30 * MIB) == 0);
+    // A heap that grows at one end.
+    char *heap = sbrk(0);
+    CHECK(heap != (void *)-1 && sbrk(5 * MIB + 100) == heap && is_managed(heap) && is_zero(heap, 5 * MIB));
+    fill(heap, 5 * MIB, 15);
+    CHECK(sbrk(-(intptr_t)(2 * MIB)) != (void *)-1 && sbrk(2 * MIB) != (void *)-1);
+    CHECK(is_filled(heap, 3 * MIB, 15) && is_zero(heap + 3 * MIB + 4096, 2 * MIB - 4096));
+    // What is wiped on fork is zeros in the child, and what it was here.
+    char *secret = map_rw(4 * MIB);
+    fill(secret, 4 * MIB, 16);
+    CHECK(madvise(secret + 1 * MIB, 1 * MIB, 18 /* WIPEONFORK */) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(is_filled(secret, 1 * MIB, 16) && is_zero(secret + 1 * MIB, 1 * MIB));
+        _exit(0);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && is_filled(secret, 4 * MIB, 16));
+    CHECK(munmap(secret, 4 * MIB) == 0);
     errno = 0;
     CHECK(mremap(place + 4 * MIB, 1 * MIB, 0, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
     // A mapping of the kernel's moves into managed space.
