@@ -8,7 +8,7 @@ use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement};
-use hiroma_units::{BlockId, Bytes, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::Addresses;
@@ -72,12 +72,6 @@ pub struct Ahead {
 
 /// The smallest local limit that makes sense: a few extents in flight must fit.
 pub const LIMIT_MIN: u64 = 16 << 20;
-
-/// Clean blocks are dropped so many bytes at a time.
-const CLEAN_BATCH: usize = 128 << 10;
-
-/// What compressed memory and tables may grow by before the accounts know.
-const MARGIN: usize = 1 << 20;
 
 /// State of one pager.
 pub struct Core {
@@ -323,67 +317,6 @@ impl Core {
     /// Managed memory that is local.
     pub fn local(&self) -> usize {
         self.resident_bytes + self.frames.bytes()
-    }
-
-    /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
-    ///
-    /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is
-    /// counted (`MARGIN`).
-    pub fn room(&self) -> usize {
-        let beside = self.store.local_bytes() as usize + self.tables_bytes + MARGIN;
-        let least = (self.limit / 4).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
-        self.limit.saturating_sub(beside).max(least)
-    }
-
-    /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.
-    pub fn hold(&mut self, block: BlockId) {
-        self.count(Counter::UnevictableBytes, block.bytes());
-        if self.held.insert(block) {
-            self.held_bytes += block.bytes();
-            self.live.page.set_held_bytes(self.held_bytes);
-        }
-        let room = self.room();
-        if self.held_bytes <= self.limit / 2 || room <= self.limit {
-            return;
-        }
-        let why = format!(
-            "{} of local memory cannot leave: it is locked (mlock), in use by the kernel, or not to be moved",
-            Bytes(self.held_bytes as u64)
-        );
-        if self.hard_limit {
-            crate::fatal::die(&format!("{why}; with --hard-limit {} the program was ended", Bytes(self.limit as u64)));
-        }
-        if self.yielded == 0 || room > self.yielded * 2 {
-            self.yielded = room;
-            crate::fatal::warn(&format!(
-                "{why}, so the limit of {} yields (--hard-limit ends the program instead)",
-                Bytes(self.limit as u64)
-            ));
-        }
-    }
-
-    /// What could not leave is tried again.
-    pub fn release_held(&mut self) {
-        for block in std::mem::take(&mut self.held) {
-            self.replacement.put_back(block);
-        }
-        self.held_bytes = 0;
-        self.live.page.set_held_bytes(0);
-    }
-
-    /// Bytes that can be had without waiting for anything.
-    pub fn reserve(&self) -> isize {
-        self.room() as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize
-    }
-
-    /// How many bytes should be to be had at any time.
-    pub fn reserve_target(&self) -> usize {
-        (self.limit / 16).clamp(2 * EXTENT, 64 << 20)
-    }
-
-    /// How much of the local memory is staged, so that what is in use shows itself.
-    pub fn stage_target(&self) -> usize {
-        if self.replacement.gives_second_chances() { self.limit / 8 } else { self.reserve_target() }
     }
 
     /// Publishes what changes with every move.
@@ -632,82 +565,6 @@ impl Core {
         };
         let place = self.reclaim_queue.iter().rposition(is_free)?;
         Some(self.reclaim_queue.remove(place) as usize)
-    }
-
-    /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.
-    pub fn take_frame_for(&mut self, block: BlockId, zero_wanted: bool) -> Option<(Frame, bool)> {
-        self.keeping_mode(block, |core| core.take_frame(block.order(), zero_wanted))
-    }
-
-    fn take_frame(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
-        let bytes = PAGE << order;
-        loop {
-            if let Some(taken) = self.frames.take_full(order, zero_wanted) {
-                return Some(taken);
-            }
-            if self.room_for(bytes, order) {
-                let frame = self.frames.take_empty(order)?;
-                self.frames.gained(frame);
-                // A frame that was never touched has nothing to move; its first word brings the whole (huge) page.
-                hiroma_kernel::vm::zero(self.frames.addr(frame), 8);
-                return Some((frame, true));
-            }
-            if !self.drop_some_clean() {
-                return None;
-            }
-        }
-    }
-
-    /// Drops several clean blocks, so that the kernel takes their pages back in one go. False if there is none.
-    pub fn drop_some_clean(&mut self) -> bool {
-        let mut bytes = 0;
-        while bytes < CLEAN_BATCH {
-            let before = self.clean_bytes;
-            if !self.drop_clean() {
-                break;
-            }
-            bytes += before - self.clean_bytes;
-        }
-        bytes > 0
-    }
-
-    /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for them.
-    pub fn room_for(&mut self, bytes: usize, order: u8) -> bool {
-        let over = (self.local() + bytes).saturating_sub(self.room());
-        over == 0 || self.frames.drop_spare(over, Some(order)) >= over
-    }
-
-    /// Makes room for `bytes` that will be mapped without a frame.
-    pub fn make_room(&mut self, bytes: usize) -> bool {
-        loop {
-            let over = (self.local() + bytes).saturating_sub(self.room());
-            if over == 0 || self.frames.drop_spare(over, None) >= over {
-                return true;
-            }
-            if !self.drop_some_clean() {
-                return false;
-            }
-        }
-    }
-
-    /// Makes room for a copy of a block beside the frame that it comes from, as far as that can be had at once.
-    pub fn room_beside(&mut self, bytes: usize) -> bool {
-        loop {
-            if self.local() + bytes <= self.room() {
-                return true;
-            }
-            if self.frames.drop_strange() == 0 && !self.drop_some_clean() {
-                return false;
-            }
-        }
-    }
-
-    /// Tells the evictor if there is less to be had than there should be.
-    pub fn mind_reserve(&self) {
-        let enough = if self.live.quiet.is_on() && !self.forked { self.reserve_target() / 2 } else { self.reserve_target() };
-        if self.reserve() < enough as isize {
-            self.live.evict_bell.ring();
-        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::path::PathBuf;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 
 use hiroma_kernel::fds;
 use rustix::net::{

@@ -28,6 +28,7 @@ mod quiet;
 mod ranges;
 mod recorder;
 mod removal;
+mod room;
 mod service;
 pub mod store;
 pub mod trace;

@@ -158,7 +158,11 @@ fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
 fn ring(dir: &std::path::Path, config: &Config) -> Option<Ring> {
     let ring = Ring::create(dir, trace::page_bytes(config.block));
     ring.map_err(|error| {
-        fatal::warn(&format!("process {} is not in the trace: making its ring in {}: {error}", crate::host::program_in_proc(), dir.display()));
+        fatal::warn(&format!(
+            "process {} is not in the trace: making its ring in {}: {error}",
+            crate::host::program_in_proc(),
+            dir.display()
+        ));
     })
     .ok()
 }

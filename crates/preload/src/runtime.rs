@@ -13,8 +13,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_pager::Pager;
+use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};

@@ -64,7 +64,7 @@ impl Told {
             let known = self.pages.entry(pid).or_default();
             let said = page.said_since(known.told);
             known.told += said.len();
-            said.lines().for_each(|line| show::line(line));
+            said.lines().for_each(show::line);
             let orphaned = page.exit_code().is_none() && page.pager().is_some_and(|pager| !processes::is_alive(pager));
             // Twice in a row: a pager that sees its program end is gone a moment before.
             if orphaned && std::mem::replace(&mut known.orphaned, orphaned) && processes::is_alive(pid) {
