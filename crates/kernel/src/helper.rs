@@ -331,6 +331,24 @@ pub fn detach() {
     name_thread(c"hiroma-pager");
 }
 
+/// Lifts limits that the program has set for itself and that its helper inherited in a fork, as far as the helper may: as far as the
+/// hard ones, or altogether.
+pub fn lift_limits() {
+    for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA, libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE, libc::RLIMIT_CPU] {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads and writes one structure; limits of the helper's own process.
+        unsafe {
+            if libc::getrlimit(resource, &mut limit) != 0 {
+                continue;
+            }
+            let most = if resource == libc::RLIMIT_NOFILE { limit.rlim_max.max(4096) } else { libc::RLIM_INFINITY };
+            if libc::setrlimit(resource, &libc::rlimit { rlim_cur: most, rlim_max: most }) != 0 {
+                libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max });
+            }
+        }
+    }
+}
+
 /// Gives the calling thread a name.
 pub fn name_thread(name: &std::ffi::CStr) {
     // SAFETY: reads a string that ends with a zero.

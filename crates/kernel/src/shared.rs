@@ -10,12 +10,13 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// A mapped array of 64-bit words.
 pub struct SharedWords {
     start: NonNull<AtomicU64>,
     count: usize,
+    on_heap: bool,
 }
 
 // SAFETY: the words are atomics; sharing them between threads is what they are for.
@@ -31,16 +32,17 @@ impl SharedWords {
         SharedWords::wrap(start.cast(), count)
     }
 
-    /// Maps `count` words, all zero, that no other process sees (they are shared with children of a fork).
+    /// `count` words, all zero, that no other process sees. On the heap: where the address space is limited there may be no mapping to be had.
     pub fn private(count: usize) -> io::Result<SharedWords> {
-        // SAFETY: as in `map`.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), count * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)? };
-        SharedWords::wrap(start.cast(), count)
+        let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        let mut words = SharedWords::wrap(Box::into_raw(words).cast(), count)?;
+        words.on_heap = true;
+        Ok(words)
     }
 
     fn wrap(start: *mut AtomicU64, count: usize) -> io::Result<SharedWords> {
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedWords { start, count })
+        Ok(SharedWords { start, count, on_heap: false })
     }
 
     /// The words.
@@ -52,6 +54,11 @@ impl SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
+        if self.on_heap {
+            // SAFETY: from `Box::into_raw`, with this length; nobody can hold a reference into it any more.
+            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.count)) });
+            return;
+        }
         // SAFETY: nobody can hold a reference into the mapping any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * 8) };
     }

@@ -75,6 +75,22 @@ impl IntervalSet {
         })
     }
 
+    /// What of `start..end` is not in the set.
+    pub fn gaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let mut gaps = Vec::new();
+        let mut at = start;
+        for (from, to) in self.overlaps(start, end) {
+            if at < from {
+                gaps.push((at, from));
+            }
+            at = to;
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        gaps
+    }
+
     /// Total length.
     pub fn bytes(&self) -> usize {
         self.map.iter().map(|(start, end)| end - start).sum()
@@ -255,6 +271,9 @@ mod tests {
             }
             prop_assert_eq!(&seen[start..end], &bits[start..end]);
             prop_assert_eq!(set.bytes(), bits.iter().filter(|&&bit| bit).count());
+            let mut unseen = [true; 64];
+            set.gaps(start, end).into_iter().for_each(|(from, to)| unseen[from..to].fill(false));
+            prop_assert_eq!(&unseen[start..end], &bits[start..end]);
             if start < end {
                 prop_assert_eq!(set.touches(start, end), bits[start..end].contains(&true));
                 prop_assert_eq!(set.covers(start, end), !bits[start..end].contains(&false));

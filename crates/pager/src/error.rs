@@ -20,6 +20,8 @@ pub enum PagerError {
     NoAddresses { wanted: Bytes, arena: Bytes },
     #[error("the range {addr:#x}+{len:#x} is not managed memory, or not page aligned")]
     BadRange { addr: usize, len: usize },
+    #[error("not all of the range {addr:#x}+{len:#x} is mapped")]
+    NotMapped { addr: usize, len: usize },
     #[error("a limit of {0} is too small: 16MiB is the least")]
     LimitTooSmall(Bytes),
     #[error("an arena of {0} is too large: {max} is the most", max = Bytes(ARENA_BYTES_MAX))]
@@ -35,7 +37,7 @@ impl PagerError {
             PagerError::Uffd(UffdError::NotPermitted(_)) => libc::EPERM,
             PagerError::Uffd(_) => libc::ENOSYS,
             PagerError::Store(_) => libc::EIO,
-            PagerError::NoAddresses { .. } => libc::ENOMEM,
+            PagerError::NoAddresses { .. } | PagerError::NotMapped { .. } => libc::ENOMEM,
             PagerError::BadRange { .. } | PagerError::LimitTooSmall(_) | PagerError::ArenaTooLarge(_) => libc::EINVAL,
             PagerError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

@@ -95,7 +95,9 @@ impl Pager {
         }
         let (live, listener) = Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
         let live = Arc::new(live);
-        self.watch(&live).unwrap_or_else(|error| die(&error));
+        let (base, len) = self.arena();
+        let ours = core.addresses.foreign.gaps(base, base + len);
+        self.watch(&live, &ours).unwrap_or_else(|error| die(&error));
         if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
             die(&format!("registering the staging area: {error}"));
         }
@@ -111,17 +113,19 @@ impl Pager {
         self.live_on(live, listener);
     }
 
-    /// Watches the arena and gives the kernel the advice that holds for all of it.
-    pub(crate) fn watch(&self, live: &Live) -> Result<(), crate::PagerError> {
-        let (base, len) = self.arena();
+    /// Watches `ours` of the arena and gives the kernel the advice that holds for all of it. What the program has mapped over is not ours.
+    pub(crate) fn watch(&self, live: &Live, ours: &[(usize, usize)]) -> Result<(), crate::PagerError> {
         let (watch, huge) = match live.path {
             Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
             Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
         };
-        live.uffd.register(base, len, watch).map_err(crate::PagerError::io("registering the arena"))?;
-        // Without transparent huge pages in the kernel this fails, and small pages serve.
-        let _ = self.arena.advise(base, len, huge);
-        self.arena.advise(base, len, Advise::DontFork).map_err(crate::PagerError::io("MADV_DONTFORK"))
+        for &(from, to) in ours {
+            live.uffd.register(from, to - from, watch).map_err(crate::PagerError::io("registering the arena"))?;
+            // Without transparent huge pages in the kernel this fails, and small pages serve.
+            let _ = self.arena.advise(from, to - from, huge);
+            self.arena.advise(from, to - from, Advise::DontFork).map_err(crate::PagerError::io("MADV_DONTFORK"))?;
+        }
+        Ok(())
     }
 }
 
@@ -151,7 +155,7 @@ pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
 /// In the parent, when the fork is over.
 pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
     let mut core = lock.resume_held();
-    let _ = core.arena.advise(core.arena.base(), core.arena.len(), Advise::DontFork);
+    core.advise_ours(Advise::DontFork);
     if let Some(Forking { guard, number }) = core.forking.take() {
         core.new_forks.push(Fork { number, guard, since: Instant::now() });
     }
@@ -166,9 +170,16 @@ pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
 impl Core {
     fn freeze(&mut self) {
         let guard = self.store.prepare_fork().unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
-        let _ = self.arena.advise(self.arena.base(), self.arena.len(), Advise::DoFork);
+        self.advise_ours(Advise::DoFork);
         self.forks_made += 1;
         self.forking = Some(Forking { guard, number: self.forks_made });
+    }
+
+    /// Advice for all of the arena but what the program has mapped over: whether that is copied is its own affair.
+    fn advise_ours(&self, advice: Advise) {
+        for (from, to) in self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+            let _ = self.arena.advise(from, to - from, advice);
+        }
     }
 
     /// The state goes on in a forked child.

@@ -77,6 +77,7 @@ pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Resul
         return helper::start(move || {
             hooks::enter_thread();
             helper::detach();
+            helper::lift_limits();
             body();
             helper::end();
         });

@@ -93,7 +93,7 @@ impl Live {
         let page = Arc::new(page);
         fatal::speak_through(page.clone());
         if helper::is_here() {
-            page.set_pager(std::process::id());
+            page.set_pager(helper::pid_in_proc());
             // For children that have lost the right to make one.
             if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
                 uffd::keep_device(device);

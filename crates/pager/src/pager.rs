@@ -97,7 +97,7 @@ impl Pager {
         let key = content::Key::random().map_err(PagerError::io("getrandom"))?;
         let core = Core::new(&config, live.clone(), arena.clone(), store.clone(), key)?;
         let pager = Pager { core: Arc::new(Lock::new(core)), arena, config: Arc::new(config), calls: Arc::default(), gate: Arc::default() };
-        pager.watch(&live)?;
+        pager.watch(&live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])?;
         pager.spawn(&live, &store)?;
         Ok((pager, live, listener))
     }
@@ -249,6 +249,12 @@ impl Pager {
         vm::copy(new, start, len);
         self.protect(new, new_len, prot)?;
         if prot & libc::PROT_READ == 0 { self.protect(start, len, prot) } else { Ok(()) }
+    }
+
+    /// Whether nothing is mapped in a range.
+    pub fn is_free(&self, addr: usize, len: usize) -> Result<bool, PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::IsFree { start, end }).map(|free| free == 1)
     }
 
     /// The protection (`PROT_*`) that the kernel knows at an address.

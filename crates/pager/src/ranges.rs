@@ -5,6 +5,7 @@ use hiroma_kernel::vm::Advise;
 use hiroma_policy::{Hint, PrefetchRequest};
 use hiroma_units::{EXTENT, PAGE};
 
+use crate::addresses::IntervalSet;
 use crate::core::Core;
 use crate::discard::By;
 use crate::error::PagerError;
@@ -51,7 +52,9 @@ impl Core {
         for (from, to) in self.addresses.wiped.overlaps(start, end) {
             let _ = self.arena.advise(from, to - from, Advise::Keep);
         }
+        let gone = self.addresses.mapped.overlaps(start, end);
         let closed = self.addresses.unmap(start, end);
+        self.close_parts(&gone, &closed)?;
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);
             self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
@@ -63,6 +66,20 @@ impl Core {
             old.iter().for_each(|start| {
                 self.regions.remove(start);
             });
+        }
+        Ok(())
+    }
+
+    /// What was unmapped of extents that others share is out of reach from now on, until it is taken into use again.
+    fn close_parts(&mut self, gone: &[(usize, usize)], closed: &[(usize, usize)]) -> Result<(), PagerError> {
+        let mut whole = IntervalSet::default();
+        closed.iter().for_each(|&(from, to)| whole.insert(from, to));
+        for &(from, to) in gone {
+            for (from, to) in whole.gaps(from, to) {
+                self.mark_mixed(from, to);
+                self.addresses.special.insert(from, to);
+                self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
+            }
         }
         Ok(())
     }

@@ -77,6 +77,11 @@ pub enum Call {
         end: usize,
         on: bool,
     },
+    /// The answer is 1 if nothing is mapped in a range.
+    IsFree {
+        start: usize,
+        end: usize,
+    },
     /// What the kernel has mapped at an address: the answer is the mapping's end, with its protection in the lowest bits.
     AreaAt(usize),
     Advise {
@@ -209,6 +214,7 @@ impl Serving {
             Call::Release { start, end } => core().release(start, end)?,
             Call::Pin { start, end } => {
                 let mut core = core();
+                core.all_mapped(start, end)?;
                 core.addresses.pinned.insert(start, end);
                 return Ok(usize::from(core.addresses.is_plain(start, end)));
             }
@@ -227,6 +233,10 @@ impl Serving {
                 } else {
                     core.addresses.wiped.remove(start, end);
                 }
+            }
+            Call::IsFree { start, end } => {
+                let core = core();
+                return Ok(usize::from(!core.addresses.mapped.touches(start, end) && !core.addresses.foreign.touches(start, end)));
             }
             Call::AreaAt(addr) => {
                 let area = hiroma_kernel::maps::area_at(addr).ok_or(PagerError::BadRange { addr, len: PAGE })?;
@@ -306,13 +316,16 @@ impl Core {
         }
         if prot != PROT_RW {
             self.addresses.special.insert(placed.addr, placed.addr + len.next_multiple_of(EXTENT));
+        } else if self.addresses.special.touches(placed.addr, placed.addr + len) {
+            // A part of a shared extent that somebody has unmapped.
+            self.make_plain(placed.addr, placed.addr + len)?;
         }
         Ok(placed.addr)
     }
 
     /// Changes the protection of a range. Content stays.
     fn protect(&mut self, start: usize, end: usize, prot: i32) -> Result<(), PagerError> {
-        self.claim(start, end)?;
+        self.all_mapped(start, end)?;
         self.mark_mixed(start, end);
         if prot == PROT_RW {
             self.addresses.special.remove(start, end);
@@ -323,6 +336,12 @@ impl Core {
         self.arena.protect(start, end - start, prot).map_err(PagerError::io("mprotect"))?;
         self.unmark_mixed(start, end);
         Ok(())
+    }
+
+    /// As the kernel, which refuses ranges with holes (ENOMEM).
+    fn all_mapped(&self, start: usize, end: usize) -> Result<(), PagerError> {
+        let mapped = self.addresses.mapped.covers(start, end);
+        if mapped { Ok(()) } else { Err(PagerError::NotMapped { addr: start, len: end - start }) }
     }
 
     /// Makes a mapping longer in place, if that is possible.

@@ -36,6 +36,8 @@ pub enum MapPlan {
     Refresh(Split),
     /// Something that is not managed takes the place of managed memory.
     Replace(Split),
+    /// The same, if nothing is there.
+    IfFree(Split),
     /// The range is taken.
     Exists,
 }
@@ -84,6 +86,7 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
         return match split(addr, len, arena) {
             None => MapPlan::PassThrough,
+            Some(split) if flags & MAP_FIXED_NOREPLACE != 0 && manageable && split.is_managed() => MapPlan::IfFree(split),
             Some(_) if flags & MAP_FIXED_NOREPLACE != 0 => MapPlan::Exists,
             Some(split) if manageable => MapPlan::Refresh(split),
             Some(split) => MapPlan::Replace(split),
@@ -286,7 +289,8 @@ mod tests {
         assert_eq!(at(ARENA.start, PAGE, RW, MAP_PRIVATE | MAP_FIXED), MapPlan::Replace(inside));
         assert_eq!(at(ARENA.start - PAGE, PAGE, RW, fixed), MapPlan::PassThrough);
         assert_eq!(at(ARENA.start + 1, PAGE, RW, fixed), MapPlan::PassThrough);
-        assert_eq!(at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE), MapPlan::Exists);
+        assert!(matches!(at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE), MapPlan::IfFree(_)));
+        assert_eq!(at(ARENA.start, PAGE, RW | PROT_EXEC, ANON | MAP_FIXED_NOREPLACE), MapPlan::Exists);
     }
 
     #[test]

@@ -69,6 +69,15 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
     match classify::map(MapCall { addr, len, prot, flags }, &arena) {
         MapPlan::PassThrough => kernel(addr, len, offset),
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
+        MapPlan::IfFree(split) => {
+            let Range { start, end } = split.inside;
+            let free = runtime::far(|pager| pager.is_free(start, end - start)).unwrap_or(Ok(false)).map_err(errno_of)?;
+            if !free {
+                return Err(Errno(libc::EEXIST));
+            }
+            inside(&split, |pager, start, len| pager.refresh(start, len, prot))?;
+            Ok(addr)
+        }
         MapPlan::Map { len, align, protect } => {
             let map = |pager: &Pager| {
                 let start = pager.map(len, align)?;
@@ -338,6 +347,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
 }
 
+/// `mseal` (Linux 6.10).
+const SYS_MSEAL: c_long = 462;
+
 /// Whether a `clone` makes a process with memory of its own, on the caller's stack: a fork.
 fn is_fork(flags: usize, stack: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0 && stack == 0
@@ -370,6 +382,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         libc::SYS_madvise => done(do_madvise(a, b, c as c_int)),
         libc::SYS_mremap => do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e }),
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
+        // What is sealed cannot be moved; kernels before 6.10 have no seals either.
+        SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
         libc::SYS_mlockall => done(do_mlockall(a)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => runtime::around_fork(kernel),

@@ -1,6 +1,6 @@
 //! The heap of the pager and of this library: dlmalloc over a stretch of address space of its own, never managed.
 //!
-//! Contract: all memory of this heap lies between `start()` and `start() + SPAN`, so that an address tells whose it is. Blocks for callers of
+//! Contract: all memory of this heap lies in one stretch from `START` on, so that an address tells whose it is. Blocks for callers of
 //! `malloc` carry their size in front of them ([`Header`]); blocks of Rust's allocator do not, and are never passed to `free`.
 #![allow(unsafe_code)]
 
@@ -13,11 +13,13 @@ use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT
 
 use crate::sys::{self, Lock};
 
-/// Address space for the heap; only what is used takes memory.
-const SPAN: usize = 64 << 30;
+/// Address space for the heap; only what is used takes memory. Less where the address space is limited.
+const SPAN_MAX: usize = 64 << 30;
+const SPAN_MIN: usize = 16 << 20;
 /// The heap grows by multiples of this.
 const STEP: usize = 256 << 10;
 
+static SPAN: AtomicUsize = AtomicUsize::new(0);
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static HEAP: Lock<Dlmalloc<Stretch>> = Lock::new(Dlmalloc::new_with_allocator(Stretch));
@@ -31,10 +33,16 @@ impl Stretch {
         if start != 0 {
             return start;
         }
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let Ok(start) = (unsafe { sys::mmap(0, SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) }) else {
-            return 0;
+        let mut span = SPAN_MAX;
+        let start = loop {
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            match unsafe { sys::mmap(0, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) } {
+                Ok(start) => break start,
+                Err(_) if span > SPAN_MIN => span /= 2,
+                Err(_) => return 0,
+            }
         };
+        SPAN.store(span, Ordering::Relaxed);
         END.store(start, Ordering::Relaxed);
         START.store(start, Ordering::Release);
         start
@@ -56,7 +64,9 @@ unsafe impl Allocator for Stretch {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let start = Stretch::reserve();
         let end = END.load(Ordering::Relaxed);
-        let Some(size) = size.checked_next_multiple_of(STEP).filter(|&size| start != 0 && size <= start + SPAN - end) else {
+        let Some(size) =
+            size.checked_next_multiple_of(STEP).filter(|&size| start != 0 && size <= start + SPAN.load(Ordering::Relaxed) - end)
+        else {
             return (ptr::null_mut(), 0, 0);
         };
         // SAFETY: from the end of what is in use, within the stretch.
@@ -99,7 +109,7 @@ unsafe impl Allocator for Stretch {
 #[inline]
 pub fn contains(address: usize) -> bool {
     let start = START.load(Ordering::Relaxed);
-    start != 0 && address.wrapping_sub(start) < SPAN
+    start != 0 && address.wrapping_sub(start) < SPAN.load(Ordering::Relaxed)
 }
 
 /// Memory that the heap takes.
@@ -227,7 +237,7 @@ mod tests {
 
     #[test]
     fn more_than_the_stretch_holds_is_refused() {
-        assert!(allocate(SPAN, 16, false).is_null());
+        assert!(allocate(SPAN_MAX, 16, false).is_null());
         assert!(allocate(usize::MAX - 8, 16, false).is_null());
     }
 

@@ -204,14 +204,17 @@ fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
     })
 }
 
+/// Address space that is reserved beside the arena: staging, tables, the pager's heap.
+const BESIDE_BYTES: u64 = 256 << 30;
+
 /// The usual reservation, or half of what `ulimit -v` leaves.
 fn arena_bytes() -> Result<u64> {
     let usual = Config::default().arena_bytes;
     let Some(allowed) = getrlimit(Resource::As).current else { return Ok(usual) };
-    let half = allowed / 2 / EXTENT as u64 * EXTENT as u64;
+    let half = allowed.saturating_sub(BESIDE_BYTES) / 2 / EXTENT as u64 * EXTENT as u64;
     if half < 1 << 30 {
         return Err(refuse(format!(
-            "the address space is limited to {} (ulimit -v), too little for managed memory: ulimit -v unlimited",
+            "the address space is limited to {} (ulimit -v), and managed memory reserves more than that without using it: ulimit -v unlimited, and limit memory with --local or a cgroup",
             Bytes(allowed)
         )));
     }
