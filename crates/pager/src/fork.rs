@@ -68,7 +68,10 @@ impl Pager {
         if let Err(error) = started {
             fatal::die(&format!("in a forked child: starting the pager: {error}"));
         }
-        ready.wait(|| true);
+        let still = || helper::process().is_none_or(helper::exists);
+        if ready.wait(still).is_none() {
+            fatal::die("in a forked child: the pager ended before it could begin");
+        }
     }
 
     /// The pager's first thread in a forked child.

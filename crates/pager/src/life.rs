@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::{cpu, helper, uffd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::control::ControlPage;
 use crate::core::Core;
@@ -158,6 +158,8 @@ impl Life {
     /// Children that have just been forked need what only this process has.
     fn linger(&mut self) {
         let since = Instant::now();
+        // It has ended, and would end each wait at once.
+        self.program = None;
         self.take_forks();
         while !self.forks.is_empty() && since.elapsed() < LINGER {
             self.wait(LOOK_EVERY);
@@ -166,9 +168,8 @@ impl Life {
 
     /// Where nobody else does, removes what is left of the control page.
     fn tidy(&self) {
-        let runs = |pid: u32| Pid::from_raw(pid as i32).is_some_and(|pid| test_kill_process(pid).is_ok());
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
-            if !runs(runner) {
+            if !is_running(runner) {
                 let _ = std::fs::remove_file(page);
                 let _ = std::fs::remove_file(page.with_extension("socket"));
                 if let Some(dir) = page.parent() {
@@ -180,13 +181,21 @@ impl Life {
     }
 }
 
+/// Whether a process runs: one that has ended stays in the kernel's list until somebody has asked how.
+fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rfind(')').and_then(|name_end| stat[name_end..].chars().nth(2)).is_some_and(|state| !"ZX".contains(state))
+}
+
 /// Whether the program still has this memory. Its first thread may have ended before the others.
 fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     let program = host::program();
     if helper::shares_memory(program, mark)? {
         return Ok(true);
     }
-    let threads = std::fs::read_dir(format!("/proc/{program}/task"))?.flatten();
+    // Where they cannot be listed there are none, or no descriptor is to be had for it.
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{program}/task")) else { return Ok(false) };
+    let threads = threads.flatten();
     let mut threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     Ok(threads.any(|thread| helper::shares_memory(thread, mark).unwrap_or(false)))
 }
