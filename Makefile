@@ -8,7 +8,7 @@ CARGO ?= cargo
 RELEASE := target/release
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test test-e2e test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
+.PHONY: help build demo demo-spark test test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +29,9 @@ test: deps ## everything that is tested, quick things first
 
 test-e2e: build ## real programs with a quarter of their memory
 	tests/e2e/run
+
+test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
+	tests/strangers/run --install
 
 test-jvm: deps-build ## the Spark plugin, with a stock Spark
 	@scripts/deps.sh jvm

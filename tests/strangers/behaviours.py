@@ -1,0 +1,225 @@
+"""Behaviours: small C programs, one for each thing that programs do and that far memory could break."""
+
+import os
+import signal
+import subprocess
+import time
+
+from harness import BEHAVIOURS, PYTHON, Case, Plan, Skip
+
+
+def built(place, source, *flags):
+    return place.compiled(source, *flags)
+
+
+def head(source):
+    """What the first line of a behaviour's file says."""
+    mark = "# " if source.endswith((".py", ".sh")) else "// "
+    for line in (BEHAVIOURS / source).read_text().splitlines():
+        if line.startswith(mark):
+            return line[len(mark):].partition(" usage:")[0]
+    return ""
+
+
+def compiled(name, source, *arguments, flags=(), packages=("gcc",), options=(), outer=(), env=None, **rest):
+    """A case that is one C file with arguments."""
+
+    def prepare(place):
+        return Plan([built(place, source, *flags), *arguments], options=list(options), outer=surroundings(place, outer), env=env or {})
+
+    return Case(name, prepare, kind="behaviour", quick=rest.pop("quick", True), packages=packages, title=head(source), **rest)
+
+
+def surroundings(place, outer):
+    """Commands that something is started by; they must work here."""
+    if outer and subprocess.run([*outer, "true"], capture_output=True, check=False, cwd=place.dir).returncode != 0:
+        raise Skip(f"{' '.join(outer)[:100]} does not work here")
+    return list(outer)
+
+
+def script(name, file, *command, env=None, **rest):
+    """A case that is a script."""
+    return Case(name, lambda place: Plan([*command, BEHAVIOURS / file], env=env or {}), kind="behaviour", quick=True, title=head(file), **rest)
+
+
+def shell(name, title, line, source="plain.c", arguments=(), flags=(), packages=("gcc",), **rest):
+    """A case that a shell inside `hiroma run` starts; {} is the program."""
+
+    def prepare(place):
+        return ["/bin/sh", "-c", line, "sh", built(place, source, *flags), *arguments]
+
+    return Case(name, prepare, kind="behaviour", quick=True, title=title, packages=packages, **rest)
+
+
+def started(name, title, outer, source="plain.c", **rest):
+    """A plain program under `hiroma run` in special surroundings."""
+    case = compiled(name, source, outer=outer, **rest)
+    case.title = title
+    return case
+
+
+def child(name, title, flags, bare=False, **rest):
+    """A large program that starts one which far memory cannot reach, or reaches only through the environment."""
+
+    def prepare(place):
+        program = place.dir / "child"
+        source = BEHAVIOURS / "small.c"
+        if subprocess.run(["gcc", "-O1", *flags, "-o", program, source], capture_output=True, check=False, cwd=place.dir).returncode != 0:
+            raise Skip(f"gcc {' '.join(flags)} does not work: apt-get install {case.packages[-1]}")
+        return [built(place, "parent.c"), *(["-"] if bare else []), program]
+
+    case = Case(name, prepare, kind="behaviour", quick=True, title=title, packages=rest.pop("packages", ("gcc",)), **rest)
+    return case
+
+
+def daemon(side, plan):
+    """The daemon outlives the program that was started; what it writes tells that it is done."""
+    running = side.start(plan)
+    side.ready(Always(running), (side.work / "result").exists, seconds=side.patience, what="the daemon has written its file")
+    running.wait()
+    return (side.work / "result").read_bytes()
+
+
+class Always:
+    """A run whose end does not end the wait for what it left in the background."""
+
+    def __init__(self, running):
+        self.running = running
+
+    def poll(self):
+        self.running.poll()
+
+    def errors(self):
+        return self.running.errors()
+
+
+def stopped_from_outside(side, plan):
+    """The program is stopped and continued from outside, as by a shell's job control; signals go to `hiroma run`."""
+    running = side.start(plan)
+    for _ in range(10):
+        time.sleep(0.05)
+        if running.poll() is None:
+            os.kill(running.pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            os.kill(running.pid, signal.SIGCONT)
+    running.wait()
+    return running.out.read_bytes()
+
+
+def prepare_deepbind(place):
+    library = place.compiled("deepbind.c", "-DLIBRARY", "-shared", "-fPIC", name="deepbind.so")
+    return [place.compiled("deepbind.c"), library]
+
+
+UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
+OUTSIDE = "is not reached: the environment that leads to the child is gone"
+
+CASES = [
+    compiled("closefds", "closefds.c", "0"),
+    compiled("closefds-reopened", "closefds.c", "1"),
+    compiled("dup2", "dup2.c"),
+    script("exec3", "exec3.sh", "/bin/bash", limit="it is a shell"),
+    compiled("ownstack", "ownstack.c"),
+    compiled("ownstack-coroutine", "ownstack.c", "c"),
+    compiled("readonly", "readonly1.c"),
+    *(compiled(f"readonly-{how}", "readonly2.c", str(how)) for how in range(1, 5)),
+    compiled("locked", "locked.c"),
+    compiled("vmsplice", "vmsplice.c", "64", "r"),
+    compiled("rawdrop", "rawdrop.c"),
+    compiled("rawdrop-fallback", "rawdrop.c", options=["--path", "fallback"]),
+    *(compiled(f"collide-{number}", "collide.c") for number in range(1, 6)),
+    *(compiled(f"mainexit-{how}", "mainexit.c", str(how), code=5 if how in (0, 3) else 0) for how in range(4)),
+    script("utf8fork", "utf8fork.py", PYTHON, env=UTF8),
+    # Memory.
+    compiled("mlock", "mlock.c"),
+    compiled("mlockall", "mlockall.c", "current"),
+    compiled("mlockall-future", "mlockall.c", "future"),
+    compiled("barriers", "barriers.c"),
+    compiled("guard", "guard.c"),
+    compiled("heap", "heap.c"),
+    *(compiled(f"mremap-{how}", "mremap.c", how) for how in ["grow", "shrink", "fixed", "dontunmap", "part", "many"]),
+    *(compiled(f"advice-{way}-{what}", "advice.c", way, what) for way in ["lib", "raw"]
+      for what in ["dontneed", "free", "wipe", "nofork", "populate", "cold", "huge", "remove"]),
+    compiled("advice-fallback", "advice.c", "raw", "dontneed", options=["--path", "fallback"]),
+    compiled("overmap", "overmap.c"),
+    compiled("protnone", "protnone.c"),
+    *(compiled(f"shared-{what}", "shared.c", what) for what in ["anonymous", "memfd", "sysv", "posix"]),
+    compiled("filemap", "filemap.c"),
+    compiled("mincore", "mincore.c"),
+    compiled("sparse", "sparse.c"),
+    compiled("manymaps", "manymaps.c"),
+    compiled("allocs", "allocs.c"),
+    Case("deepbind", prepare_deepbind, kind="behaviour", quick=True, packages=("gcc",), title=head("deepbind.c")),
+    compiled("pkeys", "pkeys.c"),
+    compiled("userfault", "userfault.c"),
+    # Stacks and threads.
+    compiled("threadstacks", "threadstacks.c"),
+    compiled("coroutines", "coroutines.c"),
+    compiled("sigstack", "sigstack.c"),
+    *(compiled(f"threads-{what}", "threads.c", what) for what in ["churn", "cancel", "fork", "malloc"]),
+    compiled("futexes", "futexes.c"),
+    # Processes.
+    compiled("vfork", "vfork.c"),
+    compiled("spawn", "spawn.c"),
+    *(compiled(f"clone-{how}", "clone.c", how) for how in ["vm", "copy", "three"]),
+    compiled("forkstorm", "forkstorm.c"),
+    compiled("generations", "generations.c", "wait"),
+    compiled("generations-orphans", "generations.c", "orphans"),
+    compiled("daemon", "daemon.c", drive=daemon),
+    compiled("threadexec", "threadexec.c", "5"),
+    compiled("reexec", "reexec.c", "5"),
+    compiled("atfork", "atfork.c"),
+    compiled("kills", "kills.c"),
+    compiled("subreaper", "subreaper.c"),
+    child("child-bare", "A large program starts one without an environment", [], bare=True),
+    child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
+    child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
+    shell("env-i", "A shell starts a program by env -i", 'exec env -i "$@"', limit=OUTSIDE),
+    # Limits and surroundings.
+    *(compiled(f"limit-{what}", "limits.c", what) for what in ["nofile", "as", "data", "fsize"]),
+    shell("ulimit-nofile", "ulimit -n 16 before the program starts", 'ulimit -n 16; exec "$@"', "limits.c"),
+    shell("ulimit-as", "ulimit -v 4 GiB before the program starts", 'ulimit -v 4194304; exec "$@"', "limits.c", expect=("right", "refused")),
+    shell("ulimit-data", "ulimit -d 1 GiB before the program starts", 'ulimit -d 1048576; exec "$@"', "limits.c", expect=("right", "refused")),
+    shell("ulimit-fsize", "ulimit -f 1 MiB before the program starts", 'ulimit -f 1024; exec "$@"', "limits.c", expect=("right", "refused")),
+    shell("ulimit-stack", "An unlimited stack, and with it another layout", 'ulimit -s unlimited; exec "$@"'),
+    shell("setarch", "No randomised addresses", 'exec setarch -R "$@"'),
+    shell("affinity", "One processor, and the lowest priority", 'exec taskset -c 0 nice -n 19 "$@"'),
+    shell("closed-files", "Standard input, output and errors are closed", 'exec "$@" <&- >&- 2>&-'),
+    shell("mount-inside", "A read-only /tmp in a mount namespace of its own, inside", f"exec {' '.join(READ_ONLY_TMP[:4])} '{READ_ONLY_TMP[4]}' sh \"$@\""),
+    shell("cwd-gone", "The directory that it works in is removed", 'mkdir gone; cd gone; rmdir ../gone; "$@"; :'),
+    started("outer-as", "`hiroma run` itself under ulimit -v 4 GiB", ["sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh"], expect=("right", "refused")),
+    started("outer-nofile", "`hiroma run` itself under ulimit -n 16", ["sh", "-c", 'ulimit -n 16; exec "$@"', "sh"], source="limits.c", expect=("right", "refused")),
+    started("outer-fsize", "`hiroma run` itself under ulimit -f 1 MiB", ["sh", "-c", 'ulimit -f 1024; exec "$@"', "sh"], expect=("right", "refused")),
+    started("outer-tmp", "/tmp is read-only", READ_ONLY_TMP, expect=("right", "refused")),
+    started("outer-home", "HOME, USER and PATH are not set", ["env", "-u", "HOME", "-u", "USER", "-u", "LOGNAME", "-u", "TMPDIR", "-u", "PATH"]),
+    started("outer-empty", "An empty environment", ["env", "-i"]),
+    started("outer-stopped", "Stopped and continued from outside", [], drive=stopped_from_outside),
+    *(compiled(f"identity-{how}", "identity.c", how) for how in ["effective", "real", "threads"]),
+    compiled("chroot", "chroot.c"),
+    *(compiled(f"namespace-{what}", "namespaces.c", what) for what in ["user", "pid", "mount", "net", "all"]),
+    *(compiled(f"seccomp-{how}", "seccomp.c", how) for how in ["strict", "errno", "kill"]),
+    compiled("prctls", "prctls.c"),
+    compiled("ttys", "ttys.c", flags=["-lutil"]),
+    # Signals.
+    compiled("stops", "stops.c"),
+    compiled("alarms", "alarms.c"),
+    compiled("ignored", "ignored.c"),
+    # The kernel and other processes touch memory.
+    compiled("pipes", "pipes.c"),
+    compiled("direct", "direct.c"),
+    compiled("uring", "uring.c", flags=["-luring"], packages=("gcc", "liburing-dev")),
+    compiled("uring-fixed", "uring.c", "fixed", flags=["-luring"], packages=("gcc", "liburing-dev")),
+    *(compiled(f"peek-{how}", "peek.c", how) for how in ["vm", "ptrace", "mem", "self"]),
+    # Ends.
+    *(compiled(f"exit-{code}", "ending.c", "exit", str(code), code=code) for code in [0, 1, 2, 42, 75, 126, 127, 128, 255]),
+    compiled("exit-_exit", "ending.c", "_exit", "3", code=3),
+    compiled("exit-quick", "ending.c", "quick", "4", code=4),
+    compiled("exit-thread", "ending.c", "thread", "6", code=6),
+    compiled("exit-return", "ending.c", "return", "7", code=7),
+    compiled("exit-atexit", "ending.c", "atexit"),
+    compiled("death-segv", "ending.c", "segv", code=-signal.SIGSEGV),
+    compiled("death-abort", "ending.c", "abort", code=-signal.SIGABRT),
+    *(compiled(f"death-{number.name[3:].lower()}", "ending.c", "signal", str(int(number)), code=-number)
+      for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGBUS, signal.SIGUSR1]),
+]

@@ -1,0 +1,22 @@
+// mincore: works, fails where nothing is mapped, and what was just touched is there.
+#include "behaviour.h"
+int main(void) {
+    size_t bytes = 64 * MIB, there = 0;
+    char *data = pages(bytes);
+    unsigned char *map = malloc(bytes / PAGE);
+    fill(data, bytes, 1);
+    thrash();
+    printf("mincore %d\n", mincore(data, bytes, map));
+    for (int i = 0; i < 100; i++) {
+        volatile char *at = data + i * 131 * PAGE;
+        (void)*at;
+        must(mincore((void *)at, PAGE, map));
+        there += map[0] & 1;
+    }
+    printf("touched: %s\n", there > 90 ? "there" : "not there");
+    must(munmap(data + 32 * MIB, PAGE));
+    printf("hole %d ", mincore(data + 31 * MIB, 2 * MIB, map));
+    printf("%s\n", errno == ENOMEM ? "ENOMEM" : strerror(errno));
+    check("memory", wrong(data, 32 * MIB, 1));
+    return verdict();
+}

@@ -1,0 +1,10 @@
+set.seed(1)
+n <- 3000000
+d <- data.frame(i = seq_len(n), k = (seq_len(n) * 7919) %% 100003, g = (seq_len(n) * 31) %% 503)
+a <- aggregate(k ~ g, data = d, FUN = sum)
+print(head(a[order(-a$k), ], 10))
+m <- matrix(runif(900 * 900), 900)
+print(signif(sum(solve(m %*% t(m) + diag(900))), 8))
+s <- sort(runif(4000000))
+print(s[seq(1, length(s), 500000)])
+print(summary(lm(k ~ i + g, data = d[1:500000, ]))$r.squared)

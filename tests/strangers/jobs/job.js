@@ -1,0 +1,11 @@
+const crypto = require('crypto');
+const map = new Map();
+for (let i = 0; i < 700000; i++) map.set('key ' + (i * 7919) % 1000003, { i, text: 'v' + i, list: [i, i + 1] });
+let sum = 0;
+for (const value of map.values()) sum += value.list[1];
+console.log(map.size, sum);
+const buffers = [];
+for (let i = 0; i < 120; i++) buffers.push(Buffer.alloc(1 << 20, i));
+const sorted = [...map.keys()].sort();
+console.log(crypto.createHash('sha256').update(sorted.join()).digest('hex'), crypto.createHash('sha256').update(Buffer.concat(buffers)).digest('hex'));
+console.log(crypto.createHash('sha256').update(JSON.stringify([...map.values()])).digest('hex'));

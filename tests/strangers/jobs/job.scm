@@ -1,0 +1,7 @@
+(define h (make-hash-table))
+(do ((i 0 (+ i 1))) ((= i 200000)) (hash-set! h (modulo (* i 7919) 1000003) (list i (number->string i))))
+(define s 0)
+(do ((i 0 (+ i 1))) ((= i 1000003)) (let ((v (hash-ref h i))) (if v (set! s (modulo (+ (* s 31) (car v)) 1000000007)))))
+(display (hash-count (const #t) h)) (newline) (display s) (newline)
+(define l (sort (map (lambda (i) (modulo (* i 7919) 1000003)) (iota 200000)) <))
+(display (list-ref l 100000)) (newline)
