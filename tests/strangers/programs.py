@@ -13,8 +13,8 @@ import time
 
 from harness import JOBS, PYTHON, Broken, Case, Plan, Skip, as_nobody, find, free_port
 
-# Packages whose programs may be here from elsewhere.
-ELSEWHERE = {"rustc", "golang-go", "nodejs", "openjdk-17-jdk-headless"}
+# Packages whose programs may be here from elsewhere, by those programs.
+ELSEWHERE = {"rustc": "rustc", "golang-go": "go", "nodejs": "node", "openjdk-17-jdk-headless": "javac"}
 SHARED = "what it uses is shared between processes, or files, and stays where it is"
 STATIC = ("refused",)
 

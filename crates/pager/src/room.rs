@@ -18,7 +18,7 @@ impl Core {
     /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is
     /// counted (`MARGIN`).
     pub fn room(&self) -> usize {
-        let beside = self.store.local_bytes() as usize + self.tables_bytes + MARGIN;
+        let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let least = (self.limit / 4).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
         self.limit.saturating_sub(beside).max(least)
     }
