@@ -96,6 +96,8 @@ pub struct Core {
     pub staged_bytes: usize,
     pub resident_bytes: usize,
     pub limit: usize,
+    /// The largest block that a fault waits to have room for.
+    pub wanted_bytes: usize,
     pub replacement: Box<dyn Replacement>,
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
@@ -233,6 +235,7 @@ impl Core {
             staged_bytes: 0,
             resident_bytes: 0,
             limit,
+            wanted_bytes: 0,
             replacement,
             prefetcher,
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),

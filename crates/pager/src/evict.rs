@@ -130,6 +130,8 @@ impl Evicting {
             core.set_limit(limit as usize);
         }
         core.publish_slow();
+        let extents = core.room() / EXTENT;
+        core.granularity.set_local_extents(extents as u32);
         if self.tried_held.elapsed() > TRY_HELD_AGAIN {
             self.tried_held = Instant::now();
             core.release_held();
@@ -386,7 +388,6 @@ impl Core {
         if bytes != self.limit {
             self.limit = bytes;
             self.store.set_local_limit(bytes as u64);
-            self.granularity.set_local_extents((bytes / EXTENT) as u32);
             self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
             self.live.page.set(Counter::LimitBytes, bytes as u64);
             self.live.evict_bell.ring();
@@ -534,7 +535,7 @@ impl Core {
             self.fresh_demand = 0;
             return false;
         }
-        if self.limit < self.local() + 4 * EXTENT + self.reserve_target() {
+        if self.room() < self.local() + 4 * EXTENT + self.reserve_target() {
             return false;
         }
         self.fresh_demand -= 1;

@@ -193,7 +193,7 @@ impl Faulting {
                 Err(wait) => {
                     core.settle(block.extent_no().0 as usize);
                     if wait == Wait::Room {
-                        core.count(Counter::StallsForRoom, 1);
+                        core.wants_room(block);
                         fault.waits = Waits::Room;
                     }
                     self.waiting.push(fault);
@@ -223,6 +223,7 @@ impl Faulting {
 
     fn retry(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
+        self.core.lock_eagerly().wanted_bytes = 0;
         for fault in waiting {
             self.answer(fault);
         }
@@ -400,7 +401,7 @@ impl Core {
             None => self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame)),
         };
         let Some(frame) = taken else {
-            self.count(Counter::StallsForRoom, 1);
+            self.wants_room(block);
             return Answer::NoRoom;
         };
         let entry = self.blocks.get_mut(&block).expect("looked up just now");
@@ -449,8 +450,7 @@ impl Core {
 
     fn no_room(&mut self, block: BlockId) -> Answer {
         self.settle(block.extent_no().0 as usize);
-        self.count(Counter::StallsForRoom, 1);
-        self.live.evict_bell.ring();
+        self.wants_room(block);
         Answer::NoRoom
     }
 }

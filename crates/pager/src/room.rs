@@ -66,12 +66,20 @@ impl Core {
 
     /// How many bytes should be to be had at any time.
     pub fn reserve_target(&self) -> usize {
-        (self.limit / 16).clamp(2 * EXTENT, 64 << 20)
+        let room = self.room();
+        (room / 16).clamp((2 * EXTENT).min(room / 8), 64 << 20).max(self.wanted_bytes)
+    }
+
+    /// A fault waits until there is room for a block.
+    pub fn wants_room(&mut self, block: BlockId) {
+        self.wanted_bytes = self.wanted_bytes.max(block.bytes());
+        self.count(Counter::StallsForRoom, 1);
+        self.live.evict_bell.ring();
     }
 
     /// How much of the local memory is staged, so that what is in use shows itself.
     pub fn stage_target(&self) -> usize {
-        if self.replacement.gives_second_chances() { self.limit / 8 } else { self.reserve_target() }
+        if self.replacement.gives_second_chances() { self.room() / 8 } else { self.reserve_target() }
     }
 
     /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.

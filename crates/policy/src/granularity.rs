@@ -88,6 +88,8 @@ const PROBE_EVERY: u16 = 32;
 const SPARSE_BELOW: u16 = 1 << 14;
 /// An extent of which so much (of 65,536) has content at its first eviction was used as a whole.
 const DENSE_FROM: u64 = 3 << 14;
+/// Where fewer extents than this are local at a time, none comes back whole.
+const LEAST_EXTENTS: u64 = 16;
 /// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
 const AVERAGE_SHIFT: u32 = 2;
 
@@ -133,6 +135,12 @@ impl Granularity {
         let thrashing = state.flags & EVICTED != 0 && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
         let bought = state.flags & BOUGHT != 0;
         self.faults += 1;
+        if self.local_extents < LEAST_EXTENTS {
+            // The few that fit would push each other out, also where each is read from end to end.
+            state.flags &= !(BOUGHT | EVICTED | PAID);
+            self.inflow += 1;
+            return Mode::Small;
+        }
         if is_stream {
             state.level = 0;
             state.flags &= !PAID;
@@ -158,7 +166,7 @@ impl Granularity {
         self.faults += 1;
         self.inflow += 1;
         self.rent(state);
-        let buy = u64::from(state.level) >= self.price(state);
+        let buy = self.local_extents >= LEAST_EXTENTS && u64::from(state.level) >= self.price(state);
         if buy {
             state.level = 0;
             state.flags |= BOUGHT | PAID;

@@ -21,6 +21,8 @@ use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsa
 const NAME: &str = "compressed";
 /// A store within the local limit takes what packs to so many sixteenths: the rest of the room is worth more to what the program uses.
 const SIXTEENTHS_MAX: usize = 12;
+/// A program that has less than this for what it uses just now comes to nothing but fetching.
+const UNCOMPRESSED_BYTES_MIN: u64 = 24 << 20;
 /// After so many bytes of one write it is known how well it packs.
 const JUDGED_BYTES: usize = 64 << 10;
 /// Bytes in front of what is packed: its length.
@@ -53,7 +55,7 @@ impl CompressedStore {
         let shared = Arc::get_mut(&mut store.shared).expect("nobody else has it yet");
         shared.within_limit = true;
         shared.rejects = rejects;
-        shared.slabs.allow(limit_bytes / 2);
+        shared.slabs.allow(shared.share_bytes(limit_bytes));
         Ok(store)
     }
 
@@ -123,7 +125,7 @@ impl Store for CompressedStore {
 
     fn set_local_limit(&self, bytes: u64) {
         if self.shared.within_limit {
-            self.shared.slabs.allow(bytes / 2);
+            self.shared.slabs.allow(self.shared.share_bytes(bytes));
         }
     }
 
@@ -142,6 +144,12 @@ impl ForkGuard for CopiedByTheKernel {
 }
 
 impl Shared {
+    /// What of the local limit may be compressed: half; of a small limit less, if another store follows.
+    fn share_bytes(&self, limit_bytes: u64) -> u64 {
+        let spared = if self.rejects { limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN).max(limit_bytes / 8) } else { u64::MAX };
+        (limit_bytes / 2).min(spared)
+    }
+
     fn pieces(&self) -> usize {
         self.sector_bytes / self.piece_bytes
     }
