@@ -85,7 +85,7 @@ def numpy(bench):
 
 
 def sqlite(bench):
-    return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "300000"])
+    return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "150000"])
 
 
 def maps(bench):
