@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hiroma_pager::{Advice, Pager, PagerError};
 use hiroma_units::PAGE;
@@ -59,6 +60,37 @@ fn everywhere(
     split.outside().try_for_each(|part| g(part.start, part.len()))
 }
 
+/// Whether the program takes reservations only where it wants them (ZGC): it gives those that came elsewhere back untouched.
+struct Hints {
+    /// Where the last reservation with a hint came.
+    last: AtomicUsize,
+    /// How many in a row were given back.
+    refused: AtomicUsize,
+}
+
+static HINTS: Hints = Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0) };
+
+/// After so many, the kernel does what the hint says. (Who wants an alignment gives back one and takes the next.)
+const REFUSED_MAX: usize = 8;
+
+impl Hints {
+    fn insists(&self) -> bool {
+        self.refused.load(Relaxed) >= REFUSED_MAX
+    }
+
+    fn missed(&self, start: usize) {
+        if self.last.swap(start, Relaxed) != 0 {
+            self.refused.store(0, Relaxed);
+        }
+    }
+
+    fn unmapped(&self, start: usize) {
+        if start != 0 && self.last.compare_exchange(start, 0, Relaxed, Relaxed).is_ok() {
+            self.refused.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Outcome<usize> {
     // SAFETY: what the program asked for, at its own risk.
     let kernel = |addr: usize, len: usize, offset: i64| unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
@@ -89,8 +121,10 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
             };
             runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
         }
+        MapPlan::Reserve { .. } if addr != 0 && HINTS.insists() => kernel(addr, len, offset),
         MapPlan::Reserve { len, align } => {
-            runtime::far(|pager| pager.reserve(len, align)).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
+            let start = runtime::far(|pager| pager.reserve(len, align)).unwrap_or_else(|| unreachable!("there is an arena"));
+            start.map_err(errno_of).inspect(|&start| HINTS.missed(if addr == 0 { 0 } else { start }))
         }
         MapPlan::Refresh(split) => {
             everywhere(&split, |pager, start, len| pager.refresh(start, len, prot), |start, len| kernel(start, len, offset).map(drop))?;
@@ -122,7 +156,11 @@ fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
     match managed(addr, len) {
         None => kernel(addr, len),
-        Some(split) => everywhere(&split, Pager::unmap, kernel),
+        Some(split) => {
+            everywhere(&split, Pager::unmap, kernel)?;
+            HINTS.unmapped(addr);
+            Ok(())
+        }
     }
 }
 

@@ -22,6 +22,8 @@ mod export_brk;
 mod export_fork;
 #[cfg(not(test))]
 mod export_lend;
+#[cfg(all(not(test), target_arch = "x86_64"))]
+mod export_link;
 #[cfg(not(test))]
 mod export_malloc;
 #[cfg(not(test))]
