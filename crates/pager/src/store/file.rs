@@ -24,6 +24,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::clerk::Clerk;
 use super::file_io::{Mover, Pool};
 use super::space::{CHUNK_BYTES, ChunkNo, FreezeId, Space, chunk_of, runs};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
@@ -43,6 +44,8 @@ struct Shared {
     books: Mutex<Books>,
     use_ring: bool,
     pool: Mutex<Option<Arc<Pool>>>,
+    /// Reserves blocks and gives them back.
+    clerk: Mutex<Option<Arc<Clerk>>>,
     /// The file system can reserve blocks.
     can_reserve: AtomicBool,
 }
@@ -97,6 +100,7 @@ impl FileStore {
             books: Mutex::new(books),
             use_ring,
             pool: Mutex::new(None),
+            clerk: Mutex::new(None),
             can_reserve: AtomicBool::new(true),
         };
         Ok(FileStore { shared: Arc::new(shared) })
@@ -160,7 +164,7 @@ impl Store for FileStore {
         let mut books = self.shared.books();
         let mut released = Vec::new();
         books.space.free(locs, &mut released);
-        self.shared.retire(books, &released);
+        Shared::retire(&self.shared, books, &released);
     }
 
     fn usage(&self) -> StoreUsage {
@@ -181,6 +185,10 @@ impl Store for FileStore {
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
+        // A lock that the clerk held at the fork would be held for ever in the child.
+        if let Some(clerk) = &*self.shared.clerk.lock().unwrap_or_else(PoisonError::into_inner) {
+            clerk.settle();
+        }
         let freeze = self.shared.books().space.freeze();
         Ok(Box::new(Frozen { shared: Arc::clone(&self.shared), freeze }))
     }
@@ -197,6 +205,9 @@ impl ForkGuard for Frozen {
         // The threads are the parent's, and so is what their locks protect.
         if let Some(pool) = self.shared.pool.lock().unwrap_or_else(PoisonError::into_inner).take() {
             std::mem::forget(pool);
+        }
+        if let Some(clerk) = self.shared.clerk.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            std::mem::forget(clerk);
         }
         let mut books = self.shared.books();
         books.space.seal();
@@ -215,7 +226,7 @@ impl Drop for Frozen {
         let mut books = self.shared.books();
         let mut released = Vec::new();
         books.space.thaw(self.freeze, &mut released);
-        self.shared.retire(books, &released);
+        Shared::retire(&self.shared, books, &released);
     }
 }
 
@@ -289,7 +300,7 @@ impl Shared {
     }
 
     /// Takes sectors and reserves their blocks.
-    fn allocate(&self, locs: &mut [Loc], pieces: &mut Vec<Piece>) -> Result<(), StoreError> {
+    fn allocate(self: &Arc<Self>, locs: &mut [Loc], pieces: &mut Vec<Piece>) -> Result<(), StoreError> {
         let mut books = self.books();
         if books.space.allocate(locs).is_err() {
             return Err(self.full(&books, false));
@@ -302,7 +313,9 @@ impl Shared {
         let file = Arc::clone(books.files.last().expect("a file of our own"));
         drop(books);
         // Another thread may do the same for a chunk at the same time, which does no harm.
-        let reserved = bare.iter().take_while(|chunk| self.reserve(&file, **chunk).is_ok()).count();
+        let (shared, chunks) = (Arc::clone(self), bare.clone());
+        let clerk = self.clerk().map_err(|error| self.io("starting a thread", &error))?;
+        let reserved = clerk.ask(move || chunks.iter().take_while(|chunk| shared.reserve(&file, **chunk).is_ok()).count());
         let mut books = self.books();
         bare[..reserved].iter().for_each(|chunk| books.chunks[chunk.0 as usize].reserved = true);
         if reserved == bare.len() {
@@ -311,9 +324,17 @@ impl Shared {
         let error = self.full(&books, true);
         let mut released = Vec::new();
         books.space.free(locs, &mut released);
-        self.retire(books, &released);
+        Shared::retire(self, books, &released);
         pieces.clear();
         Err(error)
+    }
+
+    fn clerk(&self) -> io::Result<Arc<Clerk>> {
+        let mut clerk = self.clerk.lock().unwrap_or_else(PoisonError::into_inner);
+        if clerk.is_none() {
+            *clerk = Some(Arc::new(Clerk::start()?));
+        }
+        Ok(Arc::clone(clerk.as_ref().expect("just made")))
     }
 
     /// Reserves the blocks of a chunk; an error only if there are none left.
@@ -334,13 +355,13 @@ impl Shared {
     }
 
     /// Deals with chunks that became empty: keeps some with their blocks, and punches the last ones out of the file.
-    fn retire(&self, mut books: MutexGuard<'_, Books>, released: &[ChunkNo]) {
+    fn retire(shared: &Arc<Shared>, mut books: MutexGuard<'_, Books>, released: &[ChunkNo]) {
         let own = books.files.len() as u16;
         for chunk in released {
             let home = &mut books.chunks[chunk.0 as usize];
             if home.file == own && home.reserved {
                 books.warm.insert(chunk.0);
-            } else if home.file == own && !self.can_reserve.load(Ordering::Relaxed) {
+            } else if home.file == own && !shared.can_reserve.load(Ordering::Relaxed) {
                 // Blocks that came by being written are blocks too.
                 home.reserved = true;
                 books.warm.insert(chunk.0);
@@ -360,14 +381,25 @@ impl Shared {
         }
         let file = Arc::clone(books.files.last().expect("a file of our own"));
         drop(books);
+        let with = Arc::clone(shared);
+        let punch = move || with.punch(&file, &cold);
+        match shared.clerk() {
+            Ok(clerk) => clerk.leave(punch),
+            // No thread to be had: what is punched out here would wait for this thread's own writes. The blocks stay withheld.
+            Err(_) => drop(punch),
+        }
+    }
+
+    /// Gives the blocks of chunks back to the file system.
+    fn punch(&self, file: &File, cold: &[ChunkNo]) {
         for neighbours in cold.chunk_by(|upper, lower| lower.0 + 1 == upper.0) {
             let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
             let (offset, len) = (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
             // Where the file system cannot, the blocks stay until they are used again.
-            let _ = fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
+            let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
         }
         let mut books = self.books();
-        for chunk in cold {
+        for &chunk in cold {
             books.chunks[chunk.0 as usize] = ChunkHome::default();
             books.space.reopen(chunk);
         }

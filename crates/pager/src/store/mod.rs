@@ -8,9 +8,10 @@
 //! or `poll`; a store that answers at once (compressed memory) completes inside the call.
 
 pub mod chain;
+mod clerk;
 pub mod compressed;
 pub mod faulty;
-pub mod file;
+mod file;
 mod file_io;
 #[cfg(test)]
 mod model;

@@ -1,0 +1,124 @@
+//! A thread that changes what blocks a file has, for the file store.
+//!
+//! `fallocate` waits, with the inode locked and deaf to everything, for all direct I/O under way on the file. A write through io_uring
+//! is over only once the thread that began it has taken note (`IOCB_DIO_CALLER_COMP`, Linux 6.6 and later). So a thread with writes under
+//! way must not wait in `fallocate`, nor for the inode's lock: it would wait for itself, and everybody's reads behind it. Here it waits for
+//! an answer instead, which a completion interrupts.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// The thread, and what it has to do. It ends when the last handle is dropped.
+pub struct Clerk {
+    desk: Arc<Desk>,
+}
+
+#[derive(Default)]
+struct Desk {
+    errands: Mutex<Errands>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Errands {
+    waiting: VecDeque<Errand>,
+    /// Begun so far, ended so far.
+    begun: u64,
+    ended: u64,
+    is_closed: bool,
+}
+
+impl Clerk {
+    pub fn start() -> io::Result<Clerk> {
+        let clerk = Clerk { desk: Arc::default() };
+        let desk = Arc::clone(&clerk.desk);
+        crate::host::spawn(c"hiroma-blocks", move || desk.work())?;
+        Ok(clerk)
+    }
+
+    /// Leaves something to be done.
+    pub fn leave(&self, errand: impl FnOnce() + Send + 'static) {
+        self.desk.lock().waiting.push_back(Box::new(errand));
+        self.desk.changed.notify_all();
+    }
+
+    /// Has something done, and waits for the answer.
+    pub fn ask<T: Send + 'static>(&self, errand: impl FnOnce() -> T + Send + 'static) -> T {
+        let place = Arc::new((Mutex::new(None), Condvar::new()));
+        let answered = Arc::clone(&place);
+        self.leave(move || {
+            *answered.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(errand());
+            answered.1.notify_all();
+        });
+        let mut answer = place.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match answer.take() {
+                Some(answer) => return answer,
+                None => answer = place.1.wait(answer).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// Waits until everything has been done that was left.
+    pub fn settle(&self) {
+        let mut errands = self.desk.lock();
+        while !errands.waiting.is_empty() || errands.begun > errands.ended {
+            errands = self.desk.changed.wait(errands).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        self.desk.lock().is_closed = true;
+        self.desk.changed.notify_all();
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Errands> {
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut errands = self.lock();
+        loop {
+            if let Some(errand) = errands.waiting.pop_front() {
+                errands.begun += 1;
+                drop(errands);
+                errand();
+                errands = self.lock();
+                errands.ended += 1;
+                self.changed.notify_all();
+            } else if errands.is_closed {
+                return;
+            } else {
+                errands = self.changed.wait(errands).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn errands_are_done_in_order_and_answered() {
+        let clerk = Clerk::start().unwrap();
+        let count = Arc::new(AtomicU32::new(0));
+        for at in 0..100 {
+            let count = Arc::clone(&count);
+            clerk.leave(move || assert_eq!(count.fetch_add(1, Ordering::Relaxed), at));
+        }
+        assert_eq!(clerk.ask(|| 7), 7);
+        assert_eq!(count.load(Ordering::Relaxed), 100);
+        clerk.leave(|| std::thread::sleep(std::time::Duration::from_millis(20)));
+        clerk.settle();
+    }
+}
