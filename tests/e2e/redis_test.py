@@ -117,7 +117,10 @@ def redis(bench):
 
     # The child writes what was there at the fork, while the parent changes a quarter of it.
     client.one("BGSAVE")
-    load(client, changed, 1)
+    try:
+        load(client, changed, 1)
+    except OSError as error:
+        want(False, f"the server went away ({error}): " + (directory / "stderr").read_text(errors="replace")[-800:])
     wait_for(lambda: client.info("persistence")["rdb_bgsave_in_progress"] == "0", 180, "BGSAVE ends")
     want(client.info("persistence")["rdb_last_bgsave_status"] == "ok", "BGSAVE failed: " + (directory / "redis.log").read_text()[-600:])
     verify(client, changed, 1, "values changed during BGSAVE")

@@ -73,6 +73,17 @@ pub fn make_normal_class(thread: ThreadId) -> bool {
     set_class(thread, libc::SCHED_OTHER)
 }
 
+/// Makes io_uring's workers of this process normal threads: they have the class that the thread had for which they were first needed.
+pub fn raise_ring_workers() {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
+    for thread in threads.flatten() {
+        let is_worker = std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"iou-wrk"));
+        if let (true, Some(number)) = (is_worker, thread.file_name().to_str().and_then(|number| number.parse().ok())) {
+            make_normal_class(ThreadId(number));
+        }
+    }
+}
+
 /// Whether the calling thread is a normal one, and a thread of the idle class could be made a normal one again: that needs `RLIMIT_NICE`
 /// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where not, the calling thread stays in the idle class.
 pub fn may_raise_from_idle() -> bool {

@@ -408,11 +408,7 @@ impl Core {
             if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) || self.is_cared_for() {
                 break;
             }
-            let Some(block) = self.replacement.next_victim() else { break };
-            if self.held.contains(&block) || !self.is_resident(block) {
-                tries += 1;
-                continue;
-            }
+            let Some(block) = self.next_victim() else { break };
             moved |= self.stage(block);
             let holds = self.held.contains(&block);
             (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
@@ -421,6 +417,16 @@ impl Core {
             self.publish();
         }
         moved
+    }
+
+    /// The next resident block that the policy gives up. What left by itself may still be on the policy's lists, thousands in a row.
+    fn next_victim(&mut self) -> Option<BlockId> {
+        loop {
+            let block = self.replacement.next_victim()?;
+            if self.is_resident(block) && !self.held.contains(&block) {
+                return Some(block);
+            }
+        }
     }
 
     /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the processor of the program's only busy
@@ -433,7 +439,7 @@ impl Core {
             }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
-                if let Some(block) = self.replacement.next_victim().filter(|&block| self.is_resident(block)) {
+                if let Some(block) = self.next_victim() {
                     self.stage(block);
                 }
             }

@@ -3,7 +3,7 @@
 //! On this path nothing touches managed memory, and no lock is taken that a thread of the program could hold while it faults: the
 //! pager's own lock is taken by the program's threads only in calls that touch no managed memory meanwhile.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -56,6 +56,9 @@ pub struct Faulting {
     waiting: Vec<Fault>,
     requests: Vec<PrefetchRequest>,
     follow: Follow,
+    /// Since when it has been looking at the store, which has not answered.
+    looking_since: Option<Nanos>,
+    fds: Vec<RawFd>,
     density: Density,
 }
 
@@ -80,6 +83,9 @@ const APART_MAX: u32 = 2;
 const STUCK_AFTER: u32 = 10_000;
 /// By how much the copy of a block that is being written may pass the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
+/// For how long the thread looks at a store before it sleeps until there is an answer: most answer sooner than it could go to sleep and be
+/// woken.
+const STORE_LOOK: Nanos = Nanos(200_000);
 /// Faults that wait are looked at again at least so often.
 const RETRY_MS: i64 = 20;
 
@@ -93,6 +99,8 @@ impl Faulting {
             waiting: Vec::with_capacity(64),
             requests: Vec::with_capacity(64),
             follow: Follow { cpu: None, faults: 0, slept: false, apart: 0, buf: [0; 512] },
+            looking_since: None,
+            fds: Vec::with_capacity(16),
             density: Density::default(),
         }
     }
@@ -106,6 +114,9 @@ impl Faulting {
             moved |= self.fetcher.poll(&self.core);
             if moved && !self.waiting.is_empty() {
                 self.retry();
+            }
+            if moved {
+                self.looking_since = None;
             }
             if moved && (self.fetcher.is_busy() || self.live.quiet.is_on()) {
                 continue;
@@ -130,14 +141,22 @@ impl Faulting {
     fn sleep(&mut self) {
         self.live.faults_waiting.store(!self.waiting.is_empty(), Ordering::SeqCst);
         if self.fetcher.is_busy() {
-            // The store answers in microseconds; going to sleep and being woken would cost more.
-            std::thread::yield_now();
-            return;
+            let now = Nanos(cpu::now_ns());
+            if now.since(*self.looking_since.get_or_insert(now)) < STORE_LOOK {
+                self.live.quiet.pause();
+                return;
+            }
         }
+        self.looking_since = None;
         let ms = if self.waiting.is_empty() { 500 } else { RETRY_MS };
         self.live.quiet.awake(false);
         self.live.oldest.round(0);
-        let ready = wait::readable(&[self.live.uffd_number(), self.live.fault_wake.as_raw_fd()], ms);
+        self.fds.truncate(0);
+        self.fds.extend([self.live.uffd_number(), self.live.fault_wake.as_raw_fd()]);
+        if self.fetcher.is_busy() {
+            self.fds.extend(self.fetcher.wait_fds());
+        }
+        let ready = wait::readable(&self.fds, ms);
         self.live.quiet.awake(true);
         let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
         if woken || !self.waiting.is_empty() {

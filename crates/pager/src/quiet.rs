@@ -53,6 +53,9 @@ pub struct Quiet {
     bell: Bell,
 }
 
+/// About two microseconds.
+const PAUSE_SPINS: u32 = 64;
+
 impl Default for Quiet {
     fn default() -> Quiet {
         Quiet {
@@ -94,6 +97,16 @@ impl Quiet {
     /// The fault thread has tied itself to the processor of the faulting thread.
     pub fn stays_on(&self, cpu: usize) {
         self.cpu.store(cpu as u32, Ordering::Relaxed);
+    }
+
+    /// A moment, for the fault thread to look again. A quiet one spins: whoever is woken on its processor takes its place at once, and
+    /// `sched_yield` in the idle class has kept threads of the kernel from running, for seconds (Linux 6.18).
+    pub fn pause(&self) {
+        if self.is_on() {
+            (0..PAUSE_SPINS).for_each(|_| std::hint::spin_loop());
+        } else {
+            std::thread::yield_now();
+        }
     }
 
     /// Whether the fault thread is quiet.

@@ -86,8 +86,11 @@ pub struct Watchdog {
     waited: Duration,
     looked: u64,
     told: bool,
+    raised: bool,
 }
 
+/// After so long a store may be waiting for workers that come last in the queue for a processor.
+const WORKERS_LATE: Duration = Duration::from_millis(100);
 /// A machine that was stopped makes a look come late; more than this does not count.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
@@ -96,7 +99,7 @@ impl Watchdog {
         // A store that is waited for says so itself, and gives up by itself.
         let remote = config.stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. }));
         let least = if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
-        Watchdog { live, limit: config.fault_timeout.max(least), waited: Duration::ZERO, looked: cpu::now_ns(), told: false }
+        Watchdog { live, limit: config.fault_timeout.max(least), waited: Duration::ZERO, looked: cpu::now_ns(), told: false, raised: false }
     }
 
     /// To be called often.
@@ -107,9 +110,12 @@ impl Watchdog {
         let waiting = self.live.oldest.waiting(now);
         self.live.page.set_waiting(waiting);
         let Some((age, addr, waits)) = waiting else {
-            (self.waited, self.told) = (Duration::ZERO, false);
+            (self.waited, self.told, self.raised) = (Duration::ZERO, false, false);
             return;
         };
+        if waits == Waits::Store && age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true) {
+            cpu::raise_ring_workers();
+        }
         // Another fault than the one that waited before.
         self.waited = (self.waited + passed).min(age);
         if self.waited > self.limit {
