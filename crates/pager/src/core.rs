@@ -127,6 +127,10 @@ pub struct Core {
     pub new_forks: Vec<crate::life::Fork>,
     /// Forks so far.
     pub forks_made: u64,
+    /// A victim was put off because the kernel was busy with it.
+    pub put_off: bool,
+    /// How often in a row the kernel has said "again".
+    pub refusals: u32,
     /// No new request may start: the process is about to fork.
     pub quiesce: bool,
     pub forked: bool,
@@ -252,6 +256,8 @@ impl Core {
             evict_everything: false,
             new_forks: Vec::new(),
             forks_made: 0,
+            put_off: false,
+            refusals: 0,
             quiesce: false,
             forked: false,
             sector_order,

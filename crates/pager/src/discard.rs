@@ -176,7 +176,7 @@ impl Core {
                 self.set_resident(block, false);
                 self.frames.put_empty(frame);
             }
-            TakeOut::Unmovable | TakeOut::Mixed => {
+            TakeOut::Unmovable | TakeOut::Mixed | TakeOut::Later => {
                 self.frames.put_empty(frame);
                 to_zero.push((addr, addr + block.bytes()));
             }

@@ -62,6 +62,8 @@ const TEND_EVERY: Duration = Duration::from_millis(50);
 /// Victims looked at for one that can be staged, and victims that cannot leave.
 const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
+/// What the kernel was busy with is tried again after so long.
+const PUT_OFF: Duration = Duration::from_micros(500);
 /// What could not leave is tried again after so long.
 const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
 /// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
@@ -112,6 +114,10 @@ impl Evicting {
     fn rest(&mut self) {
         if self.channel.in_flight() > 0 {
             wait::readable(&self.channel.wait_fds(), 1);
+            return;
+        }
+        if std::mem::take(&mut self.core.lock().put_off) {
+            std::thread::sleep(PUT_OFF);
             return;
         }
         self.live.evict_bell.wait(TEND_EVERY);
@@ -409,7 +415,8 @@ impl Core {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
-            moved |= self.stage(block);
+            let staged = self.stage(block);
+            moved |= staged;
             let holds = self.held.contains(&block);
             (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
         }
@@ -511,6 +518,10 @@ impl Core {
             TakeOut::Unmovable => self.hold(block),
             TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block),
             TakeOut::Mixed => self.hold(block),
+            TakeOut::Later => {
+                self.put_off = true;
+                self.replacement.put_back(block);
+            }
             TakeOut::Gone => {
                 self.set_resident(block, false);
                 self.settle(block.extent_no().0 as usize);

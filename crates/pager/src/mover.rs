@@ -1,5 +1,7 @@
 //! Moves blocks between the program and frames. The only place that changes what the program has mapped.
 
+use std::time::Duration;
+
 use hiroma_kernel::maps;
 use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm::{self, Advise};
@@ -29,7 +31,12 @@ pub enum TakeOut {
     Mixed,
     /// The program has nothing mapped there any more.
     Gone,
+    /// Not now: the kernel is busy with these pages for somebody else.
+    Later,
 }
+
+/// "Again" from the kernel so often in a row is usual.
+const REFUSALS_QUICK: u32 = 16;
 
 impl Core {
     /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock is free. The books are the caller's
@@ -37,6 +44,7 @@ impl Core {
     pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
         let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let mut at = 0;
+        self.refusals = 0;
         self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
         // Small blocks that come from a store are copied: as quick as moving them, and the frame stays ours.
@@ -167,7 +175,19 @@ impl Core {
         if !self.pending.is_empty() {
             live.wake_fault_thread();
         }
-        std::thread::yield_now();
+        self.refusals += 1;
+        if self.refusals <= REFUSALS_QUICK {
+            live.quiet.pause();
+        } else {
+            // Another thread has a lock that the kernel only tries: after a fork, one for all relatives. It has to run to let it go.
+            let times = (self.refusals - REFUSALS_QUICK).min(20);
+            std::thread::sleep(Duration::from_micros(50) * times);
+        }
+    }
+
+    /// Whether the kernel has refused so often that something else is better done first.
+    fn is_refused(&self) -> bool {
+        self.refusals > REFUSALS_QUICK
     }
 
     /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
@@ -194,6 +214,7 @@ impl Core {
         let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
         let (mut at, mut unshared, mut by_page) = (0, usize::MAX, false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
+        self.refusals = 0;
         loop {
             let step = if by_page { PAGE } else { len - at };
             let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, step, true);
@@ -204,10 +225,11 @@ impl Core {
                     self.frames.moved_in(frame);
                     return TakeOut::Done;
                 }
-                Some(Stop::Again) => {
+                Some(Stop::Again) if !self.is_refused() => {
                     self.drain();
                     continue;
                 }
+                Some(Stop::Again) => TakeOut::Later,
                 // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
                 // are shared: they stay busy, and where they are.
                 Some(Stop::Busy) if self.forked && unshared != at && !self.is_being_removed(src + at) => {
