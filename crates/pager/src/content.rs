@@ -26,7 +26,7 @@ impl Key {
         if got == bytes.len() { Ok(Key::from_bytes(&bytes)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    fn from_bytes(bytes: &[u8; 32]) -> Key {
+    pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Key {
         Key(umash::Params::derive(0, bytes))
     }
 }

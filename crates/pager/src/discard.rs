@@ -1,9 +1,10 @@
 //! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that went past us.
 
 use hiroma_kernel::uffd::Message;
-use hiroma_kernel::vm::{self, Advise};
+use hiroma_kernel::vm;
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
 
+use crate::canary;
 use crate::core::{Core, Phase};
 use crate::extent::{Copy, Mode, flag};
 use crate::fatal;
@@ -156,7 +157,7 @@ impl Core {
     fn evacuate(&mut self, block: BlockId, to_zero: &mut Vec<(usize, usize)>) {
         let addr = self.addr(block);
         if self.live.path == Path::Fallback {
-            if self.arena.advise(addr, block.bytes(), Advise::Drop).is_ok() {
+            if self.live.memory.discard(addr, block.bytes()).is_ok() {
                 self.set_resident(block, false);
             } else {
                 to_zero.push((addr, addr + block.bytes()));
@@ -216,7 +217,9 @@ impl Core {
 
     /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        if let Some(own) = self.own_removals.iter_mut().find(|own| own.start <= start && end <= own.end) {
+        // Canary "own removals": our own event passes for the program's.
+        let known = !canary::is_broken("own removals");
+        if let Some(own) = self.own_removals.iter_mut().find(|own| known && own.start <= start && end <= own.end) {
             return own.saw(start, end);
         }
         let _ = self.forget(start, end, By::Kernel);
@@ -277,7 +280,8 @@ impl Core {
 
     /// Zeros the parts of a frame that were discarded while its block was elsewhere. True if there were any.
     pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) -> bool {
-        if self.overlay.is_empty() {
+        // Canary "discarded while away": the old content comes back.
+        if self.overlay.is_empty() || canary::is_broken("discarded while away") {
             return false;
         }
         let mut any = false;

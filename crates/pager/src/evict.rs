@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::vm::{self, Advise};
+use hiroma_kernel::vm;
 use hiroma_kernel::wait;
 use hiroma_policy::Origin;
 use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
+use crate::canary;
 use crate::content;
 use crate::control::Counter;
 use crate::core::{Block, Core, LIMIT_MIN, Phase, ahead_pages};
@@ -94,12 +95,7 @@ impl Evicting {
         while !self.live.stopping() {
             let mut moved = self.poll();
             moved |= self.choose();
-            let mut chosen = std::mem::take(&mut self.chosen);
-            for index in chosen.drain(..) {
-                self.jobs[index].compare(&self.core);
-                self.write(index);
-            }
-            self.chosen = chosen;
+            self.write_chosen();
             moved |= self.reclaim_page_tables();
             self.fruitless = if moved { 0 } else { self.fruitless + 1 };
             if self.tended.elapsed() > TEND_EVERY {
@@ -109,6 +105,16 @@ impl Evicting {
                 self.rest();
             }
         }
+    }
+
+    /// Without the lock: compares what was chosen with its far copies, and writes what differs.
+    pub fn write_chosen(&mut self) {
+        let mut chosen = std::mem::take(&mut self.chosen);
+        for index in chosen.drain(..) {
+            self.jobs[index].compare(&self.core);
+            self.write(index);
+        }
+        self.chosen = chosen;
     }
 
     fn rest(&mut self) {
@@ -145,7 +151,7 @@ impl Evicting {
     }
 
     /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
-    fn choose(&mut self) -> bool {
+    pub fn choose(&mut self) -> bool {
         let shared = self.core.clone();
         let mut guard = shared.lock_politely();
         let core = &mut *guard;
@@ -230,7 +236,7 @@ impl Evicting {
         self.ended(index);
     }
 
-    fn poll(&mut self) -> bool {
+    pub fn poll(&mut self) -> bool {
         if self.channel.in_flight() == 0 {
             return false;
         }
@@ -268,7 +274,7 @@ impl Evicting {
     }
 
     /// Gives back page tables of extents that are to be huge again, and lets their faults go on.
-    fn reclaim_page_tables(&mut self) -> bool {
+    pub fn reclaim_page_tables(&mut self) -> bool {
         let mut guard = self.core.lock();
         let core = &mut *guard;
         if core.quiesce {
@@ -280,12 +286,11 @@ impl Evicting {
             // A child forked in between would wait for ever for what is being given back here.
             core.in_flight += 1;
             let start = core.arena.base() + extent * EXTENT;
-            let arena = core.arena.clone();
             core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
             core.own_removals.push(OwnRemoval::new(start, start + EXTENT));
             drop(guard);
             // Without the lock: the kernel waits until the fault thread has read the event.
-            let _ = arena.advise(start, EXTENT, Advise::Drop);
+            let _ = self.live.memory.discard(start, EXTENT);
             guard = self.core.lock();
             guard.in_flight -= 1;
             guard.recorder.note("reclaimed", extent as u64 * 512, 0, 0);
@@ -335,6 +340,8 @@ impl Job {
                 }
             };
             self.changed[at] = match (now, self.copies[at]) {
+                // Canary "clean by content": what has a far copy counts as unchanged.
+                (Copy::Stored { .. }, Copy::Stored { .. }) if canary::is_broken("clean by content") => false,
                 (Copy::Stored { sum, .. }, Copy::Stored { sum: before, .. }) => sum != before,
                 (now, before) => now != before,
             };
@@ -430,7 +437,8 @@ impl Core {
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
             let block = self.replacement.next_victim()?;
-            if self.is_resident(block) && !self.held.contains(&block) {
+            // Canary "stale entries": what is not resident is taken out all the same.
+            if self.is_resident(block) && !self.held.contains(&block) || canary::is_broken("stale entries") {
                 return Some(block);
             }
         }

@@ -12,6 +12,12 @@ use crate::host;
 /// Exit code of a program that lost its far memory (EX_TEMPFAIL of sysexits.h).
 pub const EXIT_CODE: i32 = 75;
 
+#[cfg(test)]
+thread_local!(
+    /// In this thread an end is a panic: it stands for a program.
+    pub static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }
+);
+
 static DYING: AtomicBool = AtomicBool::new(false);
 /// Where messages go, if somebody reads them there.
 static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);
@@ -47,6 +53,10 @@ fn say(line: &str, exit_code: Option<u8>) {
 
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
 pub fn die(why: &str) -> ! {
+    #[cfg(test)]
+    if PANICS.with(std::cell::Cell::get) {
+        panic!("{why}");
+    }
     if DYING.swap(true, Ordering::SeqCst) {
         // Another thread is at it already.
         loop {

@@ -14,6 +14,7 @@ use hiroma_kernel::{vm, wait};
 use hiroma_policy::{Origin, PrefetchRequest};
 use hiroma_units::{BlockId, EXTENT, Nanos, PAGE};
 
+use crate::canary;
 use crate::control::Counter;
 use crate::core::{Core, Phase, Wait};
 use crate::extent::{Copy, Mode, flag};
@@ -110,11 +111,7 @@ impl Faulting {
         while !self.live.stopping() {
             self.live.quiet.round();
             self.tell_oldest();
-            let mut moved = self.read_messages();
-            moved |= self.fetcher.poll(&self.core);
-            if moved && !self.waiting.is_empty() {
-                self.retry();
-            }
+            let moved = self.turn();
             if moved {
                 self.looking_since = None;
             }
@@ -124,6 +121,16 @@ impl Faulting {
             self.sleep();
             self.follow.slept = true;
         }
+    }
+
+    /// Does what there is to do. False: there was nothing.
+    pub fn turn(&mut self) -> bool {
+        let mut moved = self.read_messages();
+        moved |= self.fetcher.poll(&self.core);
+        if moved && !self.waiting.is_empty() {
+            self.retry();
+        }
+        moved
     }
 
     /// Tells the watchdog what waits longest.
@@ -166,11 +173,11 @@ impl Faulting {
 
     /// Reads what has come and acts on it. Events are read and acted on under one hold of the lock: from the moment an event was read
     /// the program goes on, and must not meet what the books still held then.
-    fn read_messages(&mut self) -> bool {
+    pub fn read_messages(&mut self) -> bool {
         let shared = self.core.clone();
         let mut core = shared.lock_eagerly();
         let mut messages = std::mem::take(&mut self.messages);
-        if self.live.uffd.read(&mut core.pending).is_err() {
+        if self.live.memory.read(&mut core.pending).is_err() {
             fatal::die("reading from userfaultfd failed; please report this");
         }
         core.catch_up();
@@ -240,7 +247,7 @@ impl Faulting {
         mode
     }
 
-    fn retry(&mut self) {
+    pub fn retry(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         self.core.lock_eagerly().wanted_bytes = 0;
         for fault in waiting {
@@ -353,7 +360,8 @@ impl Core {
     /// behind our back.
     fn on_resident(&mut self, block: BlockId, addr: usize) -> Answer {
         let page = addr / PAGE * PAGE;
-        if self.extent(block).has(flag::HOLES) {
+        // Canary "holes": a page that the program dropped past us is not put back.
+        if self.extent(block).has(flag::HOLES) && !canary::is_broken("holes") {
             let _ = self.put_zeros(page, PAGE);
         } else {
             self.stuck = if self.stuck.0 == page { (page, self.stuck.1 + 1) } else { (page, 0) };
@@ -395,6 +403,11 @@ impl Core {
                 let extent = self.extent_mut(block);
                 extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
                 self.map_in(block, origin);
+                Answer::Done
+            }
+            // Canary "copy while written": the frame itself goes back, while the evictor reads it.
+            Phase::Writing if canary::is_broken("copy while written") => {
+                self.map_in(block, Origin::Rescued);
                 Answer::Done
             }
             Phase::Writing => self.rescue_copy(block),

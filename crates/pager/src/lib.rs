@@ -4,6 +4,7 @@
 //! change their place in `mover` only.
 
 mod addresses;
+mod canary;
 pub mod config;
 mod content;
 pub mod control;
@@ -22,6 +23,9 @@ mod host;
 mod inherit;
 mod life;
 mod live;
+mod memory;
+#[cfg(test)]
+mod model;
 mod mover;
 mod pager;
 mod quiet;

@@ -14,6 +14,7 @@ use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
 use crate::error::PagerError;
 use crate::fatal;
+use crate::memory::{Kernel, Memory};
 use crate::inherit::{Address, Listener};
 use crate::quiet::Quiet;
 use crate::trace::{self, Ring};
@@ -31,9 +32,11 @@ pub enum Path {
 /// Descriptors, bells and statistics of one process.
 pub struct Live {
     /// Watches the arena.
-    pub uffd: Uffd,
+    pub uffd: Arc<Uffd>,
     /// Watches the staging area, so that pages can be moved there. Full path only.
-    pub staging: Option<Uffd>,
+    pub staging: Option<Arc<Uffd>>,
+    /// What moves pages.
+    pub memory: Box<dyn Memory>,
     pub path: Path,
     pub page: Arc<ControlPage>,
     /// Where forked children ask for descriptors.
@@ -61,7 +64,7 @@ pub struct Live {
 
 impl Live {
     /// Opens what is needed; no thread runs yet. With it, where forked children can ask for descriptors.
-    pub fn open(config: &Config, arena: &Reservation) -> Result<(Live, Option<Listener>), PagerError> {
+    pub fn open(config: &Config, arena: &Arc<Reservation>) -> Result<(Live, Option<Listener>), PagerError> {
         let offered = hiroma_kernel::uffd::probe()?;
         let path = match config.path {
             PathChoice::Full => Path::Full,
@@ -78,9 +81,9 @@ impl Live {
                 .and(Features::THREAD_ID),
             Path::Fallback => Features::WP.and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID),
         };
-        let uffd = Uffd::open(wanted)?;
+        let uffd = Arc::new(Uffd::open(wanted)?);
         let staging = match path {
-            Path::Full => Some(Uffd::open(Features::MOVE)?),
+            Path::Full => Some(Arc::new(Uffd::open(Features::MOVE)?)),
             Path::Fallback => None,
         };
         let fault_wake =
@@ -106,7 +109,8 @@ impl Live {
             address: listener.as_ref().map(|listener| listener.address.clone()),
             mark: crate::life::random_mark(),
             arena_bytes: arena.len(),
-            _keeper: keep_open(&uffd, staging.as_ref()),
+            _keeper: keep_open(&uffd, staging.as_deref()),
+            memory: Box::new(Kernel { uffd: uffd.clone(), staging: staging.clone(), arena: arena.clone() }),
             uffd,
             staging,
             path,
@@ -121,6 +125,14 @@ impl Live {
             stop: AtomicBool::new(false),
         };
         Ok((live, listener))
+    }
+
+    /// One that watches nothing, with a kernel of the test's own.
+    #[cfg(test)]
+    pub fn for_model(config: &Config, arena: &Arc<Reservation>, path: Path, memory: Box<dyn Memory>) -> Result<Live, PagerError> {
+        let config = Config { control_dir: None, ..config.clone() };
+        let (live, _) = Live::open(&config, arena)?;
+        Ok(Live { memory, path, ..live })
     }
 
     /// The number of the descriptor that watches the arena.

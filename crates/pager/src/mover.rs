@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use hiroma_kernel::maps;
 use hiroma_kernel::uffd::{Message, Outcome, Stop};
-use hiroma_kernel::vm::{self, Advise};
-use hiroma_units::{BlockId, PAGE};
+use hiroma_kernel::vm;
+use hiroma_units::{BlockId, EXTENT, PAGE, PAGES_PER_EXTENT};
 
+use crate::canary;
 use crate::core::Core;
 use crate::extent::flag;
 use crate::frames::Frame;
@@ -50,7 +50,7 @@ impl Core {
         // Small blocks that come from a store are copied: as quick as moving them, and the frame stays ours.
         let moves = self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
         while moves && !self.extent(block).has(flag::MIXED) {
-            let Outcome { done, stop } = self.live.uffd.move_quietly(dst + at, src + at, len - at, false);
+            let Outcome { done, stop } = self.live.memory.move_in(dst + at, src + at, len - at, false);
             at += done;
             match stop {
                 None => {
@@ -83,7 +83,7 @@ impl Core {
         while at < len {
             // Mixed mappings refuse a range that spans several; one page always lies in one.
             let step = if by_page { PAGE } else { len - at };
-            let Outcome { done, stop } = self.live.uffd.copy_quietly(dst + at, src + at, step);
+            let Outcome { done, stop } = self.live.memory.copy_in(dst + at, src + at, step);
             at += done;
             gone &= done == 0;
             match stop {
@@ -124,17 +124,32 @@ impl Core {
         self.copy_in(dst, self.zeros.base(), len)
     }
 
-    /// Pages that the program discarded while their content was on its way in must come as zeros.
-    fn zero_discarded(&self, dst: usize, src: usize, len: usize) {
-        if self.zeros.contains(src) {
+    /// Pages that the program discarded while their content was on its way in must come as zeros. That is all there is to do about them:
+    /// from here on they may hold new writes, so the event means the other pages only.
+    fn zero_discarded(&mut self, dst: usize, src: usize, len: usize) {
+        // Canary "discarded on its way in": the old content goes on its way.
+        if canary::is_broken("discarded on its way in") {
             return;
         }
-        for message in &self.pending {
-            if let Message::Remove { start, end } = *message {
-                let (from, to) = (start.max(dst), end.min(dst + len));
-                if from < to {
-                    vm::zero(src + (from - dst), to - from);
-                }
+        let mut at = 0;
+        while at < self.pending.len() {
+            let (from, to) = match self.pending[at] {
+                Message::Remove { start, end } => (start.max(dst), end.min(dst + len)),
+                _ => (0, 0),
+            };
+            if from >= to {
+                at += 1;
+                continue;
+            }
+            let Message::Remove { start, end } = self.pending.remove(at) else { unreachable!("looked just now") };
+            if !self.zeros.contains(src) {
+                vm::zero(src + (from - dst), to - from);
+            }
+            self.extents[(dst - self.arena.base()) / EXTENT].set(flag::HOLES, true);
+            let parts = [(start, from), (to, end)].into_iter().filter(|(from, to)| from < to);
+            for (start, end) in parts {
+                self.pending.insert(at, Message::Remove { start, end });
+                at += 1;
             }
         }
     }
@@ -142,33 +157,53 @@ impl Core {
     /// Takes pages out of the program and drops them; the block stays on the books as resident, with holes.
     pub fn punch(&mut self, start: usize, end: usize) {
         let live = self.live.clone();
-        let (Some(staging), Some(frame)) = (&live.staging, self.frames.take_empty(9)) else { return };
+        if live.path == Path::Fallback {
+            return;
+        }
+        let Some(frame) = self.frames.take_empty(9) else { return };
         let (dst, len) = (self.frames.addr(frame), end - start);
         self.recorder.note("punch", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
         let (mut at, mut touched) = (0, usize::MAX);
         while at < len {
-            let Outcome { done, stop } = staging.move_quietly(dst + at, start + at, len - at, true);
+            let Outcome { done, stop } = live.memory.move_out(dst + at, start + at, len - at);
             at += done;
             match stop {
                 None => break,
                 Some(Stop::Again) => self.drain(),
                 Some(Stop::Busy) if self.forked && touched != at && !self.is_being_removed(start + at) => {
                     touched = at;
-                    vm::touch(start + at, PAGE);
+                    live.memory.unshare(start + at);
                 }
-                // Pinned, or not writable: it cannot be staged either, so the kernel will come first.
-                Some(_) => at += PAGE,
+                // In use, or not to be moved: it is kept from being staged until the kernel has come.
+                Some(stop) => {
+                    if stop == Stop::Busy {
+                        self.keep_for_kernel(start + at);
+                    }
+                    at += PAGE;
+                }
             }
         }
         self.frames.scrub(frame);
         self.frames.put_empty(frame);
     }
 
+    /// The kernel is about to drop a page that could not be taken out now: its block stays until what is held is tried again, a second
+    /// later. Staged before, its old content would live on.
+    fn keep_for_kernel(&mut self, addr: usize) {
+        let page = ((addr - self.arena.base()) / PAGE) as u64;
+        let mode = self.extents[page as usize / PAGES_PER_EXTENT].mode;
+        let block = self.block_of(page, mode);
+        // Canary "busy at a discard": it may be staged at once.
+        if self.is_resident(block) && !canary::is_broken("busy at a discard") {
+            self.hold(block);
+        }
+    }
+
     /// The kernel refuses while an event of the address space waits to be read: reads what there is, for the fault thread to act on,
     /// and lets the thread that raised it go on.
     pub fn drain(&mut self) {
         let live = self.live.clone();
-        if live.uffd.read(&mut self.pending).is_err() {
+        if live.memory.read(&mut self.pending).is_err() {
             crate::fatal::die("reading from userfaultfd failed; please report this");
         }
         // Acted on at the end of the operation that is under way: see `Core::take_work`.
@@ -211,13 +246,12 @@ impl Core {
     fn move_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let live = self.live.clone();
-        let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
         let (mut at, mut unshared, mut by_page) = (0, usize::MAX, false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         self.refusals = 0;
         loop {
             let step = if by_page { PAGE } else { len - at };
-            let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, step, true);
+            let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, step);
             at += done;
             let end = match stop {
                 None if at < len => continue,
@@ -234,7 +268,7 @@ impl Core {
                 // are shared: they stay busy, and where they are.
                 Some(Stop::Busy) if self.forked && unshared != at && !self.is_being_removed(src + at) => {
                     unshared = at;
-                    vm::touch(src + at, PAGE);
+                    live.memory.unshare(src + at);
                     continue;
                 }
                 // Mappings can lie apart that look the same (after a fork, for one): each page lies in one.
@@ -270,21 +304,20 @@ impl Core {
     /// writable for a moment, the pages are protected by userfaultfd: whoever writes waits, and gets his signal when he tries again.
     /// Returns how many bytes have moved.
     fn move_protected(&mut self, src: usize, dst: usize, len: usize) -> usize {
-        let Some(area) = maps::area_at(src).filter(|area| area.prot & libc::PROT_WRITE == 0) else { return 0 };
-        let len = len.min(area.end - src);
         let live = self.live.clone();
-        let staging = live.staging.as_ref().expect("the full path has a staging descriptor");
+        let Some((end, prot)) = live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0) else { return 0 };
+        let len = len.min(end - src);
         loop {
-            match live.uffd.write_protect(src, len, true) {
+            match live.memory.write_protect(src, len, true) {
                 Ok(()) => break,
                 Err(Stop::Again) => self.drain(),
                 Err(_) => return 0,
             }
         }
         let mut at = 0;
-        if self.arena.protect(src, len, PROT_RW).is_ok() {
+        if live.memory.protect(src, len, PROT_RW).is_ok() {
             while at < len {
-                let Outcome { done, stop } = staging.move_quietly(dst + at, src + at, len - at, true);
+                let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, len - at);
                 at += done;
                 match stop {
                     None => {}
@@ -292,11 +325,11 @@ impl Core {
                     Some(_) => break,
                 }
             }
-            if let Err(error) = self.arena.protect(src, len, area.prot) {
+            if let Err(error) = live.memory.protect(src, len, prot) {
                 crate::fatal::die(&format!("the protection of {src:#x} cannot be put back: {error}"));
             }
         }
-        while live.uffd.write_protect(src, len, false) == Err(Stop::Again) {
+        while live.memory.write_protect(src, len, false) == Err(Stop::Again) {
             self.drain();
         }
         at
@@ -305,12 +338,17 @@ impl Core {
     /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.
     fn undo_move(&mut self, home: usize, frame_addr: usize, done: usize, len: usize, frame: Frame) {
         let mut at = 0;
-        while at < done {
-            let Outcome { done: moved, stop } = self.live.uffd.move_quietly(home + at, frame_addr + at, done - at, true);
+        self.zero_discarded(home, frame_addr, done);
+        // Canary "undo of a move": what has left stays away.
+        while at < done && !canary::is_broken("undo of a move") {
+            let Outcome { done: moved, stop } = self.live.memory.move_in(home + at, frame_addr + at, done - at, true);
             at += moved;
             match stop {
                 None => break,
-                Some(Stop::Again) => self.drain(),
+                Some(Stop::Again) => {
+                    self.drain();
+                    self.zero_discarded(home + at, frame_addr + at, done - at);
+                }
                 Some(_) => {
                     let _ = self.copy_in(home + at, frame_addr + at, done - at);
                     break;
@@ -327,7 +365,7 @@ impl Core {
             return TakeOut::Mixed;
         }
         loop {
-            match self.live.uffd.write_protect(src, len, true) {
+            match self.live.memory.write_protect(src, len, true) {
                 Ok(()) => break,
                 Err(Stop::Again) => self.drain(),
                 Err(Stop::NotThere) => return TakeOut::Mixed,
@@ -337,17 +375,13 @@ impl Core {
         // Nobody can write now. Pages that the program has dropped by a system call of its own are not to be touched: that fault would wait
         // for our lock. They are zeros.
         for at in (0..len).step_by(PAGE) {
-            if vm::is_present(src + at) {
-                vm::copy(dst + at, src + at, PAGE);
-            } else {
-                vm::zero(dst + at, PAGE);
-            }
+            self.live.memory.copy_page_out(dst + at, src + at);
         }
         self.frames.gained(frame);
-        match self.arena.advise(src, len, Advise::Drop) {
+        match self.live.memory.discard(src, len) {
             Ok(()) => TakeOut::Done,
             Err(_) => {
-                let _ = self.live.uffd.write_protect(src, len, false);
+                let _ = self.live.memory.write_protect(src, len, false);
                 self.drop_frame(frame);
                 TakeOut::Unmovable
             }

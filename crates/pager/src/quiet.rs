@@ -114,6 +114,12 @@ impl Quiet {
         self.on.load(Ordering::Relaxed)
     }
 
+    /// Makes the fault thread do the evictor's small work, or not.
+    #[cfg(test)]
+    pub fn force(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
     /// Ends the guard.
     pub fn stop(&self) {
         self.bell.ring();

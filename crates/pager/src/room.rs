@@ -18,6 +18,10 @@ impl Core {
     /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is
     /// counted (`MARGIN`).
     pub fn room(&self) -> usize {
+        #[cfg(test)]
+        if let Some(room) = self.room_of_test {
+            return room;
+        }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let least = (self.limit / 4).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
         self.limit.saturating_sub(beside).max(least)
@@ -90,8 +94,9 @@ impl Core {
     fn take_frame(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
         let bytes = PAGE << order;
         loop {
-            if let Some(taken) = self.frames.take_full(order, zero_wanted) {
-                return Some(taken);
+            if let Some((frame, zero)) = self.frames.take_full(order, zero_wanted) {
+                // Canary "fresh is zero": a frame with somebody's old bytes passes for zeros.
+                return Some((frame, zero || crate::canary::is_broken("fresh is zero")));
             }
             if self.room_for(bytes, order) {
                 let frame = self.frames.take_empty(order)?;

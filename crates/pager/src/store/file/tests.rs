@@ -33,6 +33,7 @@ fn forked(parent: &FileStore) -> FileStore {
         books: Mutex::new(Books { space: books.space.clone(), files, chunks, warm }),
         use_ring: parent.shared.use_ring,
         pool: Mutex::new(None),
+        clerk: Mutex::new(None),
         can_reserve: AtomicBool::new(true),
     };
     FileStore { shared: Arc::new(shared) }

@@ -1,0 +1,41 @@
+//! Rules that tests break on purpose, to see that somebody notices. Outside of tests none is broken, and asking costs nothing.
+
+#[cfg(test)]
+thread_local!(static BROKEN: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) });
+
+/// Every rule that can be broken; what each means is said where it is asked for.
+#[cfg(test)]
+pub const RULES: &[&str] = &[
+    "discarded on its way in",
+    "discarded while away",
+    "event before unlock",
+    "clean by content",
+    "copy while written",
+    "one mode",
+    "own removals",
+    "undo of a move",
+    "holes",
+    "fresh is zero",
+    "verify what comes",
+    "stale entries",
+    "busy at a discard",
+];
+
+/// Whether the calling thread's test has broken a rule.
+#[cfg(test)]
+pub fn is_broken(rule: &'static str) -> bool {
+    debug_assert!(RULES.contains(&rule), "{rule}");
+    BROKEN.with(|broken| broken.get() == Some(rule))
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub fn is_broken(_rule: &'static str) -> bool {
+    false
+}
+
+/// Breaks a rule in this thread, or none.
+#[cfg(test)]
+pub fn break_rule(rule: Option<&'static str>) {
+    BROKEN.with(|broken| broken.set(rule));
+}

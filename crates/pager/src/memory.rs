@@ -1,0 +1,103 @@
+//! What the pager asks of the kernel about the program's memory. Its state decides, this acts; a test puts a kernel of its own here.
+
+use std::io;
+use std::sync::Arc;
+
+use hiroma_kernel::maps;
+use hiroma_kernel::uffd::{Message, Outcome, Stop, Uffd};
+use hiroma_kernel::vm::{self, Advise, Reservation};
+use hiroma_units::PAGE;
+
+/// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by `wake`.
+pub trait Memory: Send + Sync {
+    /// Moves pages out of the program, to where nothing is; holes stay holes (`UFFDIO_MOVE`).
+    fn move_out(&self, dst: usize, src: usize, len: usize) -> Outcome;
+
+    /// Moves pages into the program. `holes`: some may be missing at `src`, and stay so.
+    fn move_in(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome;
+
+    /// Copies pages into the program (`UFFDIO_COPY`).
+    fn copy_in(&self, dst: usize, src: usize, len: usize) -> Outcome;
+
+    /// Protects pages of the program against writing, or lifts that.
+    fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop>;
+
+    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults never.
+    fn copy_page_out(&self, dst: usize, src: usize);
+
+    /// Drops pages of the program. On the full path an event tells of it and the call waits until that was read.
+    fn discard(&self, start: usize, len: usize) -> io::Result<()>;
+
+    /// Makes a page that is shared after a fork the program's own again. It must be there.
+    fn unshare(&self, addr: usize);
+
+    /// End and protection of the mapping at `addr`.
+    fn protection(&self, addr: usize) -> Option<(usize, i32)>;
+
+    /// Changes the protection of a part of the arena.
+    fn protect(&self, start: usize, len: usize, prot: i32) -> io::Result<()>;
+
+    /// Lets threads go on that wait for pages.
+    fn wake(&self, start: usize, len: usize);
+
+    /// Appends what the kernel has to say; never blocks.
+    fn read(&self, out: &mut Vec<Message>) -> io::Result<()>;
+}
+
+/// The kernel that we run on.
+pub struct Kernel {
+    pub uffd: Arc<Uffd>,
+    /// Watches the staging area. Full path only.
+    pub staging: Option<Arc<Uffd>>,
+    pub arena: Arc<Reservation>,
+}
+
+impl Memory for Kernel {
+    fn move_out(&self, dst: usize, src: usize, len: usize) -> Outcome {
+        self.staging.as_ref().expect("the full path has a staging descriptor").move_quietly(dst, src, len, true)
+    }
+
+    fn move_in(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
+        self.uffd.move_quietly(dst, src, len, holes)
+    }
+
+    fn copy_in(&self, dst: usize, src: usize, len: usize) -> Outcome {
+        self.uffd.copy_quietly(dst, src, len)
+    }
+
+    fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {
+        self.uffd.write_protect(start, len, on)
+    }
+
+    fn copy_page_out(&self, dst: usize, src: usize) {
+        if vm::is_present(src) {
+            vm::copy(dst, src, PAGE);
+        } else {
+            vm::zero(dst, PAGE);
+        }
+    }
+
+    fn discard(&self, start: usize, len: usize) -> io::Result<()> {
+        self.arena.advise(start, len, Advise::Drop)
+    }
+
+    fn unshare(&self, addr: usize) {
+        vm::touch(addr, PAGE);
+    }
+
+    fn protection(&self, addr: usize) -> Option<(usize, i32)> {
+        maps::area_at(addr).map(|area| (area.end, area.prot))
+    }
+
+    fn protect(&self, start: usize, len: usize, prot: i32) -> io::Result<()> {
+        self.arena.protect(start, len, prot)
+    }
+
+    fn wake(&self, start: usize, len: usize) {
+        self.uffd.wake(start, len);
+    }
+
+    fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
+        self.uffd.read(out)
+    }
+}
