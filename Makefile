@@ -8,7 +8,7 @@ CARGO ?= cargo
 RELEASE := target/release
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
+.PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,6 +29,9 @@ test: deps ## everything that is tested, quick things first
 
 test-e2e: build ## real programs with a quarter of their memory
 	tests/e2e/run
+
+soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SCHEDULES, default 10 million)
+	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-pager --lib model::schedules -- --nocapture
 
 test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
 	tests/strangers/run --install

@@ -94,12 +94,16 @@ room() {
 	done
 }
 
+# The pager's state against a model of the kernel.
+schedules() { "$cargo" test -q --release -p hiroma-pager --lib model::; }
+
 everything() {
 	room
 	lint
 	single "release build" "$cargo" build -q --release --workspace
 	# The command's tests run programs with the library of the release.
 	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$PWD/target/release/libhiroma_quiet_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	HIROMA_SCHEDULES=100000 suite "100,000 schedules of the pager's state, and broken rules" schedules
 	if command -v c++ >/dev/null 2>&1; then
 		single "frames, fuzzed for 20 s" scripts/fuzz.sh 20
 	else

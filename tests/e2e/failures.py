@@ -110,32 +110,43 @@ def limit_changes(bench):
     return f"below the new limit after {took:.1f} s"
 
 
-def limit_is_hard(bench):
-    """As the kernel counts it, while it runs: no more anonymous memory than the limit, the buffers, and what is not managed."""
-    sweep = Sweep(bench, 256, 64)
-    most = 0
+# What a program in C has in anonymous memory of its own: stack, data of libraries.
+OUTSIDE_BYTES = 512 << 10
+
+
+def limit_is_hard(bench, store):
+    """As the kernel counts it, each 10 ms: anonymous memory of the process, compressed bytes, tables and buffers included, keeps to the limit."""
+    limit = 128 * MIB
+    options = {"default": [], "file": ["--store", "file:/var/tmp"]}.get(store)
+    if options is None:
+        options = ["--store", bench.serve()[1]]
+    sweep = Sweep(bench, 384, 128, options)
+    most, samples = 0, 0
+    pid = []
 
     def sample():
-        nonlocal most
+        nonlocal most, samples
         code = sweep.process.poll()
-        if code is None:
-            with contextlib.suppress(OSError, Failure, ValueError, StopIteration):
-                pid = sweep.counters()["pid"]
-                with open(f"/proc/{pid}/status") as status:
-                    most = max(most, next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon")))
-        return "filled" in sweep.output() or code is not None
+        with contextlib.suppress(OSError, Failure, ValueError, StopIteration):
+            pid[:] = pid or [sweep.counters()["pid"]]
+            with open(f"/proc/{pid[0]}/status") as status:
+                most = max(most, next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon")))
+            samples += 1
+        return code is not None
 
-    wait_for(sample, 120, "the program has filled its memory")
-    for _ in range(40):
-        sample()
-        time.sleep(0.05)
+    filled = None
+    while not sample():
+        if filled is None and "filled" in sweep.output():
+            filled = time.monotonic()
+        if filled is not None and time.monotonic() - filled > 5:
+            break
+        time.sleep(0.01)
     stats = sweep.ends_right()
-    check_limit(stats, 64 * MIB)
-    # Compressed memory is the default store's first part and counts to the process: as much as the limit at most.
-    bound = 2 * 64 * MIB + 2 * SLACK_BYTES
-    want(most > 0, "the program's memory was never seen")
-    want(most <= bound, f"{most / MIB:.0f} MiB of anonymous memory, the bound is {bound / MIB:.0f} MiB")
-    return f"at most {max(counter(stats, 'local_bytes_max')) / MIB:.1f} MiB local, {most / MIB:.0f} MiB anonymous in all"
+    check_limit(stats, limit)
+    bound = limit + max(MIB, limit // 200) + OUTSIDE_BYTES
+    want(samples > 100, f"the program's memory was seen {samples} times")
+    want(most <= bound, f"{most / MIB:.2f} MiB of anonymous memory, the bound is {bound / MIB:.2f} MiB")
+    return f"{most / MIB:.2f} MiB of anonymous memory at most, in {samples} samples"
 
 
 def server_killed(bench):
@@ -325,7 +336,7 @@ def chain_overflows(bench):
 
 TESTS = {
     "ctl-limit": limit_changes,
-    "limit-hard": limit_is_hard,
+    **{f"limit-hard-{store}": functools.partial(limit_is_hard, store=store) for store in ["default", "file", "tcp"]},
     "server-killed": server_killed,
     "server-replaced": server_replaced,
     "server-stopped": server_stopped,

@@ -175,10 +175,7 @@ impl Afterwards for Core {
     fn take_work(&mut self) -> Option<Wakes> {
         // An event that was read lets the kernel go on: acted on later, it would strike content that came since, and one of our own
         // removals would pass for the program's.
-        // Canary "event before unlock": it is left for later.
-        if !canary::is_broken("event before unlock") {
-            self.catch_up();
-        }
+        self.catch_up();
         if self.wakes.is_empty() {
             return None;
         }

@@ -227,6 +227,10 @@ impl Core {
 
     /// Acts on what was read from userfaultfd in the middle of an operation. Faults are left to the fault thread.
     pub fn catch_up(&mut self) {
+        // Canary "event before unlock": most times it is left for later.
+        if canary::is_broken("event before unlock") && self.stamp % 8 != 0 {
+            return;
+        }
         while let Some(at) = self.pending.iter().position(|message| !matches!(message, Message::Fault { .. })) {
             match self.pending.remove(at) {
                 Message::Remove { start, end } => self.on_removed(start, end),

@@ -18,6 +18,15 @@ thread_local!(
     pub static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }
 );
 
+/// Whether this thread plays the pager's threads for a model.
+#[inline(always)]
+pub fn is_model() -> bool {
+    #[cfg(test)]
+    return PANICS.with(std::cell::Cell::get);
+    #[cfg(not(test))]
+    false
+}
+
 static DYING: AtomicBool = AtomicBool::new(false);
 /// Where messages go, if somebody reads them there.
 static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);

@@ -9,6 +9,7 @@ use hiroma_units::{BlockId, EXTENT, PAGE, PAGES_PER_EXTENT};
 use crate::canary;
 use crate::core::Core;
 use crate::extent::flag;
+use crate::fatal;
 use crate::frames::Frame;
 use crate::live::Path;
 use crate::pager::PROT_RW;
@@ -211,6 +212,9 @@ impl Core {
             live.wake_fault_thread();
         }
         self.refusals += 1;
+        if fatal::is_model() {
+            return;
+        }
         if self.refusals <= REFUSALS_QUICK {
             live.quiet.pause();
         } else {

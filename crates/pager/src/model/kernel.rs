@@ -154,7 +154,9 @@ impl State {
         let used: Vec<usize> = (0..pages).map(|page| page / run * stride + page % run).collect();
         let all = used.last().expect("some") + 1;
         let share = pages / threads;
-        let threads = (0..threads).map(|at| Thread { doing: Doing::Nothing, asked: None, to_zero: Vec::new(), first: at * share, pages: share }).collect();
+        let threads = (0..threads)
+            .map(|at| Thread { doing: Doing::Nothing, asked: None, to_zero: Vec::new(), first: at * share, pages: share })
+            .collect();
         State {
             random,
             base,
@@ -210,7 +212,7 @@ impl State {
                 }
                 if upto == to {
                     self.forget(from, to);
-                    self.threads[at].doing = Doing::Nothing;
+                    self.threads[at].doing = self.after_discard(from, to);
                 } else {
                     self.threads[at].doing = Doing::Discards(from, to, upto);
                 }
@@ -223,6 +225,20 @@ impl State {
                     self.threads[at].asked = None;
                 }
             },
+        }
+    }
+
+    /// What was discarded is used again soon, most times.
+    fn after_discard(&mut self, from: usize, to: usize) -> Doing {
+        let page = self.used[from + self.random.below(to - from)];
+        match self.random.below(3) {
+            _ if self.is_ending => Doing::Nothing,
+            0 => Doing::Nothing,
+            1 => Doing::Touch(page, None),
+            _ => {
+                self.next_word += 1;
+                Doing::Touch(page, Some(self.next_word))
+            }
         }
     }
 
@@ -289,8 +305,7 @@ impl State {
                         Doing::Asks(from, to) => Some((from, to)),
                         _ => thread.asked,
                     };
-                    let may_be_zero =
-                        self.threads.iter().filter_map(discards).any(|(from, to)| self.used[from..to].contains(&page));
+                    let may_be_zero = self.threads.iter().filter_map(discards).any(|(from, to)| self.used[from..to].contains(&page));
                     if found != self.truth[page] && !(may_be_zero && found == 0) {
                         self.blame(format!("page {page} holds {found:#x} where {:#x} was written", self.truth[page]));
                     }
@@ -324,7 +339,12 @@ impl State {
     /// Whether the kernel tells its caller to come again.
     fn refuses(&mut self) -> bool {
         self.disturb();
-        self.changing > 0 || self.random.one_in(40)
+        if self.changing > 0 {
+            // It is only told to come again while the others can run.
+            (0..4).for_each(|_| self.step());
+            return true;
+        }
+        self.random.one_in(40)
     }
 
     fn decode(&mut self, from: usize) -> u64 {
@@ -426,7 +446,7 @@ impl Memory for Model {
             let page = state.page(src + done);
             match state.pages.get(page).copied().flatten() {
                 Some(there) if there.shared => return ended(done, len, Stop::Busy),
-                Some(_) if state.random.one_in(200) => return ended(done, len, Stop::Busy),
+                Some(_) if state.random.one_in(40 + 8 * len / PAGE) => return ended(done, len, Stop::Busy),
                 Some(there) => {
                     encode(there.word, dst + done);
                     state.holes.remove(&(dst + done));
@@ -531,7 +551,6 @@ impl Memory for Model {
                 state = self.state();
             }
             state.disturb();
-            state.changing -= 1;
         }
         for addr in (start..start + len).step_by(PAGE) {
             let page = state.page(addr);
@@ -587,7 +606,9 @@ impl Memory for Model {
             }
             if let Message::Remove { start, end } = message {
                 if state.own == Some((start, end)) {
+                    // The pager's thread goes on at once.
                     state.own = None;
+                    state.changing -= 1;
                 } else {
                     let base = state.base;
                     let used = std::mem::take(&mut state.used);

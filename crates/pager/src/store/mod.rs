@@ -11,7 +11,7 @@ pub mod chain;
 mod clerk;
 pub mod compressed;
 pub mod faulty;
-mod file;
+pub mod file;
 mod file_io;
 #[cfg(test)]
 mod model;
