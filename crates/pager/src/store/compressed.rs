@@ -47,7 +47,7 @@ struct Shared {
 }
 
 impl CompressedStore {
-    /// A store whose memory is a part of the local limit of `limit_bytes`: at most half of it. `rejects`: another store takes what does
+    /// A store whose memory is a part of the local limit of `limit_bytes`. `rejects`: another store takes what does
     /// not compress.
     pub fn within(sector_bytes: usize, limit_bytes: u64, rejects: bool) -> Result<CompressedStore, StoreError> {
         // Address space for limits that are set later.
@@ -144,10 +144,13 @@ impl ForkGuard for CopiedByTheKernel {
 }
 
 impl Shared {
-    /// What of the local limit may be compressed: half; of a small limit less, if another store follows.
+    /// What of the local limit may be compressed: three quarters, or half if another store follows, of a small limit less then.
     fn share_bytes(&self, limit_bytes: u64) -> u64 {
-        let spared = if self.rejects { limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN).max(limit_bytes / 8) } else { u64::MAX };
-        (limit_bytes / 2).min(spared)
+        if self.rejects {
+            return (limit_bytes / 2).min(limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN).max(limit_bytes / 8));
+        }
+        // The program ends when it is full: rather little room than none.
+        limit_bytes / 4 * 3
     }
 
     fn pieces(&self) -> usize {

@@ -186,9 +186,7 @@ impl Store for FileStore {
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         // A lock that the clerk held at the fork would be held for ever in the child.
-        if let Some(clerk) = &*self.shared.clerk.lock().unwrap_or_else(PoisonError::into_inner) {
-            clerk.settle();
-        }
+        self.shared.settle_clerk();
         let freeze = self.shared.books().space.freeze();
         Ok(Box::new(Frozen { shared: Arc::clone(&self.shared), freeze }))
     }
@@ -303,7 +301,13 @@ impl Shared {
     fn allocate(self: &Arc<Self>, locs: &mut [Loc], pieces: &mut Vec<Piece>) -> Result<(), StoreError> {
         let mut books = self.books();
         if books.space.allocate(locs).is_err() {
-            return Err(self.full(&books, false));
+            // What is being punched out is withheld meanwhile, and is room all the same.
+            drop(books);
+            self.settle_clerk();
+            books = self.books();
+            if books.space.allocate(locs).is_err() {
+                return Err(self.full(&books, false));
+            }
         }
         let bare = books.settle_in(locs);
         books.pieces(locs, pieces);
@@ -335,6 +339,14 @@ impl Shared {
             *clerk = Some(Arc::new(Clerk::start()?));
         }
         Ok(Arc::clone(clerk.as_ref().expect("just made")))
+    }
+
+    /// Waits until the clerk has nothing to do.
+    fn settle_clerk(&self) {
+        let clerk = self.clerk.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(clerk) = clerk {
+            clerk.settle();
+        }
     }
 
     /// Reserves the blocks of a chunk; an error only if there are none left.

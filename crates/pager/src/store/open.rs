@@ -57,12 +57,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_half_of_the_local_limit_for_compressed_memory_and_then_a_file() {
+    fn the_default_is_compressed_memory_within_the_local_limit_and_then_a_file() {
         let store = open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
         assert_eq!(store.name(), "compressed,file:/var/tmp");
         assert!(store.usage().capacity_bytes > 32 << 20);
         let alone = open(&config("compressed"), 8192).unwrap();
-        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 32 << 20));
+        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 48 << 20));
     }
 
     #[test]

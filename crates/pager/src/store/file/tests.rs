@@ -107,6 +107,7 @@ fn emptied_chunks_are_punched_out_of_the_file() {
     let locs: Vec<Loc> = (0..80).flat_map(|seed| write_now(&mut *channel, &content(seed, 2 << 20), 32).unwrap()).collect();
     assert!(blocks_bytes(&store) >= 160 << 20);
     store.free(&locs[..2400]);
+    store.shared.settle_clerk();
     assert!(blocks_bytes(&store) <= (WARM_CHUNKS_MAX as u64 + 5 + 1) << 21, "{} bytes are left", blocks_bytes(&store));
     assert_eq!(read_now(&mut *channel, &locs[2400..2560], 64 << 10).unwrap().len(), 160 << 16);
     let again = write_now(&mut *channel, &content(99, 2 << 20), 32).unwrap();
