@@ -1,5 +1,6 @@
 // The malloc family: alignment, sizes, content, errors. Argument `managed` or `plain` says where the memory should lie.
 #include "check.h"
+#include <dlfcn.h>
 #include <malloc.h>
 
 static int managed;
@@ -122,6 +123,23 @@ static void strangers(void) {
     fclose(file);
 }
 
+// Whoever asks a handle for the functions, or binds to the C library's before all others, gets those that everybody has.
+static void past_the_global_scope(void) {
+    void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_DEEPBIND);
+    CHECK(library && dlopen(NULL, RTLD_NOW));
+    void *(*allocate)(size_t) = dlsym(library, "malloc"), *(*resize)(void *, size_t) = dlsym(library, "realloc");
+    void (*release)(void *) = dlsym(library, "free");
+    CHECK(allocate && resize && release && dlsym(library, "strdup") && dlsym(RTLD_DEFAULT, "strdup"));
+    CHECK(!dlsym(library, "there_is_no_such_function") && dlerror());
+    for (size_t size = 1; size < 8 * MIB; size *= 3) {
+        release(memset(malloc(size), 1, size));
+        free(memset(allocate(size), 1, size));
+        free(resize(memset(malloc(size), 1, size), 2 * size));
+    }
+    release(strdup("text"));
+    CHECK(dlclose(library) == 0);
+}
+
 int main(int argc, char **argv) {
     managed = argc > 1 && strcmp(argv[1], "managed") == 0;
     sizes_and_alignment();
@@ -130,5 +148,6 @@ int main(int argc, char **argv) {
     errors();
     questions();
     strangers();
+    past_the_global_scope();
     puts("ok");
 }

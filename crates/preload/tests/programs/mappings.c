@@ -219,6 +219,19 @@ static void system_calls_reach_it(void) {
     CHECK(munmap(from, 1 * MIB) == 0 && munmap(to, 1 * MIB) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0);
 }
 
+// A program that gives back every reservation that is not where it wants it (ZGC) gets one there in the end.
+static void hints_that_are_insisted_on(void) {
+    char *want = (char *)(33 * 1024 * GIB), *got = MAP_FAILED;
+    int tries = 0;
+    while (tries++ < 50) {
+        got = mmap(want, 64 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+        CHECK(got != MAP_FAILED);
+        if (got == want) break;
+        CHECK(munmap(got, 64 * MIB) == 0);
+    }
+    CHECK(got == want && munmap(got, 64 * MIB) == 0);
+}
+
 int main(void) {
     what_is_managed();
     new_memory_is_zero_and_keeps_what_is_written();
@@ -231,5 +244,6 @@ int main(void) {
     remaps();
     locks();
     system_calls_reach_it();
+    hints_that_are_insisted_on();
     puts("ok");
 }
