@@ -39,6 +39,8 @@ pub struct Evicting {
     tried_held: Instant,
     /// Rounds in which nothing could be done.
     fruitless: u32,
+    /// A victim was put off in the last round.
+    put_off: bool,
 }
 
 /// One block on its way out. Its buffers are used again for later blocks.
@@ -87,6 +89,7 @@ impl Evicting {
             tended: Instant::now(),
             tried_held: Instant::now(),
             fruitless: 0,
+            put_off: false,
         }
     }
 
@@ -122,7 +125,7 @@ impl Evicting {
             wait::readable(&self.channel.wait_fds(), 1);
             return;
         }
-        if std::mem::take(&mut self.core.lock().put_off) {
+        if std::mem::take(&mut self.put_off) {
             std::thread::sleep(PUT_OFF);
             return;
         }
@@ -159,6 +162,7 @@ impl Evicting {
             return false;
         }
         let mut moved = core.stage_victims(&shared);
+        self.put_off = std::mem::take(&mut core.put_off);
         core.catch_up();
         let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.room()) };
         if over > 0 {

@@ -127,7 +127,7 @@ impl Faulting {
     pub fn turn(&mut self) -> bool {
         let mut moved = self.read_messages();
         moved |= self.fetcher.poll(&self.core);
-        if moved && !self.waiting.is_empty() {
+        if moved {
             self.retry();
         }
         moved
@@ -248,6 +248,9 @@ impl Faulting {
     }
 
     pub fn retry(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
         let waiting = std::mem::take(&mut self.waiting);
         self.core.lock_eagerly().wanted_bytes = 0;
         for fault in waiting {

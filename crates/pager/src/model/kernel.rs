@@ -11,20 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm;
+use hiroma_policy::placement::Rng;
 use hiroma_units::PAGE;
 
 use crate::memory::Memory;
 
-/// Random numbers of a schedule (SplitMix64).
-pub struct Random(pub u64);
+/// Random numbers of a schedule.
+pub struct Random(Rng);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(Rng::new(seed))
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.next_u64()
     }
 
     pub fn below(&mut self, n: usize) -> usize {
@@ -102,7 +103,14 @@ pub struct State {
     pub discards: u64,
 }
 
-/// The model behind the trait. `pump` reads events for a call of the pager that waits for that.
+/// What became of a page on its way into the program.
+enum Filled {
+    Page,
+    Hole,
+    Stopped(Stop),
+}
+
+/// The model behind the trait.
 pub struct Model {
     state: Arc<Mutex<State>>,
 }
@@ -143,12 +151,39 @@ impl Model {
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+
+    /// Puts pages into the program, one by one; `take` is given each word and where it lies, and says what becomes of the page.
+    fn fill(&self, dst: usize, src: usize, len: usize, mut take: impl FnMut(&mut State, u64, usize) -> Filled) -> Outcome {
+        let mut state = self.state();
+        for done in (0..len).step_by(PAGE) {
+            if state.refuses() {
+                return ended(done, len, Stop::Again);
+            }
+            let page = state.page(dst + done);
+            if page >= state.pages.len() {
+                continue;
+            }
+            if state.pages[page].is_some() {
+                return ended(done, len, Stop::Exists);
+            }
+            let word = state.decode(src + done);
+            match take(&mut state, word, src + done) {
+                Filled::Page => {
+                    tell(page, format_args!("comes in: {word:#x}"));
+                    state.pages[page] = Some(Page { word, protected: false, shared: false });
+                }
+                Filled::Hole => {}
+                Filled::Stopped(stop) => return ended(done, len, stop),
+            }
+        }
+        ended(len, len, Stop::Again)
+    }
 }
 
 impl State {
     /// A program with `threads` threads on `pages` pages, in runs that lie `stride` pages apart.
     pub fn new(seed: u64, base: usize, threads: usize, pages: usize, stride: usize) -> State {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let run = 4 + random.below(24);
         let stride = stride.min(ARENA_PAGES / (pages / run + 1)).max(run);
         let used: Vec<usize> = (0..pages).map(|page| page / run * stride + page % run).collect();
@@ -463,52 +498,19 @@ impl Memory for Model {
     }
 
     fn move_in(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
-        let mut state = self.state();
-        for done in (0..len).step_by(PAGE) {
-            if state.refuses() {
-                return ended(done, len, Stop::Again);
-            }
-            let page = state.page(dst + done);
-            if page >= state.pages.len() {
-                continue;
-            }
-            if state.pages[page].is_some() {
-                return ended(done, len, Stop::Exists);
-            }
-            let word = state.decode(src + done);
-            if state.holes.contains(&(src + done)) && word == 0 {
-                if holes {
-                    continue;
-                }
-                return ended(done, len, Stop::NotThere);
+        self.fill(dst, src, len, |state, word, from| {
+            if state.holes.contains(&from) && word == 0 {
+                return if holes { Filled::Hole } else { Filled::Stopped(Stop::NotThere) };
             }
             // What has left the frame is a hole there.
-            vm::zero(src + done, PAGE);
-            state.holes.insert(src + done);
-            tell(page, format_args!("moved in: {word:#x}"));
-            state.pages[page] = Some(Page { word, protected: false, shared: false });
-        }
-        ended(len, len, Stop::Again)
+            vm::zero(from, PAGE);
+            state.holes.insert(from);
+            Filled::Page
+        })
     }
 
     fn copy_in(&self, dst: usize, src: usize, len: usize) -> Outcome {
-        let mut state = self.state();
-        for done in (0..len).step_by(PAGE) {
-            if state.refuses() {
-                return ended(done, len, Stop::Again);
-            }
-            let page = state.page(dst + done);
-            if page >= state.pages.len() {
-                continue;
-            }
-            if state.pages[page].is_some() {
-                return ended(done, len, Stop::Exists);
-            }
-            let word = state.decode(src + done);
-            tell(page, format_args!("copied in: {word:#x}"));
-            state.pages[page] = Some(Page { word, protected: false, shared: false });
-        }
-        ended(len, len, Stop::Again)
+        self.fill(dst, src, len, |_, _, _| Filled::Page)
     }
 
     fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {

@@ -47,7 +47,7 @@ struct Schedule {
 
 impl Schedule {
     fn new(seed: u64) -> Schedule {
-        let mut random = Random(seed ^ 0x5c4e_d01e);
+        let mut random = Random::new(seed ^ 0x5c4e_d01e);
         let huge = random.one_in(64);
         let path = if random.one_in(5) { Path::Fallback } else { Path::Full };
         let block = match random.below(6) {

@@ -25,9 +25,6 @@ struct Desk {
 #[derive(Default)]
 struct Errands {
     waiting: VecDeque<Errand>,
-    /// Begun so far, ended so far.
-    begun: u64,
-    ended: u64,
     is_closed: bool,
 }
 
@@ -42,7 +39,7 @@ impl Clerk {
     /// Leaves something to be done.
     pub fn leave(&self, errand: impl FnOnce() + Send + 'static) {
         self.desk.lock().waiting.push_back(Box::new(errand));
-        self.desk.changed.notify_all();
+        self.desk.changed.notify_one();
     }
 
     /// Has something done, and waits for the answer.
@@ -64,10 +61,7 @@ impl Clerk {
 
     /// Waits until everything has been done that was left.
     pub fn settle(&self) {
-        let mut errands = self.desk.lock();
-        while !errands.waiting.is_empty() || errands.begun > errands.ended {
-            errands = self.desk.changed.wait(errands).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.ask(|| ());
     }
 }
 
@@ -87,12 +81,9 @@ impl Desk {
         let mut errands = self.lock();
         loop {
             if let Some(errand) = errands.waiting.pop_front() {
-                errands.begun += 1;
                 drop(errands);
                 errand();
                 errands = self.lock();
-                errands.ended += 1;
-                self.changed.notify_all();
             } else if errands.is_closed {
                 return;
             } else {
