@@ -141,3 +141,45 @@ fn children_count_as_well() {
     let pids: Vec<u64> = stats["processes"].as_array().unwrap().iter().map(|process| process["pid"].as_u64().unwrap()).collect();
     assert!(pids.len() >= 3 && pids.contains(&stats["main_pid"].as_u64().unwrap()), "{pids:?}");
 }
+
+#[test]
+fn children_without_far_memory_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = compile(dir.path(), "alone", "int main(void) { return 0; }", &["-static"]);
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <fcntl.h>
+        #include <spawn.h>
+        #include <string.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        #define CHILD(start) do { pid_t pid = vfork(); if (!pid) { start; _exit(9); } waitpid(pid, 0, 0); } while (0)
+        int main(int count, char **words)
+        {
+            char *all[] = { "alone", 0 }, *none[] = { 0 };
+            int file = open(words[1], O_RDONLY);
+            pid_t pid;
+            CHILD(execve(words[1], all, environ));
+            CHILD(execv(words[1], all));
+            CHILD(execl(words[1], "alone", (char *)0));
+            CHILD(fexecve(file, all, environ));
+            CHILD(execveat(file, "", all, environ, AT_EMPTY_PATH));
+            posix_spawn(&pid, words[1], 0, 0, all, environ);
+            waitpid(pid, 0, 0);
+            CHILD(execle("/bin/sleep", "sleep", "0", "0", "0", "0", "0", "0", "0", (char *)0, none));
+            CHILD(execvpe("sleep", (char *[]){ "sleep", "0", 0 }, none));
+            CHILD(execlp("sleep", "sleep", "0", "0", "0", "0", "0", "0", "0", (char *)0));
+            CHILD(execvp("no such program", all));
+            return 0;
+        }"#;
+    let parent = compile(dir.path(), "parent", source, &[]);
+    let file = dir.path().join("stats.json");
+    let run = hiroma(["run", "--local", "32M", "--stats", file.to_str().unwrap(), "--", parent.to_str().unwrap()]).arg(&alone).output();
+    let said = String::from_utf8(run.unwrap().stderr).unwrap();
+    let wanted = "8 children ran without far memory: alone (static), sleep (environment without LD_PRELOAD or HIROMA_CONFIG)";
+    assert!(said.trim_end().ends_with(wanted), "{said}");
+    let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let counts: Vec<u64> =
+        stats["without_far_memory"].as_array().unwrap().iter().map(|program| program["count"].as_u64().unwrap()).collect();
+    assert_eq!(counts.iter().sum::<u64>(), 8);
+}

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
 
+/// In the control directory: the programs that processes of the run have started.
+pub const EXECUTED_FILE: &str = "executed";
+
 /// Largest arena: what numbers of blocks can name.
 pub const ARENA_BYTES_MAX: u64 = BlockId::PAGES_MAX * PAGE as u64;
 

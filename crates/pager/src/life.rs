@@ -174,6 +174,7 @@ impl Life {
                 let _ = std::fs::remove_file(page.with_extension("socket"));
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));
+                    let _ = std::fs::remove_file(dir.join(crate::config::EXECUTED_FILE));
                     let _ = std::fs::remove_dir(dir);
                 }
             }

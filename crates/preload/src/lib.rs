@@ -19,6 +19,8 @@ mod classify;
 #[cfg(not(test))]
 mod export_brk;
 #[cfg(not(test))]
+mod export_exec;
+#[cfg(not(test))]
 mod export_fork;
 #[cfg(not(test))]
 mod export_lend;

@@ -18,7 +18,7 @@ use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
-use crate::{internal, large, libc_state, mimalloc, sys};
+use crate::{export_exec, internal, large, libc_state, mimalloc, sys};
 
 /// Exit code when the pager cannot do its work.
 const EXIT_NO_PAGER: i32 = 75;
@@ -61,15 +61,21 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // SAFETY: the kernel ends the environment with a null pointer, and each string in it with a zero.
     match unsafe { find(environment, CONFIG_ENV) } {
         None => PHASE.store(Phase::PassThrough as u8, Ordering::Release),
-        Some(text) => start_pager(text),
+        Some(text) => {
+            // SAFETY: as above.
+            let preloaded = unsafe { find(environment, "LD_PRELOAD") };
+            start_pager(text, preloaded);
+        }
     }
     sys::set_errno(errno);
     sys::restore_signals(mask);
 }
 
+/// The value of a variable.
+///
 /// # Safety
 /// `environment` must be null or as the kernel passes it.
-unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
+pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
     let mut at = environment;
     // SAFETY: the caller's; we stop at the null pointer.
     unsafe {
@@ -84,7 +90,13 @@ unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static
     None
 }
 
-fn start_pager(text: &CStr) {
+/// The environment of the process as it is now.
+pub fn environment() -> *const *const c_char {
+    // SAFETY: the C library's variable; whoever changes it while others start programs breaks them in any case.
+    unsafe { environ }
+}
+
+fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     panic::set_hook(Box::new(die));
     mimalloc::configure();
     let mut config: Config = match serde_json::from_slice(text.to_bytes()) {
@@ -92,6 +104,7 @@ fn start_pager(text: &CStr) {
         Err(error) => give_up(&format!("cannot read {CONFIG_ENV} ({error}); start the program with `hiroma run`")),
     };
     config.helper = true;
+    export_exec::start(config.control_dir.as_deref(), preloaded);
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
     hiroma_pager::hooks::set_heap(internal::bytes);

@@ -3,6 +3,7 @@
 mod checks;
 mod herald;
 mod options;
+mod outside;
 mod preload;
 mod program;
 mod progress;
@@ -34,6 +35,7 @@ use rustix::process::Pid;
 use crate::rundir::RunDir;
 use crate::{Failure, refuse, show};
 use herald::Herald;
+use outside::Outside;
 use progress::Progress;
 use record::Recording;
 use stats::Report;
@@ -94,7 +96,17 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let trace = recording.and_then(|recording| recording.finish(args.quiet));
     let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
     watch.update();
-    let report = Report { watch: &watch, config: &config, command: &args.command, path, ending, elapsed, main_pid: child.id(), trace };
+    let report = Report {
+        watch: &watch,
+        config: &config,
+        command: &args.command,
+        path,
+        ending,
+        elapsed,
+        main_pid: child.id(),
+        outside: Outside::read(dir.path()),
+        trace,
+    };
     if !args.quiet {
         show::say(&report.summary());
     }

@@ -58,6 +58,26 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
+    /// Why a program that does start has no far memory, in a word or two. `None`: it does not start.
+    pub fn without_far_memory(&self) -> Option<String> {
+        Some(match self {
+            ProgramError::Static(_) => "static".to_owned(),
+            ProgramError::Go(_) => "Go".to_owned(),
+            ProgramError::Sanitizer { which, .. } => format!("sanitizer {which}"),
+            ProgramError::Emulator(_) => "emulator".to_owned(),
+            ProgramError::Musl { .. } => "musl".to_owned(),
+            ProgramError::Machine { found, .. } => found.clone(),
+            ProgramError::Privileged { why, .. } => (*why).to_owned(),
+            ProgramError::Unreadable { .. } => "cannot be read".to_owned(),
+            ProgramError::NotFound(_)
+            | ProgramError::Directory(_)
+            | ProgramError::NotExecutable(_)
+            | ProgramError::NoFormat(_)
+            | ProgramError::NoInterpreter { .. }
+            | ProgramError::TooDeep(_) => return None,
+        })
+    }
+
     /// The exit code that shells use for it, or ours for a refusal.
     pub fn code(&self) -> u8 {
         match self {

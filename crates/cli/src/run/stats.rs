@@ -9,6 +9,7 @@ use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};
 
+use super::outside::Outside;
 use super::signals::Ending;
 use super::watch::Watch;
 use crate::show;
@@ -22,6 +23,8 @@ pub struct Report<'a> {
     pub ending: Ending,
     pub elapsed: Duration,
     pub main_pid: u32,
+    /// Programs without far memory.
+    pub outside: Outside,
     /// What `--trace` has recorded.
     pub trace: Option<Value>,
 }
@@ -30,8 +33,9 @@ impl Report<'_> {
     /// The line for people.
     pub fn summary(&self) -> String {
         let elapsed = show::elapsed(self.elapsed);
+        let outside = self.outside.summary();
         let Some(total) = self.watch.total() else {
-            return format!("{elapsed}, no managed memory was used");
+            return format!("{elapsed}, no managed memory was used{outside}");
         };
         let latency = |quantile| total.latency_quantile(quantile).map_or("-".to_owned(), show::latency);
         let processes = match self.watch.seen().len() {
@@ -39,7 +43,7 @@ impl Report<'_> {
             count => format!(" in {count} processes"),
         };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}{outside}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
@@ -71,6 +75,7 @@ impl Report<'_> {
             "elapsed_s": self.elapsed.as_secs_f64(),
             "peak_rss_bytes": peak_rss,
             "main_pid": self.main_pid,
+            "without_far_memory": self.outside.json(),
             "trace": self.trace,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),

@@ -1,0 +1,293 @@
+//! The `exec` family: notes which programs are started, and whether they keep the environment that brings far memory.
+//!
+//! `hiroma run` says at the end which of them ran without far memory. Each note is one record of a file in the run's directory: `+`
+//! (the environment is kept) or `-`, the path, a zero byte. A name without a slash stands for a search in `PATH`.
+//!
+//! Contract: C's. A child of `vfork` comes here on its parent's memory, and a child of `fork` may find any lock held: a note is system calls
+//! and a buffer on the stack, and the C library's functions are looked up when the program starts. A note that cannot be written is
+//! left out. `execl` and its kin have arguments that only C can count, so they are entered by a jump that leaves them alone.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use hiroma_pager::config::{CONFIG_ENV, EXECUTED_FILE};
+
+use crate::{runtime, sys};
+
+type Strings = *const *const c_char;
+
+/// Where notes go, and what must be in `LD_PRELOAD`.
+struct Notes {
+    file: CString,
+    library: Vec<u8>,
+}
+
+static NOTES: OnceLock<Notes> = OnceLock::new();
+
+/// A function of the C library.
+struct Next(&'static CStr, AtomicPtr<c_void>);
+
+impl Next {
+    const fn new(name: &'static CStr) -> Next {
+        Next(name, AtomicPtr::new(ptr::null_mut()))
+    }
+
+    fn get(&self) -> *mut c_void {
+        let known = self.1.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: a string that ends with a zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        if found.is_null() {
+            // It was called, so that the program knows it from the C library it was linked with.
+            std::process::abort();
+        }
+        self.1.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+macro_rules! nexts {
+    ($($name:ident = $symbol:literal),* $(,)?) => {
+        $(static $name: Next = Next::new($symbol);)*
+        static ALL: &[&Next] = &[$(&$name),*];
+    };
+}
+
+nexts!(
+    EXECVE = c"execve",
+    EXECV = c"execv",
+    EXECVP = c"execvp",
+    EXECVPE = c"execvpe",
+    EXECVEAT = c"execveat",
+    FEXECVE = c"fexecve",
+    EXECL = c"execl",
+    EXECLP = c"execlp",
+    EXECLE = c"execle",
+    POSIX_SPAWN = c"posix_spawn",
+    POSIX_SPAWNP = c"posix_spawnp",
+);
+
+/// Takes notes from now on, if there is a directory for them.
+pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
+    let (Some(dir), Some(preloaded)) = (dir, preloaded) else { return };
+    let Ok(file) = CString::new(dir.join(EXECUTED_FILE).as_os_str().as_bytes()) else { return };
+    let library = preloaded.to_bytes().split(splits).next().unwrap_or_default().to_vec();
+    for next in ALL {
+        next.get();
+    }
+    let _ = NOTES.set(Notes { file, library });
+}
+
+/// What parts the libraries of `LD_PRELOAD`.
+fn splits(byte: &u8) -> bool {
+    matches!(byte, b':' | b' ')
+}
+
+/// One record, put together without a heap.
+struct Record {
+    bytes: [u8; 4200],
+    len: usize,
+}
+
+impl Record {
+    fn new(first: u8) -> Record {
+        let mut record = Record { bytes: [0; 4200], len: 1 };
+        record.bytes[0] = first;
+        record
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            room.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
+    /// What a link points to.
+    fn push_link(&mut self, link: &CStr) {
+        let (at, room) = (self.len, self.bytes.len() - self.len);
+        let to = &raw mut self.bytes as usize + at;
+        let args = [libc::AT_FDCWD as usize, link.as_ptr() as usize, to, room, 0, 0];
+        // SAFETY: the kernel writes into the rest of our buffer only.
+        self.len += unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
+    }
+
+    /// What descriptor `fd` is open on.
+    fn push_descriptor(&mut self, fd: c_int) {
+        let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+        let mut digits = [0; 10];
+        let (mut rest, mut count) = (fd.unsigned_abs(), 0);
+        while count == 0 || rest > 0 {
+            digits[count] = b'0' + (rest % 10) as u8;
+            (rest, count) = (rest / 10, count + 1);
+        }
+        let start = b"/proc/self/fd/".len();
+        (0..count).for_each(|place| link[start + place] = digits[count - 1 - place]);
+        if let Ok(link) = CStr::from_bytes_until_nul(&link) {
+            self.push_link(link);
+        }
+    }
+
+    fn write(&mut self, file: &CStr) {
+        self.push(&[0]);
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
+        // SAFETY: both calls read what is ours; the descriptor is this call's own.
+        unsafe {
+            if let Ok(fd) = sys::call(libc::SYS_openat, open) {
+                let _ = sys::call(libc::SYS_write, [fd, self.bytes.as_ptr() as usize, self.len, 0, 0, 0]);
+                let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+            }
+        }
+    }
+}
+
+/// Notes that `path`, relative to `dir`, is about to be started. `searched`: in `PATH`.
+///
+/// # Safety
+/// `path` and `environment` must be what C asks for, or null.
+unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: bool) {
+    let (Some(notes), false) = (NOTES.get(), path.is_null()) else { return };
+    let errno = sys::errno();
+    // SAFETY: the caller's.
+    let (path, kept) = unsafe { (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, &notes.library)) };
+    let mut record = Record::new(if kept { b'+' } else { b'-' });
+    if path.is_empty() && dir != libc::AT_FDCWD {
+        record.push_descriptor(dir);
+    } else {
+        if !path.starts_with(b"/") && (path.contains(&b'/') || !searched) {
+            if dir == libc::AT_FDCWD {
+                record.push_link(c"/proc/self/cwd");
+            } else {
+                record.push_descriptor(dir);
+            }
+            record.push(b"/");
+        }
+        record.push(path);
+    }
+    record.write(&notes.file);
+    sys::set_errno(errno);
+}
+
+/// # Safety
+/// `environment` must be what C asks for, or null.
+unsafe fn keeps_far_memory(environment: Strings, library: &[u8]) -> bool {
+    // SAFETY: the caller's.
+    let find = |name| unsafe { runtime::find(environment, name) };
+    find(CONFIG_ENV).is_some() && find("LD_PRELOAD").is_some_and(|list| list.to_bytes().split(splits).any(|item| item == library))
+}
+
+macro_rules! export {
+    ($($name:ident($($arg:ident: $type:ty),*) by $next:ident, notes $dir:expr, $path:expr, $environment:expr, $searched:expr;)*) => {
+        $(
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                // SAFETY: the caller's; the C library's function of this name has this type.
+                unsafe {
+                    note($dir, $path, $environment, $searched);
+                    mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>($next.get())($($arg),*)
+                }
+            }
+        )*
+    };
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+
+export! {
+    execve(path: *const c_char, argv: Strings, envp: Strings) by EXECVE, notes HERE, path, envp, false;
+    execv(path: *const c_char, argv: Strings) by EXECV, notes HERE, path, runtime::environment(), false;
+    execvp(name: *const c_char, argv: Strings) by EXECVP, notes HERE, name, runtime::environment(), true;
+    execvpe(name: *const c_char, argv: Strings, envp: Strings) by EXECVPE, notes HERE, name, envp, true;
+    execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) by EXECVEAT, notes dir, path, envp, false;
+    fexecve(fd: c_int, argv: Strings, envp: Strings) by FEXECVE, notes fd, c"".as_ptr(), envp, false;
+    posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings)
+        by POSIX_SPAWN, notes HERE, path, envp, false;
+    posix_spawnp(pid: *mut c_int, name: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Strings, envp: Strings)
+        by POSIX_SPAWNP, notes HERE, name, envp, true;
+}
+
+#[cfg(target_arch = "x86_64")]
+mod counted_by_c {
+    use std::arch::naked_asm;
+
+    use super::*;
+
+    /// In `words`: the path, five arguments from registers, `rax`, the return address, the other arguments.
+    const REGISTERS: usize = 6;
+    const STACK: usize = 8;
+
+    macro_rules! listed {
+        ($($name:ident by $note:ident;)*) => {
+            $(
+                /// # Safety
+                /// As in C.
+                #[unsafe(naked)]
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+                    naked_asm!(
+                        "endbr64",
+                        "push rax",
+                        "push r9",
+                        "push r8",
+                        "push rcx",
+                        "push rdx",
+                        "push rsi",
+                        "push rdi",
+                        "mov rdi, rsp",
+                        "call {note}",
+                        "mov r11, rax",
+                        "pop rdi",
+                        "pop rsi",
+                        "pop rdx",
+                        "pop rcx",
+                        "pop r8",
+                        "pop r9",
+                        "pop rax",
+                        "jmp r11",
+                        note = sym $note,
+                    )
+                }
+            )*
+        };
+    }
+
+    listed! {
+        execl by note_execl;
+        execlp by note_execlp;
+        execle by note_execle;
+    }
+
+    unsafe extern "C" fn note_execl(words: *const usize) -> *mut c_void {
+        // SAFETY: the first word is the path.
+        unsafe { note(HERE, *words as *const c_char, runtime::environment(), false) };
+        EXECL.get()
+    }
+
+    unsafe extern "C" fn note_execlp(words: *const usize) -> *mut c_void {
+        // SAFETY: the first word is the name.
+        unsafe { note(HERE, *words as *const c_char, runtime::environment(), true) };
+        EXECLP.get()
+    }
+
+    unsafe extern "C" fn note_execle(words: *const usize) -> *mut c_void {
+        // SAFETY: C ends the arguments with a null pointer, and the environment follows it.
+        unsafe {
+            let mut places = (1..REGISTERS).chain(STACK..);
+            while places.next().is_some_and(|place| *words.add(place) != 0) {}
+            let environment = places.next().map_or(0, |place| *words.add(place));
+            note(HERE, *words as *const c_char, environment as Strings, false);
+        }
+        EXECLE.get()
+    }
+}
