@@ -7,7 +7,7 @@ use hiroma_kernel::lock::Afterwards;
 use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
-use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement};
+use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -104,6 +104,7 @@ pub struct Core {
     pub replacement: Box<dyn Replacement>,
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
+    pub staging: Staging,
     pub fetch_queue: VecDeque<Ahead>,
     /// Extents whose page tables are to be given back.
     pub reclaim_queue: Vec<u32>,
@@ -247,6 +248,7 @@ impl Core {
             wanted_bytes: 0,
             replacement,
             prefetcher,
+            staging: Staging::new(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
             reclaim_queue: Vec::new(),
@@ -547,7 +549,7 @@ impl Core {
             return;
         }
         extent.mode = Mode::Away;
-        extent.rescues = 0;
+        (extent.rescues, extent.broken_stagings) = (0, 0);
         extent.set(flag::BORN_FRESH, false);
         self.extent_tables -= extent.table_bytes();
         extent.shrink();
@@ -594,7 +596,8 @@ pub fn ahead_pages(limit: usize) -> u64 {
 pub fn sector_order(block: BlockSize) -> u8 {
     match block {
         BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => (bytes as usize / PAGE).trailing_zeros() as u8,
-        // 8 KiB: small enough for random access, large enough for tables of 0.15 % of the far bytes.
-        _ => 1,
+        // The page: where programs use one here and one there, larger sectors fill local memory with what nobody wants. Streams move
+        // in whole extents, and tables are 0.3 % of the far bytes.
+        _ => 0,
     }
 }

@@ -8,6 +8,7 @@ use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm;
 use hiroma_kernel::wait;
 use hiroma_policy::Origin;
+use hiroma_policy::granularity::JUDGED_STAGINGS;
 use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::canary;
@@ -147,6 +148,8 @@ impl Evicting {
         core.publish_slow();
         let extents = core.room() / EXTENT;
         core.granularity.set_local_extents(extents as u32);
+        let (rescues, fetches) = (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
+        core.staging.observe(rescues, fetches);
         if self.tried_held.elapsed() > TRY_HELD_AGAIN {
             self.tried_held = Instant::now();
             core.release_held();
@@ -516,6 +519,16 @@ impl Core {
             self.hold(block);
             return false;
         }
+        if block.is_huge() && self.fixed.is_none() {
+            let region = self.region_of(addr);
+            let extent = &mut self.extents[block.extent_no().0 as usize];
+            if self.granularity.breaks_up(&mut extent.history, self.regions.entry(region).or_default(), extent.rescues) {
+                self.break_up(block, flag::PAGE_TABLE);
+                let extent = self.extent_mut(block);
+                (extent.rescues, extent.broken_stagings) = (0, 1);
+                return true;
+            }
+        }
         let Some(frame) = self.frames.take_empty(block.order()) else {
             self.replacement.put_back(block);
             return false;
@@ -525,10 +538,11 @@ impl Core {
                 self.set_resident(block, false);
                 let stamp = self.enter(block, frame, Phase::Staged);
                 self.probation.push_back((block, stamp));
+                self.judge_broken(block);
                 return true;
             }
             TakeOut::Unmovable => self.hold(block),
-            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block),
+            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block, flag::MIXED),
             TakeOut::Mixed => self.hold(block),
             TakeOut::Later => {
                 self.put_off = true;
@@ -543,19 +557,35 @@ impl Core {
         false
     }
 
-    /// An extent that can no longer move as one goes on in small mode.
-    pub fn break_up(&mut self, block: BlockId) {
+    /// A resident extent that can no longer move as one, or shall not, goes on in small mode. `why`: the flag that says why.
+    pub fn break_up(&mut self, block: BlockId, why: u8) {
         let number = block.extent_no().0 as usize;
         let start = block.page();
         self.set_resident(block, false);
         let extent = &mut self.extents[number];
         extent.mode = Mode::Small;
-        extent.set(flag::MIXED, true);
+        extent.set(why, true);
         self.count(Counter::ModeChanges, 1);
         for sector in 0..self.sectors() {
             let piece = BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
             self.admit(piece, Origin::Demand);
         }
+    }
+
+    /// A piece was staged: of a broken extent, how many of the first ones were touched meanwhile says whether breaking it up was worth it.
+    fn judge_broken(&mut self, block: BlockId) {
+        let extent = self.extent_mut(block);
+        if extent.broken_stagings == 0 {
+            return;
+        }
+        extent.broken_stagings += 1;
+        if extent.broken_stagings <= JUDGED_STAGINGS {
+            return;
+        }
+        extent.broken_stagings = 0;
+        let rescues = extent.rescues;
+        let region = self.region_of(self.addr(block));
+        self.granularity.on_broken_judged(self.regions.entry(region).or_default(), rescues);
     }
 
     /// While there is time: a zeroed frame for the next first touch.

@@ -40,9 +40,10 @@ pub struct Extent {
     pub history: ExtentHistory,
     pub mode: Mode,
     pub flags: u8,
-    /// Times it was rescued from staging in this residence.
+    /// Times it was rescued from staging in this residence, or since it was broken up.
     pub rescues: u8,
-    _pad: u8,
+    /// Broken up: sectors that were staged since, plus one, until it is judged. 0: not broken up, or judged.
+    pub broken_stagings: u8,
     /// Blocks of it in frames.
     pub in_frames: u16,
     /// Small mode: sectors mapped into the program.

@@ -51,7 +51,6 @@ pub struct Life {
     forks: Vec<Fork>,
     children: Vec<Child>,
     gone_looks: u32,
-    watchdog: crate::watchdog::Watchdog,
 }
 
 impl Life {
@@ -66,16 +65,13 @@ impl Life {
             forks: Vec::new(),
             children: Vec::new(),
             gone_looks: 0,
-            watchdog: crate::watchdog::Watchdog::new(live.clone(), config),
             live,
         }
     }
 
     /// Returns when the program has ended, or the pager was told to stop.
     pub fn run(mut self) {
-        while !self.live.stopping() && !self.look() {
-            self.watchdog.look();
-        }
+        while !self.live.stopping() && !self.look() {}
         if helper::is_here() {
             self.linger();
             let core = self.core.lock();

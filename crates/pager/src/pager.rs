@@ -29,6 +29,7 @@ use crate::live::{Live, Path};
 use crate::quiet::Guarding;
 use crate::service::{Call, Calls, ForkGate, Serving};
 use crate::store::{self, Purpose, Store};
+use crate::watchdog::Watchdog;
 
 pub(crate) const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -122,6 +123,8 @@ impl Pager {
         let (core, thread_live) = (self.core.clone(), live.clone());
         let (calls, gate) = (self.calls.clone(), self.gate.clone());
         host::spawn(c"hiroma-calls", move || Serving::new(core, thread_live, calls, gate).run()).map_err(starting())?;
+        let watchdog = Watchdog::new(live.clone(), &self.config);
+        host::spawn(c"hiroma-watch", move || watchdog.run()).map_err(starting())?;
         let thread_live = live.clone();
         let guard = move || {
             if let Some(guarding) = Guarding::new(thread_live) {

@@ -83,7 +83,7 @@ impl Core {
 
     /// How much of the local memory is staged, so that what is in use shows itself.
     pub fn stage_target(&self) -> usize {
-        if self.replacement.gives_second_chances() { self.room() / 8 } else { self.reserve_target() }
+        if self.replacement.gives_second_chances() { self.staging.target_bytes(self.room()) } else { self.reserve_target() }
     }
 
     /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.

@@ -1,6 +1,7 @@
 //! No fault waits in silence: what waits longest is told when asked, and ends the program with a message when it waits too long.
 //!
-//! Contract with the fault thread: it takes no lock here and touches no managed memory; all it reads are atomics.
+//! Contract: it has a thread of its own, which takes no lock and touches no managed memory; all it reads are atomics. So it also sees a thread of
+//! the pager that holds the lock and waits for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -89,6 +90,8 @@ pub struct Watchdog {
     raised: bool,
 }
 
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// After so long a store may be waiting for workers that come last in the queue for a processor.
 const WORKERS_LATE: Duration = Duration::from_millis(100);
 /// A machine that was stopped makes a look come late; more than this does not count.
@@ -102,8 +105,15 @@ impl Watchdog {
         Watchdog { live, limit: config.fault_timeout.max(least), waited: Duration::ZERO, looked: cpu::now_ns(), told: false, raised: false }
     }
 
-    /// To be called often.
-    pub fn look(&mut self) {
+    /// The thread.
+    pub fn run(mut self) {
+        while !self.live.stopping() {
+            std::thread::sleep(LOOK_EVERY);
+            self.look();
+        }
+    }
+
+    fn look(&mut self) {
         let now = cpu::now_ns();
         let passed = Duration::from_nanos(now - self.looked).min(LOOK_MAX);
         self.looked = now;

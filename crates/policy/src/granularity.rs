@@ -16,6 +16,10 @@
 //! - The small faults of a rented extent are counted in a **bucket** that leaks one fault whenever as many other faults have passed as
 //!   local memory has extents. It fills only while the extents that are faulting at the time would all fit into local
 //!   memory: then the rest of the extent is bought. Each strike doubles the price.
+//! - An extent that was touched while it was staged, time and again, is **broken up** when its turn to leave comes: it goes on in sectors, and is rented.
+//!   One touch of 2 MiB says nothing of the rest, and an extent that is kept for a few words of it takes the place of hundreds
+//!   of sectors that are in use as much. Where most sectors of the extents that were broken up before turned out to be in use, a region's
+//!   extents stay whole.
 //! - Every other far extent is rented at first. A fault inside a stream takes the whole extent whatever its past, and empties
 //!   the bucket.
 
@@ -76,20 +80,32 @@ pub struct RegionHistory {
     /// Extents that went into it, saturating.
     samples: u16,
     /// Fresh extents since the last probe.
-    since_probe: u16,
-    reserved: u16,
+    since_probe: u8,
+    /// Extents that were broken up and judged, saturating.
+    broken: u8,
+    /// Share of their sectors that turned out to be in use, of 256; moving average.
+    broken_use: u8,
+    /// Extents that were not broken up since the last probe.
+    since_break: u8,
 }
 
 /// First evictions before a region is judged.
 const MIN_SAMPLES: u16 = 4;
 /// One of so many fresh extents is huge in a region that is held to be sparse, to see whether it still is.
-const PROBE_EVERY: u16 = 32;
+const PROBE_EVERY: u8 = 32;
 /// A region is sparse when less than this (of 65,536) has content at the first eviction.
 const SPARSE_BELOW: u16 = 1 << 14;
 /// An extent of which so much (of 65,536) has content at its first eviction was used as a whole.
 const DENSE_FROM: u64 = 3 << 14;
-/// Where fewer extents than this are local at a time, none comes back whole.
+/// Where fewer extents than this are local at a time, none comes whole: room for one is hard to make, and it takes that of many sectors.
 const LEAST_EXTENTS: u64 = 16;
+/// An extent that was rescued so often in one residence is broken up.
+const BREAK_UP_AFTER: u8 = 3;
+/// Sectors of a broken extent that are staged before it is judged.
+pub const JUDGED_STAGINGS: u8 = 128;
+/// Broken extents before a region is judged, and the use (of 256) from which its extents are held to be in use as a whole.
+const MIN_BROKEN: u8 = 2;
+const DENSE_USE: u8 = 192;
 /// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
 const AVERAGE_SHIFT: u32 = 2;
 
@@ -179,6 +195,10 @@ impl Granularity {
     pub fn on_fresh_fault(&mut self, state: &mut ExtentHistory, region: &mut RegionHistory, is_stream: bool) -> Mode {
         *state = ExtentHistory::default();
         self.faults += 1;
+        if self.local_extents < LEAST_EXTENTS {
+            self.inflow += 1;
+            return Mode::Small;
+        }
         let sparse = region.samples >= MIN_SAMPLES && region.filled < SPARSE_BELOW;
         if sparse && !is_stream {
             region.since_probe += 1;
@@ -219,6 +239,30 @@ impl Granularity {
                 state.flags |= BOUGHT;
             }
         }
+    }
+
+    /// An extent in huge mode is to leave, and was rescued `rescues` times in this residence. True: it goes on in sectors.
+    pub fn breaks_up(&self, state: &mut ExtentHistory, region: &mut RegionHistory, rescues: u8) -> bool {
+        if rescues < if self.local_extents < LEAST_EXTENTS { 1 } else { BREAK_UP_AFTER } {
+            return false;
+        }
+        if region.broken >= MIN_BROKEN && region.broken_use >= DENSE_USE {
+            region.since_break += 1;
+            if region.since_break < PROBE_EVERY {
+                return false;
+            }
+            region.since_break = 0;
+        }
+        state.flags &= !(BOUGHT | EVICTED | PAID);
+        true
+    }
+
+    /// Of the first `JUDGED_STAGINGS` sectors of a broken extent that were staged, `rescues` were touched there.
+    pub fn on_broken_judged(&self, region: &mut RegionHistory, rescues: u8) {
+        let used = (u32::from(rescues) * 256 / u32::from(JUDGED_STAGINGS)).min(255) as i32;
+        let old = i32::from(region.broken_use);
+        region.broken_use = if region.broken == 0 { used } else { old + ((used - old) >> 1) } as u8;
+        region.broken = region.broken.saturating_add(1);
     }
 
     /// Puts one fault into the bucket, after it has leaked.
@@ -282,6 +326,30 @@ impl RegionHistory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_extent_that_is_rescued_time_and_again_is_broken_up_and_rented() {
+        let mut granularity = Granularity::new(512, 48, 64);
+        let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
+        state.hint_dense();
+        assert!(!granularity.breaks_up(&mut state, &mut region, 2));
+        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
+        assert!(granularity.breaks_up(&mut state, &mut region, 3));
+        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+        granularity.set_local_extents(8);
+        assert!(granularity.breaks_up(&mut state, &mut region, 1));
+    }
+
+    #[test]
+    fn a_region_whose_broken_extents_were_in_use_throughout_stays_whole_but_for_probes() {
+        let granularity = Granularity::new(512, 48, 64);
+        let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
+        (0..2).for_each(|_| granularity.on_broken_judged(&mut region, 120));
+        let broken = (0..96).filter(|_| granularity.breaks_up(&mut state, &mut region, 3)).count();
+        assert_eq!(broken, 3);
+        (0..8).for_each(|_| granularity.on_broken_judged(&mut region, 10));
+        assert!(granularity.breaks_up(&mut state, &mut region, 3));
+    }
 
     #[test]
     fn histories_are_small_and_start_at_zero() {

@@ -29,4 +29,4 @@ pub mod replacement;
 pub use allocation::{AllocationKind, Allocator};
 pub use granularity::{ExtentHistory, Granularity, Mode, RegionHistory};
 pub use prefetch::{PrefetchRequest, Prefetcher};
-pub use replacement::{Fifo, Hint, Lru, Origin, Replacement};
+pub use replacement::{Fifo, Hint, Lru, Origin, Replacement, Staging};

@@ -7,11 +7,13 @@
 mod fifo;
 mod lru;
 mod queue;
+mod staging;
 
 use hiroma_units::BlockId;
 
 pub use fifo::Fifo;
 pub use lru::Lru;
+pub use staging::Staging;
 
 /// Why a block became resident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
