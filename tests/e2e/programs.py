@@ -88,6 +88,18 @@ def sqlite(bench):
     return compared(bench, [need(PYTHON, "python3"), JOBS / "tables.py", "150000"])
 
 
+def java(bench):
+    """Reserves address space and looks around for a good place before it takes what it gets. Its heap has to be managed all the same."""
+    classes = bench.file("classes")
+    native = bench.expected([need("javac", "default-jdk-headless"), "-d", classes, JOBS / "Lists.java"])
+    native = bench.expected([need("java", "default-jdk-headless"), "-XX:+UseSerialGC", "-Xmx300m", "-cp", classes, "Lists"])
+    if bench.native_only:
+        return f"native only: {native.seconds:.1f} s, {native.rss_bytes / MIB:.0f} MiB"
+    far = bench.far(native, ["java", "-XX:+UseSerialGC", "-Xmx300m", "-cp", classes, "Lists"])
+    want(far.output == native.output, f"other output than natively: {first_difference(native.output, far.output)}")
+    return summary(native, far)
+
+
 def maps(bench):
     return compared(bench, [compile_job(bench, "maps.cc", "-O1"), "120"])
 
@@ -148,6 +160,7 @@ TESTS = {
     **{f"sort-{store}": functools.partial(sort, store=store) for store in ["default", "compressed", "file", "tcp"]},
     "numpy": numpy,
     "sqlite": sqlite,
+    "java": java,
     "xz": xz,
     "maps": maps,
     "compiler": compiler,

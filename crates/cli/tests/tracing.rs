@@ -87,7 +87,7 @@ fn what_a_program_pages_out_is_recorded_and_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let (ended, stats) = record(dir.path(), "plain", &[], &[]);
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!((number(&stats, "/trace/nodes"), number(&stats, "/trace/page_bytes")), (1, 8192));
+    assert_eq!((number(&stats, "/trace/nodes"), number(&stats, "/trace/page_bytes")), (1, 4096));
     assert_complete(&stats);
     let (text, run) = replay(&[&dir.path().join("plain.trace")], &dir.path().join("run.json"));
     let (outs, ins) = (number(&stats, "/trace/page_outs"), number(&stats, "/trace/page_ins"));
@@ -117,7 +117,7 @@ fn a_forked_child_is_a_node_of_its_own_and_traces_join() {
     assert_complete(&stats);
     let trace = dir.path().join("forking.trace");
     let (text, _) = replay(&[&trace, &trace], &dir.path().join("run.json"));
-    assert!(text.contains(" of 4 nodes, pages of 8192 bytes"), "{text}");
+    assert!(text.contains(" of 4 nodes, pages of 4096 bytes"), "{text}");
 }
 
 #[test]

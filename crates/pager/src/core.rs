@@ -7,6 +7,7 @@ use hiroma_kernel::lock::Afterwards;
 use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
+use hiroma_policy::sharing::{Sharing, Waits};
 use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -105,6 +106,10 @@ pub struct Core {
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
     pub staging: Staging,
+    pub sharing: Sharing,
+    /// Waits for compressed memory, and for what is behind it.
+    pub near: Waits,
+    pub behind: Waits,
     pub fetch_queue: VecDeque<Ahead>,
     /// Extents whose page tables are to be given back.
     pub reclaim_queue: Vec<u32>,
@@ -249,6 +254,9 @@ impl Core {
             replacement,
             prefetcher,
             staging: Staging::new(),
+            sharing: Sharing::new(),
+            near: Waits::default(),
+            behind: Waits::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
             reclaim_queue: Vec::new(),

@@ -9,6 +9,7 @@ use hiroma_kernel::vm;
 use hiroma_kernel::wait;
 use hiroma_policy::Origin;
 use hiroma_policy::granularity::JUDGED_STAGINGS;
+use hiroma_policy::sharing::Seen;
 use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
 
 use crate::canary;
@@ -21,7 +22,7 @@ use crate::fetch::lost;
 use crate::live::{Live, Path};
 use crate::mover::TakeOut;
 use crate::removal::OwnRemoval;
-use crate::store::{Channel, Completion, Token};
+use crate::store::{Balance, Channel, Completion, Token};
 use crate::trace::Moved;
 
 /// The evictor thread.
@@ -150,6 +151,7 @@ impl Evicting {
         core.granularity.set_local_extents(extents as u32);
         let (rescues, fetches) = (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
         core.staging.observe(rescues, fetches);
+        core.share_out(rescues);
         if self.tried_held.elapsed() > TRY_HELD_AGAIN {
             self.tried_held = Instant::now();
             core.release_held();
@@ -411,6 +413,16 @@ impl Core {
             self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
             self.live.page.set(Counter::LimitBytes, bytes as u64);
             self.live.evict_bell.ring();
+        }
+    }
+
+    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged blocks that were touched so far.
+    fn share_out(&mut self, rescues: u64) {
+        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
+        let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
+        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, is_full };
+        if let Some(parts) = self.sharing.observe(&seen) {
+            self.store.set_share(parts);
         }
     }
 

@@ -229,7 +229,10 @@ impl Job {
             };
             // Before the thread is woken: where both share a processor, it runs at once, and our clock would count its work.
             if let Some(since) = self.since {
-                core.live.page.record_latency(Nanos(cpu::now_ns()).since(since));
+                let waited = Nanos(cpu::now_ns()).since(since);
+                core.live.page.record_latency(waited);
+                let is_behind = self.locs.iter().any(|&loc| core.store.is_behind(loc));
+                if is_behind { &mut core.behind } else { &mut core.near }.add(waited.0);
             }
             core.map_in(block, origin);
         } else {

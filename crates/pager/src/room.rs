@@ -23,7 +23,7 @@ impl Core {
             return room;
         }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
-        let least = (self.limit / 4).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
+        let least = (self.limit / 8).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
         self.limit.saturating_sub(beside).max(least)
     }
 

@@ -13,6 +13,7 @@
 //! | [`replacement`] | who leaves local memory |
 //! | [`prefetch`] | what is fetched before it is asked for |
 //! | [`granularity`] | does an extent move whole or in sectors |
+//! | [`sharing`] | how much of local memory holds compressed blocks |
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is given back before the kernel has to |
@@ -25,6 +26,7 @@ pub mod placement;
 pub mod prefetch;
 pub mod reclaim;
 pub mod replacement;
+pub mod sharing;
 
 pub use allocation::{AllocationKind, Allocator};
 pub use granularity::{ExtentHistory, Granularity, Mode, RegionHistory};

@@ -5,10 +5,10 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hiroma_pager::{Advice, Pager, PagerError};
-use hiroma_units::PAGE;
+use hiroma_units::{Bytes, PAGE};
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
@@ -66,16 +66,29 @@ struct Hints {
     last: AtomicUsize,
     /// How many in a row were given back.
     refused: AtomicUsize,
+    told: AtomicBool,
 }
 
-static HINTS: Hints = Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0) };
+static HINTS: Hints = Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0), told: AtomicBool::new(false) };
 
-/// After so many, the kernel does what the hint says. (Who wants an alignment gives back one and takes the next.)
-const REFUSED_MAX: usize = 8;
+/// After so many, the kernel does what the hint says. Who wants an alignment gives back one and takes the next; Java's other collectors look for a
+/// good place a few dozen times and are content with any.
+const REFUSED_MAX: usize = 64;
 
 impl Hints {
     fn insists(&self) -> bool {
         self.refused.load(Relaxed) >= REFUSED_MAX
+    }
+
+    /// The kernel has put a reservation where it was wanted: whoever is told of the limit hears that this is beside it.
+    fn granted(&self, wanted: usize, got: usize, len: usize) {
+        if wanted == got && !self.told.swap(true, Relaxed) {
+            let _scope = scope::internal_scope();
+            hiroma_pager::fatal::warn(&format!(
+                "the program takes {} of address space where it wants it and nowhere else (Java's ZGC does): what it keeps there is not far and not in --local",
+                Bytes(len as u64)
+            ));
+        }
     }
 
     fn missed(&self, start: usize) {
@@ -121,7 +134,9 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
             };
             runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
         }
-        MapPlan::Reserve { .. } if addr != 0 && HINTS.insists() => kernel(addr, len, offset),
+        MapPlan::Reserve { .. } if addr != 0 && HINTS.insists() => {
+            kernel(addr, len, offset).inspect(|&start| HINTS.granted(addr, start, len))
+        }
         MapPlan::Reserve { len, align } => {
             let start = runtime::far(|pager| pager.reserve(len, align)).unwrap_or_else(|| unreachable!("there is an arena"));
             start.map_err(errno_of).inspect(|&start| HINTS.missed(if addr == 0 { 0 } else { start }))

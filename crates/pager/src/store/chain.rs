@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use hiroma_kernel::frame::FrameBuf;
 use hiroma_units::{Bytes, Loc};
 
-use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
+use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
 /// Most stores in a chain.
 pub const MEMBERS_MAX: usize = 1 << (u32::BITS - Loc::STORE_BITS);
@@ -124,6 +124,22 @@ impl Store for ChainStore {
 
     fn set_local_limit(&self, bytes: u64) {
         self.shared.members.iter().for_each(|member| member.store.set_local_limit(bytes));
+    }
+
+    fn balance(&self) -> Option<Balance> {
+        let (first, behind) = self.shared.members.split_first()?;
+        let behind_bytes = behind.iter().map(|member| member.store.usage().far_bytes).sum();
+        first.store.balance().map(|balance| Balance { behind_bytes, ..balance })
+    }
+
+    fn is_behind(&self, loc: Loc) -> bool {
+        member_of(loc) > 0
+    }
+
+    fn set_share(&self, parts: u64) {
+        let first = &self.shared.members[0];
+        first.store.set_share(parts);
+        first.reopen();
     }
 
     fn leave(&self) {

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hiroma_kernel::frame::FrameBuf;
+use hiroma_policy::sharing;
 use hiroma_units::{Bytes, Loc};
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 
 use super::slab::{OBJECT_BYTES_MAX, Slabs, SlabsFull};
-use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
+use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
 const NAME: &str = "compressed";
 /// A store within the local limit takes what packs to so many sixteenths: the rest of the room is worth more to what the program uses.
@@ -43,6 +44,9 @@ struct Shared {
     /// Its memory is a part of the local limit, and other stores take what does not compress.
     within_limit: bool,
     rejects: bool,
+    /// The local limit, and the share of it in parts of `sharing::PARTS`.
+    limit_bytes: AtomicU64,
+    parts: AtomicU64,
     sectors: AtomicU64,
 }
 
@@ -55,7 +59,7 @@ impl CompressedStore {
         let shared = Arc::get_mut(&mut store.shared).expect("nobody else has it yet");
         shared.within_limit = true;
         shared.rejects = rejects;
-        shared.slabs.allow(shared.share_bytes(limit_bytes));
+        store.set_local_limit(limit_bytes);
         Ok(store)
     }
 
@@ -80,6 +84,8 @@ impl CompressedStore {
                 packed_bytes_max,
                 within_limit: false,
                 rejects: false,
+                limit_bytes: AtomicU64::new(0),
+                parts: AtomicU64::new(sharing::PARTS / 2),
                 sectors: AtomicU64::new(0),
             }),
         })
@@ -124,9 +130,24 @@ impl Store for CompressedStore {
     }
 
     fn set_local_limit(&self, bytes: u64) {
-        if self.shared.within_limit {
-            self.shared.slabs.allow(self.shared.share_bytes(bytes));
-        }
+        self.shared.limit_bytes.store(bytes, Ordering::Relaxed);
+        self.shared.allow();
+    }
+
+    /// What is behind it is the chain's to say.
+    fn balance(&self) -> Option<Balance> {
+        let usage = self.usage();
+        self.shared.within_limit.then(|| Balance {
+            near_bytes: usage.far_bytes,
+            packed_bytes: usage.stored_bytes,
+            behind_bytes: 0,
+            is_full: !self.shared.slabs.may_grow(),
+        })
+    }
+
+    fn set_share(&self, parts: u64) {
+        self.shared.parts.store(parts, Ordering::Relaxed);
+        self.shared.allow();
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
@@ -144,13 +165,22 @@ impl ForkGuard for CopiedByTheKernel {
 }
 
 impl Shared {
-    /// What of the local limit may be compressed: three quarters, or half if another store follows, of a small limit less then.
-    fn share_bytes(&self, limit_bytes: u64) -> u64 {
+    fn allow(&self) {
+        if self.within_limit {
+            self.slabs.allow(self.share_bytes());
+        }
+    }
+
+    /// What of the local limit may be compressed: the share, of a small limit less, if another store follows; else nearly all.
+    fn share_bytes(&self) -> u64 {
+        let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
+        let uncompressed = limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN);
         if self.rejects {
-            return (limit_bytes / 2).min(limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN).max(limit_bytes / 8));
+            let share = limit_bytes / sharing::PARTS * self.parts.load(Ordering::Relaxed);
+            return share.min(uncompressed.max(limit_bytes / 8));
         }
         // The program ends when it is full: rather little room than none.
-        limit_bytes / 4 * 3
+        (limit_bytes / 4 * 3).max(uncompressed.min(limit_bytes / 8 * 7))
     }
 
     fn pieces(&self) -> usize {

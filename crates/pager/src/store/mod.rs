@@ -82,6 +82,18 @@ pub struct StoreUsage {
     pub local_bytes: u64,
 }
 
+/// Compressed memory, and what is behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Bytes of the program in compressed memory, and what they take there.
+    pub near_bytes: u64,
+    pub packed_bytes: u64,
+    /// Bytes of the program behind it.
+    pub behind_bytes: u64,
+    /// It takes no more.
+    pub is_full: bool,
+}
+
 /// A place for sectors. Shared by all threads; what a thread does with it goes through a [`Channel`] of its own.
 pub trait Store: Send + Sync {
     /// What the user called it, for messages: `compressed`, `file:/var/tmp`, `tcp://127.0.0.1:7070`.
@@ -105,6 +117,19 @@ pub trait Store: Send + Sync {
 
     /// The local limit is another one from now on.
     fn set_local_limit(&self, _bytes: u64) {}
+
+    /// Where compressed memory within the local limit is followed by another store: how the two stand.
+    fn balance(&self) -> Option<Balance> {
+        None
+    }
+
+    /// Whether a sector lies behind compressed memory.
+    fn is_behind(&self, _loc: Loc) -> bool {
+        false
+    }
+
+    /// Compressed memory may take so much of the local limit, in parts of `hiroma_policy::sharing::PARTS`.
+    fn set_share(&self, _parts: u64) {}
 
     /// The program has ended: what is kept elsewhere for it can go.
     fn leave(&self) {}

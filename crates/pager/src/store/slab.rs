@@ -167,7 +167,8 @@ impl Slabs {
         self.exhausted.store(false, Ordering::Relaxed);
     }
 
-    fn may_grow(&self) -> bool {
+    /// Whether it may take more memory.
+    pub fn may_grow(&self) -> bool {
         self.slabs_in_use.load(Ordering::Relaxed) < self.slabs_allowed.load(Ordering::Relaxed) as u64
     }
 

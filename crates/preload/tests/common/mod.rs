@@ -82,13 +82,18 @@ pub fn succeed(command: &mut Command) -> Output {
 
 /// Compiles and runs a test program on both kernel paths; it must print `ok` and nothing on standard error.
 pub fn passes(name: &str, local: u64, arguments: &[&str]) {
+    passes_saying(name, local, arguments, "");
+}
+
+/// The same; on standard error it is told `what`.
+pub fn passes_saying(name: &str, local: u64, arguments: &[&str], what: &str) {
     let program = compile(name, &[]);
     for path in [PathChoice::Auto, PathChoice::Fallback] {
         let config = Config { path, ..config(local) };
         let output = succeed(preloaded(&program, Some(&config)).args(arguments));
         assert_eq!(
             (String::from_utf8_lossy(&output.stdout).as_ref(), String::from_utf8_lossy(&output.stderr).as_ref()),
-            ("ok\n", ""),
+            ("ok\n", what),
             "{name}, {path:?}"
         );
     }
