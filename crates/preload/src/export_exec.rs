@@ -8,16 +8,17 @@
 //! left out. `execl` and its kin have arguments that only C can count, so they are entered by a jump that leaves them alone.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use hiroma_pager::config::{CONFIG_ENV, EXECUTED_FILE};
 
+use crate::sys::Errno;
 use crate::{runtime, sys};
 
 type Strings = *const *const c_char;
@@ -29,6 +30,7 @@ struct Notes {
 }
 
 static NOTES: OnceLock<Notes> = OnceLock::new();
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// A function of the C library.
 struct Next(&'static CStr, AtomicPtr<c_void>);
@@ -86,42 +88,46 @@ pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let _ = NOTES.set(Notes { file, library });
 }
 
+/// Takes no more notes: a filter of system calls is about to be installed, which could end the program for ours.
+pub fn stop() {
+    STOPPED.store(true, Ordering::Relaxed);
+}
+
 /// What parts the libraries of `LD_PRELOAD`.
 fn splits(byte: &u8) -> bool {
     matches!(byte, b':' | b' ')
 }
 
-/// One record, put together without a heap.
-struct Record {
-    bytes: [u8; 4200],
+/// Room for a directory's name. Whoever calls `execve` may stand on a stack of a page.
+const DIR_BYTES_MAX: usize = 512;
+
+/// The name of a directory, or of what a descriptor is open on.
+struct Name {
+    bytes: [u8; DIR_BYTES_MAX],
     len: usize,
 }
 
-impl Record {
-    fn new(first: u8) -> Record {
-        let mut record = Record { bytes: [0; 4200], len: 1 };
-        record.bytes[0] = first;
-        record
+impl Name {
+    /// None.
+    fn none() -> Name {
+        Name { bytes: [0; DIR_BYTES_MAX], len: 0 }
     }
 
-    fn push(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
-            room.copy_from_slice(bytes);
-            self.len += bytes.len();
+    /// What a link points to, if that has room here.
+    fn of_link(link: &CStr) -> Name {
+        let mut name = Name::none();
+        let args = [libc::AT_FDCWD as usize, link.as_ptr() as usize, &raw mut name.bytes as usize, DIR_BYTES_MAX, 0, 0];
+        // SAFETY: the kernel writes into our buffer only.
+        let len = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
+        name.len = if len < DIR_BYTES_MAX { len } else { 0 };
+        name
+    }
+
+    /// What descriptor `fd` is open on; the working directory for `AT_FDCWD`.
+    fn of_descriptor(fd: c_int) -> Name {
+        if fd == libc::AT_FDCWD {
+            return Name::of_link(c"/proc/self/cwd");
         }
-    }
-
-    /// What a link points to.
-    fn push_link(&mut self, link: &CStr) {
-        let (at, room) = (self.len, self.bytes.len() - self.len);
-        let to = &raw mut self.bytes as usize + at;
-        let args = [libc::AT_FDCWD as usize, link.as_ptr() as usize, to, room, 0, 0];
-        // SAFETY: the kernel writes into the rest of our buffer only.
-        self.len += unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
-    }
-
-    /// What descriptor `fd` is open on.
-    fn push_descriptor(&mut self, fd: c_int) {
         let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
         let mut digits = [0; 10];
         let (mut rest, mut count) = (fd.unsigned_abs(), 0);
@@ -131,21 +137,20 @@ impl Record {
         }
         let start = b"/proc/self/fd/".len();
         (0..count).for_each(|place| link[start + place] = digits[count - 1 - place]);
-        if let Ok(link) = CStr::from_bytes_until_nul(&link) {
-            self.push_link(link);
-        }
+        CStr::from_bytes_until_nul(&link).map_or_else(|_| Name::none(), Name::of_link)
     }
+}
 
-    fn write(&mut self, file: &CStr) {
-        self.push(&[0]);
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
-        // SAFETY: both calls read what is ours; the descriptor is this call's own.
-        unsafe {
-            if let Ok(fd) = sys::call(libc::SYS_openat, open) {
-                let _ = sys::call(libc::SYS_write, [fd, self.bytes.as_ptr() as usize, self.len, 0, 0, 0]);
-                let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-            }
+/// Appends one record, with one call, so that records of several processes do not mix.
+fn append(file: &CStr, parts: [&[u8]; 5]) {
+    let parts = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
+    // SAFETY: the calls read what is ours and the program's strings; the descriptor is this function's own.
+    unsafe {
+        if let Ok(fd) = sys::call(libc::SYS_openat, open) {
+            let _ = sys::call(libc::SYS_writev, [fd, parts.as_ptr() as usize, parts.len(), 0, 0, 0]);
+            let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
         }
     }
 }
@@ -155,26 +160,45 @@ impl Record {
 /// # Safety
 /// `path` and `environment` must be what C asks for, or null.
 unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: bool) {
-    let (Some(notes), false) = (NOTES.get(), path.is_null()) else { return };
+    let Some(notes) = NOTES.get().filter(|_| !STOPPED.load(Ordering::Relaxed)) else { return };
     let errno = sys::errno();
+    // Where C says so, bad pointers are the kernel's to answer (EFAULT).
+    if !is_string(path) || !is_list(environment) {
+        return;
+    }
     // SAFETY: the caller's.
     let (path, kept) = unsafe { (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, &notes.library)) };
-    let mut record = Record::new(if kept { b'+' } else { b'-' });
-    if path.is_empty() && dir != libc::AT_FDCWD {
-        record.push_descriptor(dir);
-    } else {
-        if !path.starts_with(b"/") && (path.contains(&b'/') || !searched) {
-            if dir == libc::AT_FDCWD {
-                record.push_link(c"/proc/self/cwd");
-            } else {
-                record.push_descriptor(dir);
-            }
-            record.push(b"/");
-        }
-        record.push(path);
-    }
-    record.write(&notes.file);
+    let first = if kept { b"+" } else { b"-" };
+    let is_descriptor = path.is_empty() && dir != libc::AT_FDCWD;
+    let is_relative = !path.starts_with(b"/") && (path.contains(&b'/') || !searched);
+    let name = if is_descriptor || is_relative { Name::of_descriptor(dir) } else { Name::none() };
+    let between: &[u8] = if is_relative && !is_descriptor { b"/" } else { b"" };
+    append(&notes.file, [first, &name.bytes[..name.len], between, path, b"\0"]);
     sys::set_errno(errno);
+}
+
+/// The same for a system call of the program's own.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
+    let (dir, path, environment) = if number == libc::SYS_execve { (HERE, args[0], args[2]) } else { (args[0] as c_int, args[1], args[3]) };
+    // SAFETY: the caller's.
+    unsafe { note(dir, path as *const c_char, environment as Strings, false) };
+}
+
+/// Whether the kernel can read a path there.
+fn is_string(path: *const c_char) -> bool {
+    // SAFETY: the kernel reads, and says so where it cannot.
+    let looked = unsafe { sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0]) };
+    looked != Err(Errno(libc::EFAULT))
+}
+
+/// Whether there is a list, or null.
+fn is_list(list: Strings) -> bool {
+    let mut first = 0_usize;
+    // SAFETY: reading goes through the kernel, into our own variable.
+    list.is_null() || unsafe { sys::copy_readable(list as usize, &raw mut first as usize, size_of::<usize>()) } == size_of::<usize>()
 }
 
 /// # Safety

@@ -13,7 +13,7 @@ use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
 use crate::sys::{self, Errno};
-use crate::{runtime, scope};
+use crate::{export_exec, runtime, scope};
 
 type Outcome<T> = Result<T, Errno>;
 
@@ -396,6 +396,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     if option == PR_SET_VMA && managed(b, c).is_some() {
         return 0;
     }
+    if option == libc::PR_SET_SECCOMP {
+        export_exec::stop();
+    }
     // SAFETY: what the program asked for.
     answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
 }
@@ -449,6 +452,19 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         }
         libc::SYS_setsockopt if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize => {
             crate::export_lend::lends_pages();
+            kernel()
+        }
+        libc::SYS_seccomp => {
+            export_exec::stop();
+            kernel()
+        }
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => {
+            export_exec::stop();
+            kernel()
+        }
+        libc::SYS_execve | libc::SYS_execveat => {
+            // SAFETY: the program's, which the kernel checks as well.
+            unsafe { export_exec::note_call(number, [a, b, c, d]) };
             kernel()
         }
         _ => kernel(),
