@@ -212,3 +212,28 @@ fn children_without_far_memory_are_named() {
         stats["without_far_memory"].as_array().unwrap().iter().map(|program| program["count"].as_u64().unwrap()).collect();
     assert_eq!(counts.iter().sum::<u64>(), 8);
 }
+
+#[test]
+fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/mman.h>
+        int main(void)
+        {
+            size_t size = 200 << 20;
+            char *memory = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (size_t at = 0; at < size; at += 64) memory[at] = at / 64;
+            if (mlock(memory, 120 << 20)) return 1;
+            for (size_t at = 0; at < size; at += 64) if (memory[at] != (char)(at / 64)) return 2;
+            puts("right");
+            return 0;
+        }"#;
+    let program = compile(dir.path(), "locked", source, &[]);
+    for limit in ["48M", "64M"] {
+        let run = hiroma(["run", "--local", limit, "--", program.to_str().unwrap()]).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{said}");
+        assert!(said.contains("locked") && said.contains("so the limit of"), "{said}");
+    }
+}

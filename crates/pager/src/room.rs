@@ -23,8 +23,9 @@ impl Core {
             return room;
         }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
-        let least = (self.limit / 8).max(LIMIT_MIN as usize / 2) + self.held_bytes.saturating_sub(self.limit / 8);
-        self.limit.saturating_sub(beside).max(least)
+        let working = (self.limit / 8).max(LIMIT_MIN as usize / 2);
+        // What cannot leave is no room for what can.
+        self.limit.saturating_sub(beside).max(working + self.held_bytes)
     }
 
     /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.
