@@ -237,3 +237,17 @@ fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
         assert!(said.contains("locked") && said.contains("so the limit of"), "{said}");
     }
 }
+
+#[test]
+fn a_program_that_becomes_one_without_far_memory_lives_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { sleep(2); puts(\"done\"); return 3; }";
+    let alone = compile(dir.path(), "alone", source, &["-static"]);
+    let shared = compile(dir.path(), "shared", source, &[]);
+    for script in [format!("exec {}", alone.display()), format!("sleep 0.2; exec env -i {}", shared.display())] {
+        let run = hiroma(["run", "--local", "32M", "--", "sh", "-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(3), &b"done\n"[..]), "{script}: {said}");
+        assert!(said.contains("1 child ran without far memory"), "{said}");
+    }
+}

@@ -73,6 +73,8 @@ impl Life {
     pub fn run(mut self) {
         while !self.live.stopping() && !self.look() {}
         if helper::is_here() {
+            // In order: whatever the process executes now has no pager to lose.
+            self.live.page.set_pager(0);
             self.linger();
             let core = self.core.lock();
             let store = core.store.clone();
