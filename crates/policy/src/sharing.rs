@@ -47,6 +47,7 @@ impl Waits {
     }
 
     fn since(self, before: Waits) -> Waits {
+        // These go on in a child.
         Waits { count: self.count - before.count, total_ns: self.total_ns - before.total_ns }
     }
 }
@@ -73,7 +74,8 @@ impl Sharing {
     /// Takes what was seen into account. The share in parts of `PARTS`, if it is another one now.
     pub fn observe(&mut self, seen: &Seen) -> Option<u64> {
         let (near, behind) = (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
-        let rescues = seen.rescues - self.before.rescues;
+        // In the child of a fork the pager's counts start again.
+        let rescues = seen.rescues.checked_sub(self.before.rescues).unwrap_or(seen.rescues);
         if near.count + behind.count < JUDGED_WAITS {
             return None;
         }

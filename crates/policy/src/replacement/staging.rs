@@ -33,8 +33,12 @@ impl Staging {
         Staging::default()
     }
 
-    /// Staged blocks that were brought back, and blocks that were fetched because somebody waited, both since the start.
+    /// Staged blocks that were brought back, and blocks that were fetched because somebody waited, both since the start. In the child of a
+    /// fork they start again.
     pub fn observe(&mut self, rescues: u64, fetches: u64) {
+        if rescues < self.rescues || fetches < self.fetches {
+            (self.rescues, self.fetches) = (0, 0);
+        }
         let (rescued, fetched) = (rescues - self.rescues, fetches - self.fetches);
         if rescued + fetched < JUDGED_FAULTS {
             return;
@@ -65,6 +69,15 @@ mod tests {
         assert_eq!(staging.target_bytes(64 << 20), 128 << 10);
         (1..30).for_each(|round| staging.observe(1_900 + round, 1_900 + round * 100));
         assert_eq!(staging.target_bytes(64 << 20), 8 << 20);
+    }
+
+    #[test]
+    fn counts_that_start_again_are_no_surprise() {
+        let mut staging = Staging::new();
+        staging.observe(1000, 1000);
+        let before = staging.target_bytes(64 << 20);
+        staging.observe(10, 200);
+        assert!(staging.target_bytes(64 << 20) > before);
     }
 
     #[test]
