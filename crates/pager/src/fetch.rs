@@ -231,7 +231,8 @@ impl Job {
             if let Some(since) = self.since {
                 let waited = Nanos(cpu::now_ns()).since(since);
                 core.live.page.record_latency(waited);
-                let is_behind = self.locs.iter().any(|&loc| core.store.is_behind(loc));
+                // The first stands for all: what was written together lies together.
+                let is_behind = self.locs.first().is_some_and(|&loc| core.store.is_behind(loc));
                 if is_behind { &mut core.behind } else { &mut core.near }.add(waited.0);
             }
             core.map_in(block, origin);

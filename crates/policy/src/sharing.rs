@@ -6,8 +6,8 @@
 
 /// Shares are counted in parts of local memory.
 pub const PARTS: u64 = 32;
-/// The share at first, and the largest.
-const LEAST: u64 = PARTS / 2;
+/// The share at first, which is the smallest, and the largest.
+pub const LEAST: u64 = PARTS / 2;
 const MOST: u64 = PARTS / 4 * 3;
 /// Waits after which the numbers say something.
 const JUDGED_WAITS: u64 = 64;

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
+use std::io::Write;
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -128,15 +129,9 @@ impl Name {
         if fd == libc::AT_FDCWD {
             return Name::of_link(c"/proc/self/cwd");
         }
-        let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-        let mut digits = [0; 10];
-        let (mut rest, mut count) = (fd.unsigned_abs(), 0);
-        while count == 0 || rest > 0 {
-            digits[count] = b'0' + (rest % 10) as u8;
-            (rest, count) = (rest / 10, count + 1);
-        }
-        let start = b"/proc/self/fd/".len();
-        (0..count).for_each(|place| link[start + place] = digits[count - 1 - place]);
+        // A slice takes what fits, and the rest of it stays zero.
+        let mut link = [0_u8; 32];
+        let _ = write!(&mut link[..], "/proc/self/fd/{fd}");
         CStr::from_bytes_until_nul(&link).map_or_else(|_| Name::none(), Name::of_link)
     }
 }

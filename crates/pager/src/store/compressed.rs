@@ -85,7 +85,7 @@ impl CompressedStore {
                 within_limit: false,
                 rejects: false,
                 limit_bytes: AtomicU64::new(0),
-                parts: AtomicU64::new(sharing::PARTS / 2),
+                parts: AtomicU64::new(sharing::LEAST),
                 sectors: AtomicU64::new(0),
             }),
         })
@@ -136,12 +136,9 @@ impl Store for CompressedStore {
 
     /// What is behind it is the chain's to say.
     fn balance(&self) -> Option<Balance> {
-        let usage = self.usage();
-        self.shared.within_limit.then(|| Balance {
-            near_bytes: usage.far_bytes,
-            packed_bytes: usage.stored_bytes,
-            behind_bytes: 0,
-            is_full: !self.shared.slabs.may_grow(),
+        self.shared.within_limit.then(|| {
+            let StoreUsage { far_bytes, stored_bytes, .. } = self.usage();
+            Balance { near_bytes: far_bytes, packed_bytes: stored_bytes, behind_bytes: 0, is_full: !self.shared.slabs.may_grow() }
         })
     }
 

@@ -8,8 +8,8 @@
 const MOST_SHIFT: u32 = 3;
 /// Parts in which the share is counted; all of them are the eighth.
 const PARTS: u64 = 64;
-/// Faults that bring staged blocks back for each four that fetch, above which less is staged, and below half of which more is.
-const RESCUES_PER_FOUR: u64 = 1;
+/// Fetches for each fault that brings a staged block back: with fewer less is staged, with more than twice as many more is.
+const FETCHES_PER_RESCUE: u64 = 4;
 /// Faults after which the numbers say something.
 const JUDGED_FAULTS: u64 = 64;
 
@@ -44,9 +44,9 @@ impl Staging {
             return;
         }
         (self.rescues, self.fetches) = (rescues, fetches);
-        if 4 * rescued > RESCUES_PER_FOUR * fetched {
+        if FETCHES_PER_RESCUE * rescued > fetched {
             self.parts = (self.parts / 2).max(1);
-        } else if 8 * rescued < RESCUES_PER_FOUR * fetched {
+        } else if 2 * FETCHES_PER_RESCUE * rescued < fetched {
             self.parts = (self.parts + self.parts.div_ceil(4)).min(PARTS);
         }
     }
