@@ -239,6 +239,27 @@ fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
 }
 
 #[test]
+fn a_locked_page_in_each_extent_holds_no_more_than_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/mman.h>
+        int main(void)
+        {
+            size_t size = 256 << 20;
+            char *memory = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (size_t at = 0; at < size; at += 64) memory[at] = at / 64;
+            for (size_t at = 0; at < size; at += 2 << 20) if (mlock(memory + at + 8192, 4096)) return 1;
+            for (size_t at = 0; at < size; at += 64) if (memory[at] != (char)(at / 64)) return 2;
+            puts("right");
+            return 0;
+        }"#;
+    let program = compile(dir.path(), "locked", source, &[]);
+    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()]).output().unwrap();
+    assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
 fn a_program_that_becomes_one_without_far_memory_lives_on() {
     let dir = tempfile::tempdir().unwrap();
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { sleep(2); puts(\"done\"); return 3; }";

@@ -527,7 +527,13 @@ impl Core {
             self.replacement.put_back(block);
             return false;
         }
-        if self.addresses.pinned.touches(addr, addr + block.bytes()) {
+        let (pinned, end) = (&self.addresses.pinned, addr + block.bytes());
+        if pinned.touches(addr, end) {
+            // One locked page is no reason to hold two megabytes.
+            if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {
+                self.break_up(block, flag::PAGE_TABLE);
+                return true;
+            }
             self.hold(block);
             return false;
         }
