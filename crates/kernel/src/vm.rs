@@ -118,7 +118,7 @@ impl Reservation {
             Advise::Wipe => Advice::LinuxWipeOnFork,
             Advise::Keep => Advice::LinuxKeepOnFork,
             Advise::Drop => Advice::LinuxDontNeed,
-            Advise::Unshare => Advice::LinuxPopulateWrite,
+            Advise::Split => Advice::LinuxCold,
         };
         // SAFETY: inside our own reservation. `Drop` discards content that the caller has no more use for.
         match unsafe { madvise(addr as *mut _, len, advice) } {
@@ -156,8 +156,8 @@ pub enum Advise {
     Keep,
     /// `MADV_DONTNEED`
     Drop,
-    /// `MADV_POPULATE_WRITE`: makes pages that are shared since a fork private again.
-    Unshare,
+    /// `MADV_COLD` on a part of a huge page that is mapped page by page: the kernel splits it (`madvise_cold_or_pageout_pte_range`).
+    Split,
 }
 
 /// Names the calling process in calls that want a pidfd (Linux 6.14).

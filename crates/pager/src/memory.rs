@@ -31,6 +31,9 @@ pub trait Memory: Send + Sync {
     /// Makes a page that is shared after a fork the program's own again. It must be there.
     fn unshare(&self, addr: usize);
 
+    /// Makes the page at `addr` one of its own, if it is part of a huge page that is mapped page by page.
+    fn split(&self, addr: usize);
+
     /// End and protection of the mapping at `addr`.
     fn protection(&self, addr: usize) -> Option<(usize, i32)>;
 
@@ -83,6 +86,11 @@ impl Memory for Kernel {
 
     fn unshare(&self, addr: usize) {
         vm::touch(addr, PAGE);
+    }
+
+    fn split(&self, addr: usize) {
+        // If it fails, the page stays where it is.
+        let _ = self.arena.advise(addr, PAGE, Advise::Split);
     }
 
     fn protection(&self, addr: usize) -> Option<(usize, i32)> {

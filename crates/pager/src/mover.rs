@@ -22,6 +22,13 @@ pub enum PutIn {
     Gone,
 }
 
+/// What was done for the page that did not move.
+#[derive(Default)]
+struct Unsharing {
+    page: usize,
+    is_split: bool,
+}
+
 /// How taking a block out of the program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOut {
@@ -164,17 +171,14 @@ impl Core {
         let Some(frame) = self.frames.take_empty(9) else { return };
         let (dst, len) = (self.frames.addr(frame), end - start);
         self.recorder.note("punch", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
-        let (mut at, mut touched) = (0, usize::MAX);
+        let (mut at, mut unsharing) = (0, Unsharing::default());
         while at < len {
             let Outcome { done, stop } = live.memory.move_out(dst + at, start + at, len - at);
             at += done;
             match stop {
                 None => break,
                 Some(Stop::Again) => self.drain(),
-                Some(Stop::Busy) if self.forked && touched != at && !self.is_being_removed(start + at) => {
-                    touched = at;
-                    live.memory.unshare(start + at);
-                }
+                Some(Stop::Busy) if self.unshare(start + at, &mut unsharing) => {}
                 // In use, or not to be moved: it is kept from being staged until the kernel has come.
                 Some(stop) => {
                     if stop == Stop::Busy {
@@ -234,6 +238,25 @@ impl Core {
         self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
     }
 
+    /// After a fork pages are shared until written; a write of what they hold makes them ours again. Written after the child has
+    /// ended, they stay parts of a huge page, which the kernel moves only if its first page is ours alone: it is split.
+    /// Pinned pages are never shared: they stay busy, and where they are. False: nothing more can be done for the page.
+    fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
+        if !self.forked || self.is_being_removed(page) {
+            return false;
+        }
+        if unsharing.page != page {
+            *unsharing = Unsharing { page, is_split: false };
+            self.live.memory.unshare(page);
+            return true;
+        }
+        let splits = !std::mem::replace(&mut unsharing.is_split, true);
+        if splits {
+            self.live.memory.split(page);
+        }
+        splits
+    }
+
     fn drop_frame(&mut self, frame: Frame) {
         let addr = self.frames.addr(frame);
         self.frames.discard(addr, frame);
@@ -250,7 +273,7 @@ impl Core {
     fn move_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let live = self.live.clone();
-        let (mut at, mut unshared, mut by_page) = (0, usize::MAX, false);
+        let (mut at, mut unsharing, mut by_page) = (0, Unsharing::default(), false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         self.refusals = 0;
         loop {
@@ -268,13 +291,7 @@ impl Core {
                     continue;
                 }
                 Some(Stop::Again) => TakeOut::Later,
-                // After a fork pages are shared until written; a write of what they hold makes them ours again. Pinned pages never
-                // are shared: they stay busy, and where they are.
-                Some(Stop::Busy) if self.forked && unshared != at && !self.is_being_removed(src + at) => {
-                    unshared = at;
-                    live.memory.unshare(src + at);
-                    continue;
-                }
+                Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => continue,
                 // Mappings can lie apart that look the same (after a fork, for one): each page lies in one.
                 Some(Stop::Invalid) if !by_page && !block.is_huge() => {
                     by_page = true;

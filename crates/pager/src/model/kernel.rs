@@ -44,6 +44,8 @@ struct Page {
     protected: bool,
     /// With a forked child: not to be moved until it is written.
     shared: bool,
+    /// In a huge page that was shared: not to be moved until that is split.
+    in_huge: bool,
 }
 
 /// The arena has so many.
@@ -170,7 +172,7 @@ impl Model {
             match take(&mut state, word, src + done) {
                 Filled::Page => {
                     tell(page, format_args!("comes in: {word:#x}"));
-                    state.pages[page] = Some(Page { word, protected: false, shared: false });
+                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false });
                 }
                 Filled::Hole => {}
                 Filled::Stopped(stop) => return ended(done, len, stop),
@@ -330,7 +332,7 @@ impl State {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;
                 if let Some(word) = write {
-                    *there = Page { word, protected: false, shared: false };
+                    *there = Page { word, protected: false, shared: false, in_huge: false };
                     tell(page, format_args!("thread {at} writes {word:#x}"));
                     self.truth[page] = word;
                 } else {
@@ -453,6 +455,7 @@ impl State {
     pub fn fork(&mut self) {
         for page in self.pages.iter_mut().flatten() {
             page.shared = true;
+            page.in_huge = self.random.one_in(4);
         }
     }
 
@@ -480,7 +483,7 @@ impl Memory for Model {
             }
             let page = state.page(src + done);
             match state.pages.get(page).copied().flatten() {
-                Some(there) if there.shared => return ended(done, len, Stop::Busy),
+                Some(there) if there.shared || there.in_huge => return ended(done, len, Stop::Busy),
                 Some(_) if state.random.one_in(40 + 8 * len / PAGE) => return ended(done, len, Stop::Busy),
                 Some(there) => {
                     encode(there.word, dst + done);
@@ -572,6 +575,14 @@ impl Memory for Model {
         match &mut state.pages[page] {
             Some(there) => there.shared = false,
             None => state.blame(format!("page {page} was touched by the pager and is not there: it would wait for itself")),
+        }
+    }
+
+    fn split(&self, addr: usize) {
+        let mut state = self.state();
+        let page = state.page(addr);
+        if let Some(there) = &mut state.pages[page] {
+            there.in_huge = false;
         }
     }
 
