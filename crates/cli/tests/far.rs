@@ -260,6 +260,39 @@ fn a_locked_page_in_each_extent_holds_no_more_than_itself() {
 }
 
 #[test]
+fn memory_that_is_read_only_and_shared_with_children_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        static size_t size = 160 << 20;
+        static int check(char *memory)
+        {
+            for (size_t at = 0; at < size; at += 64) if (memory[at] != (char)(at / 64)) return 2;
+            return 0;
+        }
+        int main(void)
+        {
+            char *memory = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (size_t at = 0; at < size; at += 64) memory[at] = at / 64;
+            mprotect(memory, size, PROT_READ);
+            for (int round = 0; round < 2; round++) {
+                pid_t child = fork();
+                if (!child) _exit(check(memory));
+                int status;
+                if (check(memory) || waitpid(child, &status, 0) != child || status || check(memory)) return 1;
+            }
+            puts("right");
+            return 0;
+        }"#;
+    let program = compile(dir.path(), "shared", source, &[]);
+    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()]).output().unwrap();
+    assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
 fn a_program_that_becomes_one_without_far_memory_lives_on() {
     let dir = tempfile::tempdir().unwrap();
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { sleep(2); puts(\"done\"); return 3; }";

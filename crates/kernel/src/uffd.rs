@@ -122,7 +122,8 @@ pub struct Outcome {
 /// Why pages could not be filled or moved. All of these are ordinary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// The address space is changing: an event is waiting to be read (EAGAIN). Try again once it was.
+    /// The address space is changing: an event is waiting to be read, or another thread holds a lock that is only tried (EAGAIN). Where
+    /// something was done, it says no more than that there is a rest.
     Again,
     /// A page is there already (EEXIST).
     Exists,

@@ -28,7 +28,7 @@ pub trait Memory: Send + Sync {
     /// Drops pages of the program. On the full path an event tells of it and the call waits until that was read.
     fn discard(&self, start: usize, len: usize) -> io::Result<()>;
 
-    /// Makes a page that is shared after a fork the program's own again. It must be there.
+    /// Makes a page that is shared after a fork the program's own again. It must be there, and may be protected.
     fn unshare(&self, addr: usize);
 
     /// Makes the page at `addr` one of its own, if it is part of a huge page that is mapped page by page.
@@ -85,7 +85,11 @@ impl Memory for Kernel {
     }
 
     fn unshare(&self, addr: usize) {
-        vm::touch(addr, PAGE);
+        // The kernel makes a page private that it reads for somebody else (`gup_must_unshare`): also one that is not to be written.
+        // Where a seccomp filter forbids that, only a write is left.
+        if !vm::fault_in(addr) && self.protection(addr).is_some_and(|(_, prot)| prot & libc::PROT_WRITE != 0) {
+            vm::touch(addr, PAGE);
+        }
     }
 
     fn split(&self, addr: usize) {

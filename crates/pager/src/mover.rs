@@ -66,6 +66,7 @@ impl Core {
                     self.frames.put_empty(frame);
                     return PutIn::Done;
                 }
+                Some(Stop::Again) if done > 0 => {}
                 Some(Stop::Again) => {
                     self.drain();
                     self.zero_discarded(dst + at, src + at, len - at);
@@ -101,6 +102,7 @@ impl Core {
                     at += PAGE;
                     gone = false;
                 }
+                Some(Stop::Again) if done > 0 => {}
                 Some(Stop::Again) => {
                     self.drain();
                     self.zero_discarded(dst + at, src + at, len - at);
@@ -177,6 +179,7 @@ impl Core {
             at += done;
             match stop {
                 None => break,
+                Some(Stop::Again) if done > 0 => {}
                 Some(Stop::Again) => self.drain(),
                 Some(Stop::Busy) if self.unshare(start + at, &mut unsharing) => {}
                 // In use, or not to be moved: it is kept from being staged until the kernel has come.
@@ -238,8 +241,8 @@ impl Core {
         self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
     }
 
-    /// After a fork pages are shared until written; a write of what they hold makes them ours again. Written after the child has
-    /// ended, they stay parts of a huge page, which the kernel moves only if its first page is ours alone: it is split.
+    /// After a fork pages are shared until they are unshared or written. If the child has ended by then, they stay parts of a huge
+    /// page, which the kernel moves only if its first page is ours alone: it is split.
     /// Pinned pages are never shared: they stay busy, and where they are. False: nothing more can be done for the page.
     fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
         if !self.forked || self.is_being_removed(page) {
@@ -286,6 +289,7 @@ impl Core {
                     self.frames.moved_in(frame);
                     return TakeOut::Done;
                 }
+                Some(Stop::Again) if done > 0 => continue,
                 Some(Stop::Again) if !self.is_refused() => {
                     self.drain();
                     continue;
@@ -297,7 +301,7 @@ impl Core {
                     by_page = true;
                     continue;
                 }
-                Some(Stop::Invalid) if !block.is_huge() => match self.move_protected(src + at, dst + at, len - at) {
+                Some(Stop::Invalid) => match self.move_protected(src + at, dst + at, len - at, block.is_huge()) {
                     0 => TakeOut::Mixed,
                     moved => {
                         at += moved;
@@ -308,7 +312,6 @@ impl Core {
                         return TakeOut::Done;
                     }
                 },
-                Some(Stop::Invalid) => TakeOut::Mixed,
                 Some(Stop::NotThere | Stop::Dead) => TakeOut::Gone,
                 Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => TakeOut::Unmovable,
             };
@@ -323,10 +326,13 @@ impl Core {
 
     /// Moves pages out of memory that the program may not write: the kernel moves between writable mappings only. While the mapping is
     /// writable for a moment, the pages are protected by userfaultfd: whoever writes waits, and gets his signal when he tries again.
-    /// Returns how many bytes have moved.
-    fn move_protected(&mut self, src: usize, dst: usize, len: usize) -> usize {
+    /// Returns how many bytes have moved. `whole`: none, unless one mapping holds them all.
+    fn move_protected(&mut self, src: usize, dst: usize, len: usize, whole: bool) -> usize {
         let live = self.live.clone();
         let Some((end, prot)) = live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0) else { return 0 };
+        if whole && end - src < len {
+            return 0;
+        }
         let len = len.min(end - src);
         loop {
             match live.memory.write_protect(src, len, true) {
@@ -335,14 +341,16 @@ impl Core {
                 Err(_) => return 0,
             }
         }
-        let mut at = 0;
+        let (mut at, mut unsharing) = (0, Unsharing::default());
         if live.memory.protect(src, len, PROT_RW).is_ok() {
             while at < len {
                 let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, len - at);
                 at += done;
                 match stop {
                     None => {}
+                    Some(Stop::Again) if done > 0 => {}
                     Some(Stop::Again) => self.drain(),
+                    Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => {}
                     Some(_) => break,
                 }
             }
@@ -366,6 +374,7 @@ impl Core {
             at += moved;
             match stop {
                 None => break,
+                Some(Stop::Again) if moved > 0 => {}
                 Some(Stop::Again) => {
                     self.drain();
                     self.zero_discarded(home + at, frame_addr + at, done - at);

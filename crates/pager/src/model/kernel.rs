@@ -46,6 +46,8 @@ struct Page {
     shared: bool,
     /// In a huge page that was shared: not to be moved until that is split.
     in_huge: bool,
+    /// Pinned for I/O: so many calls find it busy.
+    busy: usize,
 }
 
 /// The arena has so many.
@@ -172,7 +174,7 @@ impl Model {
             match take(&mut state, word, src + done) {
                 Filled::Page => {
                     tell(page, format_args!("comes in: {word:#x}"));
-                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false });
+                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false, busy: 0 });
                 }
                 Filled::Hole => {}
                 Filled::Stopped(stop) => return ended(done, len, stop),
@@ -332,7 +334,7 @@ impl State {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;
                 if let Some(word) = write {
-                    *there = Page { word, protected: false, shared: false, in_huge: false };
+                    *there = Page { word, protected: false, shared: false, in_huge: false, busy: 0 };
                     tell(page, format_args!("thread {at} writes {word:#x}"));
                     self.truth[page] = word;
                 } else {
@@ -470,8 +472,10 @@ fn encode(word: u64, to: usize) {
     vm::fill(to + PAGE / 2, PAGE / 2, if word == 0 { 0 } else { !word });
 }
 
+/// The kernel says why it did nothing; if it did something, that the rest is to be tried again.
 fn ended(done: usize, len: usize, stop: Stop) -> Outcome {
-    if done == len { Outcome { done, stop: None } } else { Outcome { done, stop: Some(stop) } }
+    let stop = if done == 0 { stop } else { Stop::Again };
+    Outcome { done, stop: (done < len).then_some(stop) }
 }
 
 impl Memory for Model {
@@ -482,9 +486,16 @@ impl Memory for Model {
                 return ended(done, len, Stop::Again);
             }
             let page = state.page(src + done);
+            if state.random.one_in(40 + 8 * len / PAGE) {
+                let calls = 1 + state.random.below(4);
+                state.pages.get_mut(page).into_iter().flatten().for_each(|there| there.busy = calls);
+            }
+            if let Some(there) = state.pages.get_mut(page).into_iter().flatten().find(|there| there.busy > 0) {
+                there.busy -= 1;
+                return ended(done, len, Stop::Busy);
+            }
             match state.pages.get(page).copied().flatten() {
                 Some(there) if there.shared || there.in_huge => return ended(done, len, Stop::Busy),
-                Some(_) if state.random.one_in(40 + 8 * len / PAGE) => return ended(done, len, Stop::Busy),
                 Some(there) => {
                     encode(there.word, dst + done);
                     state.holes.remove(&(dst + done));
