@@ -3,7 +3,8 @@
 //! Use shows only in the staging area: a block that is touched there was used, one that is not was not. So this is LRU by second
 //! chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted in bytes because blocks differ 512 to 1 in size:
 //!
-//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the stream is a little way past them.
+//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the stream is a little way past them, as
+//!   long as few of them are wanted back soon ([`Trust`]).
 //! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
 //!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
 //! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
@@ -15,6 +16,7 @@ use hiroma_units::{BlockId, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
 
 use super::queue::{Queue, share};
+use super::trust::Trust;
 use super::{Hint, Origin, Replacement};
 
 /// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against frequent ones.
@@ -36,6 +38,7 @@ pub struct Lru {
     recent: Queue,
     frequent: Queue,
     heat: Heat,
+    trust: Trust,
     recent_share: u8,
     /// Pages that left from `recent`, less `RECENT_PER_FREQUENT` times those that left from `frequent`.
     owed_pages: i64,
@@ -56,7 +59,7 @@ impl Lru {
     /// A policy in which recent blocks may keep `recent_share`/256 of the bytes.
     pub fn with_recent_share(recent_share: u8) -> Self {
         let (cold, stream, recent, frequent) = <(Queue, Queue, Queue, Queue)>::default();
-        Lru { cold, stream, recent, frequent, heat: Heat::new(), recent_share, owed_pages: 0 }
+        Lru { cold, stream, recent, frequent, heat: Heat::new(), trust: Trust::new(), recent_share, owed_pages: 0 }
     }
 
     fn pages(&self) -> u64 {
@@ -66,8 +69,10 @@ impl Lru {
     /// The next block in the order of leaving, laps not considered.
     fn pop(&mut self) -> Option<BlockId> {
         let pages = self.pages();
-        if self.stream.pages() > share(pages, STREAM_SHARE) {
-            return self.stream.pop();
+        if self.stream.pages() * self.trust.divisor() > share(pages, STREAM_SHARE) {
+            let block = self.stream.pop()?;
+            self.trust.left(block);
+            return Some(block);
         }
         let unproved = self.recent.pages() + self.stream.pages();
         if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
@@ -82,6 +87,21 @@ impl Lru {
         self.owed_pages = 0;
         self.recent.pop().or_else(|| self.stream.pop())
     }
+
+    /// The next victim, blocks with laps left passed over.
+    fn choose(&mut self) -> Option<BlockId> {
+        if let Some(block) = self.cold.pop() {
+            return Some(block);
+        }
+        for _ in 0..LAPS_PER_CALL {
+            let block = self.pop()?;
+            if !self.heat.take_lap(block) {
+                return Some(block);
+            }
+            self.frequent.push(block);
+        }
+        self.pop()
+    }
 }
 
 impl Replacement for Lru {
@@ -92,8 +112,9 @@ impl Replacement for Lru {
             return;
         }
         self.heat.forget(block);
+        self.trust.wanted(block, self.pages() - self.stream.pages());
         match origin {
-            Origin::Stream | Origin::Prefetch => self.stream.push(block),
+            Origin::Stream | Origin::Prefetch if self.trust.is_passing(block) => self.stream.push(block),
             _ => self.recent.push(block),
         }
     }
@@ -109,17 +130,9 @@ impl Replacement for Lru {
     }
 
     fn next_victim(&mut self) -> Option<BlockId> {
-        if let Some(block) = self.cold.pop() {
-            return Some(block);
-        }
-        for _ in 0..LAPS_PER_CALL {
-            let block = self.pop()?;
-            if !self.heat.take_lap(block) {
-                return Some(block);
-            }
-            self.frequent.push(block);
-        }
-        self.pop()
+        let victim = self.choose();
+        self.trust.passed(victim.map_or(0, BlockId::pages) as u64, self.pages());
+        victim
     }
 
     fn put_back(&mut self, block: BlockId) {
@@ -139,7 +152,10 @@ impl Replacement for Lru {
 
     fn metadata_bytes(&self) -> usize {
         let queues = [&self.cold, &self.stream, &self.recent, &self.frequent];
-        size_of::<Self>() + queues.iter().map(|queue| queue.metadata_bytes()).sum::<usize>() + self.heat.slots.len() * size_of::<u16>()
+        size_of::<Self>()
+            + queues.iter().map(|queue| queue.metadata_bytes()).sum::<usize>()
+            + self.heat.slots.len() * size_of::<u16>()
+            + self.trust.metadata_bytes()
     }
 }
 

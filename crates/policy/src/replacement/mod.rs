@@ -8,6 +8,7 @@ mod fifo;
 mod lru;
 mod queue;
 mod staging;
+mod trust;
 
 use hiroma_units::BlockId;
 
