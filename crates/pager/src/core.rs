@@ -102,6 +102,8 @@ pub struct Core {
     pub room_of_test: Option<usize>,
     /// The largest block that a fault waits to have room for.
     pub wanted_bytes: usize,
+    /// Small blocks that came in since the last huge one.
+    pub small_since_huge: u32,
     pub replacement: Box<dyn Replacement>,
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
@@ -251,6 +253,7 @@ impl Core {
             #[cfg(test)]
             room_of_test: None,
             wanted_bytes: 0,
+            small_since_huge: 0,
             replacement,
             prefetcher,
             staging: Staging::new(),

@@ -67,6 +67,8 @@ const TEND_EVERY: Duration = Duration::from_millis(50);
 /// Victims looked at for one that can be staged, and victims that cannot leave.
 const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
+/// Most blocks that leave at a time because too much is staged.
+const TRIMS_MAX: usize = 256;
 /// What the kernel was busy with is tried again after so long.
 const PUT_OFF: Duration = Duration::from_micros(500);
 /// What could not leave is tried again after so long.
@@ -169,6 +171,7 @@ impl Evicting {
         let mut moved = core.stage_victims(&shared);
         self.put_off = std::mem::take(&mut core.put_off);
         core.catch_up();
+        core.trim_staged();
         let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.room()) };
         if over > 0 {
             moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
@@ -463,9 +466,19 @@ impl Core {
         }
     }
 
+    /// What is staged and clean beyond its share leaves for good: room that is free is as quick to have, and costs no faults to watch.
+    fn trim_staged(&mut self) {
+        if self.replacement.gives_second_chances() {
+            let target = self.stage_target();
+            let mut trims = 0..TRIMS_MAX;
+            while self.staged_bytes > target && trims.next().is_some() && self.drop_clean() {}
+        }
+    }
+
     /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the processor of the program's only busy
     /// thread, where no other has to be interrupted for each page that moves. What has to be written is left to the evictor.
     pub fn evict_here(&mut self) {
+        self.trim_staged();
         let enough = (self.reserve_target() + self.reserve_target() / 2) as isize;
         for _ in 0..HERE_MAX {
             if self.quiesce || self.forked || self.reserve() >= enough {

@@ -12,6 +12,9 @@ const MARGIN: usize = 1 << 20;
 /// Clean blocks are dropped so many bytes at a time.
 const CLEAN_BATCH: usize = 128 << 10;
 
+/// After so many small blocks in a row no room for huge ones is kept: it would be an eighth of a small limit.
+const SMALL_IN_A_ROW: u32 = 512;
+
 impl Core {
     /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
     ///
@@ -72,7 +75,12 @@ impl Core {
     /// How many bytes should be to be had at any time.
     pub fn reserve_target(&self) -> usize {
         let room = self.room();
-        (room / 16).clamp((2 * EXTENT).min(room / 8), 64 << 20).max(self.wanted_bytes)
+        let usual = if self.small_since_huge < SMALL_IN_A_ROW {
+            (room / 16).clamp((2 * EXTENT).min(room / 8), 64 << 20)
+        } else {
+            (room / 128).clamp(256 << 10, 16 << 20)
+        };
+        usual.max(self.wanted_bytes)
     }
 
     /// A fault waits until there is room for a block.
@@ -89,6 +97,7 @@ impl Core {
 
     /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.
     pub fn take_frame_for(&mut self, block: BlockId, zero_wanted: bool) -> Option<(Frame, bool)> {
+        self.small_since_huge = if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
         self.keeping_mode(block, |core| core.take_frame(block.order(), zero_wanted))
     }
 
