@@ -11,6 +11,7 @@ pub mod machine;
 mod noise;
 pub mod peers;
 mod progress;
+mod real;
 mod spark;
 mod stream;
 mod undo;
@@ -39,6 +40,8 @@ enum What {
     Huge(huge::HugeArgs),
     /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
     Noise(noise::NoiseArgs),
+    /// Programs that people run, with less memory than they use: against zram and a swap file
+    Real(real::RealArgs),
     /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
     Spark(spark::SparkArgs),
     /// Put results into a document
@@ -85,6 +88,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::Far(args) => far::run(&args),
         What::Huge(args) => huge::run(&args),
         What::Noise(args) => noise::run(&args),
+        What::Real(args) => real::run(&args),
         What::Spark(args) => spark::run(&args),
         What::Figures(args) => figures::main(&args),
         What::NoiseLoad { job } => noise::load::main(&job),

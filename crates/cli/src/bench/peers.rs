@@ -81,6 +81,14 @@ impl SwapArea {
         Ok(SwapArea { path, description, _made: made })
     }
 
+    /// Most memory that it took so far; none of it for a file.
+    pub fn memory_bytes_max(&self) -> u64 {
+        let device = self.path.file_name().unwrap_or_default();
+        // The fifth of mm_stat is mem_used_max (Documentation/admin-guide/blockdev/zram.rst).
+        let stat = fs::read_to_string(Path::new("/sys/block").join(device).join("mm_stat")).unwrap_or_default();
+        stat.split_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0)
+    }
+
     /// Starts to swap to it.
     pub fn switch_on(&self) -> Result<SwapOn> {
         let guard = Guard::new(Undo::SwapOff(self.path.clone()));
@@ -171,6 +179,13 @@ impl Cgroup {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Most memory that the group took so far.
+    pub fn peak_bytes(&self) -> u64 {
+        let files = ["memory.peak", "memory.max_usage_in_bytes"];
+        let text = files.iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
+        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
     /// How often the kernel killed a process of the group for want of memory.
