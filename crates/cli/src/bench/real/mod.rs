@@ -30,7 +30,7 @@ const PATIENCE_LEAST_SECONDS: f64 = 20.0;
 ///
 /// As much is resident in each arm; what was compressed beside it is measured by the kernel and shown. Outputs are compared with the
 /// native ones. Needs root and a memory control group. Seventeen programs are known; those whose interpreter or module is not installed
-/// are left out, with the reason. A program after `--` is measured instead of them; it must print the same in each run.
+/// are left out, with the reason. All of them once take a quarter of an hour. A program after `--` is measured instead of them; it must print the same in each run.
 #[derive(clap::Args)]
 pub struct RealArgs {
     #[command(flatten)]

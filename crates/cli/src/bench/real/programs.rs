@@ -161,7 +161,7 @@ pub fn write_inputs(dir: &Path) -> Result<()> {
     }
     writeln!(documents, "]")?;
     documents.flush()?;
-    for (name, count) in [("lines", 3_000_000), ("few-lines", 700_000)] {
+    for (name, count) in [("lines", 3_000_000), ("few-lines", 150_000)] {
         let (_, mut lines) = make(name)?;
         for _ in 0..count {
             writeln!(lines, "{} some text {}", random.random_range(0..1_000_000_000), random.random_range(0..1_000_000))?;
