@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use hiroma_report::Report;
 
+use self::children::{Failed, Interrupt};
 use crate::files::Files;
 
 /// Runs experiments on this machine and reports them beside the papers' figures.
@@ -121,6 +122,26 @@ fn forget_goals(report: &mut Report, why: &str) {
         (measure.met, measure.aim_met) = (None, None);
         measure.note = format!("{why}{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
     }
+}
+
+/// Measures, puts the machine back as it was however that ends, and delivers the report.
+fn measured(files: &Files, measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>) -> anyhow::Result<ExitCode> {
+    let leftovers = undo::undo_leftovers();
+    if leftovers > 0 {
+        eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
+    }
+    undo::undo_on_panic();
+    let outcome = measure(&Interrupt::listen()?);
+    undo::undo_all();
+    match outcome {
+        Ok(report) => deliver(report, files)?,
+        Err(Failed::Interrupted) => {
+            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
+            return Ok(ExitCode::from(130));
+        }
+        Err(failed) => return Err(failed.into()),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Prints the summary of a report and writes it to the files that were asked for.

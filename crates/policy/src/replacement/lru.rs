@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 
 use super::queue::{Queue, share};
 use super::trust::Trust;
-use super::{Hint, Origin, Replacement};
+use super::{Hint, Origin, Replacement, scattered};
 
 /// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against frequent ones.
 const RECENT_SHARE: u8 = 64;
@@ -180,10 +180,7 @@ impl Heat {
 
     /// The slot of `block`, and the tag that says whether it is the block's.
     fn place(&self, block: BlockId) -> (usize, u16) {
-        let key = block.page() << 4 | u64::from(block.order());
-        let half = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // Twice: blocks lie at even distances, which one multiplication alone would leave in clusters.
-        let hash = (half ^ half >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let hash = scattered(block);
         let slot = hash >> (64 - self.slots.len().trailing_zeros());
         (slot as usize, (hash >> (48 - HEAT_BITS_MAX)) as u16 & 0xfff0)
     }

@@ -79,3 +79,10 @@ pub trait Replacement: Send {
         true
     }
 }
+
+/// Bits of a block for tables without chains. Multiplied twice: blocks lie at even distances, which one multiplication alone would leave
+/// in clusters.
+fn scattered(block: BlockId) -> u64 {
+    let half = (block.page() << 4 | u64::from(block.order())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (half ^ half >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}

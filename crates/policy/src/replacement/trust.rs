@@ -7,6 +7,8 @@
 
 use hiroma_units::BlockId;
 
+use super::scattered;
+
 /// Blocks that are remembered, as a shift.
 const SLOTS_SHIFT: u32 = 12;
 /// One of so many blocks is in the sample, at least.
@@ -103,8 +105,7 @@ impl Trust {
 
 /// Low bits for the sample, high bits for the slot, the next for the tag.
 fn hash(block: BlockId) -> u64 {
-    let half = (block.page() << 4 | u64::from(block.order())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (half ^ half >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 4
+    scattered(block) >> 4
 }
 
 fn slot(hash: u64) -> usize {

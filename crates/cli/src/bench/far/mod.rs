@@ -25,7 +25,7 @@ use self::results::Results;
 use self::runner::Runner;
 use super::children::{Failed, Interrupt};
 use super::progress::Progress;
-use super::{Named, choose, machine, peers, undo};
+use super::{Named, choose, machine, peers};
 use crate::files::Files;
 
 /// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram swap and a swap file.
@@ -81,26 +81,10 @@ const EXPERIMENTS: [Experiment; 9] = [
 pub fn run(args: &FarArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
-    let leftovers = undo::undo_leftovers();
-    if leftovers > 0 {
-        eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
-    }
-    undo::undo_on_panic();
     let mut params = Params::new(args.quick, args.full_sort);
     params.repetitions = usize::from(args.repetitions);
     params.patience = args.patience.map_or(params.patience, f64::from);
-    let interrupt = Interrupt::listen()?;
-    let outcome = measure(&params, &chosen, &interrupt);
-    undo::undo_all();
-    match outcome {
-        Ok(report) => super::deliver(report, &args.files)?,
-        Err(Failed::Interrupted) => {
-            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
-            return Ok(ExitCode::from(130));
-        }
-        Err(failed) => return Err(failed.into()),
-    }
-    Ok(ExitCode::SUCCESS)
+    super::measured(&args.files, |interrupt| measure(&params, &chosen, interrupt))
 }
 
 /// Runs everything and writes the report's sections as they come.

@@ -17,7 +17,7 @@ use self::programs::Program;
 use self::results::Results;
 use super::children::{Failed, Interrupt};
 use super::progress::Progress;
-use super::undo::{self, Guard, Undo};
+use super::undo::{Guard, Undo};
 use super::{machine, peers};
 use crate::files::Files;
 
@@ -64,20 +64,7 @@ pub fn run(args: &RealArgs) -> Result<ExitCode> {
     if let Some(reason) = peers::obstacle() {
         return Err(crate::refuse(format!("{reason}; all arms are measured by a control group")));
     }
-    undo::undo_leftovers();
-    undo::undo_on_panic();
-    let interrupt = Interrupt::listen()?;
-    let outcome = measure(args, &interrupt);
-    undo::undo_all();
-    match outcome {
-        Ok(report) => super::deliver(report, &args.files)?,
-        Err(Failed::Interrupted) => {
-            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
-            return Ok(ExitCode::from(130));
-        }
-        Err(failed) => return Err(failed.into()),
-    }
-    Ok(ExitCode::SUCCESS)
+    super::measured(&args.files, |interrupt| measure(args, interrupt))
 }
 
 fn measure(args: &RealArgs, interrupt: &Interrupt) -> Result<Report, Failed> {
