@@ -109,7 +109,6 @@ impl Life {
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         if is_ready[listener..children].contains(&true) {
-            self.take_forks();
             self.hand_over();
         }
         if is_ready[children..].contains(&true) {
@@ -142,8 +141,9 @@ impl Life {
     }
 
     fn hand_over(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        while let Some((heir, number)) = listener.accept() {
+        while let Some((heir, number)) = self.listener.as_ref().and_then(Listener::accept) {
+            // A fork is known once the core's lock is free again, so whoever asks is among those that are taken after the question.
+            self.take_forks();
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
