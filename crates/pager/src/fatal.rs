@@ -1,10 +1,12 @@
 //! The end: where going on could mean wrong bytes, the program is ended with a message instead.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hiroma_kernel::helper;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::control::ControlPage;
 use crate::host;
@@ -55,9 +57,22 @@ fn say(line: &str, exit_code: Option<u8>) {
             page.is_watched() && page.say(line)
         })
     });
-    if !said && !helper::is_here() {
-        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    if said {
+        return;
     }
+    if !helper::is_here() {
+        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+        return;
+    }
+    if let Some(errors) = program_stderr() {
+        let _ = rustix::io::write(errors, line.as_bytes());
+    }
+}
+
+/// The program's, taken only for a line: a pipe that stays open never ends for who reads it.
+fn program_stderr() -> Option<OwnedFd> {
+    let program = pidfd_open(Pid::from_raw(host::program() as i32)?, PidfdFlags::empty()).ok()?;
+    pidfd_getfd(program, libc::STDERR_FILENO, PidfdGetfdFlags::empty()).ok()
 }
 
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.

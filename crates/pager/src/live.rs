@@ -62,6 +62,18 @@ pub struct Live {
     pub stop: AtomicBool,
 }
 
+/// Says once, for this process and what it forks, that nobody sees its figures.
+fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        fatal::warn(&format!(
+            "process {} keeps its limit, but its figures are in no statistics: {} cannot be reached from here ({error})",
+            crate::host::program_in_proc(),
+            dir.display()
+        ));
+    }
+}
+
 impl Live {
     /// Opens what is needed; no thread runs yet. With it, where forked children can ask for descriptors.
     pub fn open(config: &Config, arena: &Arc<Reservation>) -> Result<(Live, Option<Listener>), PagerError> {
@@ -89,7 +101,10 @@ impl Live {
         let fault_wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| PagerError::io("eventfd")(errno.into()))?;
         let page = match &config.control_dir {
-            Some(dir) => ControlPage::create(dir, config.runner.is_some()).or_else(|_| ControlPage::private()),
+            Some(dir) => ControlPage::create(dir, config.runner.is_some()).or_else(|error| {
+                tell_unseen(dir, &error);
+                ControlPage::private()
+            }),
             None => ControlPage::private(),
         }
         .map_err(PagerError::io("making the control page"))?;
