@@ -91,6 +91,15 @@ impl IntervalSet {
         gaps
     }
 
+    /// Adds `start..end`, or takes it out.
+    pub fn set(&mut self, start: usize, end: usize, on: bool) {
+        if on {
+            self.insert(start, end);
+        } else {
+            self.remove(start, end);
+        }
+    }
+
     /// Total length.
     pub fn bytes(&self) -> usize {
         self.map.iter().map(|(start, end)| end - start).sum()
@@ -127,6 +136,10 @@ pub struct Addresses {
     pub pinned: IntervalSet,
     /// Parts that are zeros in a forked child.
     pub wiped: IntervalSet,
+    /// Parts that a forked child does not have.
+    pub unforked: IntervalSet,
+    /// The most that may be mapped, in bytes: a limit that the program has set for itself.
+    pub mapped_max: usize,
 }
 
 /// Mappings below this size share extents.
@@ -151,11 +164,16 @@ impl Addresses {
             foreign: empty(),
             pinned: empty(),
             wiped: empty(),
+            unforked: empty(),
+            mapped_max: usize::MAX,
         }
     }
 
     /// Finds room for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in extents of its own.
     pub fn place(&mut self, len: usize, align: usize, alone: bool) -> Option<Placed> {
+        if !self.may_map(len) {
+            return None;
+        }
         if len < SHARED_BELOW && align <= EXTENT && !alone {
             return self.place_shared(len, align);
         }
@@ -164,6 +182,11 @@ impl Addresses {
         self.free.remove(addr, addr + whole);
         self.mapped.insert(addr, addr + len);
         Some(Placed { addr, opened: Some((addr, whole)) })
+    }
+
+    /// Whether the program's own limit lets `more` bytes be mapped.
+    fn may_map(&self, more: usize) -> bool {
+        self.mapped_max == usize::MAX || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
     }
 
     fn place_shared(&mut self, len: usize, align: usize) -> Option<Placed> {
@@ -186,7 +209,7 @@ impl Addresses {
 
     /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place. What was opened.
     pub fn extend(&mut self, end: usize, more: usize) -> Option<Option<(usize, usize)>> {
-        let new_end = end.checked_add(more)?;
+        let new_end = end.checked_add(more).filter(|_| self.may_map(more))?;
         let (whole, new_whole) = (end.next_multiple_of(EXTENT), new_end.checked_next_multiple_of(EXTENT)?);
         if self.pool.touches(end - 1, end) || self.mapped.touches(end, new_end.min(whole)) || new_end > self.base + self.len {
             return None;
@@ -222,6 +245,7 @@ impl Addresses {
         for &(from, to) in &gone {
             self.pinned.remove(from, to);
             self.wiped.remove(from, to);
+            self.unforked.remove(from, to);
             for (pool_from, pool_to) in self.pool.overlaps(from, to) {
                 self.special.remove(pool_from, pool_to);
                 self.pool_free.insert(pool_from, pool_to);

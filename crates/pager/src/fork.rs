@@ -99,6 +99,10 @@ impl Pager {
         let (live, listener) = Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
         let live = Arc::new(live);
         let (base, len) = self.arena();
+        // What the kernel has not copied is mapped anew, to be given back below.
+        for (from, to) in core.addresses.unforked.overlaps(base, base + len) {
+            self.arena.reclaim(from, to - from).unwrap_or_else(|error| die(&error));
+        }
         let ours = core.addresses.foreign.gaps(base, base + len);
         self.watch(&live, &ours).unwrap_or_else(|error| die(&error));
         if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
@@ -178,10 +182,13 @@ impl Core {
         self.forking = Some(Forking { guard, number: self.forks_made });
     }
 
-    /// Advice for all of the arena but what the program has mapped over: whether that is copied is its own affair.
+    /// Advice for all of the arena but what the program has mapped over, whose copying is its own affair, and what it keeps to itself.
     fn advise_ours(&self, advice: Advise) {
         for (from, to) in self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len()) {
             let _ = self.arena.advise(from, to - from, advice);
+            for (from, to) in self.addresses.unforked.overlaps(from, to) {
+                let _ = self.arena.advise(from, to - from, Advise::DontFork);
+            }
         }
     }
 
@@ -202,6 +209,10 @@ impl Core {
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
+        }
+        for (from, to) in self.addresses.unforked.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+            let _ = self.forget(from, to, By::Unmapped);
+            self.unmap(from, to).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         }
         // The kernel has not copied what is to be zeros here.
         for (from, to) in self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {

@@ -286,6 +286,39 @@ impl Pager {
         Ok(())
     }
 
+    /// Keeps a range local once it is there. Nothing is fetched: heaps reserve far more than they use.
+    pub fn pin_on_touch(&self, addr: usize, len: usize) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::Pin { start, end }).map(drop)
+    }
+
+    /// The same for all that is mapped (`mlockall`).
+    pub fn pin_all(&self) -> Result<(), PagerError> {
+        self.ask(Call::PinAll).map(drop)
+    }
+
+    /// Ends what `pin` began, for all that is mapped.
+    pub fn unpin_all(&self) -> Result<(), PagerError> {
+        self.unpin(self.arena.base(), self.arena.len())
+    }
+
+    /// Fails where a part of the range is not mapped.
+    pub fn all_mapped(&self, addr: usize, len: usize) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::AllMapped { start, end }).map(drop)
+    }
+
+    /// The most that may be mapped from now on, in bytes (`RLIMIT_AS`, `RLIMIT_DATA`).
+    pub fn set_mapped_max(&self, bytes: usize) {
+        let _ = self.ask(Call::MappedMax(bytes));
+    }
+
+    /// Whether children that are forked from now on have a range (`MADV_DONTFORK`, `MADV_DOFORK`).
+    pub fn dont_fork(&self, addr: usize, len: usize, on: bool) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::DontFork { start, end, on }).map(drop)
+    }
+
     /// Ends what `pin` began.
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;

@@ -71,6 +71,21 @@ pub enum Call {
         start: usize,
         end: usize,
     },
+    /// Pins all that is mapped.
+    PinAll,
+    /// Fails where a part of the range is not mapped.
+    AllMapped {
+        start: usize,
+        end: usize,
+    },
+    /// The most that may be mapped.
+    MappedMax(usize),
+    /// Whether forked children have a range.
+    DontFork {
+        start: usize,
+        end: usize,
+        on: bool,
+    },
     /// Whether a range is zeros in forked children.
     WipeOnFork {
         start: usize,
@@ -223,16 +238,24 @@ impl Serving {
                 core.addresses.pinned.remove(start, end);
                 core.release_held();
             }
+            Call::PinAll => {
+                let addresses = &mut core().addresses;
+                let mapped = addresses.mapped.overlaps(0, usize::MAX);
+                mapped.iter().for_each(|&(start, end)| addresses.pinned.insert(start, end));
+            }
+            Call::AllMapped { start, end } => core().all_mapped(start, end)?,
+            Call::MappedMax(bytes) => core().addresses.mapped_max = bytes,
+            Call::DontFork { start, end, on } => {
+                let mut core = core();
+                core.all_mapped(start, end)?;
+                core.addresses.unforked.set(start, end, on);
+            }
             Call::WipeOnFork { start, end, on } => {
                 let mut core = core();
                 core.mark_mixed(start, end);
                 let advice = if on { Advise::Wipe } else { Advise::Keep };
                 core.arena.advise(start, end - start, advice).map_err(PagerError::io("MADV_WIPEONFORK"))?;
-                if on {
-                    core.addresses.wiped.insert(start, end);
-                } else {
-                    core.addresses.wiped.remove(start, end);
-                }
+                core.addresses.wiped.set(start, end, on);
             }
             Call::IsFree { start, end } => {
                 let core = core();

@@ -120,6 +120,8 @@ pub enum AdvicePlan {
     Kernel,
     /// Zeros in forked children from now on, or no longer.
     WipeOnFork(bool),
+    /// Not there in forked children from now on, or there again.
+    DontFork(bool),
     /// Cannot be kept for managed memory.
     Refuse,
 }
@@ -139,9 +141,9 @@ pub fn advice(advice: i32) -> AdvicePlan {
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
-        | libc::MADV_DONTFORK
-        | libc::MADV_DOFORK => AdvicePlan::Accept,
+        | libc::MADV_DODUMP => AdvicePlan::Accept,
+        libc::MADV_DONTFORK => AdvicePlan::DontFork(true),
+        libc::MADV_DOFORK => AdvicePlan::DontFork(false),
         libc::MADV_WIPEONFORK => AdvicePlan::WipeOnFork(true),
         libc::MADV_KEEPONFORK => AdvicePlan::WipeOnFork(false),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AdvicePlan::Kernel,
@@ -299,6 +301,7 @@ mod tests {
         assert_eq!(advice(libc::MADV_FREE), AdvicePlan::Discard);
         assert_eq!(advice(libc::MADV_NOHUGEPAGE), AdvicePlan::Accept);
         assert_eq!(advice(libc::MADV_WIPEONFORK), AdvicePlan::WipeOnFork(true));
+        assert_eq!(advice(libc::MADV_DOFORK), AdvicePlan::DontFork(false));
         assert_eq!(advice(-1), AdvicePlan::Refuse);
     }
 

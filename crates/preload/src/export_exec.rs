@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use hiroma_pager::config::{CONFIG_ENV, EXECUTED_FILE};
 
 use crate::sys::Errno;
-use crate::{runtime, sys};
+use crate::{export_limits, runtime, sys};
 
 type Strings = *const *const c_char;
 
 /// Where notes go, and what must be in `LD_PRELOAD`.
 struct Notes {
     file: CString,
-    library: Vec<u8>,
+    library: CString,
 }
 
 static NOTES: OnceLock<Notes> = OnceLock::new();
@@ -82,7 +82,8 @@ nexts!(
 pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let (Some(dir), Some(preloaded)) = (dir, preloaded) else { return };
     let Ok(file) = CString::new(dir.join(EXECUTED_FILE).as_os_str().as_bytes()) else { return };
-    let library = preloaded.to_bytes().split(splits).next().unwrap_or_default().to_vec();
+    let library = preloaded.to_bytes().split(splits).next().unwrap_or_default();
+    let Ok(library) = CString::new(library) else { return };
     for next in ALL {
         next.get();
     }
@@ -162,7 +163,10 @@ unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: 
         return;
     }
     // SAFETY: the caller's.
-    let (path, kept) = unsafe { (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, &notes.library)) };
+    let (path, kept) = unsafe { (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, notes.library.to_bytes())) };
+    if kept && !is_there(&notes.library) {
+        warn(&notes.library);
+    }
     let first = if kept { b"+" } else { b"-" };
     let is_descriptor = path.is_empty() && dir != libc::AT_FDCWD;
     let is_relative = !path.starts_with(b"/") && (path.contains(&b'/') || !searched);
@@ -172,7 +176,21 @@ unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: 
     sys::set_errno(errno);
 }
 
-/// The same for a system call of the program's own.
+/// This process is about to execute another program.
+pub fn begin() {
+    if !STOPPED.load(Ordering::Relaxed) {
+        export_limits::before_exec();
+    }
+}
+
+/// It did not.
+pub fn failed() {
+    if !STOPPED.load(Ordering::Relaxed) {
+        export_limits::after_failed_exec();
+    }
+}
+
+/// Notes the program that a system call of the program's own starts.
 ///
 /// # Safety
 /// As for the call.
@@ -180,6 +198,21 @@ pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
     let (dir, path, environment) = if number == libc::SYS_execve { (HERE, args[0], args[2]) } else { (args[0] as c_int, args[1], args[3]) };
     // SAFETY: the caller's.
     unsafe { note(dir, path as *const c_char, environment as Strings, false) };
+}
+
+/// Whether a file is there, as this process sees the directories now.
+fn is_there(file: &CStr) -> bool {
+    // SAFETY: reads a string that ends with a zero.
+    unsafe { sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, file.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
+}
+
+/// Tells the user that what is started cannot be reached. One call, nothing allocated.
+fn warn(library: &CStr) {
+    let first = b"hiroma: what is started now runs without far memory: ".as_slice();
+    let last = b" cannot be seen from here (another root directory, or a mount namespace of its own)\n".as_slice();
+    let parts = [first, library.to_bytes(), last].map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+    // SAFETY: reads what is ours.
+    let _ = unsafe { sys::call(libc::SYS_writev, [2, parts.as_ptr() as usize, parts.len(), 0, 0, 0]) };
 }
 
 /// Whether the kernel can read a path there.
@@ -214,7 +247,15 @@ macro_rules! export {
                 // SAFETY: the caller's; the C library's function of this name has this type.
                 unsafe {
                     note($dir, $path, $environment, $searched);
-                    mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>($next.get())($($arg),*)
+                    let replaces = !stringify!($name).starts_with("posix_spawn");
+                    if replaces {
+                        begin();
+                    }
+                    let result = mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>($next.get())($($arg),*);
+                    if replaces {
+                        failed();
+                    }
+                    result
                 }
             }
         )*
@@ -290,12 +331,14 @@ mod counted_by_c {
     unsafe extern "C" fn note_execl(words: *const usize) -> *mut c_void {
         // SAFETY: the first word is the path.
         unsafe { note(HERE, *words as *const c_char, runtime::environment(), false) };
+        begin();
         EXECL.get()
     }
 
     unsafe extern "C" fn note_execlp(words: *const usize) -> *mut c_void {
         // SAFETY: the first word is the name.
         unsafe { note(HERE, *words as *const c_char, runtime::environment(), true) };
+        begin();
         EXECLP.get()
     }
 
@@ -307,6 +350,7 @@ mod counted_by_c {
             let environment = places.next().map_or(0, |place| *words.add(place));
             note(HERE, *words as *const c_char, environment as Strings, false);
         }
+        begin();
         EXECLE.get()
     }
 }

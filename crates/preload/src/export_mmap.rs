@@ -13,7 +13,7 @@ use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
 use crate::sys::{self, Errno};
-use crate::{export_exec, runtime, scope};
+use crate::{export_exec, export_limits, runtime, scope};
 
 type Outcome<T> = Result<T, Errno>;
 
@@ -132,7 +132,11 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
                     })
                 })
             };
-            runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
+            let start = far_or_unreachable(map)?;
+            if LOCK_FUTURE.load(Relaxed) {
+                let _ = far_or_unreachable(|pager| pager.pin_on_touch(start, len).map(|()| 0));
+            }
+            Ok(start)
         }
         MapPlan::Reserve { .. } if addr != 0 && HINTS.insists() => {
             kernel(addr, len, offset).inspect(|&start| HINTS.granted(addr, start, len))
@@ -248,6 +252,7 @@ fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
         AdvicePlan::Random => everywhere(&split, hint(Advice::Random), kernel),
         AdvicePlan::Normal => everywhere(&split, hint(Advice::Normal), kernel),
         AdvicePlan::WipeOnFork(on) => everywhere(&split, |pager, start, len| pager.wipe_on_fork(start, len, on), kernel),
+        AdvicePlan::DontFork(on) => everywhere(&split, |pager, start, len| pager.dont_fork(start, len, on), kernel),
         AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
         AdvicePlan::Kernel => kernel(addr, len),
         AdvicePlan::Refuse => Err(Errno(libc::EINVAL)),
@@ -371,13 +376,47 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     status(do_mlock(libc::SYS_munlock, addr as usize, len, 0))
 }
 
-/// Everything local is what the user asked not to have: the answer is the kernel's when the limit on locked memory is too low.
+/// Whether what is mapped from now on is to be local too (`MCL_FUTURE`).
+static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
+
+/// `CAP_IPC_LOCK`: memory is locked without a limit.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`. The kernel's call would fill each
+/// reservation, the pager's too, so it is not made; what is not managed is local in any case.
 fn do_mlockall(flags: usize) -> Outcome<()> {
+    const CURRENT: usize = libc::MCL_CURRENT as usize;
+    const FUTURE: usize = libc::MCL_FUTURE as usize;
+    const ONFAULT: usize = libc::MCL_ONFAULT as usize;
     if arena().is_empty() {
         // SAFETY: locking changes no content.
         return unsafe { sys::call(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop) };
     }
-    Err(Errno(libc::ENOMEM))
+    if flags == 0 || flags == ONFAULT || flags & !(CURRENT | FUTURE | ONFAULT) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !sys::is_capable(CAP_IPC_LOCK) {
+        match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
+            0 => return Err(Errno(libc::EPERM)),
+            // What a program has mapped is more than such a limit in all but special cases.
+            most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => return Err(Errno(libc::ENOMEM)),
+            _ => {}
+        }
+    }
+    LOCK_FUTURE.store(flags & FUTURE != 0, Relaxed);
+    if flags & CURRENT != 0 {
+        far_or_unreachable(|pager| pager.pin_all().map(|()| 0))?;
+    }
+    Ok(())
+}
+
+fn do_munlockall() -> Outcome<()> {
+    LOCK_FUTURE.store(false, Relaxed);
+    if !arena().is_empty() {
+        far_or_unreachable(|pager| pager.unpin_all().map(|()| 0))?;
+    }
+    // SAFETY: unlocking changes no content.
+    unsafe { sys::call(libc::SYS_munlockall, [0; 6]).map(drop) }
 }
 
 /// # Safety
@@ -385,6 +424,36 @@ fn do_mlockall(flags: usize) -> Outcome<()> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     status(do_mlockall(flags as usize))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    status(do_munlockall())
+}
+
+/// Calls that only ask about mappings: what the program has unmapped is still mapped for the kernel.
+fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
+    if let Some(split) = managed(addr, len) {
+        inside(&split, Pager::all_mapped)?;
+    }
+    // SAFETY: what the program asked for.
+    unsafe { sys::call(number, [addr, len, third, 0, 0, 0]).map(drop) }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, vector: *mut u8) -> c_int {
+    status(do_look(libc::SYS_mincore, addr as usize, len, vector as usize))
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int {
+    status(do_look(libc::SYS_msync, addr as usize, len, flags as usize))
 }
 
 /// # Safety
@@ -441,6 +510,21 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         // What is sealed cannot be moved; kernels before 6.10 have no seals either.
         SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
         libc::SYS_mlockall => done(do_mlockall(a)),
+        libc::SYS_munlockall => done(do_munlockall()),
+        libc::SYS_mincore | libc::SYS_msync => done(do_look(number, a, b, c)),
+        libc::SYS_ioctl => {
+            // SAFETY: the program's.
+            unsafe { crate::export_uffd::before_ioctl(b, c) };
+            kernel()
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_setrlimit | libc::SYS_getrlimit => {
+            let (new, old) = if number == libc::SYS_setrlimit { (b, 0) } else { (0, b) };
+            // SAFETY: the program's structure.
+            unsafe { export_limits::limit(0, a, new, old) }.map(|()| 0)
+        }
+        // SAFETY: the program's structures.
+        libc::SYS_prlimit64 => unsafe { export_limits::limit(a as i32, b, c, d) }.map(|()| 0),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => runtime::around_fork(kernel),
         libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
@@ -465,7 +549,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         libc::SYS_execve | libc::SYS_execveat => {
             // SAFETY: the program's, which the kernel checks as well.
             unsafe { export_exec::note_call(number, [a, b, c, d]) };
-            kernel()
+            export_exec::begin();
+            kernel().inspect_err(|_| export_exec::failed())
         }
         _ => kernel(),
     };

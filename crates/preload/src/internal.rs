@@ -112,6 +112,11 @@ pub fn contains(address: usize) -> bool {
     start != 0 && address.wrapping_sub(start) < SPAN.load(Ordering::Relaxed)
 }
 
+/// Address space that is reserved for the heap.
+pub fn reserved_bytes() -> usize {
+    if START.load(Ordering::Relaxed) == 0 { 0 } else { SPAN.load(Ordering::Relaxed) }
+}
+
 /// Memory that the heap takes.
 pub fn bytes() -> usize {
     END.load(Ordering::Relaxed) - START.load(Ordering::Relaxed)

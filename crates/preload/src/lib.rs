@@ -24,6 +24,8 @@ mod export_exec;
 mod export_fork;
 #[cfg(not(test))]
 mod export_lend;
+#[cfg(not(test))]
+mod export_limits;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export_link;
 #[cfg(not(test))]
@@ -32,6 +34,8 @@ mod export_malloc;
 mod export_mmap;
 #[cfg(not(test))]
 mod export_thread;
+#[cfg(not(test))]
+mod export_uffd;
 #[cfg(not(test))]
 mod heap;
 mod internal;

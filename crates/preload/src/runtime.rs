@@ -18,7 +18,7 @@ use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
-use crate::{export_exec, internal, large, libc_state, mimalloc, sys};
+use crate::{export_exec, export_limits, internal, large, libc_state, mimalloc, sys};
 
 /// Exit code when the pager cannot do its work.
 const EXIT_NO_PAGER: i32 = 75;
@@ -108,6 +108,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
     hiroma_pager::hooks::set_heap(internal::bytes);
+    export_limits::before_start();
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
         // A program that the first one started, perhaps as another user or in a sandbox, does what it would do without us.
@@ -129,6 +130,10 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     }
     ARENA_START.store(start, Ordering::Relaxed);
     ARENA_END.store(start + len, Ordering::Relaxed);
+    let mapped_max = export_limits::after_start();
+    if mapped_max != usize::MAX {
+        pager.set_mapped_max(mapped_max);
+    }
     let _ = PAGER.set(pager);
     PHASE.store(Phase::Managed as u8, Ordering::Release);
 }

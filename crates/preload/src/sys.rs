@@ -89,6 +89,29 @@ pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
 }
 
+/// The soft limit on a resource; `RLIM_INFINITY` where it is not known.
+pub fn limit(resource: usize) -> u64 {
+    prlimit(0, resource, None).map_or(libc::RLIM_INFINITY, |limit| limit.rlim_cur)
+}
+
+/// Sets a limit, if one is given, and returns the one before.
+pub fn prlimit(pid: i32, resource: usize, new: Option<libc::rlimit>) -> Result<libc::rlimit, Errno> {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let given = new.as_ref().map_or(0, |new| ptr::from_ref(new) as usize);
+    // SAFETY: both structures are on our stack.
+    unsafe { call(libc::SYS_prlimit64, [pid as usize, resource, given, &raw mut old as usize, 0, 0]) }.map(|_| old)
+}
+
+/// Whether the calling thread has a capability in force.
+pub fn is_capable(capability: u32) -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0];
+    let mut sets = [[0_u32; 3]; 2];
+    // SAFETY: the kernel reads the header and writes two times three words.
+    let read = unsafe { call(libc::SYS_capget, [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0]) };
+    read.is_ok() && sets[capability as usize / 32][0] & (1 << (capability % 32)) != 0
+}
+
 /// The process that started this one, or took it over.
 pub fn parent_process() -> u32 {
     // SAFETY: asks for a number.

@@ -23,6 +23,7 @@ use rustix::fs::{
     unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::clerk::Clerk;
 use super::file_io::{Mover, Pool};
@@ -86,6 +87,14 @@ impl FileStore {
             None => free_bytes(&dir)
                 .map_err(|error| config(format!("its free space is not known ({error}): say how much to use, as in file:/var/tmp:20G")))?,
         };
+        let allowed = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        if allowed < FILE_BYTES_MIN.min(capacity_bytes) {
+            return Err(config(format!(
+                "a file may have {} here (ulimit -f), which is too little for far memory: ulimit -f unlimited, or another store (--store compressed, --store tcp://HOST)",
+                Bytes(allowed)
+            )));
+        }
+        let capacity_bytes = capacity_bytes.min(allowed);
         let space = Space::new(sector_bytes, capacity_bytes);
         if space.limit_bytes() == 0 {
             return Err(config(format!("there is room for {} only: free some, or name another directory", Bytes(capacity_bytes))));
@@ -106,6 +115,9 @@ impl FileStore {
         Ok(FileStore { shared: Arc::new(shared) })
     }
 }
+
+/// A limit on the size of files that leaves less is not worked with.
+const FILE_BYTES_MIN: u64 = 64 << 20;
 
 /// What is free for us in the file system of `dir`, less a twentieth.
 fn free_bytes(dir: &OwnedFd) -> io::Result<u64> {

@@ -200,7 +200,40 @@ static void locks(void) {
     CHECK(mlock(p + 100, 5000) == 0 && is_filled(p, 1 * MIB, 15) && munlock(p + 100, 5000) == 0);
     CHECK(munmap(p, 1 * MIB) == 0);
     errno = 0;
-    CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == -1 && errno == ENOMEM);
+    CHECK(mlockall(0) == -1 && errno == EINVAL);
+    // Without the right to lock, as much as the limit allows.
+    int locked = mlockall(MCL_CURRENT | MCL_FUTURE);
+    CHECK(locked == 0 || errno == ENOMEM || errno == EPERM);
+    p = map_rw(1 * MIB);
+    fill(p, 1 * MIB, 16);
+    CHECK(munlockall() == 0 && is_filled(p, 1 * MIB, 16) && munmap(p, 1 * MIB) == 0);
+}
+
+static void holes_are_seen(void) {
+    unsigned char there[512];
+    char *p = map_rw(2 * MIB);
+    fill(p, 2 * MIB, 17);
+    CHECK(mincore(p, 2 * MIB, there) == 0 && msync(p, 2 * MIB, MS_ASYNC) == 0);
+    CHECK(munmap(p + 1 * MIB, 4096) == 0);
+    errno = 0;
+    CHECK(mincore(p, 2 * MIB, there) == -1 && errno == ENOMEM);
+    errno = 0;
+    CHECK(msync(p, 2 * MIB, MS_ASYNC) == -1 && errno == ENOMEM);
+    CHECK(munmap(p, 2 * MIB) == 0);
+}
+
+static void limits_hold_for_the_program(void) {
+    struct rlimit before, limit;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    limit = before;
+    limit.rlim_cur = 8ul << 30;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0 && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == 8ul << 30);
+    errno = 0;
+    CHECK(mmap(0, 9ul << 30, RW, ANON, -1, 0) == MAP_FAILED && errno == ENOMEM);
+    char *p = map_rw(1ul << 30);
+    CHECK(munmap(p, 1ul << 30) == 0 && setrlimit(RLIMIT_AS, &before) == 0);
+    p = map_rw(9ul << 30);
+    CHECK(munmap(p, 9ul << 30) == 0);
 }
 
 static void system_calls_reach_it(void) {
@@ -235,6 +268,7 @@ static void hints_that_are_insisted_on(void) {
 }
 
 int main(void) {
+    limits_hold_for_the_program();
     what_is_managed();
     new_memory_is_zero_and_keeps_what_is_written();
     reserved_space_is_committed_piece_by_piece();
@@ -245,6 +279,7 @@ int main(void) {
     discards();
     remaps();
     locks();
+    holes_are_seen();
     system_calls_reach_it();
     hints_that_are_insisted_on();
     puts("ok");

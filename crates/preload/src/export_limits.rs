@@ -1,0 +1,208 @@
+//! `setrlimit` and its kin: limits that the program sets for itself hold for the program, not for the pager.
+//!
+//! The kernel counts the arena and the pager's memory as the program's (`RLIMIT_AS`, `RLIMIT_DATA`), and a file that a forked child's
+//! pager makes as the child's (`RLIMIT_FSIZE`). So the kernel's soft limit is larger by what the pager takes, and its hard limit stays what
+//! it was; what the program asked for is remembered, answered, kept for managed memory by the pager, and the kernel's again when another
+//! program is executed.
+//!
+//! Contract: C's. System calls and atomics only: a child of `vfork` may come here on its parent's memory.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use libc::{RLIM_INFINITY, rlimit};
+
+use crate::sys::{self, Errno};
+use crate::{internal, runtime, scope};
+
+/// `CAP_SYS_RESOURCE`: hard limits may be raised.
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// One limit.
+struct Limit {
+    resource: usize,
+    /// Soft and hard, as the program has set them; infinity: the kernel knows.
+    soft: AtomicU64,
+    hard: AtomicU64,
+    /// What the pager takes of it.
+    ours: AtomicU64,
+}
+
+const fn new(resource: usize) -> Limit {
+    Limit { resource, soft: AtomicU64::new(RLIM_INFINITY), hard: AtomicU64::new(RLIM_INFINITY), ours: AtomicU64::new(0) }
+}
+
+static LIMITS: [Limit; 3] = [new(libc::RLIMIT_AS as usize), new(libc::RLIMIT_DATA as usize), new(libc::RLIMIT_FSIZE as usize)];
+
+impl Limit {
+    /// Bytes of the process that count, by the kernel.
+    fn used(&self) -> u64 {
+        let [size, data] = memory();
+        match self.resource as u32 {
+            libc::RLIMIT_AS => size,
+            libc::RLIMIT_DATA => data,
+            _ => 0,
+        }
+    }
+
+    /// What the program sees.
+    fn seen(&self) -> Result<rlimit, Errno> {
+        let kernel = sys::prlimit(0, self.resource, None)?;
+        let soft = self.soft.load(Relaxed);
+        let rlim_max = kernel.rlim_max.min(self.hard.load(Relaxed));
+        let rlim_cur = if soft == RLIM_INFINITY { kernel.rlim_cur } else { soft };
+        Ok(rlimit { rlim_cur: rlim_cur.min(rlim_max), rlim_max })
+    }
+
+    fn set(&self, new: rlimit) -> Result<(), Errno> {
+        let seen = self.seen()?;
+        if new.rlim_cur > new.rlim_max {
+            return Err(Errno(libc::EINVAL));
+        }
+        if new.rlim_max > seen.rlim_max && !sys::is_capable(CAP_SYS_RESOURCE) {
+            return Err(Errno(libc::EPERM));
+        }
+        let kernel = sys::prlimit(0, self.resource, None)?;
+        let rlim_max = kernel.rlim_max.max(new.rlim_max);
+        let rlim_cur = new.rlim_cur.saturating_add(self.ours.load(Relaxed)).min(rlim_max);
+        sys::prlimit(0, self.resource, Some(rlimit { rlim_cur, rlim_max }))?;
+        self.soft.store(new.rlim_cur, Relaxed);
+        self.hard.store(new.rlim_max, Relaxed);
+        Ok(())
+    }
+}
+
+/// Size of the address space and of the writable part of it, in bytes, that the process has.
+fn memory() -> [u64; 2] {
+    let mut text = [0_u8; 128];
+    let name = c"/proc/self/statm".as_ptr() as usize;
+    // SAFETY: the kernel writes into our buffer; the descriptor is this function's own.
+    let got = unsafe {
+        sys::call(libc::SYS_openat, [libc::AT_FDCWD as usize, name, (libc::O_RDONLY | libc::O_CLOEXEC) as usize, 0, 0, 0]).and_then(|fd| {
+            let got = sys::call(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
+            sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).and(got)
+        })
+    };
+    let text = std::str::from_utf8(&text[..got.unwrap_or(0)]).unwrap_or_default();
+    let field = |number| text.split_ascii_whitespace().nth(number).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    [0, 5].map(|number| field(number) * hiroma_units::PAGE as u64)
+}
+
+/// Before the pager starts: limits that were set by whoever started this program are lifted as far as they may be.
+pub fn before_start() {
+    for limit in &LIMITS {
+        let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
+        if kernel.rlim_cur != RLIM_INFINITY && kernel.rlim_cur < kernel.rlim_max {
+            limit.soft.store(kernel.rlim_cur, Relaxed);
+            let _ = sys::prlimit(0, limit.resource, Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }));
+        }
+        // The library's heap is there already.
+        let heap_bytes = if limit.resource as u32 == libc::RLIMIT_AS { internal::reserved_bytes() as u64 } else { 0 };
+        limit.ours.store(limit.used().saturating_sub(heap_bytes), Relaxed);
+    }
+}
+
+/// When the pager has started: what it takes is known, and the limits hold again. Returns the most that may be mapped.
+pub fn after_start() -> usize {
+    for limit in &LIMITS {
+        limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);
+        let (soft, hard) = (limit.soft.load(Relaxed), limit.hard.load(Relaxed));
+        if soft != RLIM_INFINITY {
+            if let Ok(kernel) = sys::prlimit(0, limit.resource, None) {
+                let rlim_max = kernel.rlim_max.min(hard);
+                let _ = limit.set(rlimit { rlim_cur: soft.min(rlim_max), rlim_max });
+            }
+        }
+    }
+    mapped_max()
+}
+
+/// Managed memory may take what the limits leave beside the rest.
+fn mapped_max() -> usize {
+    let room = |limit: &Limit| match limit.soft.load(Relaxed) {
+        RLIM_INFINITY => u64::MAX,
+        soft => soft.saturating_sub(limit.used().saturating_sub(limit.ours.load(Relaxed))),
+    };
+    let most = LIMITS[..2].iter().map(room).min().unwrap_or(u64::MAX);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// Another program is about to take the place of this one: its limits are those that were set.
+pub fn before_exec() {
+    each_set(|_, asked| asked);
+}
+
+/// That did not happen.
+pub fn after_failed_exec() {
+    each_set(|limit, asked| asked.saturating_add(limit.ours.load(Relaxed)));
+}
+
+fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
+    for limit in &LIMITS {
+        let asked = limit.soft.load(Relaxed);
+        if asked != RLIM_INFINITY {
+            if let Ok(kernel) = sys::prlimit(0, limit.resource, None) {
+                let rlim_cur = soft(limit, asked).min(kernel.rlim_max);
+                let _ = sys::prlimit(0, limit.resource, Some(rlimit { rlim_cur, ..kernel }));
+            }
+        }
+    }
+}
+
+/// `prlimit`: `new` and `old` are addresses of structures, or 0.
+///
+/// # Safety
+/// As in C.
+pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
+    let ours = pid == 0 || pid == std::process::id() as i32;
+    let known = LIMITS.iter().find(|limit| limit.resource == resource && ours && runtime::is_followed() && !scope::is_internal());
+    let Some(known) = known else {
+        // SAFETY: the caller's.
+        return unsafe { sys::call(libc::SYS_prlimit64, [pid as usize, resource, new, old, 0, 0]).map(drop) };
+    };
+    let seen = known.seen()?;
+    if new != 0 {
+        // SAFETY: the caller's.
+        known.set(unsafe { *(new as *const rlimit) })?;
+        runtime::far(|pager| pager.set_mapped_max(mapped_max()));
+    }
+    if old != 0 {
+        // SAFETY: the caller's.
+        unsafe { *(old as *mut rlimit) = seen };
+    }
+    Ok(())
+}
+
+fn status(outcome: Result<(), Errno>) -> c_int {
+    outcome.map_or_else(
+        |Errno(errno)| {
+            sys::set_errno(errno);
+            -1
+        },
+        |()| 0,
+    )
+}
+
+macro_rules! export {
+    ($($name:ident($($arg:ident: $type:ty),*) = $pid:expr, $resource:expr, $new:expr, $old:expr;)*) => {
+        $(
+            /// # Safety
+            /// As in C.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                // SAFETY: the caller's.
+                status(unsafe { limit($pid, $resource as usize, $new as usize, $old as usize) })
+            }
+        )*
+    };
+}
+
+export! {
+    setrlimit(resource: c_int, new: *const rlimit) = 0, resource, new, 0;
+    setrlimit64(resource: c_int, new: *const rlimit) = 0, resource, new, 0;
+    getrlimit(resource: c_int, old: *mut rlimit) = 0, resource, 0, old;
+    getrlimit64(resource: c_int, old: *mut rlimit) = 0, resource, 0, old;
+    prlimit(pid: libc::pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) = pid, resource, new, old;
+    prlimit64(pid: libc::pid_t, resource: c_int, new: *const rlimit, old: *mut rlimit) = pid, resource, new, old;
+}
