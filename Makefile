@@ -35,6 +35,7 @@ soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SC
 
 test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
 	tests/strangers/run --install
+	tests/strangers/run --markdown target/strangers.md --json target/strangers.json
 
 test-jvm: deps-build ## the Spark plugin, with a stock Spark
 	@scripts/deps.sh jvm

@@ -111,6 +111,8 @@ everything() {
 	fi
 	if [ -x target/release/hiroma ]; then
 		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
+		# Not what takes long, and one store: make test-strangers runs everything.
+		suite "behaviours of programs, natively and far" tests/strangers/run --quick --kind behaviour --stores default
 	else
 		skip "end to end" "there is no release build"
 	fi

@@ -90,6 +90,8 @@ class Case:
     output: bool = True
     # Why its memory does not go far, or is more than the limit, where that is known.
     limit: str = ""
+    # How it differs from a native run, where that is known and written down.
+    known: str = ""
     # Not installed by --install, and run only if it is there.
     optional: bool = False
     title: str = ""
@@ -438,6 +440,16 @@ def first_difference(native, far):
 
 def judge(case, native, far, local_bytes):
     """One far run beside the native one."""
+    verdict = compare(case, native, far, local_bytes)
+    if case.known and verdict.word == "WRONG":
+        return Verdict("differs", case.known)
+    if case.known and verdict.word == "right":
+        return Verdict("right", f"but it is said to differ: {case.known}", False)
+    return verdict
+
+
+def compare(case, native, far, local_bytes):
+    """What is the same, and what is not."""
     said = notes(far.errors)
     if far.code == REFUSED and native.code != REFUSED and said:
         return Verdict("refused", said[-1][:300], "refused" in case.expect)
