@@ -105,9 +105,9 @@ everything() {
 	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$PWD/target/release/libhiroma_quiet_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	HIROMA_SCHEDULES=100000 suite "100,000 schedules of the pager's state, and broken rules" schedules
 	if command -v c++ >/dev/null 2>&1; then
-		single "frames, fuzzed for 20 s" scripts/fuzz.sh 20
+		suite "fuzzed for 10 s each: frames, options, files, policies, events of the state" scripts/fuzz.sh 10
 	else
-		skip "frames, fuzzed" "there is no C++ compiler for libFuzzer: sudo apt-get install g++"
+		skip "fuzzers" "there is no C++ compiler for libFuzzer: sudo apt-get install g++"
 	fi
 	if [ -x target/release/hiroma ]; then
 		suite "end to end: real programs, a quarter of their memory" tests/e2e/run

@@ -1,7 +1,9 @@
 //! Bytes of a peer, as client and as server see them. Nothing may panic, run away or take in more than it is given.
 #![no_main]
 
-use hiroma_wire::{ClientEvent, ClientSession, HEADER_BYTES, Header, Kind, Key, Message, Purpose, ServerEvent, ServerSession, SessionToken};
+use hiroma_wire::{
+    ClientEvent, ClientSession, HEADER_BYTES, Header, Key, Kind, Message, Purpose, ServerEvent, ServerSession, SessionToken,
+};
 use libfuzzer_sys::fuzz_target;
 
 /// Headers made of the input, with the right checksum: a fuzzer does not find checksums by itself.

@@ -98,7 +98,7 @@ pub struct Core {
     pub staged_bytes: usize,
     pub resident_bytes: usize,
     pub limit: usize,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     pub room_of_test: Option<usize>,
     /// The largest block that a fault waits to have room for.
     pub wanted_bytes: usize,
@@ -250,7 +250,7 @@ impl Core {
             staged_bytes: 0,
             resident_bytes: 0,
             limit,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "model"))]
             room_of_test: None,
             wanted_bytes: 0,
             small_since_huge: 0,

@@ -14,7 +14,7 @@ use crate::host;
 /// Exit code of a program that lost its far memory (EX_TEMPFAIL of sysexits.h).
 pub const EXIT_CODE: i32 = 75;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "model"))]
 thread_local!(
     /// In this thread an end is a panic: it stands for a program.
     pub static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }
@@ -23,9 +23,9 @@ thread_local!(
 /// Whether this thread plays the pager's threads for a model.
 #[inline(always)]
 pub fn is_model() -> bool {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     return PANICS.with(std::cell::Cell::get);
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "model")))]
     false
 }
 
@@ -77,7 +77,7 @@ fn program_stderr() -> Option<OwnedFd> {
 
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
 pub fn die(why: &str) -> ! {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     if PANICS.with(std::cell::Cell::get) {
         panic!("{why}");
     }

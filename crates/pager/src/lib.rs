@@ -24,8 +24,8 @@ mod inherit;
 mod life;
 mod live;
 mod memory;
-#[cfg(test)]
-mod model;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 mod mover;
 mod pager;
 mod quiet;

@@ -143,7 +143,7 @@ impl Live {
     }
 
     /// One that watches nothing, with a kernel of the test's own.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     pub fn for_model(config: &Config, arena: &Arc<Reservation>, path: Path, memory: Box<dyn Memory>) -> Result<Live, PagerError> {
         let config = Config { control_dir: None, ..config.clone() };
         let (live, _) = Live::open(&config, arena)?;

@@ -115,7 +115,7 @@ impl Quiet {
     }
 
     /// Makes the fault thread do the evictor's small work, or not.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "model"))]
     pub fn force(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
     }

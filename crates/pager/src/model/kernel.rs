@@ -5,6 +5,7 @@
 //! are refused until that thread runs; what is discarded goes later, page by page; a woken thread tries again; a thread that is woken before
 //! its fault was read leaves no message.
 
+use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,6 +20,11 @@ use crate::memory::Memory;
 /// Random numbers of a schedule.
 pub struct Random(Rng);
 
+thread_local! {
+    /// Decisions that a fuzzer has made; the generator goes on where they end.
+    pub static TAPE: RefCell<VecDeque<u8>> = const { RefCell::new(VecDeque::new()) };
+}
+
 impl Random {
     pub fn new(seed: u64) -> Random {
         Random(Rng::new(seed))
@@ -29,7 +35,8 @@ impl Random {
     }
 
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        let told = TAPE.with(|tape| tape.borrow_mut().pop_front());
+        (told.map_or_else(|| self.next(), u64::from) % n as u64) as usize
     }
 
     pub fn one_in(&mut self, n: usize) -> bool {

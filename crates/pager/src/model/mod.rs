@@ -234,6 +234,15 @@ fn schedule(seed: u64) -> Result<(u64, u64), String> {
     })
 }
 
+/// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the process if something went wrong.
+pub fn fuzz(tape: &[u8]) {
+    kernel::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
+    if let Err(wrong) = schedule(tape.len() as u64) {
+        panic!("{wrong}");
+    }
+}
+
+#[cfg(test)]
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -262,7 +271,7 @@ fn schedules_differ_in_nothing_from_a_flat_table() {
 }
 
 // A minute in a release build, and many in another: `make test` runs it in one.
-#[cfg(not(debug_assertions))]
+#[cfg(all(test, not(debug_assertions)))]
 #[test]
 fn each_broken_rule_is_noticed() {
     let most = 60_000;
