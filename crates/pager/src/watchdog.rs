@@ -97,6 +97,17 @@ const WORKERS_LATE: Duration = Duration::from_millis(100);
 /// A machine that was stopped makes a look come late; more than this does not count.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
+/// A debug build looks after so long whether a thread of the pager waits for the pager.
+const BROKEN_AFTER: Duration = Duration::from_secs(1);
+
+/// A thread of the pager that waits in a fault on managed memory, by its name. While the fault thread waits for the lock, it is who holds it.
+fn faulting_thread() -> Option<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?.flatten();
+    let read = |task: &std::fs::DirEntry, file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+    let ours = tasks.filter(|task| read(task, "comm").starts_with("hiroma-"));
+    ours.filter(|task| read(task, "wchan").contains("userfault")).map(|task| read(&task, "comm").trim().to_owned()).next()
+}
+
 impl Watchdog {
     pub fn new(live: Arc<Live>, config: &Config) -> Watchdog {
         // A store that is waited for says so itself, and gives up by itself.
@@ -128,6 +139,10 @@ impl Watchdog {
         }
         // Another fault than the one that waited before.
         self.waited = (self.waited + passed).min(age);
+        let is_broken = cfg!(debug_assertions) && waits == Waits::Pager && self.waited > BROKEN_AFTER;
+        if let Some(name) = is_broken.then(faulting_thread).flatten() {
+            fatal::die(&format!("{name} touched managed memory and holds the pager's lock; please report this"));
+        }
         if self.waited > self.limit {
             fatal::die(&format!(
                 "{}; nothing has changed for {} s, so the program was ended rather than left hanging (--fault-timeout sets how long to wait)",
@@ -157,4 +172,48 @@ pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
         Waits::Pager => "the pager's lock, or for the kernel".to_owned(),
     };
     if waits == Waits::Pager { format!("the fault thread waits for {what}") } else { format!("a fault at {addr:#x} waits for {what}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use hiroma_units::EXTENT;
+
+    use crate::config::parse_stores;
+    use crate::discard::tests::fill;
+    use crate::{Config, Pager};
+
+    const VICTIM: &str = "HIROMA_WATCHDOG_VICTIM";
+
+    /// A thread of the pager breaks the rule: it touches managed memory with the lock held.
+    #[test]
+    fn victim() {
+        if std::env::var_os(VICTIM).is_none() {
+            return;
+        }
+        let stores = parse_stores("compressed:64M").unwrap();
+        let fault_timeout = Duration::from_secs(3);
+        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, fault_timeout, ..Config::default() }).unwrap();
+        let addr = pager.map(EXTENT, EXTENT).unwrap();
+        fill(addr);
+        pager.evict_all().unwrap();
+        let core = pager.core.clone();
+        let breaks_it = move || {
+            let _core = core.lock();
+            hiroma_kernel::vm::touch(addr, EXTENT);
+        };
+        std::thread::Builder::new().name("hiroma-evil".to_owned()).spawn(breaks_it).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn whoever_touches_managed_memory_with_the_lock_held_is_named_and_ended() {
+        let mut victim = Command::new(std::env::current_exe().unwrap());
+        let ended = victim.args(["--exact", "watchdog::tests::victim", "--nocapture"]).env(VICTIM, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(crate::fatal::EXIT_CODE), "{said}");
+        let wanted = if cfg!(debug_assertions) { "hiroma-evil touched managed memory" } else { "waits for the pager's lock" };
+        assert!(said.contains(wanted), "{said}");
+    }
 }
