@@ -97,6 +97,11 @@ room() {
 # The pager's state against a model of the kernel.
 schedules() { "$cargo" test -q --release -p hiroma-pager --lib model::; }
 
+# The lock and the bell with the threads in every order, by loom, which wants a build of its own.
+models() {
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom "$cargo" test -q --release -p hiroma-kernel --lib lock::models
+}
+
 everything() {
 	room
 	lint
@@ -104,6 +109,7 @@ everything() {
 	# The command's tests run programs with the library of the release.
 	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$PWD/target/release/libhiroma_quiet_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	HIROMA_SCHEDULES=100000 suite "100,000 schedules of the pager's state, and broken rules" schedules
+	suite "every order of threads at the lock and the bell" models
 	if command -v c++ >/dev/null 2>&1; then
 		suite "fuzzed for 10 s each: frames, options, files, policies, events of the state" scripts/fuzz.sh 10
 	else

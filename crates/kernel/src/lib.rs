@@ -24,6 +24,7 @@ pub mod shared;
 pub mod signals;
 pub mod slabmem;
 pub mod sockets;
+pub mod sync;
 pub mod table;
 pub mod uffd;
 pub mod uring;

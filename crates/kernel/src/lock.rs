@@ -6,29 +6,27 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::thread::futex::{self, Flags, Timespec};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, fence, futex, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-const SPINS: u32 = 400;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 400 };
 /// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and waking it would cost.
-const EAGER_SPINS: u32 = 4000;
+const EAGER_SPINS: u32 = if cfg!(loom) { 1 } else { 4000 };
 /// For how long the polite let others go first: as long as it takes to wake a processor. Who has not come by then does not run.
-const POLITE_SPINS: u32 = 800;
+const POLITE_SPINS: u32 = if cfg!(loom) { 1 } else { 800 };
 
 /// Sleeps while `word` is `value`, at most `timeout`.
 pub fn wait_while(word: &AtomicU32, value: u32, timeout: Duration) {
-    let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-    let _ = futex::wait(word, Flags::PRIVATE, value, Some(&timeout));
+    futex::wait(word, value, Some(timeout));
 }
 
 /// Wakes all who sleep in [`wait_while`].
 pub fn wake_all(word: &AtomicU32) {
-    let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);
+    futex::wake(word, i32::MAX as u32);
 }
 
 /// What a value leaves to be done once its lock is free.
@@ -57,7 +55,14 @@ unsafe impl<T: Send + Afterwards> Sync for Lock<T> {}
 
 impl<T: Afterwards> Lock<T> {
     /// A free lock.
+    #[cfg(not(loom))]
     pub const fn new(value: T) -> Lock<T> {
+        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), waiters: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+
+    /// A free lock.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Lock<T> {
         Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), waiters: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
@@ -92,7 +97,7 @@ impl<T: Afterwards> Lock<T> {
                 if !self.is_wanted() {
                     break;
                 }
-                std::hint::spin_loop();
+                spin_loop();
             }
         }
         self.lock()
@@ -105,18 +110,18 @@ impl<T: Afterwards> Lock<T> {
             {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         self.waiters.fetch_add(1, Ordering::Relaxed);
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = futex::wait(&self.state, Flags::PRIVATE, CONTENDED, None);
+            futex::wait(&self.state, CONTENDED, None);
         }
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            let _ = futex::wake(&self.state, Flags::PRIVATE, 1);
+            futex::wake(&self.state, 1);
         }
     }
 
@@ -180,10 +185,15 @@ pub struct Bell {
 impl Bell {
     /// Wakes the waiter, now or when it next waits. Cheap when nobody waits.
     pub fn ring(&self) {
-        self.rings.store(1, Ordering::Release);
-        std::sync::atomic::fence(Ordering::SeqCst);
+        if cfg!(loom) {
+            // The model lets a store pass for older than an exchange that has not seen it.
+            self.rings.swap(1, Ordering::Release);
+        } else {
+            self.rings.store(1, Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) != 0 {
-            let _ = futex::wake(&self.rings, Flags::PRIVATE, i32::MAX as u32);
+            futex::wake(&self.rings, i32::MAX as u32);
         }
     }
 
@@ -198,15 +208,14 @@ impl Bell {
             return;
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        let _ = futex::wait(&self.rings, Flags::PRIVATE, 0, Some(&timeout));
+        fence(Ordering::SeqCst);
+        futex::wait(&self.rings, 0, Some(timeout));
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.rang();
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::Arc;
@@ -263,5 +272,73 @@ mod tests {
         bell.ring();
         bell.wait(Duration::from_secs(3600));
         assert!(!bell.rang());
+    }
+}
+
+/// Every order of a few threads, by loom: `RUSTFLAGS="--cfg loom" cargo test --release -p hiroma-kernel --lib lock`.
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    impl Afterwards for u64 {
+        type Work = ();
+
+        fn take_work(&mut self) -> Option<()> {
+            None
+        }
+
+        fn do_work((): ()) {}
+    }
+
+    #[test]
+    fn one_holds_it_and_nobody_sleeps_for_ever() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let lock = Arc::new(Lock::new(0_u64));
+            let (second, third) = (lock.clone(), lock.clone());
+            let eager = thread::spawn(move || *second.lock_eagerly() += 1);
+            let plain = thread::spawn(move || *third.lock() += 1);
+            *lock.lock() += 1;
+            eager.join().unwrap();
+            plain.join().unwrap();
+            assert_eq!((*lock.lock(), lock.is_wanted()), (3, false));
+        });
+    }
+
+    #[test]
+    fn a_lock_that_is_held_over_a_fork_is_let_go_to_one_who_waits() {
+        loom::model(|| {
+            let lock = Arc::new(Lock::new(0_u64));
+            Lock::hold(lock.lock());
+            let other = lock.clone();
+            let waits = thread::spawn(move || *other.lock() += 1);
+            let mut guard = lock.resume_held();
+            *guard += 1;
+            drop(guard);
+            waits.join().unwrap();
+            assert_eq!(*lock.lock(), 2);
+        });
+    }
+
+    #[test]
+    fn no_ring_is_lost() {
+        loom::model(|| {
+            let bell = Arc::new(Bell::default());
+            let work = Arc::new(AtomicU32::new(0));
+            let (rings, done) = (bell.clone(), work.clone());
+            let other = thread::spawn(move || {
+                done.store(1, Ordering::Relaxed);
+                rings.ring();
+            });
+            // Its waiter looks at what there is to do after each wait, and waits again.
+            while work.load(Ordering::Relaxed) == 0 {
+                bell.wait(Duration::from_secs(1));
+            }
+            other.join().unwrap();
+        });
     }
 }
