@@ -32,6 +32,8 @@ LOCAL_MIN_BYTES = 16 * MIB
 SLACK_BYTES = 16 * MIB
 # Exit code of `hiroma run` where it does not start a program because something cannot work.
 REFUSED = 2
+# That, or what it ends with where it finds out only when the program has been executed.
+REFUSALS = (REFUSED, 75)
 # Exit code by which a behaviour says that this machine does not let it be tried; what it printed says why.
 NOT_HERE = 77
 # How long the processes of a run may take to go after it.
@@ -527,6 +529,8 @@ class Suite:
                 if said := notes(running.errors()):
                     text += f" ({said[-1][:160]})"
             broken = Verdict("WRONG", text, False)
+            if "refused" in case.expect and any(running.poll() in REFUSALS and notes(running.errors()) for running in side.started):
+                broken = Verdict("refused", text)
         alive = left_behind(LEAVE_S if broken is None else 0)
         if broken is None and alive and not side.native:
             side.hung = where(alive)

@@ -399,12 +399,12 @@ ONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 CASES = [
     # Databases and servers.
     Case("postgresql", prepare_postgres, packages=("postgresql-15", "postgresql-client-15", "util-linux"), drive=postgres),
-    Case("postgresql-dropped", lambda place: prepare_postgres(place, dropped=True), packages=("postgresql-15", "postgresql-client-15", "util-linux"), drive=postgres),
+    Case("postgresql-dropped", lambda place: prepare_postgres(place, dropped=True), packages=("postgresql-15", "postgresql-client-15", "util-linux"), drive=postgres, expect=("right", "refused")),
     simple("mariadb", "mariadb-server", "mariadbd", "--no-defaults", "--user=root", "--skip-networking", "--skip-grant-tables", "--innodb-buffer-pool-size=200M",
            "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0", drive=mariadb, more=("mariadb-client",)),
     simple("memcached", "memcached", "memcached", "-u", "root", "-s", "socket", "-m", "400", "-t", "2", drive=memcached),
     simple("redis", "redis-server", "redis-server", "--port", "0", "--unixsocket", "socket", "--save", "", "--dbfilename", "dump.rdb", "--enable-debug-command", "yes", drive=redis),
-    simple("redis-aof", "redis-server", "redis-server", "--port", "0", "--unixsocket", "socket", "--save", "", "--appendonly", "yes", "--enable-debug-command", "yes", drive=redis),
+    simple("redis-aof", "redis-server", "redis-server", "--port", "0", "--unixsocket", "socket", "--save", "", "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0", "--enable-debug-command", "yes", drive=redis),
     simple("sqlite-memory", "python3", PYTHON, "jobs:sqlite_memory.py"),
     simple("sqlite-file", "python3", PYTHON, "jobs:sqlite_file.py"),
     pypi("duckdb", ["duckdb"], "duck.py", "1"),

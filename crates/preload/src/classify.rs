@@ -79,6 +79,20 @@ fn is_manageable(prot: i32, flags: i32) -> bool {
     flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0 && flags & REFUSED == 0 && prot & !(PROT_READ | PROT_WRITE) == 0
 }
 
+/// So much that stays local is worth a line.
+const WORTH_TELLING: usize = 64 << 20;
+
+/// Why a large mapping stays local though it will hold data, if the user would not expect it.
+pub fn stays_local(call: &MapCall) -> Option<&'static str> {
+    let MapCall { len, prot, flags, .. } = *call;
+    let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= WORTH_TELLING;
+    match flags & MAP_TYPE {
+        MAP_PRIVATE if holds_data && prot & libc::PROT_EXEC != 0 => Some("that may hold code"),
+        libc::MAP_SHARED if holds_data => Some("that its children share"),
+        _ => None,
+    }
+}
+
 /// Decides an `mmap`.
 pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     let MapCall { addr, len, prot, flags } = call;
@@ -252,6 +266,14 @@ mod tests {
         assert_eq!(new((4 << 20) + 1, RW, ANON), MapPlan::Map { len: (4 << 20) + PAGE, align: EXTENT, protect: None });
         assert_eq!(new(1 << 20, PROT_READ, ANON), MapPlan::Map { len: 1 << 20, align: EXTENT, protect: Some(PROT_READ) });
         assert_eq!(new(1 << 30, PROT_NONE, ANON | libc::MAP_NORESERVE), MapPlan::Reserve { len: 1 << 30, align: EXTENT });
+    }
+
+    #[test]
+    fn much_that_stays_local_is_told() {
+        let told = |len, prot, flags| stays_local(&MapCall { addr: 0, len, prot, flags }).is_some();
+        assert!(told(1 << 30, RW | PROT_EXEC, ANON) && told(1 << 30, RW, libc::MAP_SHARED | MAP_ANONYMOUS));
+        assert!(!told(1 << 30, RW, ANON) && !told(1 << 30, RW, libc::MAP_SHARED) && !told(1 << 20, RW | PROT_EXEC, ANON));
+        assert!(!told(1 << 30, PROT_NONE, libc::MAP_SHARED | MAP_ANONYMOUS));
     }
 
     #[test]

@@ -104,6 +104,20 @@ impl Hints {
     }
 }
 
+/// Says once that something large is beside the limit.
+fn tell_local(call: &MapCall) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if let Some(what) = classify::stays_local(call).filter(|_| !TOLD.swap(true, Relaxed)) {
+        let mask = sys::block_signals();
+        let _scope = scope::internal_scope();
+        hiroma_pager::fatal::warn(&format!(
+            "the program maps {} of memory {what}: what it keeps there is not far and not in --local",
+            Bytes(call.len as u64)
+        ));
+        sys::restore_signals(mask);
+    }
+}
+
 fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Outcome<usize> {
     // SAFETY: what the program asked for, at its own risk.
     let kernel = |addr: usize, len: usize, offset: i64| unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
@@ -111,8 +125,9 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
     if arena.is_empty() {
         return kernel(addr, len, offset);
     }
-    match classify::map(MapCall { addr, len, prot, flags }, &arena) {
-        MapPlan::PassThrough => kernel(addr, len, offset),
+    let call = MapCall { addr, len, prot, flags };
+    match classify::map(call, &arena) {
+        MapPlan::PassThrough => kernel(addr, len, offset).inspect(|_| tell_local(&call)),
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
         MapPlan::IfFree(split) => {
             let Range { start, end } = split.inside;

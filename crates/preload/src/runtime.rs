@@ -96,7 +96,18 @@ pub fn environment() -> *const *const c_char {
     unsafe { environ }
 }
 
+/// Whether valgrind runs this program: its interpreter knows no process that shares the memory of another.
+fn is_interpreted(preloaded: Option<&CStr>) -> bool {
+    const CORE: &[u8] = b"/vgpreload_core";
+    preloaded.is_some_and(|list| list.to_bytes().windows(CORE.len()).any(|part| part == CORE))
+}
+
 fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
+    if is_interpreted(preloaded) {
+        sys::say(&format!("hiroma: process {} runs without far memory: valgrind runs it", std::process::id()));
+        PHASE.store(Phase::PassThrough as u8, Ordering::Release);
+        return;
+    }
     panic::set_hook(Box::new(die));
     mimalloc::configure();
     let mut config: Config = match serde_json::from_slice(text.to_bytes()) {
