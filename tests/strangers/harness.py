@@ -618,19 +618,29 @@ class Suite:
 
     def markdown(self):
         """The table for the documentation."""
-        lines = []
-        for kind, head in [("program", "Program"), ("behaviour", "Behaviour")]:
-            rows = [row for row in self.results if row["kind"] == kind]
-            if not rows:
-                continue
-            lines += ["", f"| {head} | Version | Default store | TCP |", "|---|---|---|---|"] if kind == "program" else [
-                "", f"| {head} | | Default store | TCP |", "|---|---|---|---|"]
-            for row in rows:
-                verdicts = row["verdicts"]
-                cells = [verdicts.get(store) or verdicts.get("all") or "not run" for store in ["default", "tcp"]]
-                second = row["version"] if kind == "program" else row["title"]
-                lines.append("| " + " | ".join(cell.splitlines()[0].replace("|", "\\|") for cell in [row["name"], second or "-", *cells]) + " |")
-        return "\n".join(lines[1:] if lines else []) + "\n"
+        return table(self.results)
+
+
+def cell(row, store):
+    """What is said of a case over one store: how it came out, and what it took."""
+    text = (row["verdicts"].get(store) or row["verdicts"].get("all") or "not run").splitlines()[0].replace("|", "\\|")
+    native, far = row["seconds"].get("native", 0), row["seconds"].get(store, 0)
+    if late := re.search(r"(?:not finished|no answer) after (\d+) s \(slow", text):
+        return f"slow: more than {late[1]} s, natively {native:.1f} s"
+    return f"right, {far:.1f} s (natively {native:.1f} s)" if text == "right" and row["kind"] == "program" else text
+
+
+def table(results):
+    """Results as Markdown, programs first."""
+    lines = []
+    for kind, head in [("program", "| Program | Version | Default store | TCP |"), ("behaviour", "| Behaviour | | Default store | TCP |")]:
+        rows = [row for row in results if row["kind"] == kind]
+        if rows:
+            lines += ["", head, "|---|---|---|---|"]
+        for row in rows:
+            second = row["version"] if kind == "program" else row["title"].replace("|", "\\|")
+            lines.append("| " + " | ".join([row["name"], second or "-", *(cell(row, store) for store in ["default", "tcp"])]) + " |")
+    return "\n".join(lines[1:]) + "\n"
 
 
 def version(case):
