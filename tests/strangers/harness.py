@@ -240,6 +240,12 @@ def find(program):
     return shutil.which(program, path=PATH)
 
 
+def usual_signals():
+    """In a child: what starts the suite in the background may ignore some, and what is started would too."""
+    for number in [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP]:
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Running:
     """A started program, its output in files."""
 
@@ -250,7 +256,7 @@ class Running:
         self.began = time.monotonic()
         with open(self.out, "wb") as out, open(self.err, "wb") as err, open(plan.stdin, "rb") as given:
             self.process = subprocess.Popen([str(part) for part in argv], stdin=given, stdout=out, stderr=err, env=env, cwd=side.work,
-                                            start_new_session=True)
+                                            start_new_session=True, preexec_fn=usual_signals)
         self.pid = self.process.pid
         self.rss_bytes = 0
         self.seconds = 0.0
