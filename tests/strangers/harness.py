@@ -263,7 +263,12 @@ class Running:
 
     def poll(self):
         if self.process.returncode is None:
-            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            try:
+                pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                # Ended as one of those that a case has left.
+                self.process.returncode = -signal.SIGKILL
+                return self.process.returncode
             if pid:
                 self.seconds = time.monotonic() - self.began
                 self.process.returncode = os.waitstatus_to_exitcode(status)
