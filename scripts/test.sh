@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export PATH="$HOME/.cargo/bin:$PATH"
 cargo=${CARGO:-cargo}
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 shown=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -42,19 +42,70 @@ add_up() {
 	sed -nE 's/^(test result:.* )?([0-9]+) passed[;,] ([0-9]+) failed[;,] ([0-9]+) (skipped|ignored).*/\2 \3 \4/p'
 }
 
-# A suite that counts for itself.
+# What one suite and everything together may take, in seconds: what hangs is ended, named, and failed.
+suite_seconds=1800
+seconds=${HIROMA_TEST_SECONDS:-4800}
+
+# The processes that hold the log open: all that a suite started, whatever session they moved to.
+holders() {
+	local fd pid
+	for fd in /proc/[0-9]*/fd/*; do
+		[ "$fd" -ef "$log" ] || continue
+		pid=${fd#/proc/}
+		echo "${pid%%/*}"
+	done 2>/dev/null | sort -un | grep -vx -e $$ -e "$shown"
+}
+
+# Ends what still holds the log, and says what it was and where it waited. Fails where there was something.
+end_holders() {
+	local pid any=1
+	for pid in $(holders); do
+		any=0
+		echo "left behind: $(ps -o pid=,ppid=,etimes=,stat=,wchan:32=,args= -p "$pid" | cut -c -300)"
+		for thread in /proc/"$pid"/task/*; do
+			echo "    $(cat "$thread"/comm "$thread"/wchan "$thread"/syscall 2>/dev/null | tr '\n' ' ')"
+		done
+		kill -KILL "$pid" 2>/dev/null
+	done
+	return $any
+}
+
+# A suite that counts for itself. A process that it leaves behind does not keep the next one waiting.
 suite() { # NAME COMMAND...
 	begin "$1"
 	shift
-	"$@" 2>&1 | tee "$log"
-	local code=${PIPESTATUS[0]} before=$failed any=0 p f s
+	: >"$log"
+	"$@" >"$log" 2>&1 </dev/null &
+	local child=$! code=0 before=$failed any=0 p f s ended=0
+	local last=$((SECONDS + suite_seconds < seconds ? SECONDS + suite_seconds : seconds))
+	tail -n +1 -s 0.2 -f --pid=$child "$log" &
+	shown=$!
+	while kill -0 $child 2>/dev/null; do
+		if [ $SECONDS -ge $last ]; then
+			ended=1
+			sleep 1
+			echo "it has not ended after $((SECONDS - started)) s:"
+			end_holders
+			kill -KILL $child 2>/dev/null
+			break
+		fi
+		sleep 0.2
+	done
+	wait $child || code=$?
+	wait $shown
 	while read -r p f s; do
 		any=1 passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 	done < <(add_up <"$log")
+	# What is ending has a moment for it.
+	[ -z "$(holders)" ] || sleep 5
+	if end_holders; then
+		failed=$((failed + 1))
+		echo "FAILED: $stage left processes behind"
+	fi
 	if [ "$code" != 0 ] && [ "$failed" = "$before" ]; then
 		echo "FAILED: $stage ended with code $code"
 		failed=$((failed + 1))
-	elif [ "$any" = 0 ]; then
+	elif [ "$any" = 0 ] && [ $ended = 0 ]; then
 		# It had nothing to count: it said why.
 		skipped=$((skipped + 1))
 	fi
