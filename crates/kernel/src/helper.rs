@@ -7,8 +7,9 @@
 //!
 //! Contract: code that runs here has a thread pointer with the C library's thread-local storage (`_dl_allocate_tls`, which
 //! `pthread_create` uses too), but the C library does not know these threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of
-//! the program count them. So they may use nothing of the C library that shares state with the program without a lock of its own:
-//! no `malloc` of glibc, no `pthread_create`, no stdio, no `getaddrinfo`. All signals are blocked in them. Rooms are made in
+//! the program count them. They carry a thread id, so that they can hold its locks; but a lock that they hold while the program forks is
+//! held for ever in the child. So they may use nothing of the C library that shares state with the program:
+//! no `malloc` of glibc, no `pthread_create`, no stdio, no `getaddrinfo`, no `strerror_r`. All signals are blocked in them. Rooms are made in
 //! advance ([`prepare`]), because the dynamic linker's lock must not be waited for later.
 #![allow(unsafe_code)]
 
@@ -40,6 +41,10 @@ static ROOMS: [Room; ROOMS_MAX] = [const {
 }; ROOMS_MAX];
 /// The helper's process; 0: there is none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Where the C library keeps a thread's id, in bytes from the thread pointer; 0: not known.
+static TID_AT: AtomicUsize = AtomicUsize::new(0);
+/// Where glibc's control block on x86-64 can have it: behind its fixed part of 704 bytes (at 720 in all releases so far).
+const TID_BETWEEN: std::ops::Range<usize> = 704..1024;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -72,9 +77,38 @@ fn allocator() -> Option<AllocateTls> {
     (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, AllocateTls>(found) })
 }
 
+/// Finds where the C library keeps a thread's id. Its locks that know their owner (recursive mutexes, locks for readers and a writer)
+/// tell threads apart by it: without one, a free lock looks like the helper's own, and is damaged when the helper lets go of it.
+fn find_tid() -> io::Result<()> {
+    if TID_AT.load(Ordering::Relaxed) != 0 {
+        return Ok(());
+    }
+    // SAFETY: takes no argument.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    // SAFETY: the control block of a thread that the C library made is longer than this (2304 bytes).
+    let holds_tid = |at: &usize| unsafe { thread_pointer().byte_add(*at).cast::<u32>().read_volatile() } == tid;
+    let at = TID_BETWEEN.step_by(4).find(holds_tid).ok_or(io::ErrorKind::Unsupported)?;
+    TID_AT.store(at, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Where the control block of the calling thread is.
+fn thread_pointer() -> *mut u8 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of the block is its own address.
+    unsafe {
+        let block: *mut u8;
+        std::arch::asm!("mov {0}, qword ptr fs:[0]", out(reg) block, options(nostack, readonly, pure));
+        block
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    ptr::null_mut()
+}
+
 /// Makes all rooms. Allocates through the C library (`calloc`), so the caller's thread must be one that may.
 pub fn prepare() -> io::Result<()> {
     let allocate = allocator().ok_or(io::ErrorKind::Unsupported)?;
+    find_tid()?;
     for room in &ROOMS {
         if room.stack_top.load(Ordering::Relaxed) != 0 {
             continue;
@@ -188,6 +222,10 @@ unsafe fn clone(_: usize, _: usize, _: usize, _: usize, _: usize, _: extern "C" 
 }
 
 extern "C" fn born(birth: *mut c_void) -> ! {
+    // SAFETY: takes no argument.
+    let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    // SAFETY: a word of this thread's own block, where `find_tid` found the id of another.
+    unsafe { thread_pointer().byte_add(TID_AT.load(Ordering::Relaxed)).cast::<u32>().write_volatile(tid) };
     // SAFETY: the box that the creator made for this thread alone.
     let Birth { work } = *unsafe { Box::from_raw(birth.cast::<Birth>()) };
     work();

@@ -17,6 +17,8 @@
 
 mod classify;
 #[cfg(not(test))]
+mod errors;
+#[cfg(not(test))]
 mod export_brk;
 #[cfg(not(test))]
 mod export_exec;

@@ -18,7 +18,7 @@ use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
-use crate::{export_exec, export_limits, internal, large, libc_state, mimalloc, sys};
+use crate::{errors, export_exec, export_limits, internal, large, libc_state, mimalloc, sys};
 
 /// Exit code when the pager cannot do its work.
 const EXIT_NO_PAGER: i32 = 75;
@@ -108,6 +108,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
         PHASE.store(Phase::PassThrough as u8, Ordering::Release);
         return;
     }
+    errors::settle();
     panic::set_hook(Box::new(die));
     mimalloc::configure();
     let mut config: Config = match serde_json::from_slice(text.to_bytes()) {

@@ -1,6 +1,7 @@
 //! Programs in C, run under the library, check what C promises them.
 
 mod common;
+mod libc_calls;
 
 use std::process::Command;
 
