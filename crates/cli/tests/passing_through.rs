@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use common::{hiroma, hiroma_with_default_signals, output, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -167,4 +168,20 @@ fn nothing_is_left_behind() {
     let config: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let dir = config["control_dir"].as_str().unwrap();
     assert!(dir.contains("/run-") && !std::path::Path::new(dir).exists(), "{dir}");
+}
+
+/// `sh` and the `sleep` that it is just starting lose hiroma at any moment of their start.
+#[test]
+fn what_loses_hiroma_as_it_starts_ends_and_does_not_spin() {
+    for round in 0..30 {
+        let (mut child, shell, mut lines) = shell("");
+        std::thread::sleep(Duration::from_millis(round * 7 % 41));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Everybody who was started has the pipe, their helpers apart: it ends with the last of them.
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || ended.send(lines.read_line(&mut String::new()).map(drop)));
+        let end = end.recv_timeout(Duration::from_secs(30));
+        assert!(end.is_ok(), "round {round}: something that shell {shell} started still lives");
+    }
 }
