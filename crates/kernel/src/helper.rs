@@ -420,10 +420,17 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<bool> {
 
 /// Kills process `pid` and returns when it has ended.
 pub fn kill_and_wait(pid: u32) {
+    if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        wait_for(pid);
+    }
+}
+
+/// Returns when process `pid` has ended.
+pub fn wait_for(pid: u32) {
     let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()) else {
         // No descriptor to be had: the program's limit on them holds for a helper that was forked under it.
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
         for _ in 0..100 {
             if !exists(pid) {
                 break;
@@ -432,7 +439,6 @@ pub fn kill_and_wait(pid: u32) {
         }
         return;
     };
-    let _ = rustix::process::pidfd_send_signal(&handle, rustix::process::Signal::KILL);
     let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
     while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
 }

@@ -16,6 +16,7 @@ pub mod keeper;
 pub mod lock;
 pub mod mailbox;
 pub mod maps;
+pub mod network;
 pub mod notify;
 pub mod private;
 pub mod private_table;

@@ -75,6 +75,17 @@ fn program_stderr() -> Option<OwnedFd> {
     pidfd_getfd(program, libc::STDERR_FILENO, PidfdGetfdFlags::empty()).ok()
 }
 
+/// For a thread of the pager, when one of the program is about to call [`die`]: stays until then, with all descriptors.
+pub fn leave_last() -> ! {
+    if helper::is_here() {
+        helper::wait_for(host::program());
+        helper::end();
+    }
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
 /// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
 pub fn die(why: &str) -> ! {
     #[cfg(any(test, feature = "model"))]
@@ -89,7 +100,8 @@ pub fn die(why: &str) -> ! {
     }
     say(&format!("hiroma: {why}\n"), Some(EXIT_CODE as u8));
     if helper::is_here() {
-        // While the program lives, the descriptor that holds its faults must stay open, or it would read zeros.
+        // While the program lives, the descriptor that holds its faults must stay open, or it would read zeros. The first process
+        // of a namespace of processes is not reached by this signal: who watches the control page from outside ends it.
         helper::kill_and_wait(host::program());
         helper::end();
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::uffd::{self, Watch};
 use hiroma_kernel::vm::{self, Advise};
-use hiroma_kernel::{fds, helper};
+use hiroma_kernel::{fds, helper, network};
 use hiroma_units::PAGE;
 
 use crate::Pager;
@@ -60,23 +60,30 @@ impl Pager {
         let as_helper = helper::process().is_some();
         helper::forget();
         uffd::forget_device();
+        network::forget();
         host::note_program();
         self.calls.forget();
-        let ready = Arc::new(Promise::default());
+        let ready = Arc::new(Promise::<Result<(), String>>::default());
         let (pager, told) = (self.clone(), ready.clone());
         let started = host::start(as_helper, move || pager.live_in_child(&told));
         if let Err(error) = started {
             fatal::die(&format!("in a forked child: starting the pager: {error}"));
         }
         let still = || helper::process().is_none_or(helper::exists);
-        if ready.wait(still).is_none() {
-            fatal::die("in a forked child: the pager ended before it could begin");
+        let begun = ready.wait(still).unwrap_or_else(|| Err("the pager ended before it could begin".to_owned()));
+        if let Err(error) = begun {
+            fatal::die(&format!("in a forked child: {error}"));
         }
     }
 
     /// The pager's first thread in a forked child.
-    fn live_in_child(&self, ready: &Arc<Promise<()>>) {
-        let die = |error: &dyn std::fmt::Display| -> ! { fatal::die(&format!("in a forked child: {error}")) };
+    fn live_in_child(&self, ready: &Arc<Promise<Result<(), String>>>) {
+        // The thread that forked is the only one, and waits: it ends the child with an exit code of its own. A signal does not reach the
+        // first process of a namespace from inside.
+        let die = |error: &dyn std::fmt::Display| -> ! {
+            ready.keep(Err(error.to_string()));
+            fatal::leave_last()
+        };
         let mut core = self.core.resume_held_in_child();
         let Some(Forking { guard, number }) = core.forking.take() else { die(&"the fork was not prepared; please report this") };
         let numbers = core.store.descriptors();
@@ -87,6 +94,7 @@ impl Pager {
                 if let Some(device) = inherited.device {
                     uffd::keep_device(device);
                 }
+                inherited.network.into_iter().for_each(network::enter);
                 inherited.descriptors.into_iter().zip(numbers).for_each(|(fd, number)| fds::place(fd, number));
                 // Open for as long as this process runs this program: its end tells the parent.
                 std::mem::forget(inherited.connection);
@@ -116,7 +124,7 @@ impl Pager {
         let store = core.store.clone();
         drop(core);
         self.spawn(&live, &store).unwrap_or_else(|error| die(&error));
-        ready.keep(());
+        ready.keep(Ok(()));
         self.live_on(live, listener);
     }
 

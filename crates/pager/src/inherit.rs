@@ -31,6 +31,8 @@ pub struct Address {
 pub struct Legacy {
     /// `/dev/userfaultfd`.
     pub device: Option<RawFd>,
+    /// The network namespace of the parent's pager.
+    pub network: Option<RawFd>,
     /// Numbers under which the store knows its descriptors, in parent and child.
     pub numbers: Vec<RawFd>,
 }
@@ -108,8 +110,9 @@ impl AsFd for Heir {
 impl Heir {
     /// Hands over.
     pub fn give(&self, legacy: &Legacy) -> rustix::io::Result<()> {
-        let numbers: Vec<RawFd> = legacy.device.into_iter().chain(legacy.numbers.iter().copied()).take(MOST).collect();
-        let head = [u8::from(legacy.device.is_some()), numbers.len() as u8];
+        let numbers: Vec<RawFd> =
+            [legacy.device, legacy.network].into_iter().flatten().chain(legacy.numbers.iter().copied()).take(MOST).collect();
+        let head = [u8::from(legacy.device.is_some()), u8::from(legacy.network.is_some())];
         fds::with_borrowed(&numbers, |fds| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -125,6 +128,7 @@ impl Heir {
 pub struct Inherited {
     pub connection: OwnedFd,
     pub device: Option<OwnedFd>,
+    pub network: Option<OwnedFd>,
     /// As many as `numbers` of the parent's legacy, in that order.
     pub descriptors: Vec<OwnedFd>,
 }
@@ -159,6 +163,7 @@ pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
             descriptors.extend(rights);
         }
     }
-    let device = (head[0] == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
-    Ok(Inherited { connection, device, descriptors })
+    let mut first = |is_there: u8| (is_there == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
+    let (device, network) = (first(head[0]), first(head[1]));
+    Ok(Inherited { connection, device, network, descriptors })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::{cpu, helper, uffd};
+use hiroma_kernel::{cpu, helper, network, uffd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -147,7 +147,7 @@ impl Life {
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
-            if heir.give(&Legacy { device: uffd::device(), numbers }).is_ok() {
+            if heir.give(&Legacy { device: uffd::device(), network: network::kept(), numbers }).is_ok() {
                 self.children.push(Child { heir, _guard: fork.guard });
             }
         }

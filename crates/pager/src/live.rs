@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hiroma_kernel::lock::Bell;
 use hiroma_kernel::uffd::{self, Features, Uffd};
 use hiroma_kernel::vm::Reservation;
-use hiroma_kernel::{helper, keeper::Keeper};
+use hiroma_kernel::{helper, keeper::Keeper, network};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, PathChoice};
@@ -116,6 +116,7 @@ impl Live {
             if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
                 uffd::keep_device(device);
             }
+            network::keep_ours();
         }
         let program = crate::host::program_in_proc();
         let socket = config.control_dir.as_ref().map(|dir| ControlPage::path(dir, program).with_extension("socket"));

@@ -32,6 +32,10 @@ struct Page {
     told: usize,
     /// The pager was not there, the last time.
     orphaned: bool,
+    /// Its pager was ending it, the last time.
+    condemned: bool,
+    /// It has ended since; its number can be another's.
+    gone: bool,
 }
 
 impl Herald {
@@ -65,6 +69,13 @@ impl Told {
             let said = page.said_since(known.told);
             known.told += said.len();
             said.lines().for_each(show::line);
+            // Twice in a row: a program that its pager ends takes a moment. What remains is the first process of a namespace of
+            // processes, whom a signal from inside does not reach.
+            let condemned = page.exit_code().is_some();
+            known.gone = condemned && (known.gone || !processes::is_alive(pid));
+            if std::mem::replace(&mut known.condemned, condemned) && condemned && !known.gone {
+                end(pid);
+            }
             let orphaned = page.exit_code().is_none() && page.pager().is_some_and(|pager| !processes::is_alive(pager));
             // Twice in a row: a pager that sees its program end is gone a moment before.
             if orphaned && std::mem::replace(&mut known.orphaned, orphaned) && processes::is_alive(pid) {
@@ -72,11 +83,15 @@ impl Told {
                 show::say(&format!(
                     "the pager of process {pid} was killed, and with it the program's far memory is lost, so the program was ended"
                 ));
-                if let Some(pid) = Pid::from_raw(pid as i32) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
+                end(pid);
             }
         }
+    }
+}
+
+fn end(pid: u32) {
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
