@@ -218,6 +218,16 @@ pub fn is_present(page: usize) -> bool {
     result == 0 && present & 1 == 1
 }
 
+/// Whether no page of a range of at most 2 MiB is mapped. False where that cannot be told.
+pub fn is_empty(start: usize, len: usize) -> bool {
+    let mut present = [0u8; hiroma_units::PAGES_PER_EXTENT];
+    let pages = len / hiroma_units::PAGE;
+    assert!(pages <= present.len(), "an extent at most");
+    // SAFETY: mincore looks only, and writes one byte for each page.
+    let result = unsafe { libc::mincore(ptr::without_provenance_mut(start), len, present.as_mut_ptr()) };
+    result == 0 && present[..pages].iter().all(|byte| byte & 1 == 0)
+}
+
 /// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it cannot be read.
 pub fn fault_in(addr: usize) -> bool {
     let mut byte = 0u8;

@@ -18,7 +18,8 @@ pub const RULES: &[&str] = &[
     "fresh is zero",
     "verify what comes",
     "stale entries",
-    "busy at a discard",
+    "kept for the kernel",
+    "nothing moves out of what was removed",
 ];
 
 /// Whether the calling thread's test has broken a rule.

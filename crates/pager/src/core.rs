@@ -20,7 +20,7 @@ use crate::error::PagerError;
 use crate::extent::{Copy, Extent, Mode, flag};
 use crate::frames::{Frame, Frames};
 use crate::live::{Live, Path};
-use crate::removal::OwnRemoval;
+use crate::removal::{Coming, OwnRemoval};
 use crate::store::Store;
 
 /// What the content of a frame is doing there.
@@ -119,6 +119,8 @@ pub struct Core {
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
     /// Removals of whole extents that we raise ourselves, so that their events mean nothing.
     pub own_removals: Vec<OwnRemoval>,
+    /// What the kernel is still to discard for the program.
+    pub coming: Coming,
     /// What the kernel is discarding for a call of the program just now.
     pub discarding: Vec<(usize, usize)>,
     /// The page of the last fault on something that is mapped, and how many there were in a row.
@@ -265,6 +267,7 @@ impl Core {
             reclaim_queue: Vec::new(),
             overlay: FxHashMap::default(),
             own_removals: Vec::new(),
+            coming: Coming::default(),
             discarding: Vec::new(),
             pending: Vec::with_capacity(64),
             stuck: (0, 0),

@@ -16,8 +16,8 @@ use crate::mover::TakeOut;
 pub enum By {
     /// We do, for a call of the program.
     Us,
-    /// The kernel does, in a moment. What it would find is taken out at once, because it could be staged before the kernel comes;
-    /// resident blocks stay on the books, with holes that read as zeros.
+    /// The kernel does, in a moment, or from now on when it likes (`MADV_FREE`). Resident blocks stay on the books, with holes that read as
+    /// zeros, and are not staged before the kernel has come: see [`Coming`](crate::removal::Coming).
     Kernel,
     /// Nobody: the mapping itself is gone, or about to be.
     Unmapped,
@@ -54,8 +54,7 @@ impl Core {
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let addr = self.arena.base() + extent * EXTENT;
         if by == By::Kernel {
-            self.extents[extent].set(flag::HOLES, true);
-            self.punch(addr, addr + EXTENT);
+            self.expect_kernel(extent, addr, addr + EXTENT);
         }
         if self.extents[extent].has(flag::RESIDENT) {
             match by {
@@ -97,10 +96,7 @@ impl Core {
             to,
         );
         match by {
-            By::Kernel => {
-                self.extents[extent].set(flag::HOLES, true);
-                self.punch(base + from, base + to);
-            }
+            By::Kernel => self.expect_kernel(extent, base + from, base + to),
             By::Unmapped => self.extents[extent].set(flag::HOLES, true),
             By::Us => {}
         }
@@ -140,6 +136,30 @@ impl Core {
             }
         }
         self.settle(extent);
+    }
+
+    /// The kernel is about to discard a part of an extent, or lets it be discarded from now on. What is resident there stays until it has come.
+    fn expect_kernel(&mut self, extent: usize, from: usize, to: usize) {
+        self.extents[extent].set(flag::HOLES, true);
+        // Canary "kept for the kernel": it may be staged at once.
+        if self.live.path == Path::Full && !canary::is_broken("kept for the kernel") {
+            self.coming.insert(from, to);
+        }
+    }
+
+    /// A victim that the kernel is still to discard, or was: if it has come, the block is gone. False: it stays.
+    pub fn is_gone_for_kernel(&mut self, block: BlockId) -> bool {
+        if !self.live.memory.is_empty(self.addr(block), block.bytes()) {
+            self.coming.pass_over(block);
+            return false;
+        }
+        self.set_resident(block, false);
+        let (first, count) = self.sector_range(block);
+        let mut freed = Vec::new();
+        (first..first + count).for_each(|sector| self.set_copy(block, sector, Copy::None, &mut freed));
+        self.store.free(&freed);
+        self.settle(block.extent_no().0 as usize);
+        true
     }
 
     /// Whether a sector is being read from the store: its place must not be given back before that has ended.

@@ -156,7 +156,7 @@ impl Evicting {
         core.share_out(rescues);
         if self.tried_held.elapsed() > TRY_HELD_AGAIN {
             self.tried_held = Instant::now();
-            core.release_held();
+            core.try_again();
         }
     }
 
@@ -444,9 +444,10 @@ impl Core {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
+            let passed_over = self.coming.passed_over();
             let staged = self.stage(block);
             moved |= staged;
-            let holds = self.held.contains(&block);
+            let holds = self.held.contains(&block) || self.coming.passed_over() > passed_over;
             (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
         }
         if moved || held > 0 {
@@ -541,6 +542,9 @@ impl Core {
             return false;
         }
         let (pinned, end) = (&self.addresses.pinned, addr + block.bytes());
+        if self.coming.touches(addr, end) {
+            return self.is_gone_for_kernel(block);
+        }
         if pinned.touches(addr, end) {
             // One locked page is no reason to hold two megabytes.
             if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {

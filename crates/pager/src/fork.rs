@@ -213,6 +213,8 @@ impl Core {
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
         self.discarding.clear();
+        // Nor does the kernel act on anything that it told the parent of.
+        (0..2).for_each(|_| self.try_again());
         // They are the parent's to keep.
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {

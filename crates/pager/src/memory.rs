@@ -28,6 +28,9 @@ pub trait Memory: Send + Sync {
     /// Drops pages of the program. On the full path an event tells of it and the call waits until that was read.
     fn discard(&self, start: usize, len: usize) -> io::Result<()>;
 
+    /// Whether none of these pages is there.
+    fn is_empty(&self, start: usize, len: usize) -> bool;
+
     /// Makes a page that is shared after a fork the program's own again. It must be there, and may be protected.
     fn unshare(&self, addr: usize);
 
@@ -82,6 +85,10 @@ impl Memory for Kernel {
 
     fn discard(&self, start: usize, len: usize) -> io::Result<()> {
         self.arena.advise(start, len, Advise::Drop)
+    }
+
+    fn is_empty(&self, start: usize, len: usize) -> bool {
+        vm::is_empty(start, len)
     }
 
     fn unshare(&self, addr: usize) {

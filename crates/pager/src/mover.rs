@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm;
-use hiroma_units::{BlockId, EXTENT, PAGE, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, EXTENT, PAGE};
 
 use crate::canary;
 use crate::core::Core;
@@ -164,49 +164,6 @@ impl Core {
         }
     }
 
-    /// Takes pages out of the program and drops them; the block stays on the books as resident, with holes.
-    pub fn punch(&mut self, start: usize, end: usize) {
-        let live = self.live.clone();
-        if live.path == Path::Fallback {
-            return;
-        }
-        let Some(frame) = self.frames.take_empty(9) else { return };
-        let (dst, len) = (self.frames.addr(frame), end - start);
-        self.recorder.note("punch", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
-        let (mut at, mut unsharing) = (0, Unsharing::default());
-        while at < len {
-            let Outcome { done, stop } = live.memory.move_out(dst + at, start + at, len - at);
-            at += done;
-            match stop {
-                None => break,
-                Some(Stop::Again) if done > 0 => {}
-                Some(Stop::Again) => self.drain(),
-                Some(Stop::Busy) if self.unshare(start + at, &mut unsharing) => {}
-                // In use, or not to be moved: it is kept from being staged until the kernel has come.
-                Some(stop) => {
-                    if stop == Stop::Busy {
-                        self.keep_for_kernel(start + at);
-                    }
-                    at += PAGE;
-                }
-            }
-        }
-        self.frames.scrub(frame);
-        self.frames.put_empty(frame);
-    }
-
-    /// The kernel is about to drop a page that could not be taken out now: its block stays until what is held is tried again, a second
-    /// later. Staged before, its old content would live on.
-    fn keep_for_kernel(&mut self, addr: usize) {
-        let page = ((addr - self.arena.base()) / PAGE) as u64;
-        let mode = self.extents[page as usize / PAGES_PER_EXTENT].mode;
-        let block = self.block_of(page, mode);
-        // Canary "busy at a discard": it may be staged at once.
-        if self.is_resident(block) && !canary::is_broken("busy at a discard") {
-            self.hold(block);
-        }
-    }
-
     /// The kernel refuses while an event of the address space waits to be read: reads what there is, for the fault thread to act on,
     /// and lets the thread that raised it go on.
     pub fn drain(&mut self) {
@@ -236,9 +193,21 @@ impl Core {
         self.refusals > REFUSALS_QUICK
     }
 
+    /// Whether a removal in this range was read and is not acted on yet. What is moved out there may be what the program has written since, or
+    /// what the kernel has yet to drop: nobody could tell.
+    fn has_unsettled(&self, start: usize, len: usize) -> bool {
+        // Canary "nothing moves out of what was removed": it does.
+        !canary::is_broken("nothing moves out of what was removed")
+            && self
+                .pending
+                .iter()
+                .any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
+    }
+
     /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
     fn is_being_removed(&self, page: usize) -> bool {
-        self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
+        self.coming.touches(page, page + PAGE)
+            || self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
     }
 
     /// After a fork pages are shared until they are unshared or written. If the child has ended by then, they stay parts of a huge
@@ -279,6 +248,9 @@ impl Core {
         let (mut at, mut unsharing, mut by_page) = (0, Unsharing::default(), false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         self.refusals = 0;
+        if self.has_unsettled(src, len) {
+            return TakeOut::Later;
+        }
         loop {
             let step = if by_page { PAGE } else { len - at };
             let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, step);
@@ -292,7 +264,10 @@ impl Core {
                 Some(Stop::Again) if done > 0 => continue,
                 Some(Stop::Again) if !self.is_refused() => {
                     self.drain();
-                    continue;
+                    if !self.has_unsettled(src, len) {
+                        continue;
+                    }
+                    TakeOut::Later
                 }
                 Some(Stop::Again) => TakeOut::Later,
                 Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => continue,
@@ -349,7 +324,12 @@ impl Core {
                 match stop {
                     None => {}
                     Some(Stop::Again) if done > 0 => {}
-                    Some(Stop::Again) => self.drain(),
+                    Some(Stop::Again) => {
+                        self.drain();
+                        if self.has_unsettled(src, len) {
+                            break;
+                        }
+                    }
                     Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => {}
                     Some(_) => break,
                 }

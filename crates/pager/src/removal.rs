@@ -1,4 +1,8 @@
-//! Telling the events of the pager's own removals from the program's. Pure.
+//! Removals that the kernel tells of: the pager's own told from the program's, and what the kernel is still to act on. Pure.
+
+use hiroma_units::BlockId;
+
+use crate::addresses::IntervalSet;
 
 /// A removal that the pager has asked the kernel for, until the kernel is done with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,9 +45,62 @@ impl OwnRemoval {
     }
 }
 
+/// Ranges that the kernel was about to discard when it told us. Nobody hears when it has done so, nor whether it drops the pages at once
+/// (`MADV_DONTNEED`) or when it likes, unless they are written before (`MADV_FREE`): what is resident there stays where it is for a while.
+/// Staged before the kernel came, old content would live on; dropped by us, a write would be lost.
+#[derive(Default)]
+pub struct Coming {
+    recent: IntervalSet,
+    older: IntervalSet,
+    /// Victims that were passed over.
+    aside: Vec<BlockId>,
+}
+
+impl Coming {
+    pub fn insert(&mut self, start: usize, end: usize) {
+        self.recent.insert(start, end);
+    }
+
+    /// Whether any of `start..end` is to stay.
+    pub fn touches(&self, start: usize, end: usize) -> bool {
+        self.recent.touches(start, end) || self.older.touches(start, end)
+    }
+
+    /// A victim that has to wait.
+    pub fn pass_over(&mut self, block: BlockId) {
+        self.aside.push(block);
+    }
+
+    /// How many wait.
+    pub fn passed_over(&self) -> usize {
+        self.aside.len()
+    }
+
+    /// To be called a while after the last time: ranges stay for that long at least, and twice that at most. Returns the victims that may
+    /// be tried again.
+    pub fn age(&mut self) -> Vec<BlockId> {
+        self.older = std::mem::take(&mut self.recent);
+        std::mem::take(&mut self.aside)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::OwnRemoval;
+    use super::{Coming, OwnRemoval};
+
+    #[test]
+    fn what_the_kernel_was_about_to_discard_stays_for_one_whole_turn() {
+        let mut coming = Coming::default();
+        coming.insert(10, 20);
+        assert!(coming.touches(19, 30) && !coming.touches(20, 30));
+        coming.age();
+        coming.insert(40, 50);
+        assert!(coming.touches(10, 11) && coming.touches(40, 41));
+        coming.age();
+        assert!(!coming.touches(10, 20) && coming.touches(49, 60));
+        coming.age();
+        assert!(!coming.touches(0, 100));
+    }
 
     #[test]
     fn events_of_a_removal_of_ours_are_told_from_the_programs() {

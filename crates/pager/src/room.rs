@@ -67,6 +67,14 @@ impl Core {
         self.live.page.set_held_bytes(0);
     }
 
+    /// A while has passed: what could not leave is tried again, and what was left to the kernel then it has dealt with.
+    pub fn try_again(&mut self) {
+        self.release_held();
+        for block in self.coming.age() {
+            self.replacement.put_back(block);
+        }
+    }
+
     /// Bytes that can be had without waiting for anything.
     pub fn reserve(&self) -> isize {
         self.room() as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize

@@ -55,6 +55,8 @@ struct Page {
     in_huge: bool,
     /// Pinned for I/O: so many calls find it busy.
     busy: usize,
+    /// Not written since `MADV_FREE`: may be gone at any time.
+    lazy: bool,
 }
 
 /// The arena has so many.
@@ -84,6 +86,8 @@ struct Thread {
     doing: Doing,
     /// The discard that it is in the middle of, where it asked the pager, and the pages that it has to zero itself.
     asked: Option<(usize, usize)>,
+    /// Its system call is `MADV_FREE`.
+    frees: bool,
     to_zero: Vec<usize>,
     first: usize,
     pages: usize,
@@ -97,6 +101,8 @@ pub struct State {
     pages: Vec<Option<Page>>,
     /// What each page holds, if nothing goes wrong.
     truth: Vec<u64>,
+    /// Pages that may as well be zeros, until they are written.
+    loose: Vec<bool>,
     threads: Vec<Thread>,
     messages: VecDeque<Message>,
     /// Events whose threads have not gone on.
@@ -181,7 +187,7 @@ impl Model {
             match take(&mut state, word, src + done) {
                 Filled::Page => {
                     tell(page, format_args!("comes in: {word:#x}"));
-                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false, busy: 0 });
+                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false });
                 }
                 Filled::Hole => {}
                 Filled::Stopped(stop) => return ended(done, len, stop),
@@ -201,7 +207,7 @@ impl State {
         let all = used.last().expect("some") + 1;
         let share = pages / threads;
         let threads = (0..threads)
-            .map(|at| Thread { doing: Doing::Nothing, asked: None, to_zero: Vec::new(), first: at * share, pages: share })
+            .map(|at| Thread { doing: Doing::Nothing, asked: None, frees: false, to_zero: Vec::new(), first: at * share, pages: share })
             .collect();
         State {
             random,
@@ -209,6 +215,7 @@ impl State {
             used,
             pages: vec![None; all],
             truth: vec![0; all],
+            loose: vec![false; all],
             threads,
             messages: VecDeque::new(),
             changing: 0,
@@ -251,13 +258,21 @@ impl State {
             }
             Doing::Discards(from, to, done) => {
                 let upto = (done + 1 + self.random.below(6)).min(to);
+                let frees = self.threads[at].frees;
                 for place in done..upto {
                     let page = self.used[place];
-                    self.pages[page] = None;
-                    tell(page, "dropped for the program");
+                    match &mut self.pages[page] {
+                        Some(there) if frees => there.lazy = true,
+                        there => *there = None,
+                    }
+                    tell(page, format_args!("given up for the program, freed lazily: {frees}"));
                 }
                 if upto == to {
-                    self.forget(from, to);
+                    if frees {
+                        self.loosen(from, to);
+                    } else {
+                        self.forget(from, to);
+                    }
                     self.threads[at].doing = self.after_discard(from, to);
                 } else {
                     self.threads[at].doing = Doing::Discards(from, to, upto);
@@ -291,9 +306,27 @@ impl State {
     fn forget(&mut self, from: usize, to: usize) {
         for place in from..to {
             self.truth[self.used[place]] = 0;
+            self.loose[self.used[place]] = false;
             tell(self.used[place], "discarded");
         }
         self.discards += 1;
+    }
+
+    fn loosen(&mut self, from: usize, to: usize) {
+        for place in from..to {
+            self.loose[self.used[place]] = true;
+        }
+        self.discards += 1;
+    }
+
+    /// The kernel needs memory: it takes pages that nobody has written since they were given up.
+    fn reclaim(&mut self) {
+        for (page, there) in self.pages.iter_mut().enumerate() {
+            if there.is_some_and(|there| there.lazy) {
+                *there = None;
+                tell(page, "reclaimed");
+            }
+        }
     }
 
     fn begin(&mut self, at: usize) {
@@ -326,6 +359,7 @@ impl State {
                 } else {
                     self.messages.push_back(Message::Remove { start: self.addr(place), end: self.addr(to - 1) + PAGE });
                     self.changing += 1;
+                    self.threads[at].frees = self.random.one_in(2);
                     Doing::Told(place, to)
                 }
             }
@@ -341,9 +375,10 @@ impl State {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;
                 if let Some(word) = write {
-                    *there = Page { word, protected: false, shared: false, in_huge: false, busy: 0 };
+                    *there = Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false };
                     tell(page, format_args!("thread {at} writes {word:#x}"));
                     self.truth[page] = word;
+                    self.loose[page] = false;
                 } else {
                     let found = there.word;
                     let discards = |thread: &Thread| match thread.doing {
@@ -352,6 +387,9 @@ impl State {
                         _ => thread.asked,
                     };
                     let may_be_zero = self.threads.iter().filter_map(discards).any(|(from, to)| self.used[from..to].contains(&page));
+                    if self.loose[page] && found == 0 {
+                        (self.truth[page], self.loose[page]) = (0, false);
+                    }
                     if found != self.truth[page] && !(may_be_zero && found == 0) {
                         self.blame(format!("page {page} holds {found:#x} where {:#x} was written", self.truth[page]));
                     }
@@ -379,6 +417,9 @@ impl State {
     fn disturb(&mut self) {
         while self.random.one_in(5) {
             self.step();
+        }
+        if self.random.one_in(400) {
+            self.reclaim();
         }
     }
 
@@ -585,6 +626,13 @@ impl Memory for Model {
             tell(page, "dropped for the pager");
         }
         Ok(())
+    }
+
+    fn is_empty(&self, start: usize, len: usize) -> bool {
+        let mut state = self.state();
+        state.disturb();
+        let (first, last) = (state.page(start), state.page(start + len).min(state.pages.len()));
+        state.pages.get(first..last).is_none_or(|pages| pages.iter().all(Option::is_none))
     }
 
     fn unshare(&self, addr: usize) {

@@ -132,7 +132,7 @@ impl Schedule {
             8 => self.answer(),
             // A second later, the kernel has done what it was about to do.
             _ if self.program(|state| state.is_discarding()) => {}
-            _ => self.core.lock().release_held(),
+            _ => self.core.lock().try_again(),
         }
     }
 
