@@ -5,6 +5,14 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+/// Fewer than this are few: a pager has 12 of its own, and one for each forked child.
+const FEW: u64 = 64;
+
+/// Whether this process may have few descriptors (`RLIMIT_NOFILE`), so that what can be opened when it is needed is not kept open.
+pub fn are_few() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.is_some_and(|most| most < FEW)
+}
+
 /// Lends descriptors out.
 pub fn with_borrowed<R>(numbers: &[RawFd], work: impl FnOnce(&[BorrowedFd<'_>]) -> R) -> R {
     // SAFETY: see the module's contract.

@@ -17,9 +17,14 @@ static KEPT: AtomicI32 = AtomicI32::new(-1);
 
 /// Keeps a descriptor of the calling thread's namespace, for those to whom it is handed over. Without `/proc` there is none.
 pub fn keep_ours() {
-    if let (None, Ok(here)) = (kept(), File::open(HERE)) {
+    if let (None, Some(here)) = (kept(), open_ours()) {
         KEPT.store(here.into_raw_fd(), Ordering::Relaxed);
     }
+}
+
+/// A descriptor of the calling thread's namespace.
+pub fn open_ours() -> Option<OwnedFd> {
+    File::open(HERE).ok().map(OwnedFd::from)
 }
 
 /// Brings the calling thread, and those that it will start, into the namespace that was handed over, if it is in another one.

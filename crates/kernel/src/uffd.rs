@@ -270,6 +270,15 @@ pub fn forget_device() {
     DEVICE.store(-1, Ordering::Relaxed);
 }
 
+/// Closes the descriptor of the device that is kept.
+pub fn drop_device() {
+    let kept = DEVICE.swap(-1, Ordering::Relaxed);
+    if kept >= 0 {
+        // SAFETY: `keep_device` was given it, and nobody can find it any more.
+        drop(unsafe { OwnedFd::from_raw_fd(kept) });
+    }
+}
+
 /// The descriptor of the device that is kept.
 pub fn device() -> Option<RawFd> {
     Some(DEVICE.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)

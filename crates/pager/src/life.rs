@@ -1,7 +1,7 @@
 //! The first thread of the pager: it lives as long as the program does. It sees the program end or execute another one, hands descriptors
 //! to the pagers of forked children, and keeps what those children may still read. It takes no part in answering faults.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,8 +108,9 @@ impl Life {
         }
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        if is_ready[listener..children].contains(&true) {
-            self.hand_over();
+        if is_ready[listener..children].contains(&true) && !self.hand_over() {
+            // There is no descriptor for the child's connection until another child has ended: it waits.
+            std::thread::sleep(LOOK_EVERY);
         }
         if is_ready[children..].contains(&true) {
             // A fork that copied a lock of the store in the middle of this could never open it.
@@ -140,17 +141,29 @@ impl Life {
         self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
     }
 
-    fn hand_over(&mut self) {
+    /// False: nobody could be answered.
+    fn hand_over(&mut self) -> bool {
+        let mut any = false;
         while let Some((heir, number)) = self.listener.as_ref().and_then(Listener::accept) {
+            any = true;
             // A fork is known once the core's lock is free again, so whoever asks is among those that are taken after the question.
             self.take_forks();
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
-            if heir.give(&Legacy { device: uffd::device(), network: network::kept(), numbers }).is_ok() {
+            // Where descriptors are few these are opened now, as far as there are any; most children can do without.
+            let device = if uffd::device().is_none() { uffd::open_device() } else { None };
+            let network = if network::kept().is_none() { network::open_ours() } else { None };
+            let legacy = Legacy {
+                device: device.as_ref().map(AsRawFd::as_raw_fd).or_else(uffd::device),
+                network: network.as_ref().map(AsRawFd::as_raw_fd).or_else(network::kept),
+                numbers,
+            };
+            if heir.give(&legacy).is_ok() {
                 self.children.push(Child { heir, _guard: fork.guard });
             }
         }
+        any
     }
 
     /// Children that have just been forked need what only this process has.

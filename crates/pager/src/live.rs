@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hiroma_kernel::lock::Bell;
 use hiroma_kernel::uffd::{self, Features, Uffd};
 use hiroma_kernel::vm::Reservation;
-use hiroma_kernel::{helper, keeper::Keeper, network};
+use hiroma_kernel::{fds, helper, keeper::Keeper, network};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::{Config, PathChoice};
@@ -112,15 +112,19 @@ impl Live {
         fatal::speak_through(page.clone());
         if helper::is_here() {
             page.set_pager(helper::pid_in_proc());
-            // For children that have lost the right to make one.
-            if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
-                uffd::keep_device(device);
+            if fds::are_few() {
+                uffd::drop_device();
+            } else {
+                // For children that have lost the right to make one.
+                if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
+                    uffd::keep_device(device);
+                }
+                network::keep_ours();
             }
-            network::keep_ours();
         }
         let program = crate::host::program_in_proc();
         let socket = config.control_dir.as_ref().map(|dir| ControlPage::path(dir, program).with_extension("socket"));
-        let listener = Listener::open(socket).ok();
+        let listener = Listener::open(socket.filter(|_| !fds::are_few())).ok();
         let live = Live {
             address: listener.as_ref().map(|listener| listener.address.clone()),
             mark: crate::life::random_mark(),
