@@ -418,16 +418,25 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<bool> {
     }
 }
 
-/// Kills process `pid` and returns when it has ended.
+/// A killed process executes nothing more of its own after so long, whatever keeps it from ending.
+const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Kills process `pid` and returns when it has ended, or is certain to. Its end can wait for a thread of ours in the kernel, which our own
+/// end wakes.
 pub fn kill_and_wait(pid: u32) {
     if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
         let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
-        wait_for(pid);
+        // The first process of a namespace does not heed a signal from inside.
+        wait_at_most(pid, (pid != 1).then_some(KILLED_WITHIN));
     }
 }
 
 /// Returns when process `pid` has ended.
 pub fn wait_for(pid: u32) {
+    wait_at_most(pid, None);
+}
+
+fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()) else {
         // No descriptor to be had: the program's limit on them holds for a helper that was forked under it.
@@ -440,7 +449,8 @@ pub fn wait_for(pid: u32) {
         return;
     };
     let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
-    while rustix::event::poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+    let most = most.map(|most| rustix::event::Timespec { tv_sec: most.as_secs() as i64, tv_nsec: 0 });
+    while rustix::event::poll(&mut fds, most.as_ref()) == Err(rustix::io::Errno::INTR) {}
 }
 
 /// The calling process as `/proc` numbers it: in the child of `clone` with `CLONE_NEWPID`, the number that those outside know.
