@@ -216,6 +216,10 @@ CASES = [
     compiled("uring", "uring.c", flags=["-luring"], packages=("gcc", "liburing-dev")),
     compiled("uring-fixed", "uring.c", "fixed", flags=["-luring"], packages=("gcc", "liburing-dev")),
     *(compiled(f"peek-{how}", "peek.c", how, known="" if how == "vm" else PEEKED) for how in ["vm", "ptrace", "mem", "self"]),
+    # Many at once.
+    *(compiled(f"mixture-{number}", "mixture.c", str(number), "300") for number in range(1, 4)),
+    compiled("mixture-memory", "mixture.c", "4", "400", "only=read,write,shared,readonly,discard,free,advice,move,rawmap,overmap,heap,lock,stack,timer"),
+    *(compiled(f"mixture-{number}", "mixture.c", str(number), "2000", quick=False) for number in range(11, 15)),
     # Ends.
     *(compiled(f"exit-{code}", "ending.c", "exit", str(code), code=code) for code in [0, 1, 2, 42, 75, 126, 127, 128, 255]),
     compiled("exit-_exit", "ending.c", "_exit", "3", code=3),
