@@ -184,6 +184,7 @@ CASES = [
     # Limits and surroundings.
     *(compiled(f"limit-{what}", "limits.c", what) for what in ["nofile", "as", "data", "fsize"]),
     shell("ulimit-nofile", "ulimit -n 16 before the program starts", 'ulimit -n 16; exec "$@"', "limits.c"),
+    shell("ulimit-siblings", "ulimit -n 16, and seven children at the same time", 'ulimit -n 16; exec "$@"', "siblings.c"),
     shell("ulimit-as", "ulimit -v 4 GiB before the program starts", 'ulimit -v 4194304; exec "$@"', "limits.c"),
     shell("ulimit-data", "ulimit -d 1 GiB before the program starts", 'ulimit -d 1048576; exec "$@"', "limits.c"),
     shell("ulimit-fsize", "ulimit -f 1 MiB before the program starts", 'ulimit -f 1024; exec "$@"', "limits.c"),
