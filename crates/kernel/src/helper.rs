@@ -425,9 +425,9 @@ const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
 /// end wakes.
 pub fn kill_and_wait(pid: u32) {
     if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+        let is_killed = rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok();
         // The first process of a namespace does not heed a signal from inside.
-        wait_at_most(pid, (pid != 1).then_some(KILLED_WITHIN));
+        wait_at_most(pid, (is_killed && pid != 1).then_some(KILLED_WITHIN));
     }
 }
 

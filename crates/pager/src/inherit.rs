@@ -5,8 +5,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use hiroma_kernel::fds;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with,
@@ -16,6 +18,8 @@ use rustix::net::{
 const MOST: usize = 64;
 /// Of the question: the secret, and the number of the fork.
 const QUESTION_BYTES: usize = 24;
+/// For how long a question is waited for, once its connection is there.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// Where a parent's pager listens, and the secret that its children know. An abstract name is reached from any root directory and by any
 /// user, a path from any network namespace.
@@ -90,6 +94,8 @@ impl Listener {
     pub fn accept(&self) -> Option<(Heir, u64)> {
         loop {
             let socket = self.sockets.iter().find_map(|socket| accept_with(socket, SocketFlags::CLOEXEC).ok())?;
+            // Whoever connects and says nothing keeps nobody waiting.
+            set_socket_timeout(&socket, Timeout::Recv, Some(SILENCE_MAX)).ok()?;
             let mut question = [0u8; QUESTION_BYTES];
             let got = recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
             // Strangers can find the name; without the secret they get nothing.

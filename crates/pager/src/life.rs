@@ -110,6 +110,7 @@ impl Life {
         drop(fds);
         if is_ready[listener..children].contains(&true) && !self.hand_over() {
             // There is no descriptor for the child's connection until another child has ended: it waits.
+            self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
             std::thread::sleep(LOOK_EVERY);
         }
         if is_ready[children..].contains(&true) {
@@ -205,9 +206,12 @@ fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     if helper::shares_memory(program, mark)? {
         return Ok(true);
     }
-    // Where they cannot be listed there are none, or no descriptor is to be had for it.
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{program}/task")) else { return Ok(false) };
-    let threads = threads.flatten();
+    let threads = match std::fs::read_dir(format!("/proc/{program}/task")) {
+        Ok(threads) => threads.flatten(),
+        // No descriptor is to be had for it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Ok(true),
+        Err(_) => return Ok(false),
+    };
     let mut threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     Ok(threads.any(|thread| helper::shares_memory(thread, mark).unwrap_or(false)))
 }
