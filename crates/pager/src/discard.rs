@@ -159,6 +159,7 @@ impl Core {
         (first..first + count).for_each(|sector| self.set_copy(block, sector, Copy::None, &mut freed));
         self.store.free(&freed);
         self.settle(block.extent_no().0 as usize);
+        self.live.wake_fault_thread_if_waiting();
         true
     }
 

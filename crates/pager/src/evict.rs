@@ -453,6 +453,8 @@ impl Core {
         if moved || held > 0 {
             self.publish();
         }
+        // There are more behind those that cannot leave now.
+        self.put_off |= held >= HELD_MAX;
         moved
     }
 
@@ -570,6 +572,10 @@ impl Core {
         };
         match self.take_out(block, frame) {
             TakeOut::Done => {
+                if self.extent(block).has(flag::HOLES) {
+                    // Freed lazily (MADV_FREE) and not written since, a page could be dropped in its frame too.
+                    vm::touch(self.frames.addr(frame), block.bytes());
+                }
                 self.set_resident(block, false);
                 let stamp = self.enter(block, frame, Phase::Staged);
                 self.probation.push_back((block, stamp));

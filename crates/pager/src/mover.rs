@@ -248,12 +248,11 @@ impl Core {
         let (mut at, mut unsharing, mut by_page) = (0, Unsharing::default(), false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         self.refusals = 0;
-        if self.has_unsettled(src, len) {
-            return TakeOut::Later;
-        }
         loop {
             let step = if by_page { PAGE } else { len - at };
-            let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, step);
+            let unsettled = Outcome { done: 0, stop: Some(Stop::Again) };
+            let is_unsettled = self.has_unsettled(src, len);
+            let Outcome { done, stop } = if is_unsettled { unsettled } else { live.memory.move_out(dst + at, src + at, step) };
             at += done;
             let end = match stop {
                 None if at < len => continue,
@@ -262,12 +261,9 @@ impl Core {
                     return TakeOut::Done;
                 }
                 Some(Stop::Again) if done > 0 => continue,
-                Some(Stop::Again) if !self.is_refused() => {
+                Some(Stop::Again) if !is_unsettled && !self.is_refused() => {
                     self.drain();
-                    if !self.has_unsettled(src, len) {
-                        continue;
-                    }
-                    TakeOut::Later
+                    continue;
                 }
                 Some(Stop::Again) => TakeOut::Later,
                 Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => continue,

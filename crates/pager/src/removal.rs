@@ -54,6 +54,7 @@ pub struct Coming {
     older: IntervalSet,
     /// Victims that were passed over.
     aside: Vec<BlockId>,
+    aside_bytes: usize,
 }
 
 impl Coming {
@@ -66,9 +67,21 @@ impl Coming {
         self.recent.touches(start, end) || self.older.touches(start, end)
     }
 
+    /// The kernel has come.
+    pub fn remove(&mut self, start: usize, end: usize) {
+        self.recent.remove(start, end);
+        self.older.remove(start, end);
+    }
+
     /// A victim that has to wait.
     pub fn pass_over(&mut self, block: BlockId) {
         self.aside.push(block);
+        self.aside_bytes += block.bytes();
+    }
+
+    /// Bytes of the victims that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.aside_bytes
     }
 
     /// How many wait.
@@ -80,6 +93,7 @@ impl Coming {
     /// be tried again.
     pub fn age(&mut self) -> Vec<BlockId> {
         self.older = std::mem::take(&mut self.recent);
+        self.aside_bytes = 0;
         std::mem::take(&mut self.aside)
     }
 }
@@ -98,6 +112,8 @@ mod tests {
         assert!(coming.touches(10, 11) && coming.touches(40, 41));
         coming.age();
         assert!(!coming.touches(10, 20) && coming.touches(49, 60));
+        coming.remove(40, 45);
+        assert!(!coming.touches(40, 45) && coming.touches(45, 46));
         coming.age();
         assert!(!coming.touches(0, 100));
     }

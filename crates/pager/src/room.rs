@@ -27,8 +27,9 @@ impl Core {
         }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let working = (self.limit / 8).max(LIMIT_MIN as usize / 2);
-        // What cannot leave is no room for what can.
-        self.limit.saturating_sub(beside).max(working + self.held_bytes)
+        // What cannot leave is no room for what can. What is left to the kernel is gone most times; where a fault waits, nobody looks.
+        let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
+        self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel)
     }
 
     /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.

@@ -315,6 +315,7 @@ impl Serving {
         // Without the lock: the kernel waits until the fault thread has read the event.
         let result = arena.advise(start, end - start, Advise::Drop).map(|()| 0).map_err(PagerError::io("MADV_DONTNEED"));
         let mut core = self.core.lock();
+        core.coming.remove(start, end);
         let place = core.discarding.iter().position(|&range| range == (start, end));
         place.map(|place| core.discarding.swap_remove(place));
         if !core.reclaim_queue.is_empty() {
