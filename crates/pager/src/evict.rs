@@ -444,10 +444,10 @@ impl Core {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
-            let passed_over = self.coming.passed_over();
+            let waiting_bytes = self.coming.waiting_bytes();
             let staged = self.stage(block);
             moved |= staged;
-            let holds = self.held.contains(&block) || self.coming.passed_over() > passed_over;
+            let holds = self.held.contains(&block) || self.coming.waiting_bytes() > waiting_bytes;
             (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
         }
         if moved || held > 0 {

@@ -197,17 +197,16 @@ impl Core {
     /// what the kernel has yet to drop: nobody could tell.
     fn has_unsettled(&self, start: usize, len: usize) -> bool {
         // Canary "nothing moves out of what was removed": it does.
-        !canary::is_broken("nothing moves out of what was removed")
-            && self
-                .pending
-                .iter()
-                .any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
+        !canary::is_broken("nothing moves out of what was removed") && self.has_read_removal(start, len)
+    }
+
+    fn has_read_removal(&self, start: usize, len: usize) -> bool {
+        self.pending.iter().any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
     }
 
     /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
     fn is_being_removed(&self, page: usize) -> bool {
-        self.coming.touches(page, page + PAGE)
-            || self.pending.iter().any(|message| matches!(*message, Message::Remove { start, end } if start <= page && page < end))
+        self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
     }
 
     /// After a fork pages are shared until they are unshared or written. If the child has ended by then, they stay parts of a huge

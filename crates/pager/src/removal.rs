@@ -84,11 +84,6 @@ impl Coming {
         self.aside_bytes
     }
 
-    /// How many wait.
-    pub fn passed_over(&self) -> usize {
-        self.aside.len()
-    }
-
     /// To be called a while after the last time: ranges stay for that long at least, and twice that at most. Returns the victims that may
     /// be tried again.
     pub fn age(&mut self) -> Vec<BlockId> {
