@@ -74,7 +74,7 @@ const PUT_OFF: Duration = Duration::from_micros(500);
 /// What could not leave is tried again after so long.
 const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
 /// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
-const HERE_MAX: usize = 2;
+const HERE_MAX: usize = 3;
 const DIFFERING_MAX: usize = 64;
 /// Bytes of write-backs under way.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
@@ -100,6 +100,7 @@ impl Evicting {
     pub fn run(mut self) {
         self.live.quiet.i_work_beside_it();
         while !self.live.stopping() {
+            self.live.quiet.evictor_runs(true);
             let mut moved = self.poll();
             moved |= self.choose();
             self.write_chosen();
@@ -133,7 +134,9 @@ impl Evicting {
             std::thread::sleep(PUT_OFF);
             return;
         }
+        self.live.quiet.evictor_runs(false);
         self.live.evict_bell.wait(TEND_EVERY);
+        self.live.quiet.evictor_runs(true);
         self.tend();
         if self.fruitless > 0 {
             // What is wanted cannot be had now; trying at once again would only keep the lock from others.
@@ -482,7 +485,9 @@ impl Core {
     /// thread, where no other has to be interrupted for each page that moves. What has to be written is left to the evictor.
     pub fn evict_here(&mut self) {
         self.trim_staged();
-        let enough = (self.reserve_target() + self.reserve_target() / 2) as isize;
+        // While the evictor runs, each page that moves interrupts its processor.
+        let quarters = if self.live.quiet.does_evictor_run() { 3 } else { 6 };
+        let enough = (self.reserve_target() * quarters / 4) as isize;
         for _ in 0..HERE_MAX {
             if self.quiesce || self.forked || self.reserve() >= enough {
                 return;

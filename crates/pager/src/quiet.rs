@@ -40,6 +40,8 @@ pub struct Quiet {
     wanted: AtomicBool,
     /// The fault thread is quiet.
     on: AtomicBool,
+    /// The evictor is on a processor, or wants to be.
+    evictor_runs: AtomicBool,
     /// Rounds of the fault thread.
     beat: AtomicU64,
     /// The fault thread does not sleep in `poll`.
@@ -62,6 +64,7 @@ impl Default for Quiet {
             offered: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             on: AtomicBool::new(false),
+            evictor_runs: AtomicBool::new(false),
             beat: AtomicU64::new(0),
             awake: AtomicBool::new(false),
             fault_thread: AtomicU32::new(0),
@@ -107,6 +110,16 @@ impl Quiet {
         } else {
             std::thread::yield_now();
         }
+    }
+
+    /// The evictor runs, or goes to sleep.
+    pub fn evictor_runs(&self, runs: bool) {
+        self.evictor_runs.store(runs, Ordering::Relaxed);
+    }
+
+    /// Whether the evictor runs.
+    pub fn does_evictor_run(&self) -> bool {
+        self.evictor_runs.load(Ordering::Relaxed)
     }
 
     /// Whether the fault thread is quiet.
