@@ -4,18 +4,21 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Most descriptors that one call waits for.
 const MOST: usize = 32;
+/// Where nothing is there to wait for, the caller looks again soon.
+const NOTHING_MS_MAX: i64 = 1;
 
 /// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns which are, as bits. Never allocates.
 pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
     let count = fds.len().min(MOST);
     if count == 0 {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(ms.clamp(0, NOTHING_MS_MAX) as u64));
         return 0;
     }
     // SAFETY: see the module's contract.

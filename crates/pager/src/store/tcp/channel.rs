@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hiroma_kernel::fds;
 use hiroma_kernel::frame::FrameBuf;
 use hiroma_units::Loc;
 use hiroma_wire::{CHUNK, Message, Purpose as LinkPurpose};
@@ -103,11 +104,17 @@ pub struct TcpChannel {
     links: Vec<Link>,
     requests: Requests,
     pieces: Vec<Piece>,
-    epoll: OwnedFd,
-    timer: OwnedFd,
+    waiter: Option<Waiter>,
     tick: Duration,
     polls: u32,
     last_tick: Instant,
+}
+
+/// What a channel is waited for by. Where descriptors are few there is none: the sockets themselves are waited for, by threads that look
+/// again soon in any case.
+struct Waiter {
+    epoll: OwnedFd,
+    timer: OwnedFd,
     /// Readable from the moment on in which a request has finished although nothing will arrive on a socket.
     bell: OwnedFd,
     bell_rung: bool,
@@ -117,10 +124,53 @@ pub struct TcpChannel {
 const TIMER: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
+impl Waiter {
+    fn open() -> rustix::io::Result<Waiter> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        Ok(Waiter { epoll, timer, bell, bell_rung: false })
+    }
+
+    fn watch(&self, link: &Link) {
+        let Some((socket, blocked)) = link.socket() else { return };
+        let flags = if blocked { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        let data = epoll::EventData::new_u64(link.server() as u64);
+        if epoll::modify(&self.epoll, socket, data, flags).is_err() {
+            let _ = epoll::add(&self.epoll, socket, data, flags);
+        }
+    }
+
+    fn tick_is_over(&self) {
+        let mut expirations = [0u8; 8];
+        let _ = rustix::io::read(&self.timer, &mut expirations);
+    }
+
+    fn set_tick(&self, tick: Duration) {
+        let spec = Timespec { tv_sec: tick.as_secs() as i64, tv_nsec: i64::from(tick.subsec_nanos()) };
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: spec, it_value: spec });
+    }
+
+    fn ring(&mut self) {
+        if !self.bell_rung {
+            self.bell_rung = rustix::io::write(&self.bell, &1u64.to_ne_bytes()).is_ok();
+        }
+    }
+
+    fn was_heard(&mut self) {
+        if std::mem::take(&mut self.bell_rung) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.bell, &mut count);
+        }
+    }
+}
+
 impl TcpChannel {
     /// Connects to every server; waits until that has worked.
     pub fn open(shared: &Arc<Shared>, purpose: Purpose) -> Result<TcpChannel, StoreError> {
-        let failed = |error: rustix::io::Errno| shared.io_error("opening a channel", &error.to_string());
+        let waiter = if fds::are_few() { None } else { Waiter::open().ok() };
         let link_purpose = if purpose == Purpose::Read { LinkPurpose::Read } else { LinkPurpose::Write };
         let tokens: Vec<_> = shared.books().servers.iter().map(|server| server.token).collect();
         let mut links = Vec::new();
@@ -135,16 +185,11 @@ impl TcpChannel {
             links,
             requests: Requests::default(),
             pieces: Vec::new(),
-            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?,
-            timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).map_err(failed)?,
+            waiter,
             tick: Duration::ZERO,
             polls: 0,
             last_tick: Instant::now(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?,
-            bell_rung: false,
         };
-        epoll::add(&channel.epoll, &channel.timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN).map_err(failed)?;
-        epoll::add(&channel.epoll, &channel.bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN).map_err(failed)?;
         channel.links.iter_mut().for_each(|link| link.push_control(Message::Ping, true));
         channel.wait_for(|channel| channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some()));
         channel.links.iter_mut().for_each(|link| link.answers.clear());
@@ -171,7 +216,15 @@ impl TcpChannel {
                 return;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
+            let _ = match &self.waiter {
+                Some(waiter) => poll(&mut [PollFd::new(&waiter.epoll, PollFlags::IN)], Some(&timeout)),
+                None => {
+                    let flags = |blocked| if blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                    let sockets = self.links.iter().filter_map(Link::socket);
+                    let mut polled: Vec<_> = sockets.map(|(socket, blocked)| PollFd::from_borrowed_fd(socket, flags(blocked))).collect();
+                    poll(&mut polled, Some(&timeout))
+                }
+            };
         }
     }
 
@@ -189,7 +242,9 @@ impl TcpChannel {
                 let is = link.socket().map(|(socket, blocked)| (socket.as_raw_fd(), blocked));
                 if was != is || link.changed {
                     link.changed = false;
-                    watch(&self.epoll, link);
+                    if let Some(waiter) = &self.waiter {
+                        waiter.watch(link);
+                    }
                 }
             }
             down |= link.is_broken();
@@ -213,13 +268,13 @@ impl TcpChannel {
     }
 
     fn set_tick(&mut self, tick: Duration) {
-        let mut expirations = [0u8; 8];
-        let _ = rustix::io::read(&self.timer, &mut expirations);
         self.last_tick = Instant::now();
-        if self.tick != tick {
-            self.tick = tick;
-            let spec = Timespec { tv_sec: tick.as_secs() as i64, tv_nsec: i64::from(tick.subsec_nanos()) };
-            let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: spec, it_value: spec });
+        let changed = std::mem::replace(&mut self.tick, tick) != tick;
+        if let Some(waiter) = &self.waiter {
+            waiter.tick_is_over();
+            if changed {
+                waiter.set_tick(tick);
+            }
         }
     }
 
@@ -281,18 +336,9 @@ impl TcpChannel {
 
     /// Makes the descriptor readable if something has finished that no socket will tell of.
     fn ring_if_done(&mut self) {
-        if !self.requests.done.is_empty() && !self.bell_rung {
-            self.bell_rung = rustix::io::write(&self.bell, &1u64.to_ne_bytes()).is_ok();
+        if let (false, Some(waiter)) = (self.requests.done.is_empty(), &mut self.waiter) {
+            waiter.ring();
         }
-    }
-}
-
-fn watch(epoll: &OwnedFd, link: &Link) {
-    let Some((socket, blocked)) = link.socket() else { return };
-    let flags = if blocked { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-    let data = epoll::EventData::new_u64(link.server() as u64);
-    if epoll::modify(epoll, socket, data, flags).is_err() {
-        let _ = epoll::add(epoll, socket, data, flags);
     }
 }
 
@@ -338,15 +384,17 @@ impl Channel for TcpChannel {
         if !self.is_stale() {
             self.pump();
         }
-        if std::mem::take(&mut self.bell_rung) {
-            let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.bell, &mut count);
+        if let Some(waiter) = &mut self.waiter {
+            waiter.was_heard();
         }
         out.append(&mut self.requests.done);
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
-        vec![self.epoll.as_fd().as_raw_fd()]
+        match &self.waiter {
+            Some(waiter) => vec![waiter.epoll.as_fd().as_raw_fd()],
+            None => self.links.iter().filter_map(Link::socket).map(|(socket, _)| socket.as_raw_fd()).collect(),
+        }
     }
 
     fn in_flight(&self) -> usize {

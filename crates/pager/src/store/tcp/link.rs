@@ -112,6 +112,8 @@ pub struct Link {
     pub changed: bool,
     /// The user has been told that this server is away.
     announced: bool,
+    /// It has been connected before.
+    was_up: bool,
 }
 
 /// Why a connection cannot go on.
@@ -165,6 +167,7 @@ impl Link {
             answers: VecDeque::new(),
             changed: false,
             announced: false,
+            was_up: false,
         }
     }
 

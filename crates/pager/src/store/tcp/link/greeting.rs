@@ -6,9 +6,12 @@ use std::time::Instant;
 
 use hiroma_kernel::sockets;
 use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, MAX_BODY, Message, WireError};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Resource, getrlimit};
 
 use super::{ATTEMPT_MAX, Link, PAUSE_MIN, State, Trouble};
+use crate::store::StoreError;
 
 impl Link {
     /// Starts to connect.
@@ -21,7 +24,7 @@ impl Link {
         self.failure = None;
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| self.no_socket(errno))?;
         let connected: rustix::io::Result<()> = match addr {
             SocketAddr::V4(addr) => rustix::net::connect(&socket, &addr),
             SocketAddr::V6(addr) => rustix::net::connect(&socket, &addr),
@@ -35,6 +38,19 @@ impl Link {
         self.changed = true;
         self.state = State::Connecting { stream, since, attempt: now, pause };
         Ok(())
+    }
+
+    /// Where descriptors are too few for a first connection, waiting does not help.
+    fn no_socket(&self, errno: Errno) -> Trouble {
+        if errno != Errno::MFILE || self.was_up {
+            return Trouble::Broken(errno.to_string());
+        }
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let reason = format!(
+            "`ulimit -n` allows {most} open files, which are too few for the connections to {} server(s): raise it, or use another store",
+            self.shared.servers.len()
+        );
+        Trouble::Fatal(StoreError::Config { store: self.shared.name.clone(), reason })
     }
 
     /// Waits for the connection, proves who we are, and opens the session.
@@ -108,6 +124,7 @@ impl Link {
         (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
         self.stash.clear();
         self.state = State::Up { stream, wire };
+        self.was_up = true;
         self.last_progress = Instant::now();
         self.announce_return();
         Ok(())
