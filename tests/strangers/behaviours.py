@@ -117,6 +117,8 @@ UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
 PEEKED = "far pages cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
+NO_WAY_BACK = "a child in a user namespace of its own may not go back to its parent's network, and ends with exit code 75"
+NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
 OUTSIDE = "is not reached: the environment that leads to the child is gone"
 
 CASES = [
@@ -185,6 +187,7 @@ CASES = [
     *(compiled(f"limit-{what}", "limits.c", what) for what in ["nofile", "as", "data", "fsize"]),
     shell("ulimit-nofile", "ulimit -n 16 before the program starts", 'ulimit -n 16; exec "$@"', "limits.c"),
     shell("ulimit-siblings", "ulimit -n 16, and seven children at the same time", 'ulimit -n 16; exec "$@"', "siblings.c"),
+    shell("ulimit-fork", "ulimit -n 12, and a child", 'ulimit -n 12; exec "$@"', "limits.c", known=NO_DESCRIPTOR),
     shell("ulimit-as", "ulimit -v 4 GiB before the program starts", 'ulimit -v 4194304; exec "$@"', "limits.c"),
     shell("ulimit-data", "ulimit -d 1 GiB before the program starts", 'ulimit -d 1048576; exec "$@"', "limits.c"),
     shell("ulimit-fsize", "ulimit -f 1 MiB before the program starts", 'ulimit -f 1024; exec "$@"', "limits.c"),
@@ -203,7 +206,8 @@ CASES = [
     started("outer-stopped", "Stopped and continued from outside", [], drive=stopped_from_outside),
     *(compiled(f"identity-{how}", "identity.c", how) for how in ["effective", "real", "threads"]),
     compiled("chroot", "chroot.c"),
-    *(compiled(f"namespace-{what}", "namespaces.c", what) for what in ["user", "pid", "mount", "net", "all"]),
+    *(compiled(f"namespace-{what}", "namespaces.c", what) for what in ["user", "pid", "mount", "net"]),
+    compiled("namespace-all", "namespaces.c", "all", known_over={"tcp": NO_WAY_BACK}),
     *(compiled(f"seccomp-{how}", "seccomp.c", how) for how in ["strict", "errno", "kill"]),
     compiled("prctls", "prctls.c"),
     compiled("ttys", "ttys.c", flags=["-lutil"]),

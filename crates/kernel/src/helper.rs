@@ -401,20 +401,22 @@ pub fn end() -> ! {
     }
 }
 
-/// Whether process `pid` still has the memory that this process has: it may have ended or executed another program since. `mark` is a word
-/// that no other program has at its address by chance.
-pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<bool> {
+/// Whether process or thread `pid` still has the memory that this process has: it may have executed another program since. `None`: it has
+/// none, because it has ended. `mark` is a word that no other program has at its address by chance.
+pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
     let mut found = 0u64;
     let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: ptr::from_ref(mark).cast_mut().cast(), iov_len: 8 };
     // SAFETY: the kernel writes eight bytes to `found`.
     let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1usize, &raw const remote, 1usize, 0usize) };
     if got == 8 {
-        return Ok(found == *mark);
+        return Ok(Some(found == *mark));
     }
-    match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::ESRCH)) => Ok(false),
-        error => Err(error),
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EFAULT) => Ok(Some(false)),
+        Some(libc::ESRCH) => Ok(None),
+        _ => Err(error),
     }
 }
 

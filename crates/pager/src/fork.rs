@@ -99,8 +99,8 @@ impl Pager {
                 // Open for as long as this process runs this program: its end tells the parent.
                 std::mem::forget(inherited.connection);
             }
-            Err(error) if !numbers.is_empty() => {
-                die(&format!("it cannot reach the pager of its parent ({error}), which has the file that its memory is in"))
+            Err(error) if !numbers.is_empty() || core.store.keeps_for_children() => {
+                die(&format!("it cannot reach the pager of its parent ({error}), which keeps what its far memory is made of"))
             }
             Err(_) => {}
         }

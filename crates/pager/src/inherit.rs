@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hiroma_kernel::fds;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -63,6 +64,20 @@ fn seqpacket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | flags, None)
 }
 
+fn listen_at(address: &Address) -> rustix::io::Result<Vec<OwnedFd>> {
+    let at = |address: SocketAddrUnix| {
+        let socket = seqpacket(SocketFlags::NONBLOCK)?;
+        bind(&socket, &address)?;
+        listen(&socket, 64)?;
+        Ok::<_, rustix::io::Errno>(socket)
+    };
+    let by_path = address.path.as_ref().and_then(|path| {
+        let _ = std::fs::remove_file(path);
+        at(SocketAddrUnix::new(path).ok()?).ok()
+    });
+    Ok([at(socket_address(&address.name)?)?].into_iter().chain(by_path).collect())
+}
+
 impl Listener {
     /// Listens under a name that nobody can guess, and at `path`.
     pub fn open(path: Option<PathBuf>) -> rustix::io::Result<Listener> {
@@ -71,18 +86,15 @@ impl Listener {
         let (mut name, mut secret) = ([0; 16], [0; 16]);
         name.copy_from_slice(&random[..16]);
         secret.copy_from_slice(&random[16..]);
-        let at = |address: SocketAddrUnix| {
-            let socket = seqpacket(SocketFlags::NONBLOCK)?;
-            bind(&socket, &address)?;
-            listen(&socket, 64)?;
-            Ok::<_, rustix::io::Errno>(socket)
-        };
-        let by_path = path.as_ref().and_then(|path| {
-            let _ = std::fs::remove_file(path);
-            at(SocketAddrUnix::new(path).ok()?).ok()
-        });
-        let sockets = [at(socket_address(&name)?)?].into_iter().chain(by_path).collect();
-        Ok(Listener { sockets, address: Address { name, path, secret } })
+        let address = Address { name, path, secret };
+        Ok(Listener { sockets: listen_at(&address)?, address })
+    }
+
+    /// Ends all connections that wait to be accepted, and listens again.
+    pub fn turn_away(&mut self) -> rustix::io::Result<()> {
+        self.sockets.clear();
+        self.sockets = listen_at(&self.address)?;
+        Ok(())
     }
 
     /// What becomes readable when a child asks.
@@ -90,18 +102,27 @@ impl Listener {
         self.sockets.iter().map(AsFd::as_fd)
     }
 
-    /// The next child that asks, with the number of its fork.
-    pub fn accept(&self) -> Option<(Heir, u64)> {
+    /// The next child that asks, with the number of its fork. `MFILE`: there is one, and no descriptor for it.
+    pub fn accept(&self) -> rustix::io::Result<(Heir, u64)> {
         loop {
-            let socket = self.sockets.iter().find_map(|socket| accept_with(socket, SocketFlags::CLOEXEC).ok())?;
+            let mut why = Errno::AGAIN;
+            let accepted = self.sockets.iter().find_map(|socket| match accept_with(socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => Some(socket),
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    why = Errno::MFILE;
+                    None
+                }
+                Err(_) => None,
+            });
+            let socket = accepted.ok_or(why)?;
             // Whoever connects and says nothing keeps nobody waiting.
-            set_socket_timeout(&socket, Timeout::Recv, Some(SILENCE_MAX)).ok()?;
+            set_socket_timeout(&socket, Timeout::Recv, Some(SILENCE_MAX))?;
             let mut question = [0u8; QUESTION_BYTES];
             let got = recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
             // Strangers can find the name; without the secret they get nothing.
             if got == QUESTION_BYTES && question[..16] == self.address.secret {
                 let number = u64::from_ne_bytes(question[16..].try_into().expect("eight bytes"));
-                return Some((Heir(socket), number));
+                return Ok((Heir(socket), number));
             }
         }
     }

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::{cpu, helper, network, uffd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, test_kill_process};
 
 use crate::control::ControlPage;
 use crate::core::Core;
+use crate::fatal;
 use crate::host;
 use crate::inherit::{Heir, Legacy, Listener};
 use crate::live::Live;
@@ -24,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const CLAIM_WITHIN: Duration = Duration::from_secs(60);
 /// For how long the pager stays after the program's end for children that have not asked yet.
 const LINGER: Duration = Duration::from_secs(5);
+/// For how long a child may wait for a descriptor before that is said.
+const WAIT_SILENT: Duration = Duration::from_secs(5);
 /// Looks in a row that must find other memory in the program's process.
 const GONE_LOOKS: u32 = 3;
 
@@ -51,6 +55,9 @@ pub struct Life {
     forks: Vec<Fork>,
     children: Vec<Child>,
     gone_looks: u32,
+    /// Since when a child waits for a descriptor, and whether that was said.
+    waits_since: Option<Instant>,
+    told_of_wait: bool,
 }
 
 impl Life {
@@ -65,6 +72,8 @@ impl Life {
             forks: Vec::new(),
             children: Vec::new(),
             gone_looks: 0,
+            waits_since: None,
+            told_of_wait: false,
             live,
         }
     }
@@ -109,9 +118,7 @@ impl Life {
         let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
         if is_ready[listener..children].contains(&true) && !self.hand_over() {
-            // There is no descriptor for the child's connection until another child has ended: it waits.
-            self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
-            std::thread::sleep(LOOK_EVERY);
+            self.without_descriptors();
         }
         if is_ready[children..].contains(&true) {
             // A fork that copied a lock of the store in the middle of this could never open it.
@@ -142,11 +149,33 @@ impl Life {
         self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
     }
 
-    /// False: nobody could be answered.
+    /// There is no descriptor for a child's connection. Until another child has ended, it waits; where there is no other, it would wait
+    /// for ever.
+    fn without_descriptors(&mut self) {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if self.children.is_empty() {
+            fatal::warn(&format!("`ulimit -n` allows {most} open files, which are too few to fork: raise it, or use another store"));
+            let _ = self.listener.as_mut().map(Listener::turn_away);
+            return self.forks.clear();
+        }
+        self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
+        let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
+        if waits_since.elapsed() > WAIT_SILENT && !std::mem::replace(&mut self.told_of_wait, true) {
+            let text = format!("a forked child waits until another one ends: `ulimit -n` allows {most} open files, raise it for more");
+            fatal::warn(&text);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+
+    /// False: there is no descriptor for the next one.
     fn hand_over(&mut self) -> bool {
-        let mut any = false;
-        while let Some((heir, number)) = self.listener.as_ref().and_then(Listener::accept) {
-            any = true;
+        loop {
+            let (heir, number) = match self.listener.as_ref().map(Listener::accept) {
+                Some(Ok(asks)) => asks,
+                Some(Err(Errno::MFILE)) => return false,
+                _ => return true,
+            };
+            self.waits_since = None;
             // A fork is known once the core's lock is free again, so whoever asks is among those that are taken after the question.
             self.take_forks();
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
@@ -164,7 +193,6 @@ impl Life {
                 self.children.push(Child { heir, _guard: fork.guard });
             }
         }
-        any
     }
 
     /// Children that have just been forked need what only this process has.
@@ -203,17 +231,19 @@ fn is_running(pid: u32) -> bool {
 /// Whether the program still has this memory. Its first thread may have ended before the others.
 fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     let program = host::program();
-    if helper::shares_memory(program, mark)? {
-        return Ok(true);
+    if let Some(shares) = helper::shares_memory(program, mark)? {
+        return Ok(shares);
     }
     let threads = match std::fs::read_dir(format!("/proc/{program}/task")) {
         Ok(threads) => threads.flatten(),
-        // No descriptor is to be had for it.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => return Ok(true),
+        // No descriptor is to be had for it: what can be known without one.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            return Ok(Pid::from_raw(program as i32).is_some_and(|pid| test_kill_process(pid).is_ok()));
+        }
         Err(_) => return Ok(false),
     };
     let mut threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Ok(threads.any(|thread| helper::shares_memory(thread, mark).unwrap_or(false)))
+    Ok(threads.any(|thread| matches!(helper::shares_memory(thread, mark), Ok(Some(true)))))
 }
 
 /// Size of the address space of a process, which everybody may know.

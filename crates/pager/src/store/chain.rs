@@ -114,6 +114,10 @@ impl Store for ChainStore {
         self.shared.usage()
     }
 
+    fn keeps_for_children(&self) -> bool {
+        self.shared.members.iter().any(|member| member.store.keeps_for_children())
+    }
+
     fn descriptors(&self) -> Vec<RawFd> {
         self.shared.members.iter().flat_map(|member| member.store.descriptors()).collect()
     }

@@ -102,6 +102,10 @@ impl Store for FaultyStore {
         self.inner.local_bytes()
     }
 
+    fn keeps_for_children(&self) -> bool {
+        self.inner.keeps_for_children()
+    }
+
     fn descriptors(&self) -> Vec<RawFd> {
         self.inner.descriptors()
     }

@@ -110,6 +110,11 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
+    /// Whether a forked child reads what its parent keeps for it, so that it cannot do without the parent's knowledge.
+    fn keeps_for_children(&self) -> bool {
+        !self.descriptors().is_empty()
+    }
+
     /// Bytes of this machine's memory that it takes of the local limit now. Cheap.
     fn local_bytes(&self) -> u64 {
         0

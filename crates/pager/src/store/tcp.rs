@@ -343,6 +343,10 @@ impl Store for TcpStore {
         self.shared.frees_waiting.fetch_add(given_back, Ordering::Relaxed);
     }
 
+    fn keeps_for_children(&self) -> bool {
+        true
+    }
+
     fn usage(&self) -> StoreUsage {
         self.shared.minding.goes_on();
         let books = self.shared.books();
