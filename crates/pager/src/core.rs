@@ -7,6 +7,7 @@ use hiroma_kernel::lock::Afterwards;
 use hiroma_kernel::table::LazyTable;
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
+use hiroma_policy::duplication::Duplication;
 use hiroma_policy::sharing::{Sharing, Waits};
 use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
@@ -109,6 +110,7 @@ pub struct Core {
     pub granularity: Granularity,
     pub staging: Staging,
     pub sharing: Sharing,
+    pub duplication: Duplication,
     /// Waits for compressed memory, and for what is behind it.
     pub near: Waits,
     pub behind: Waits,
@@ -260,6 +262,7 @@ impl Core {
             prefetcher,
             staging: Staging::new(),
             sharing: Sharing::new(),
+            duplication: Duplication::default(),
             near: Waits::default(),
             behind: Waits::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),

@@ -8,6 +8,7 @@ use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm;
 use hiroma_kernel::wait;
 use hiroma_policy::Origin;
+use hiroma_policy::duplication::Held;
 use hiroma_policy::granularity::JUDGED_STAGINGS;
 use hiroma_policy::sharing::Seen;
 use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
@@ -427,6 +428,8 @@ impl Core {
         let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
         let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
         let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, is_full };
+        let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
+        self.duplication.observe(rescues, near.count, &held);
         if let Some(parts) = self.sharing.observe(&seen) {
             self.store.set_share(parts);
         }

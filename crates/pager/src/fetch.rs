@@ -236,6 +236,7 @@ impl Job {
                 if is_behind { &mut core.behind } else { &mut core.near }.add(waited.0);
             }
             core.map_in(block, origin);
+            core.give_up_copies(block);
         } else {
             let entry = core.blocks.get_mut(&block).expect("on the books");
             entry.phase = Phase::Staged;
@@ -261,6 +262,23 @@ impl Core {
             PutIn::Done => self.admit(block, origin),
             PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
+    }
+
+    /// The far copies of a small block that has been mapped go, where they take room that the program has more use for.
+    fn give_up_copies(&mut self, block: BlockId) {
+        if self.duplication.keeps() || block.is_huge() || !self.is_resident(block) {
+            return;
+        }
+        let (first, count) = self.sector_range(block);
+        let mut freed = Vec::new();
+        for sector in first..first + count {
+            if let Copy::Stored { loc, .. } = self.extent(block).copy(sector) {
+                if self.store.is_within_limit(loc) {
+                    self.set_copy(block, sector, Copy::None, &mut freed);
+                }
+            }
+        }
+        self.store.free(&freed);
     }
 
     /// Starts what the prefetch policy wants, as far as it makes sense: far, plain memory, and room for it.

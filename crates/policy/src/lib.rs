@@ -14,12 +14,14 @@
 //! | [`prefetch`] | what is fetched before it is asked for |
 //! | [`granularity`] | does an extent move whole or in sectors |
 //! | [`sharing`] | how much of local memory holds compressed blocks |
+//! | [`duplication`] | do local blocks keep their compressed copies |
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is given back before the kernel has to |
 //! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
+pub mod duplication;
 pub mod granularity;
 pub mod huge;
 pub mod placement;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::{Access, Reservation};
+use hiroma_policy::duplication::Duplication;
 use hiroma_units::{EXTENT, PAGE};
 
 use crate::canary;
@@ -76,7 +77,11 @@ impl Schedule {
         let sector_bytes = PAGE << crate::core::sector_order(block);
         let plan = Plan { delay_polls_max: random.below(4) as u64, seed: random.next(), ..Plan::default() };
         let plan = Plan { corrupt_read: canary::is_broken("verify what comes").then(|| 1 + random.below(8) as u64), ..plan };
-        let inner = Arc::new(CompressedStore::new(sector_bytes, 64 << 20).expect("memory"));
+        // Where compressed memory is a part of the limit, copies are given up.
+        let is_within = random.one_in(3);
+        let (size, within) = (64 << 20, CompressedStore::within);
+        let inner = if is_within { within(sector_bytes, size, false) } else { CompressedStore::new(sector_bytes, size) };
+        let inner = Arc::new(inner.expect("memory"));
         let store: Arc<dyn Store> = Arc::new(FaultyStore::new(inner, plan));
         let key = Key::from_bytes(&[seed as u8; 32]);
         let mut core = Core::new(&config, live.clone(), arena.clone(), store.clone(), key).expect("a state");
@@ -86,6 +91,7 @@ impl Schedule {
             (20 + random.below(40)) * PAGE.max(sector_bytes / 4)
         };
         core.room_of_test = Some(room);
+        core.duplication = Duplication::beginning(!is_within);
         core.addresses.claim(arena.base(), arena.base() + arena.len());
         core.regions.insert(arena.base(), Default::default());
         let core = Arc::new(Lock::new(core));

@@ -136,6 +136,11 @@ impl Store for ChainStore {
         first.store.balance().map(|balance| Balance { behind_bytes, ..balance })
     }
 
+    fn is_within_limit(&self, loc: Loc) -> bool {
+        // Places mean the same to a member.
+        self.shared.members[member_of(loc)].store.is_within_limit(loc)
+    }
+
     fn is_behind(&self, loc: Loc) -> bool {
         member_of(loc) > 0
     }

@@ -129,6 +129,10 @@ impl Store for CompressedStore {
         if self.shared.within_limit { self.shared.slabs.used_bytes() + self.shared.slabs.metadata_bytes() } else { 0 }
     }
 
+    fn is_within_limit(&self, _loc: Loc) -> bool {
+        self.shared.within_limit
+    }
+
     fn set_local_limit(&self, bytes: u64) {
         self.shared.limit_bytes.store(bytes, Ordering::Relaxed);
         self.shared.allow();

@@ -102,6 +102,10 @@ impl Store for FaultyStore {
         self.inner.local_bytes()
     }
 
+    fn is_within_limit(&self, loc: Loc) -> bool {
+        self.inner.is_within_limit(loc)
+    }
+
     fn keeps_for_children(&self) -> bool {
         self.inner.keeps_for_children()
     }

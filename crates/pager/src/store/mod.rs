@@ -128,6 +128,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Whether a sector takes some of the local limit.
+    fn is_within_limit(&self, _loc: Loc) -> bool {
+        false
+    }
+
     /// Whether a sector lies behind compressed memory.
     fn is_behind(&self, _loc: Loc) -> bool {
         false

@@ -1,0 +1,123 @@
+//! Whether blocks that are local keep their copies in compressed memory, where that takes room that the program could use.
+//!
+//! A copy that is kept spares packing the block when it leaves unchanged. A copy that is given up leaves room for other blocks, and how much
+//! that spares follows from how densely staged blocks, the next that would have to go, are touched. Linux decides the same by how full the
+//! swap area is (`mem_cgroup_swap_full`).
+
+/// What a fetch costs that more room would have spared: two switches, unpacking, and a block that has to leave for it.
+const FETCH_NS: u64 = 20_000;
+/// What packing a block costs once more, mostly on another processor.
+const PACK_NS: u64 = 5_000;
+/// Fetches after which the numbers say something.
+const JUDGED_FETCHES: u64 = 256;
+/// The other way has to be so much better, in quarters.
+const BETTER_QUARTERS: u64 = 5;
+
+/// What is where, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Mapped into the program.
+    pub resident_bytes: u64,
+    /// Out of the program, and not yet gone.
+    pub staged_bytes: u64,
+    /// Of the program in compressed memory, and what that takes there.
+    pub near_bytes: u64,
+    pub packed_bytes: u64,
+}
+
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct Duplication {
+    keeps: bool,
+    /// Counts as they were last seen.
+    before: (u64, u64),
+    /// Touches of staged blocks and fetches from compressed memory, those of long ago counting less.
+    rescues: u64,
+    fetches: u64,
+}
+
+impl Default for Duplication {
+    fn default() -> Duplication {
+        Duplication { keeps: true, before: (0, 0), rescues: 0, fetches: 0 }
+    }
+}
+
+impl Duplication {
+    /// One that begins otherwise.
+    pub fn beginning(keeps: bool) -> Duplication {
+        Duplication { keeps, ..Duplication::default() }
+    }
+
+    /// Whether copies are kept.
+    pub fn keeps(&self) -> bool {
+        self.keeps
+    }
+
+    /// Takes into account what was seen: touches of staged blocks and fetches from compressed memory since the start, and what is where now.
+    pub fn observe(&mut self, rescues: u64, fetches: u64, held: &Held) {
+        // In the child of a fork the pager's counts start again.
+        let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        self.rescues += since(rescues, self.before.0);
+        self.fetches += since(fetches, self.before.1);
+        self.before = (rescues, fetches);
+        if self.fetches < JUDGED_FETCHES || held.staged_bytes == 0 || held.near_bytes == 0 {
+            return;
+        }
+        let wide = |value: u64| u128::from(value);
+        // Room that copies of local blocks take, and the fetches that it would spare.
+        let room = wide(held.resident_bytes) * wide(held.packed_bytes) / wide(held.near_bytes);
+        let spared = (room * wide(self.rescues) / wide(held.staged_bytes)).min(wide(self.fetches));
+        let (gain, cost) = (spared * wide(FETCH_NS), wide(self.fetches) * wide(PACK_NS));
+        let is_better = |one: u128, other: u128| one * 4 > other * wide(BETTER_QUARTERS);
+        self.keeps = if self.keeps { !is_better(gain, cost) } else { is_better(cost, gain) };
+        // Half of it counts the next time.
+        (self.rescues, self.fetches) = (self.rescues / 2, self.fetches / 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duplication, Held};
+
+    const MIB: u64 = 1 << 20;
+
+    fn after(mut decision: Duplication, rescues: u64, fetches: u64, held: &Held) -> Duplication {
+        let (before_rescues, before_fetches) = decision.before;
+        (1..20).for_each(|turn| decision.observe(before_rescues + rescues * turn, before_fetches + fetches * turn, held));
+        decision
+    }
+
+    /// A quarter of 512 MiB is resident, half a MiB staged.
+    fn held(packed_mib: u64) -> Held {
+        Held { resident_bytes: 128 * MIB, staged_bytes: MIB / 2, near_bytes: 384 * MIB, packed_bytes: packed_mib * MIB }
+    }
+
+    #[test]
+    fn copies_are_kept_where_every_block_is_as_likely_to_be_touched_as_another() {
+        // A touch of half a MiB of staged blocks comes to 768 fetches of the 384 MiB that are away.
+        assert!(after(Duplication::default(), 2, 2 * 768, &held(230)).keeps());
+    }
+
+    #[test]
+    fn copies_are_given_up_where_the_next_blocks_to_go_are_touched_densely_and_kept_again_where_not() {
+        let given_up = after(Duplication::default(), 300, 2000, &held(150));
+        assert!(!given_up.keeps());
+        assert!(after(given_up, 1, 2000, &held(150)).keeps());
+    }
+
+    #[test]
+    fn few_fetches_say_nothing_and_nothing_packed_is_no_reason() {
+        let mut decision = Duplication::default();
+        decision.observe(10, 20, &held(150));
+        assert!(decision.keeps());
+        assert!(after(decision, 300, 2000, &Held { near_bytes: 0, packed_bytes: 0, ..held(0) }).keeps());
+    }
+
+    #[test]
+    fn counts_that_start_again_are_counted_from_nothing() {
+        let mut decision = after(Duplication::default(), 300, 2000, &held(150));
+        decision.observe(0, 0, &held(150));
+        decision.observe(1, 300, &held(150));
+        assert!(decision.rescues < 300 * 20);
+    }
+}
