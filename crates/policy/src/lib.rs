@@ -13,6 +13,8 @@
 //! | [`replacement`] | who leaves local memory |
 //! | [`prefetch`] | what is fetched before it is asked for |
 //! | [`granularity`] | does an extent move whole or in sectors |
+//! | [`reuse`] | how much more local memory would have kept a block |
+//! | [`loss`] | what waiting has cost, and how much of it more local memory would spare |
 //! | [`sharing`] | how much of local memory holds compressed blocks |
 //! | [`duplication`] | do local blocks keep their compressed copies |
 //! | [`allocation`] | which server gets the next 2 MiB |
@@ -24,10 +26,12 @@ pub mod allocation;
 pub mod duplication;
 pub mod granularity;
 pub mod huge;
+pub mod loss;
 pub mod placement;
 pub mod prefetch;
 pub mod reclaim;
 pub mod replacement;
+pub mod reuse;
 pub mod sharing;
 
 pub use allocation::{AllocationKind, Allocator};
