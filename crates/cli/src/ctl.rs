@@ -106,9 +106,9 @@ fn set_limit(pages: &[(u32, ControlPage)], limit: Bytes) -> Result<()> {
 
 fn describe(pid: u32, snapshot: &Snapshot) -> String {
     let bytes = |counter| Bytes(snapshot.get(counter));
-    let latency = |quantile| snapshot.latency_quantile(quantile).map_or("-".to_owned(), show::latency);
+    let latency = |quantile| snapshot.wait_quantile(quantile).map_or("-".to_owned(), show::latency);
     format!(
-        "{pid}: local {} (limit {}, max {}), far {} ({} in the stores, of {}), {} faults (p50 {}, p99 {}), fetched {}, written {}",
+        "{pid}: local {} (limit {}, max {}), far {} ({} in the stores, of {}), {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}",
         bytes(Counter::LocalBytes),
         bytes(Counter::LimitBytes),
         bytes(Counter::LocalBytesMax),

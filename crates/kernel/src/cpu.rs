@@ -39,6 +39,11 @@ impl Cpus {
         Cpus(set)
     }
 
+    /// One of them that is not `cpu`.
+    pub fn any_but(&self, cpu: usize) -> Option<usize> {
+        (0..CpuSet::MAX_CPU).find(|&other| other != cpu && self.0.is_set(other))
+    }
+
     /// How many there are.
     pub fn count(&self) -> u32 {
         self.0.count()

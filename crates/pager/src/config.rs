@@ -9,6 +9,8 @@ use std::time::Duration;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE, ParseSizeError, SizeSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::waking::Costs;
+
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
 
@@ -56,6 +58,9 @@ pub struct Config {
     /// Whether the program is ended where memory that cannot leave does not fit the limit; otherwise the limit yields.
     #[serde(default)]
     pub hard_limit: bool,
+    /// What waking threads costs on this machine, for estimates of how long faults are waited for; none: it is not counted.
+    #[serde(default)]
+    pub waking: Option<Costs>,
     /// Addresses of servers, looked up at the start.
     #[serde(skip)]
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
@@ -81,6 +86,7 @@ impl Default for Config {
             runner: None,
             fault_timeout: fault_timeout(),
             hard_limit: false,
+            waking: None,
             resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,
         }

@@ -1,11 +1,13 @@
 //! The control page: a small shared file through which `hiroma ctl` sets the limit of a running pager and everybody else
 //! reads its statistics. The pager only stores to it; the fault path never waits for a reader.
 //!
-//! Layout: 512 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
+//! Layout: 1024 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
 //! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), 50 to 52 for how
-//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot leave, from [`HISTOGRAM_WORD`] the fault latency
-//! histogram, from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text. The pager has no
-//! standard error of its own: the program's may have become something else.
+//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot leave, from [`COSTS_WORD`] what waking
+//! threads costs ([`Costs`]), from [`WAITED_WORD`] time waited ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times,
+//! from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text (the pager has no
+//! standard error of its own: the program's may have become something else), from [`WAIT_WORD`] the histogram of estimated waits, from
+//! [`CURVE_WORD`] the two curves of what more local memory would have spared, from [`RANGES_WORD`] the ranges with most faults.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,22 +17,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hiroma_kernel::shared::SharedWords;
+use hiroma_policy::loss::{self, Curve, RANGES_MAX};
 use hiroma_units::Nanos;
 
+use crate::waking::Costs;
 use crate::watchdog::{Waits, describe};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
-const VERSION: u64 = 2;
-const WORDS: usize = 512;
+const VERSION: u64 = 3;
+const WORDS: usize = 1024;
 const COUNTER_WORD: usize = 4;
 const PAGER_WORD: usize = 48;
 const EXIT_WORD: usize = 49;
 const WAITS_WORD: usize = 50;
 const HELD_WORD: usize = 53;
+const COSTS_WORD: usize = 54;
+const WAITED_WORD: usize = 59;
 const HISTOGRAM_WORD: usize = 64;
 const MESSAGE_WORD: usize = 256;
+const WAIT_WORD: usize = 512;
+const CURVE_WORD: usize = WAIT_WORD + BUCKETS;
+const RANGES_WORD: usize = CURVE_WORD + 2 * loss::BUCKETS;
 /// Room for messages; what does not fit is dropped.
-const MESSAGE_BYTES: usize = (WORDS - MESSAGE_WORD - 1) * 8;
+const MESSAGE_BYTES: usize = (WAIT_WORD - MESSAGE_WORD - 1) * 8;
+/// Words of a range: its address, that of its mapping, faults.
+const RANGE_WORDS: usize = 3;
+const _: () = assert!(RANGES_WORD + RANGE_WORDS * RANGES_MAX <= WORDS);
+const _: () = assert!(COUNTER_WORD + Counter::ALL.len() <= PAGER_WORD);
 /// Four buckets for each power of two of nanoseconds.
 const BUCKETS: usize = 160;
 
@@ -108,6 +121,40 @@ counters! {
     ModeChanges "mode_changes",
 }
 
+/// What a fault waited for, and the whole: sums in nanoseconds, over all threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Waited {
+    /// Memory that was never touched before, or that another thread's fault had brought meanwhile.
+    FirstTouch,
+    /// A block that was staged.
+    Staged,
+    /// A block that had to be fetched, or was being fetched.
+    Fetched,
+    /// Room in local memory, for a first touch.
+    Room,
+    /// Time in which at least one thread waited for anything but a plain first touch.
+    AnyFar,
+}
+
+impl Waited {
+    /// All of them, in the order of the page.
+    pub const ALL: [Waited; 5] = [Waited::FirstTouch, Waited::Staged, Waited::Fetched, Waited::Room, Waited::AnyFar];
+}
+
+/// Faults that had to wait for far memory in one stretch of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// Its first address; it is [`RANGE_BYTES`] long.
+    pub start: u64,
+    /// First address of the mapping that the first of the faults was in.
+    pub mapping: u64,
+    pub faults: u64,
+}
+
+/// Length of a [`Range`].
+pub const RANGE_BYTES: u64 = 64 << 20;
+
 /// The control page of one process, as its pager or as somebody else sees it.
 pub struct ControlPage {
     words: SharedWords,
@@ -120,6 +167,15 @@ pub struct ControlPage {
 pub struct Snapshot {
     counters: Vec<u64>,
     histogram: Vec<u64>,
+    waits: Vec<u64>,
+    waited: [u64; Waited::ALL.len()],
+    /// Bytes fetched, and time waited for fetches, by the extra local memory that would have spared them.
+    pub fetched_curve: Curve,
+    pub waited_curve: Curve,
+    /// Where most faults on far memory were. Empty for several processes: their addresses are their own.
+    pub ranges: Vec<Range>,
+    /// What waking threads costs; none if nobody has measured it.
+    pub costs: Option<Costs>,
 }
 
 impl ControlPage {
@@ -276,11 +332,61 @@ impl ControlPage {
         self.word(HISTOGRAM_WORD + bucket(latency.0)).fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Records how long the thread that faulted has waited by all that is known.
+    pub fn record_wait(&self, kind: Waited, wait: Nanos) {
+        self.word(WAIT_WORD + bucket(wait.0)).fetch_add(1, Ordering::Relaxed);
+        self.add_waited(kind, wait.0);
+    }
+
+    /// Adds to a sum of waits.
+    pub fn add_waited(&self, kind: Waited, ns: u64) {
+        self.word(WAITED_WORD + kind as usize).fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// A fetch of `bytes` that more local memory, by this bucket of [`loss`], would have spared.
+    pub fn add_fetched(&self, bucket: usize, bytes: u64) {
+        self.word(CURVE_WORD + bucket).fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The same of the time that was waited for one.
+    pub fn add_fetch_wait(&self, bucket: usize, ns: u64) {
+        self.word(CURVE_WORD + loss::BUCKETS + bucket).fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Writes an entry of the table of ranges. `mapping`: if it is another range's now.
+    pub fn set_range(&self, entry: usize, start: u64, mapping: Option<u64>, faults: u64) {
+        let first = RANGES_WORD + entry * RANGE_WORDS;
+        if let Some(mapping) = mapping {
+            self.word(first).store(start, Ordering::Relaxed);
+            self.word(first + 1).store(mapping, Ordering::Relaxed);
+        }
+        self.word(first + 2).store(faults, Ordering::Relaxed);
+    }
+
+    /// What waking threads costs on this machine.
+    pub fn set_costs(&self, costs: Costs) {
+        for (at, value) in costs.to_words().into_iter().enumerate() {
+            self.word(COSTS_WORD + at).store(value, Ordering::Relaxed);
+        }
+    }
+
     /// Everything, now.
     pub fn snapshot(&self) -> Snapshot {
+        let load = |index: usize| self.word(index).load(Ordering::Relaxed);
+        let curve = |from: usize| Curve(std::array::from_fn(|bucket| load(from + bucket)));
+        let range = |entry: usize| {
+            let first = RANGES_WORD + entry * RANGE_WORDS;
+            Range { start: load(first), mapping: load(first + 1), faults: load(first + 2) }
+        };
         Snapshot {
             counters: Counter::ALL.iter().map(|&counter| self.get(counter)).collect(),
-            histogram: (0..BUCKETS).map(|bucket| self.word(HISTOGRAM_WORD + bucket).load(Ordering::Relaxed)).collect(),
+            histogram: (0..BUCKETS).map(|bucket| load(HISTOGRAM_WORD + bucket)).collect(),
+            waits: (0..BUCKETS).map(|bucket| load(WAIT_WORD + bucket)).collect(),
+            waited: std::array::from_fn(|kind| load(WAITED_WORD + kind)),
+            fetched_curve: curve(CURVE_WORD),
+            waited_curve: curve(CURVE_WORD + loss::BUCKETS),
+            ranges: (0..RANGES_MAX).map(range).filter(|range| range.faults > 0).collect(),
+            costs: Costs::of_words(std::array::from_fn(|at| load(COSTS_WORD + at))),
         }
     }
 }
@@ -296,27 +402,52 @@ impl Snapshot {
         let add = |mine: &mut Vec<u64>, theirs: &[u64]| mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
         add(&mut self.counters, &other.counters);
         add(&mut self.histogram, &other.histogram);
+        add(&mut self.waits, &other.waits);
+        let sum = |mine: &mut [u64], theirs: &[u64]| mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        sum(&mut self.waited, &other.waited);
+        sum(&mut self.fetched_curve.0, &other.fetched_curve.0);
+        sum(&mut self.waited_curve.0, &other.waited_curve.0);
+        self.ranges.clear();
+        self.costs = self.costs.or(other.costs);
     }
 
-    /// The fault latency that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
-    pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
-        self.quantile_since(None, quantile)
+    /// A sum of estimated waits.
+    pub fn waited(&self, kind: Waited) -> Nanos {
+        Nanos(self.waited[kind as usize])
+    }
+
+    /// Estimated waits for anything but plain first touches, over all threads.
+    pub fn waited_far(&self) -> Nanos {
+        Nanos([Waited::Staged, Waited::Fetched, Waited::Room].into_iter().map(|kind| self.waited(kind).0).sum())
+    }
+
+    /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
+    pub fn wait_quantile(&self, quantile: f64) -> Option<Nanos> {
+        quantile_of(|bucket| self.waits[bucket], quantile)
     }
 
     /// The same over the faults since `earlier`.
-    pub fn quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
-        let count = |bucket: usize| self.histogram[bucket].saturating_sub(earlier.map_or(0, |snapshot| snapshot.histogram[bucket]));
-        let total: u64 = (0..BUCKETS).map(count).sum();
-        if total == 0 {
-            return None;
-        }
-        let wanted = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
-        let mut seen = 0;
-        (0..BUCKETS).find_map(|bucket| {
-            seen += count(bucket);
-            (seen >= wanted).then(|| Nanos(bucket_end(bucket)))
-        })
+    pub fn wait_quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
+        quantile_of(|bucket| self.waits[bucket].saturating_sub(earlier.map_or(0, |before| before.waits[bucket])), quantile)
     }
+
+    /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
+    pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
+        quantile_of(|bucket| self.histogram[bucket], quantile)
+    }
+}
+
+fn quantile_of(count: impl Fn(usize) -> u64, quantile: f64) -> Option<Nanos> {
+    let total: u64 = (0..BUCKETS).map(&count).sum();
+    if total == 0 {
+        return None;
+    }
+    let wanted = ((total as f64 * quantile).ceil() as u64).clamp(1, total);
+    let mut seen = 0;
+    (0..BUCKETS).find_map(|bucket| {
+        seen += count(bucket);
+        (seen >= wanted).then(|| Nanos(bucket_end(bucket)))
+    })
 }
 
 fn bucket(nanos: u64) -> usize {
@@ -359,10 +490,18 @@ mod tests {
         let (one, other) = (ControlPage::private().unwrap(), ControlPage::private().unwrap());
         one.add(Counter::Faults, 3);
         other.add(Counter::Faults, 4);
+        one.record_wait(Waited::Fetched, Nanos(30));
+        other.record_wait(Waited::Staged, Nanos(12));
+        other.record_wait(Waited::FirstTouch, Nanos(5));
+        one.add_fetched(3, 4096);
+        other.add_fetched(3, 8192);
+        one.set_range(0, 1 << 30, Some(1 << 29), 7);
         one.record_latency(Nanos(1000));
         other.record_latency(Nanos(1_000_000));
         let mut total = one.snapshot();
+        assert_eq!(total.ranges, vec![Range { start: 1 << 30, mapping: 1 << 29, faults: 7 }]);
         total.absorb(&other.snapshot());
+        assert_eq!((total.waited_far(), total.fetched_curve.0[3], total.ranges.len()), (Nanos(42), 12_288, 0));
         assert_eq!(total.get(Counter::Faults), 7);
         assert!(total.latency_quantile(0.5).unwrap().0 < 2000 && total.latency_quantile(1.0).unwrap().0 >= 1_000_000);
     }

@@ -111,6 +111,7 @@ pub struct Core {
     pub staging: Staging,
     pub sharing: Sharing,
     pub duplication: Duplication,
+    pub lost: crate::lost::Lost,
     /// Waits for compressed memory, and for what is behind it.
     pub near: Waits,
     pub behind: Waits,
@@ -263,6 +264,7 @@ impl Core {
             staging: Staging::new(),
             sharing: Sharing::new(),
             duplication: Duplication::default(),
+            lost: crate::lost::Lost::new(config),
             near: Waits::default(),
             behind: Waits::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
@@ -372,6 +374,7 @@ impl Core {
         let tables = self.extent_tables
             + self.frames.metadata_bytes()
             + self.replacement.metadata_bytes()
+            + self.lost.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
             + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity()) * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
@@ -446,7 +449,10 @@ impl Core {
         let sectors = self.sectors();
         let page = block.page() - block.page_in_extent() as u64 + ((sector as u64) << self.sector_order);
         match copy {
-            Copy::None => self.recorder.note("copy none", page, 0, 0),
+            Copy::None => {
+                self.note_forgotten(page);
+                self.recorder.note("copy none", page, 0, 0);
+            }
             Copy::Pattern(word) => self.recorder.note("copy pattern", page, word as usize, 0),
             Copy::Stored { loc, .. } => self.recorder.note("copy stored", page, loc.0 as usize, 0),
         }
@@ -535,6 +541,7 @@ impl Core {
             self.frames.put_full(entry.frame);
             self.count(Counter::CleanBytes, block.bytes());
             self.trace_dropped(block);
+            self.note_left(block);
             self.gone_away(block);
             return true;
         }

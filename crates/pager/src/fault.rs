@@ -15,22 +15,26 @@ use hiroma_policy::{Origin, PrefetchRequest};
 use hiroma_units::{BlockId, EXTENT, Nanos, PAGE};
 
 use crate::canary;
-use crate::control::Counter;
+use crate::control::{Counter, Waited};
 use crate::core::{Core, Phase, Wait};
 use crate::extent::{Copy, Mode, flag};
 use crate::fatal;
 use crate::fetch::Fetcher;
 use crate::live::{Live, Path};
+use crate::lost::Began;
 use crate::mover::PutIn;
 use crate::quiet::{Density, Quiet};
 use crate::store::Channel;
+use crate::waking::Estimate;
 use crate::watchdog::Waits;
 
 /// A fault that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     addr: usize,
-    since: Nanos,
+    since: Began,
+    /// What it waits for, as it turns out.
+    kind: Waited,
     /// It has been counted and shown to the policies.
     known: bool,
     waits: Waits,
@@ -38,8 +42,10 @@ struct Fault {
 
 /// What is to be done about a fault.
 enum Answer {
-    /// The thread has been woken, or will be when what is under way has come.
+    /// The thread has been woken, or will be as soon as the lock is free.
     Done,
+    /// It will be when the block has come that is under way.
+    Coming(BlockId),
     /// The block must be fetched.
     Fetch { block: BlockId, stream: bool },
     /// Try again when something has changed.
@@ -61,6 +67,7 @@ pub struct Faulting {
     looking_since: Option<Nanos>,
     fds: Vec<RawFd>,
     density: Density,
+    estimate: Estimate,
 }
 
 /// Keeps the fault thread on the processor of the thread that faults: waking another one costs many times more than switching here,
@@ -92,6 +99,7 @@ const RETRY_MS: i64 = 20;
 
 impl Faulting {
     pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Faulting {
+        let costs = core.lock().lost.costs;
         Faulting {
             core,
             live,
@@ -103,6 +111,7 @@ impl Faulting {
             looking_since: None,
             fds: Vec::with_capacity(16),
             density: Density::default(),
+            estimate: Estimate::new(costs),
         }
     }
 
@@ -135,7 +144,7 @@ impl Faulting {
 
     /// Tells the watchdog what waits longest.
     fn tell_oldest(&self) {
-        let waiting = self.waiting.iter().map(|fault| (fault.since.0, fault.addr, fault.waits));
+        let waiting = self.waiting.iter().map(|fault| (fault.since.read.0, fault.addr, fault.waits));
         let fetching = self.fetcher.oldest().map(|(since, addr)| (since.0, addr, Waits::Store));
         match waiting.chain(fetching).min_by_key(|&(since, _, _)| since) {
             Some((since, addr, waits)) => self.live.oldest.is(since, addr, waits),
@@ -164,6 +173,7 @@ impl Faulting {
             self.fds.extend(self.fetcher.wait_fds());
         }
         let ready = wait::readable(&self.fds, ms);
+        self.estimate.sleeps();
         self.live.quiet.awake(true);
         let woken = ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
         if woken || !self.waiting.is_empty() {
@@ -184,14 +194,18 @@ impl Faulting {
         messages.append(&mut core.pending);
         drop(core);
         let any = !messages.is_empty();
+        let read = Nanos(cpu::now_ns());
+        self.estimate.reads(read);
         for message in messages.drain(..) {
             if let Message::Fault { addr, thread, .. } = message {
                 let now = Nanos(cpu::now_ns());
+                let since = Began { began: self.estimate.began(thread, self.live.quiet.is_on()), read };
                 self.follow.on_fault(thread, &self.live.quiet);
                 // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
-                if self.answer(Fault { addr, since: now, known: false, waits: Waits::Busy }) == Mode::Small {
+                if self.answer(Fault { addr, since, kind: Waited::FirstTouch, known: false, waits: Waits::Busy }) == Mode::Small {
                     self.density.on_fault(&self.live.quiet, thread, now);
                 }
+                self.estimate.answers(thread, Nanos(cpu::now_ns()));
             }
         }
         self.messages = messages;
@@ -206,11 +220,16 @@ impl Faulting {
         let mode = core.extents[extent].mode;
         let outcome = match answer {
             Answer::Done => {
-                self.live.page.record_latency(Nanos(cpu::now_ns()).since(fault.since));
+                core.note_wait(fault.kind, fault.since, fault.addr);
+                None
+            }
+            Answer::Coming(block) => {
+                core.note_late(block, fault.since);
                 None
             }
             Answer::Wait | Answer::NoRoom => {
                 fault.waits = if matches!(answer, Answer::NoRoom) { Waits::Room } else { Waits::Busy };
+                fault.has_waited();
                 self.waiting.push(fault);
                 None
             }
@@ -222,6 +241,7 @@ impl Faulting {
                         core.wants_room(block);
                         fault.waits = Waits::Room;
                     }
+                    fault.has_waited();
                     self.waiting.push(fault);
                     None
                 }
@@ -255,6 +275,15 @@ impl Faulting {
         self.core.lock_eagerly().wanted_bytes = 0;
         for fault in waiting {
             self.answer(fault);
+        }
+    }
+}
+
+impl Fault {
+    /// It could not be answered at once: a first touch then waits for room, or for what was in its way.
+    fn has_waited(&mut self) {
+        if self.kind == Waited::FirstTouch {
+            self.kind = Waited::Room;
         }
     }
 }
@@ -296,6 +325,7 @@ impl Core {
         }
         let known = std::mem::replace(&mut fault.known, true);
         if let Some(entry) = self.blocks.get(&block).copied() {
+            fault.kind = Waited::Staged;
             return self.on_framed(block, entry.phase, known, requests);
         }
         let (first, count) = self.sector_range(block);
@@ -308,7 +338,11 @@ impl Core {
                 self.buy_rest(block, requests);
             }
         }
-        if far { Answer::Fetch { block, stream } } else { self.map_zeros(block, stream) }
+        if far {
+            return Answer::Fetch { block, stream };
+        }
+        self.note_zeros(block);
+        self.map_zeros(block, stream)
     }
 
     /// Asks the prefetch policy about a fault.
@@ -392,7 +426,7 @@ impl Core {
                 if !known && prefetched {
                     self.used_prefetch(block, requests);
                 }
-                Answer::Done
+                Answer::Coming(block)
             }
             Phase::Staged => {
                 let origin = if prefetched { Origin::Stream } else { Origin::Rescued };

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hiroma_kernel::cpu;
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::{vm, wait};
 use hiroma_policy::Origin;
@@ -17,6 +16,7 @@ use crate::core::{Ahead, Core, Phase, Wait};
 use crate::extent::{Copy, Mode, flag};
 use crate::fatal;
 use crate::live::{Live, Path};
+use crate::lost::{Began, Spared};
 use crate::mover::PutIn;
 use crate::store::{Channel, Completion, StoreError, Token};
 use crate::trace::Moved;
@@ -52,7 +52,9 @@ struct Job {
     words: Vec<(usize, u64)>,
     pending: usize,
     /// When the program began to wait for it, if it does.
-    since: Option<Nanos>,
+    since: Option<Began>,
+    /// What more local memory would have to do with it.
+    spared: Spared,
 }
 
 impl Fetcher {
@@ -73,7 +75,7 @@ impl Fetcher {
     /// The fault that has waited longest for one of them, and since when.
     pub fn oldest(&self) -> Option<(Nanos, usize)> {
         let waiting = self.jobs.iter().filter(|job| job.block.is_some());
-        waiting.filter_map(|job| Some((job.since?, job.home))).min_by_key(|&(since, _)| since)
+        waiting.filter_map(|job| Some((job.since?.read, job.home))).min_by_key(|&(since, _)| since)
     }
 
     /// Descriptors that become readable when something has come.
@@ -82,7 +84,7 @@ impl Fetcher {
     }
 
     /// Puts the fetch of a far block on the books; `submit` starts it, without the lock. `map`: it goes into the program when it has come.
-    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool, since: Option<Nanos>) -> Result<usize, Wait> {
+    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool, since: Option<Began>) -> Result<usize, Wait> {
         if core.quiesce {
             return Err(Wait::Busy);
         }
@@ -101,6 +103,7 @@ impl Fetcher {
         self.jobs[index].prepare(core, block, core.frames.addr(frame), stamp, zero);
         self.jobs[index].since = since;
         core.trace(Moved::In, block, self.jobs[index].sums.iter().map(|&(sector, _)| sector));
+        self.jobs[index].spared = core.note_came(block);
         Ok(index)
     }
 
@@ -208,6 +211,8 @@ impl Job {
         let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
         debug_assert_eq!(entry.stamp, self.stamp);
+        // Before the thread is woken: where both share a processor, it runs at once, and our clock would count its work.
+        let waited = core.note_arrived(block, self.since, self.spared);
         if entry.doomed {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
@@ -227,10 +232,7 @@ impl Job {
             } else {
                 Origin::Demand
             };
-            // Before the thread is woken: where both share a processor, it runs at once, and our clock would count its work.
-            if let Some(since) = self.since {
-                let waited = Nanos(cpu::now_ns()).since(since);
-                core.live.page.record_latency(waited);
+            if let Some(waited) = waited {
                 // The first stands for all: what was written together lies together.
                 let is_behind = self.locs.first().is_some_and(|&loc| core.store.is_behind(loc));
                 if is_behind { &mut core.behind } else { &mut core.near }.add(waited.0);

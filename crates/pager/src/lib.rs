@@ -23,6 +23,7 @@ mod host;
 mod inherit;
 mod life;
 mod live;
+mod lost;
 mod memory;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
@@ -36,6 +37,7 @@ mod room;
 mod service;
 pub mod store;
 pub mod trace;
+pub mod waking;
 mod watchdog;
 
 pub use config::Config;

@@ -108,6 +108,7 @@ impl Live {
             None => ControlPage::private(),
         }
         .map_err(PagerError::io("making the control page"))?;
+        config.waking.into_iter().for_each(|costs| page.set_costs(costs));
         let page = Arc::new(page);
         fatal::speak_through(page.clone());
         if helper::is_here() {

@@ -82,7 +82,7 @@ fn line(watch: &Watch, rates: &mut Rates) -> String {
         let faults = total.get(Counter::Faults).saturating_sub(before.get(Counter::Faults));
         faults_per_s = (faults as f64 / now.duration_since(*then).as_secs_f64()) as u64;
     }
-    let p99 = total.quantile_since(earlier.as_ref().map(|(_, before)| before), 0.99).map_or("-".to_owned(), show::latency);
+    let p99 = total.wait_quantile_since(earlier.as_ref().map(|(_, before)| before), 0.99).map_or("-".to_owned(), show::latency);
     let (stored, capacity) = (watch.now(Counter::StoredBytes), watch.now(Counter::StoreCapacityBytes));
     let fill = (stored * 100).checked_div(capacity).unwrap_or(0);
     format!(

@@ -1,0 +1,125 @@
+//! What waiting for far memory costs the program, and how much of it more local memory would spare: collected where blocks leave, come and
+//! are waited for, and published in the control page. `hiroma_policy::{reuse, loss}` say what the numbers mean.
+
+use hiroma_kernel::cpu;
+use hiroma_policy::loss::{Busiest, Covered, bucket, extra_limit};
+use hiroma_policy::reuse::Reuse;
+use hiroma_units::{BlockId, Nanos};
+
+use crate::config::Config;
+use crate::control::{RANGE_BYTES, Waited};
+use crate::core::Core;
+use crate::waking::{self, Costs};
+
+/// What is kept for it.
+#[derive(Default)]
+pub struct Lost {
+    pub costs: Option<Costs>,
+    reuse: Reuse,
+    covered: Covered,
+    busiest: Busiest,
+    /// Threads that wait for a block that is being fetched for somebody else, or ahead of need.
+    late: Vec<(BlockId, Began)>,
+}
+
+/// When a fault happened, and when the fault thread read of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Began {
+    pub began: Nanos,
+    pub read: Nanos,
+}
+
+/// What more local memory would have to do with a fetch: the bucket, and for how many fetches this one stands. None: not in the sample.
+pub type Spared = Option<(usize, u64)>;
+
+impl Lost {
+    pub fn new(config: &Config) -> Lost {
+        Lost { costs: config.waking, ..Lost::default() }
+    }
+
+    /// Bytes of its tables.
+    pub fn metadata_bytes(&self) -> usize {
+        self.reuse.metadata_bytes()
+    }
+}
+
+impl Core {
+    fn sectors_of(&self, block: BlockId) -> (u64, u64) {
+        (block.page() >> self.sector_order, (block.pages() >> self.sector_order).max(1) as u64)
+    }
+
+    /// A block has left local memory.
+    pub fn note_left(&mut self, block: BlockId) {
+        let (first, sectors) = self.sectors_of(block);
+        self.lost.reuse.left(first, sectors);
+    }
+
+    /// A block is being fetched.
+    pub fn note_came(&mut self, block: BlockId) -> Spared {
+        let (first, sectors) = self.sectors_of(block);
+        let far_sectors = self.lost.reuse.sectors();
+        let depth = self.lost.reuse.came(first, sectors)?;
+        let sector_bytes = self.sector_bytes() as u64;
+        let packed_bytes = self.store.local_bytes();
+        let extra = depth.sectors.map(|kept| extra_limit(kept * sector_bytes, packed_bytes, far_sectors * sector_bytes));
+        let bucket = bucket(extra);
+        self.live.page.add_fetched(bucket, block.bytes() as u64 * depth.weight);
+        Some((bucket, depth.weight))
+    }
+
+    /// A far sector is no more.
+    pub fn note_forgotten(&mut self, sector_page: u64) {
+        self.lost.reuse.forget(sector_page >> self.sector_order, 1);
+    }
+
+    /// A block that had left is local again, as zeros that no store had to bring.
+    pub fn note_zeros(&mut self, block: BlockId) {
+        let (first, sectors) = self.sectors_of(block);
+        self.lost.reuse.forget(first, sectors);
+    }
+
+    /// A thread goes on that has waited for a fault, or will as soon as the lock is free.
+    pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> Nanos {
+        let now = Nanos(cpu::now_ns());
+        let end = Nanos(now.0 + waking::until_on(self.lost.costs, self.live.quiet.is_on()).0);
+        let wait = end.since(at.began);
+        let page = &self.live.page;
+        page.record_latency(now.since(at.read));
+        page.record_wait(kind, wait);
+        if kind != Waited::FirstTouch {
+            page.add_waited(Waited::AnyFar, self.lost.covered.add(at.began.0, end.0));
+            self.note_range(addr);
+        }
+        wait
+    }
+
+    fn note_range(&mut self, addr: usize) {
+        let start = addr as u64 / RANGE_BYTES * RANGE_BYTES;
+        let (entry, is_new) = self.lost.busiest.add(start);
+        let mapping = if is_new { Some(self.region_of(addr) as u64) } else { None };
+        self.live.page.set_range(entry, start, mapping, self.lost.busiest.count(entry));
+    }
+
+    /// A thread waits for a block that is on its way already.
+    pub fn note_late(&mut self, block: BlockId, at: Began) {
+        self.lost.late.push((block, at));
+    }
+
+    /// A block has been fetched: who waited for it goes on. `first`: the fault that it was fetched for.
+    pub fn note_arrived(&mut self, block: BlockId, first: Option<Began>, spared: Spared) -> Option<Nanos> {
+        let addr = self.addr(block);
+        let mut wait_ns = 0;
+        let waited = first.map(|at| {
+            wait_ns = self.note_wait(Waited::Fetched, at, addr).0;
+            Nanos(cpu::now_ns()).since(at.read)
+        });
+        while let Some(place) = self.lost.late.iter().position(|&(other, _)| other == block) {
+            let (_, at) = self.lost.late.swap_remove(place);
+            wait_ns += self.note_wait(Waited::Fetched, at, addr).0;
+        }
+        if let Some((bucket, weight)) = spared.filter(|_| wait_ns > 0) {
+            self.live.page.add_fetch_wait(bucket, wait_ns * weight);
+        }
+        waited
+    }
+}
