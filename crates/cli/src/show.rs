@@ -27,6 +27,11 @@ pub fn latency(nanos: Nanos) -> String {
     }
 }
 
+/// `34 %`, `0.4 %`: millionths as a share.
+pub fn percent(ppm: u64) -> String {
+    if (1..9_950).contains(&ppm) { format!("{:.1} %", (ppm as f64 / 1e4).max(0.1)) } else { format!("{:.0} %", ppm as f64 / 1e4) }
+}
+
 /// `6.9 s`, `2 min 5 s`.
 pub fn elapsed(time: Duration) -> String {
     let seconds = time.as_secs_f64();

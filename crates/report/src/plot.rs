@@ -15,6 +15,8 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 const LEGEND_ROW: f64 = 20.0;
+/// A line of more points is drawn without dots.
+const DOTS_MAX: usize = 60;
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
 const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
 
@@ -236,7 +238,8 @@ impl Canvas<'_> {
         let shown: Vec<&Point> = series.points.iter().filter(|point| point.y.is_finite()).collect();
         let path: Vec<String> = shown.iter().map(|point| format!("{:.1},{:.1}", self.px(point.x), self.py(point.y))).collect();
         let _ = writeln!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>", path.join(" "));
-        if series.reference {
+        // Dots of so many points would hide the line.
+        if series.reference || shown.len() > DOTS_MAX {
             return;
         }
         for point in shown {

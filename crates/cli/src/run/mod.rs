@@ -2,12 +2,15 @@
 
 mod checks;
 mod herald;
+mod loss;
 mod options;
 mod outside;
 mod preload;
 mod program;
 mod progress;
 mod record;
+mod report;
+mod series;
 mod signals;
 mod stats;
 mod watch;
@@ -26,10 +29,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use hiroma_pager::config::CONFIG_ENV;
+use hiroma_pager::waking::Costs;
 use rustix::process::Pid;
 
 use crate::rundir::RunDir;
@@ -38,6 +42,7 @@ use herald::Herald;
 use outside::Outside;
 use progress::Progress;
 use record::Recording;
+use series::{Sampler, Series};
 use stats::Report;
 use watch::Watch;
 
@@ -58,9 +63,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         fs::File::create(path).map_err(|error| refuse(format!("--stats {}: cannot write there: {error}", path.display())))?;
     }
 
+    if let Some(path) = &args.report {
+        crate::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
+    }
+
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
     config.runner = Some(std::process::id());
+    config.waking = Costs::measure();
     config.trace = args.trace.is_some();
     let mut recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
@@ -80,6 +90,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         start_failure(&program, &error)
     })?;
     let herald = Herald::start(dir.path().to_owned());
+    let sampler = args.report.is_some().then(|| Sampler::start(Arc::clone(&watch), start));
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
     let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
     let mut ending = signals.pass_on_until_end(pid, || herald::describe(dir.path())).context("cannot wait for the program")?;
@@ -94,6 +105,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
 
     let trace = recording.and_then(|recording| recording.finish(args.quiet));
+    let series = finish_series(sampler, &watch, elapsed);
     let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
     watch.update();
     let report = Report {
@@ -113,8 +125,21 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(path) = &args.stats {
         write_stats(path, &report);
     }
+    if let (Some(path), Some(series)) = (&args.report, &series) {
+        if let Err(error) = crate::files::write(path, &report::page(&report, series).to_html()) {
+            show::say(&format!("--report: cannot write the report: {error:#}"));
+        }
+    }
     drop(dir);
     Ok(ending.imitate())
+}
+
+/// The last sample is of the end.
+fn finish_series(sampler: Option<Sampler>, watch: &Mutex<Watch>, elapsed: Duration) -> Option<Series> {
+    let series = sampler?.stop();
+    let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
+    watch.update();
+    Some(series.ended(&watch, elapsed))
 }
 
 /// What to say of a program that could not be started, with the exit code that shells use.

@@ -71,6 +71,9 @@ pub struct Args {
     /// Write all statistics to FILE at the end (JSON)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+    /// Write a page about the run to FILE (HTML): memory and faults over time, what more local memory would have changed, where the program waited
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Record every page-out and page-in of the program, and of those that it starts, for `hiroma sim replay`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -91,6 +94,7 @@ Examples:
   hiroma run --local 25% --store compressed,file:/var/tmp -- python3 job.py
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server --port 6390
   hiroma run --local 512M --progress --stats run.json -- ./solver input
+  hiroma run --local 512M --report run.html -- ./solver input
   hiroma run --local 512M --trace trace.bin -- ./solver input && hiroma sim replay trace.bin";
 
 #[derive(Clone, Debug)]

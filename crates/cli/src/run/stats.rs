@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use hiroma_pager::config::{Config, PathChoice};
-use hiroma_pager::control::{Counter, Snapshot};
+use hiroma_pager::control::{Counter, RANGE_BYTES, Range, Snapshot, Waited};
 use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};
 
+use super::loss::{Loss, curve_json};
 use super::outside::Outside;
 use super::signals::Ending;
 use super::watch::Watch;
@@ -37,22 +38,28 @@ impl Report<'_> {
         let Some(total) = self.watch.total() else {
             return format!("{elapsed}, no managed memory was used{outside}");
         };
-        let latency = |quantile| total.latency_quantile(quantile).map_or("-".to_owned(), show::latency);
+        let wait = |quantile| total.wait_quantile(quantile).map_or("-".to_owned(), show::latency);
+        let loss = self.loss().map_or(String::new(), |loss| loss.summary());
         let processes = match self.watch.seen().len() {
             1 => String::new(),
             count => format!(" in {count} processes"),
         };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (p50 {}, p99 {}), fetched {}, written {}{outside}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{loss}{outside}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
             show::count(total.get(Counter::Faults)),
-            latency(0.5),
-            latency(0.99),
+            wait(0.5),
+            wait(0.99),
             Bytes(total.get(Counter::FetchedBytes)),
             Bytes(total.get(Counter::WrittenBytes)),
         )
+    }
+
+    /// What waiting for far memory has cost.
+    pub fn loss(&self) -> Option<Loss> {
+        Loss::of(&self.watch.total()?, self.watch.largest(Counter::LimitBytes), self.elapsed)
     }
 
     /// Everything, for programs.
@@ -79,6 +86,7 @@ impl Report<'_> {
             "trace": self.trace,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),
+            "loss": self.loss().map(|loss| loss.json()),
             "total": self.watch.total().map(|total| counts_json(&total)),
             "processes": processes,
         })
@@ -99,5 +107,17 @@ fn counts_json(snapshot: &Snapshot) -> Map<String, Value> {
         let nanos = snapshot.latency_quantile(quantile).map(|Nanos(nanos)| nanos);
         object.insert(format!("fault_latency_ns_{name}"), nanos.into());
     }
+    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+        let nanos = snapshot.wait_quantile(quantile).map(|Nanos(nanos)| nanos);
+        object.insert(format!("estimated_wait_ns_{name}"), nanos.into());
+    }
+    for (name, kind) in ["first_touch", "staged", "fetched", "room"].into_iter().zip(Waited::ALL) {
+        object.insert(format!("waited_{name}_ns"), snapshot.waited(kind).0.into());
+    }
+    object.insert("waiting_ns".to_owned(), snapshot.waited(Waited::AnyFar).0.into());
+    object.insert("waking_costs".to_owned(), json!(snapshot.costs));
+    object.insert("miss_ratio_curve".to_owned(), curve_json(snapshot));
+    let range = |range: &Range| json!({"start": range.start, "bytes": RANGE_BYTES, "mapping": range.mapping, "faults": range.faults});
+    object.insert("ranges".to_owned(), snapshot.ranges.iter().map(range).collect());
     object
 }

@@ -1,0 +1,136 @@
+//! What waiting for far memory has cost a run, and what more local memory would have changed.
+
+use std::time::Duration;
+
+use hiroma_pager::control::{Counter, Snapshot, Waited};
+use hiroma_policy::loss::ppm;
+use hiroma_units::Bytes;
+use serde_json::{Value, json};
+
+use crate::show;
+
+/// Shorter waits are not worth a change of the limit, in millionths of the time.
+const WORTH_PPM: u64 = 10_000;
+/// Threads that wait at once, on average and in thousandths, from which on the summary says so.
+const SEVERAL: u64 = 1_100;
+
+/// The loss of all processes together.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Loss {
+    /// Part of the time in which at least one thread waited for far memory, in millionths. Of several processes the times are added.
+    pub share_ppm: u64,
+    /// Threads that waited while any did, in thousandths.
+    pub at_once_permille: u64,
+    pub advice: Option<Advice>,
+}
+
+/// A limit that would have spared most of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Advice {
+    pub local: Bytes,
+    pub share_ppm: u64,
+}
+
+impl Loss {
+    /// None: nothing has ever been far.
+    pub fn of(total: &Snapshot, limit_bytes: u64, elapsed: Duration) -> Option<Loss> {
+        let any_ns = total.waited(Waited::AnyFar).0;
+        if total.get(Counter::FarBytesMax) == 0 && any_ns == 0 {
+            return None;
+        }
+        let share_ppm = ppm(any_ns, elapsed.as_nanos() as u64).min(1_000_000);
+        let advice = total.waited_curve.advice().filter(|_| share_ppm >= WORTH_PPM);
+        let advice = advice.map(|(extra, left_ppm)| Advice {
+            local: Bytes(readable(limit_bytes + extra)),
+            share_ppm: (u128::from(share_ppm) * u128::from(left_ppm) / 1_000_000) as u64,
+        });
+        Some(Loss { share_ppm, at_once_permille: ppm(total.waited_far().0, any_ns) / 1000, advice })
+    }
+
+    /// For the summary.
+    pub fn summary(&self) -> String {
+        let several = self.at_once_permille >= SEVERAL;
+        let threads = if several { format!(" ({:.1} threads at once)", self.at_once_permille as f64 / 1e3) } else { String::new() };
+        let advice = match self.advice {
+            Some(Advice { local, share_ppm }) => format!("; {local} local would have been {}", show::percent(share_ppm)),
+            None => String::new(),
+        };
+        format!(", {} of the time waiting for far memory{threads}{advice}", show::percent(self.share_ppm))
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let share = |ppm: u64| ppm as f64 / 1e6;
+        json!({
+            "waiting_share": share(self.share_ppm),
+            "threads_at_once": self.at_once_permille as f64 / 1e3,
+            "advice": self.advice.map(|advice| json!({
+                "local_bytes": advice.local.0, "estimated_waiting_share": share(advice.share_ppm),
+            })),
+        })
+    }
+}
+
+/// The next size above that is told in few digits.
+fn readable(bytes: u64) -> u64 {
+    let unit = if bytes < 1 << 30 { 1 << 20 } else { (1u64 << 30) / 10 };
+    bytes.div_ceil(unit) * unit
+}
+
+/// The curves of a snapshot: for each size at which something is spared, what is left there.
+pub fn curve_json(total: &Snapshot) -> Value {
+    let limit = total.get(Counter::LimitBytes);
+    points(total).into_iter().map(|(extra, fetched, waited)| {
+        json!({"local_bytes": limit + extra, "extra_local_bytes": extra, "fetched_left": fetched as f64 / 1e6, "waited_left": waited as f64 / 1e6})
+    }).collect()
+}
+
+/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for fetches, in millionths.
+pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
+    let (fetched, waited) = (&total.fetched_curve, &total.waited_curve);
+    let mut sizes: Vec<u64> = fetched.points().into_iter().chain(waited.points()).map(|(extra, _)| extra).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes.into_iter().map(|extra| (extra, fetched.left_ppm(extra), waited.left_ppm(extra))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_pager::control::ControlPage;
+    use hiroma_policy::loss::bucket;
+    use hiroma_units::Nanos;
+
+    use super::*;
+
+    const LIMIT: u64 = 512 << 20;
+
+    fn loss(page: &ControlPage) -> Option<Loss> {
+        Loss::of(&page.snapshot(), LIMIT, Duration::from_secs(10))
+    }
+
+    #[test]
+    fn the_summary_says_what_was_lost_and_what_would_help() {
+        let page = ControlPage::private().unwrap();
+        assert_eq!(loss(&page), None);
+        page.set(Counter::FarBytesMax, 1);
+        assert_eq!(loss(&page).unwrap().summary(), ", 0 % of the time waiting for far memory");
+        page.record_wait(Waited::Fetched, Nanos(3_400_000_000));
+        page.add_waited(Waited::AnyFar, 3_400_000_000);
+        assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory");
+        page.add_fetch_wait(bucket(Some(640 << 20)), 90);
+        page.add_fetch_wait(bucket(None), 10);
+        assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory; 1.2GiB local would have been 3 %");
+        page.record_wait(Waited::Staged, Nanos(3_400_000_000));
+        let loss = loss(&page).unwrap();
+        assert!(loss.summary().starts_with(", 34 % of the time waiting for far memory (2.0 threads at once); "));
+        assert_eq!(loss.json()["advice"]["local_bytes"], 1288490190u64);
+    }
+
+    #[test]
+    fn first_touches_are_not_waits_for_far_memory() {
+        let page = ControlPage::private().unwrap();
+        page.set(Counter::FarBytesMax, 1);
+        page.record_wait(Waited::FirstTouch, Nanos(5_000_000_000));
+        assert_eq!(loss(&page).unwrap().share_ppm, 0);
+    }
+}
