@@ -131,7 +131,7 @@ pub enum Waited {
     Staged,
     /// A block that had to be fetched, or was being fetched.
     Fetched,
-    /// Room in local memory, for a first touch.
+    /// Room in local memory, before one of the others could begin; and first touches that had to wait for it.
     Room,
     /// Time in which at least one thread waited for anything but a plain first touch.
     AnyFar,
@@ -333,9 +333,8 @@ impl ControlPage {
     }
 
     /// Records how long the thread that faulted has waited by all that is known.
-    pub fn record_wait(&self, kind: Waited, wait: Nanos) {
+    pub fn record_wait(&self, wait: Nanos) {
         self.word(WAIT_WORD + bucket(wait.0)).fetch_add(1, Ordering::Relaxed);
-        self.add_waited(kind, wait.0);
     }
 
     /// Adds to a sum of waits.
@@ -421,6 +420,15 @@ impl Snapshot {
         Nanos([Waited::Staged, Waited::Fetched, Waited::Room].into_iter().map(|kind| self.waited(kind).0).sum())
     }
 
+    /// Estimated waits for far memory by the extra local memory that would have spared them. Those for room and for staged blocks go with the
+    /// bytes fetched: blocks leave to make room for them.
+    pub fn lost_curve(&self) -> Curve {
+        let mut curve = self.waited_curve.scaled(self.waited(Waited::Fetched).0);
+        let rest = self.fetched_curve.scaled(self.waited(Waited::Staged).0 + self.waited(Waited::Room).0);
+        curve.0.iter_mut().zip(rest.0).for_each(|(all, rest)| *all += rest);
+        curve
+    }
+
     /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
     pub fn wait_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.waits[bucket], quantile)
@@ -490,9 +498,9 @@ mod tests {
         let (one, other) = (ControlPage::private().unwrap(), ControlPage::private().unwrap());
         one.add(Counter::Faults, 3);
         other.add(Counter::Faults, 4);
-        one.record_wait(Waited::Fetched, Nanos(30));
-        other.record_wait(Waited::Staged, Nanos(12));
-        other.record_wait(Waited::FirstTouch, Nanos(5));
+        one.add_waited(Waited::Fetched, 30);
+        other.add_waited(Waited::Staged, 12);
+        other.add_waited(Waited::FirstTouch, 5);
         one.add_fetched(3, 4096);
         other.add_fetched(3, 8192);
         one.set_range(0, 1 << 30, Some(1 << 29), 7);

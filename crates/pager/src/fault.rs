@@ -35,6 +35,8 @@ struct Fault {
     since: Began,
     /// What it waits for, as it turns out.
     kind: Waited,
+    /// It could not be answered at once.
+    has_waited: bool,
     /// It has been counted and shown to the policies.
     known: bool,
     waits: Waits,
@@ -199,10 +201,12 @@ impl Faulting {
         for message in messages.drain(..) {
             if let Message::Fault { addr, thread, .. } = message {
                 let now = Nanos(cpu::now_ns());
-                let since = Began { began: self.estimate.began(thread, self.live.quiet.is_on()), read };
+                let since = Began { began: self.estimate.began(thread, self.live.quiet.is_on()), read, answered: read };
                 self.follow.on_fault(thread, &self.live.quiet);
                 // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
-                if self.answer(Fault { addr, since, kind: Waited::FirstTouch, known: false, waits: Waits::Busy }) == Mode::Small {
+                if self.answer(Fault { addr, since, kind: Waited::FirstTouch, has_waited: false, known: false, waits: Waits::Busy })
+                    == Mode::Small
+                {
                     self.density.on_fault(&self.live.quiet, thread, now);
                 }
                 self.estimate.answers(thread, Nanos(cpu::now_ns()));
@@ -215,6 +219,9 @@ impl Faulting {
     /// Answers a fault as far as it goes without waiting; returns how its extent is handled now.
     fn answer(&mut self, mut fault: Fault) -> Mode {
         let mut core = self.core.lock_eagerly();
+        if fault.has_waited {
+            fault.since.answered = Nanos(cpu::now_ns());
+        }
         let extent = (fault.addr - core.arena.base()) / EXTENT;
         let answer = core.on_fault(&mut fault, &mut self.requests);
         let mode = core.extents[extent].mode;
@@ -229,7 +236,7 @@ impl Faulting {
             }
             Answer::Wait | Answer::NoRoom => {
                 fault.waits = if matches!(answer, Answer::NoRoom) { Waits::Room } else { Waits::Busy };
-                fault.has_waited();
+                fault.must_wait();
                 self.waiting.push(fault);
                 None
             }
@@ -241,7 +248,7 @@ impl Faulting {
                         core.wants_room(block);
                         fault.waits = Waits::Room;
                     }
-                    fault.has_waited();
+                    fault.must_wait();
                     self.waiting.push(fault);
                     None
                 }
@@ -280,8 +287,9 @@ impl Faulting {
 }
 
 impl Fault {
-    /// It could not be answered at once: a first touch then waits for room, or for what was in its way.
-    fn has_waited(&mut self) {
+    /// It could not be answered at once. A first touch then is one that far memory keeps waiting.
+    fn must_wait(&mut self) {
+        self.has_waited = true;
         if self.kind == Waited::FirstTouch {
             self.kind = Waited::Room;
         }

@@ -22,11 +22,13 @@ pub struct Lost {
     late: Vec<(BlockId, Began)>,
 }
 
-/// When a fault happened, and when the fault thread read of it.
+/// When a fault happened, when the fault thread read of it, and when it could begin to answer it: before, there was no room, or something
+/// else had to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Began {
     pub began: Nanos,
     pub read: Nanos,
+    pub answered: Nanos,
 }
 
 /// What more local memory would have to do with a fetch: the bucket, and for how many fetches this one stands. None: not in the sample.
@@ -78,19 +80,22 @@ impl Core {
         self.lost.reuse.forget(first, sectors);
     }
 
-    /// A thread goes on that has waited for a fault, or will as soon as the lock is free.
+    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns for how long, from when it could be answered.
     pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> Nanos {
         let now = Nanos(cpu::now_ns());
         let end = Nanos(now.0 + waking::until_on(self.lost.costs, self.live.quiet.is_on()).0);
         let wait = end.since(at.began);
         let page = &self.live.page;
         page.record_latency(now.since(at.read));
-        page.record_wait(kind, wait);
+        let idle = at.answered.since(at.read);
+        page.record_wait(wait);
+        page.add_waited(Waited::Room, idle.0);
+        page.add_waited(kind, wait.since(idle).0);
         if kind != Waited::FirstTouch {
             page.add_waited(Waited::AnyFar, self.lost.covered.add(at.began.0, end.0));
             self.note_range(addr);
         }
-        wait
+        wait.since(idle)
     }
 
     fn note_range(&mut self, addr: usize) {

@@ -50,6 +50,14 @@ impl Curve {
         self.0.iter().sum()
     }
 
+    /// The same with another total. Of nothing known, all is beyond any size.
+    pub fn scaled(&self, total: u64) -> Curve {
+        let known = u128::from(self.total());
+        let mut scaled = Curve(self.0.map(|amount| (u128::from(amount) * u128::from(total)).checked_div(known).unwrap_or(0) as u64));
+        scaled.0[BUCKETS - 1] += total - scaled.total();
+        scaled
+    }
+
     /// What is left of it with `extra_bytes` more, in millionths.
     pub fn left_ppm(&self, extra_bytes: u64) -> u64 {
         let left: u64 = (0..BUCKETS).filter(|&at| bucket_end(at).is_none_or(|end| end > extra_bytes)).map(|at| self.0[at]).sum();
@@ -180,6 +188,13 @@ mod tests {
         loss.0[BUCKETS - 1] = 900;
         assert_eq!(loss.advice(), None);
         assert_eq!(Curve::default().advice(), None);
+    }
+
+    #[test]
+    fn a_sample_stands_for_the_whole() {
+        let scaled = curve(&[(1 << 20, 10), (32 << 20, 20)]).scaled(3001);
+        assert_eq!((scaled.total(), scaled.left_ppm(1 << 20), scaled.0[BUCKETS - 1]), (3001, ppm(2001, 3001), 1));
+        assert_eq!(Curve::default().scaled(7).0[BUCKETS - 1], 7);
     }
 
     #[test]

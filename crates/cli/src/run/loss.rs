@@ -39,7 +39,7 @@ impl Loss {
             return None;
         }
         let share_ppm = ppm(any_ns, elapsed.as_nanos() as u64).min(1_000_000);
-        let advice = total.waited_curve.advice().filter(|_| share_ppm >= WORTH_PPM);
+        let advice = total.lost_curve().advice().filter(|_| share_ppm >= WORTH_PPM);
         let advice = advice.map(|(extra, left_ppm)| Advice {
             local: Bytes(readable(limit_bytes + extra)),
             share_ppm: (u128::from(share_ppm) * u128::from(left_ppm) / 1_000_000) as u64,
@@ -85,9 +85,9 @@ pub fn curve_json(total: &Snapshot) -> Value {
     }).collect()
 }
 
-/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for fetches, in millionths.
+/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for far memory, in millionths.
 pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
-    let (fetched, waited) = (&total.fetched_curve, &total.waited_curve);
+    let (fetched, waited) = (&total.fetched_curve, total.lost_curve());
     let mut sizes: Vec<u64> = fetched.points().into_iter().chain(waited.points()).map(|(extra, _)| extra).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -98,7 +98,6 @@ pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
 mod tests {
     use hiroma_pager::control::ControlPage;
     use hiroma_policy::loss::bucket;
-    use hiroma_units::Nanos;
 
     use super::*;
 
@@ -114,13 +113,13 @@ mod tests {
         assert_eq!(loss(&page), None);
         page.set(Counter::FarBytesMax, 1);
         assert_eq!(loss(&page).unwrap().summary(), ", 0 % of the time waiting for far memory");
-        page.record_wait(Waited::Fetched, Nanos(3_400_000_000));
+        page.add_waited(Waited::Fetched, 3_400_000_000);
         page.add_waited(Waited::AnyFar, 3_400_000_000);
         assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory");
         page.add_fetch_wait(bucket(Some(640 << 20)), 90);
         page.add_fetch_wait(bucket(None), 10);
         assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory; 1.2GiB local would have been 3 %");
-        page.record_wait(Waited::Staged, Nanos(3_400_000_000));
+        page.add_waited(Waited::Fetched, 3_400_000_000);
         let loss = loss(&page).unwrap();
         assert!(loss.summary().starts_with(", 34 % of the time waiting for far memory (2.0 threads at once); "));
         assert_eq!(loss.json()["advice"]["local_bytes"], 1288490190u64);
@@ -130,7 +129,7 @@ mod tests {
     fn first_touches_are_not_waits_for_far_memory() {
         let page = ControlPage::private().unwrap();
         page.set(Counter::FarBytesMax, 1);
-        page.record_wait(Waited::FirstTouch, Nanos(5_000_000_000));
+        page.add_waited(Waited::FirstTouch, 5_000_000_000);
         assert_eq!(loss(&page).unwrap().share_ppm, 0);
     }
 }

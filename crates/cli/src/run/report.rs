@@ -155,7 +155,7 @@ fn curve(total: &Snapshot, limit: u64, report: &Report) -> Section {
         title: "Left with a larger limit".to_owned(),
         x: Axis::log("local memory (--local)", "MiB"),
         y: Axis::linear("left", "%"),
-        series: vec![curve("fetches", |point| point.1), curve("time waited for fetches", |point| point.2)],
+        series: vec![curve("fetches", |point| point.1), curve("time waited for far memory", |point| point.2)],
         ..Plot::default()
     });
     section.tables.push(table);
