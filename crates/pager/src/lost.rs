@@ -62,7 +62,8 @@ impl Core {
         let far_sectors = self.lost.reuse.sectors();
         let depth = self.lost.reuse.came(first, sectors)?;
         let sector_bytes = self.sector_bytes() as u64;
-        let packed_bytes = self.store.local_bytes();
+        // What is kept free for blocks on their way takes the place of some of the copies.
+        let packed_bytes = self.store.local_bytes().saturating_sub(2 * self.reserve_target() as u64);
         let extra = depth.sectors.map(|kept| extra_limit(kept * sector_bytes, packed_bytes, far_sectors * sector_bytes));
         let bucket = bucket(extra);
         self.live.page.add_fetched(bucket, block.bytes() as u64 * depth.weight);

@@ -26,12 +26,10 @@ pub fn bucket_end(bucket: usize) -> Option<u64> {
     }
 }
 
-/// The extra bytes of a limit that keep `kept_bytes` more in local memory. What stays local needs no packed copy within the limit:
-/// `packed_bytes` are taken by the `far_bytes` that have left.
+/// The extra bytes of a limit that keep `kept_bytes` more in local memory, of `far_bytes` that have left. What once left keeps its packed copy,
+/// also when it has come back; these copies take `packed_bytes` of the limit. Only a limit at which nothing leaves at all needs none of them.
 pub fn extra_limit(kept_bytes: u64, packed_bytes: u64, far_bytes: u64) -> u64 {
-    let far = u128::from(far_bytes.max(kept_bytes).max(1));
-    let packed = u128::from(packed_bytes).min(far * 3 / 4);
-    kept_bytes - (u128::from(kept_bytes) * packed / far) as u64
+    kept_bytes.min(far_bytes.saturating_sub(packed_bytes).max(far_bytes / 8))
 }
 
 /// Amounts (bytes fetched, or time waited) by the extra local memory that would have spared them.
@@ -198,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_local_needs_no_packed_copy() {
+    fn where_nothing_leaves_there_are_no_packed_copies() {
         assert_eq!(extra_limit(100, 0, 1000), 100);
-        assert_eq!(extra_limit(1000, 250, 1000), 750);
-        assert_eq!(extra_limit(100, 5000, 1000), 25);
+        assert_eq!((extra_limit(700, 250, 1000), extra_limit(1000, 250, 1000)), (700, 750));
+        assert_eq!(extra_limit(1000, 5000, 1000), 125);
         assert_eq!(extra_limit(0, 0, 0), 0);
     }
 

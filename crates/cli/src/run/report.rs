@@ -247,5 +247,6 @@ fn totals(total: &Snapshot, report: &Report) -> Section {
     table.row(["staged back".to_owned(), count(Counter::FaultsStaged)]);
     table.row(["fetched on demand".to_owned(), count(Counter::FaultsFetched)]);
     table.row(["found prefetched".to_owned(), count(Counter::FaultsPrefetched)]);
-    Section { title: "Totals".to_owned(), tables: vec![table], ..Section::default() }
+    let text = "All processes together. A fault is counted where it was first answered; waits that several threads had at the same time are added up.";
+    Section { title: "Totals".to_owned(), text: vec![text.to_owned()], tables: vec![table], ..Section::default() }
 }
