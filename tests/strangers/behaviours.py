@@ -1,6 +1,9 @@
 """Behaviours: small C programs, one for each thing that programs do and that far memory could break."""
 
+import contextlib
+import dataclasses
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -108,17 +111,65 @@ def stopped_from_outside(side, plan):
     return running.out.read_bytes()
 
 
+def reclaimed(side, plan):
+    """In a memory cgroup with little more than the local limit, beside somebody who fills it with file cache: the kernel reclaims all the time."""
+    if side.native:
+        side.start(plan).wait()
+        return side.started[0].out.read_bytes()
+    group = MEMORY_CGROUPS / f"hiroma-strangers-{os.getpid()}"
+    cached = side.work / "cached"
+    with open(cached, "wb") as out:
+        out.truncate(256 << 20)
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(side.local_bytes + (96 << 20)))
+        plan = dataclasses.replace(plan, outer=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *plan.outer])
+        running = side.start(plan)
+        reader = subprocess.Popen(["sh", "-c", f"echo $$ > {group}/cgroup.procs && while cat {cached}; do :; done"], stdout=subprocess.DEVNULL)
+        try:
+            running.wait()
+        finally:
+            reader.kill()
+            reader.wait()
+            if running.poll() is None:
+                os.kill(running.pid, signal.SIGKILL)
+        return running.out.read_bytes()
+    finally:
+        remove_group(group)
+
+
+def remove_group(group):
+    """The last processes leave a moment after their end."""
+    for _ in range(200):
+        try:
+            return group.rmdir()
+        except OSError:
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.05)
+    group.rmdir()
+
+
+def prepare_reclaimed(place):
+    if not os.access(MEMORY_CGROUPS / "memory.limit_in_bytes", os.W_OK):
+        raise Skip("no memory cgroup (v1) may be made here")
+    return [built(place, "mixture.c"), "5", "300"]
+
+
 def prepare_deepbind(place):
     library = place.compiled("deepbind.c", "-DLIBRARY", "-shared", "-fPIC", name="deepbind.so")
     return [place.compiled("deepbind.c"), library]
 
 
+MEMORY_CGROUPS = pathlib.Path("/sys/fs/cgroup/memory")
 UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
 PEEKED = "far pages cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
 NO_WAY_BACK = "a child in a user namespace of its own may not go back to its parent's network, and ends with exit code 75"
 NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
+UNSEEN = "arguments that the program has moved into far memory are empty in /proc/PID/cmdline while they are far"
 OUTSIDE = "is not reached: the environment that leads to the child is gone"
 
 CASES = [
@@ -225,6 +276,15 @@ CASES = [
     *(compiled(f"mixture-{number}", "mixture.c", str(number), "300") for number in range(1, 4)),
     compiled("mixture-memory", "mixture.c", "4", "400", "only=read,write,shared,readonly,discard,free,advice,move,rawmap,overmap,heap,lock,stack,timer"),
     *(compiled(f"mixture-{number}", "mixture.c", str(number), "2000", quick=False) for number in range(11, 15)),
+    compiled("mixture-registered", "mixture.c", "6", "300", "only=registered,uring,direct,read,write,discard,readonly,fork"),
+    Case("mixture-reclaimed", prepare_reclaimed, kind="behaviour", quick=False, packages=("gcc",), drive=reclaimed,
+         title="The same in a memory cgroup that the kernel reclaims from all the time."),
+    # What further programs do.
+    *(compiled(name, f"{name}.c") for name in ["named", "remapped", "ondemand", "jit", "aio", "afalg", "robust", "rseqs", "timers", "arguments", "ringmemory",
+                                               "prlimits", "crowd", "growsdown"]),
+    compiled("ringmemory-poll", "ringmemory.c", "poll"),
+    compiled("titles", "titles.c", known=UNSEEN),
+    compiled("corefile", "corefile.c", known="a core file has what was local only: the kernel does not let a dump wait for a userfaultfd"),
     # Ends.
     *(compiled(f"exit-{code}", "ending.c", "exit", str(code), code=code) for code in [0, 1, 2, 42, 75, 126, 127, 128, 255]),
     compiled("exit-_exit", "ending.c", "_exit", "3", code=3),

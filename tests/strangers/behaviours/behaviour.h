@@ -83,8 +83,7 @@ __attribute__((unused)) static size_t nonzero(const void *at, size_t bytes) {
 }
 
 // Other memory, several times the limit: whatever can leave leaves.
-__attribute__((unused)) static void thrash(void) {
-    size_t bytes = 160 * MIB;
+__attribute__((unused)) static void thrash_by(size_t bytes) {
     char *other = pages(bytes);
     fill(other, bytes, 99);
     if (wrong(other, bytes, 99)) {
@@ -93,6 +92,8 @@ __attribute__((unused)) static void thrash(void) {
     }
     must(munmap(other, bytes));
 }
+
+__attribute__((unused)) static void thrash(void) { thrash_by(160 * MIB); }
 
 // Says that something is right or how many words are not.
 __attribute__((unused)) static void check(const char *what, size_t bad) {

@@ -43,6 +43,7 @@ static struct kind {
     {"gift", do_gift, 10, HAS_FILES},
     {"zerocopy", do_zerocopy, 10, HAS_FILES},
     {"uring", do_uring, 10, HAS_FILES},
+    {"registered", do_registered, 10, HAS_FILES},
     {"random", do_random, 10},
     {"filemap", do_filemap, 8, HAS_FILES},
     {"fork", do_fork, 3, HAS_FILES},
@@ -123,8 +124,15 @@ static void probe(void) {
     if (file < 0) {
         missing("direct");
         missing("uring");
+        missing("registered");
     }
-    if (ring < 0 || !(parameters.features & IORING_FEAT_SINGLE_MMAP)) missing("uring");
+    if (ring < 0 || !(parameters.features & IORING_FEAT_SINGLE_MMAP)) {
+        missing("uring");
+        missing("registered");
+    } else {
+        struct iovec pinned = {workers[0].own.at, 128 * PAGE};
+        if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &pinned, 1)) missing("registered");
+    }
     if (geteuid()) missing("rights");
     close(file);
     close(ring);

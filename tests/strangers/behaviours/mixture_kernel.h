@@ -203,7 +203,7 @@ static void by_zerocopy(char *from, char *to, size_t bytes) {
     close(in);
 }
 
-static void by_uring(char *from, char *to, size_t bytes) {
+static void through_ring(char *from, char *to, size_t bytes, int registered) {
     struct io_uring_params p = {0};
     int file = scratch(chance(2) ? O_DIRECT : 0), ring = need(syscall(SYS_io_uring_setup, 2, &p));
     size_t room = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe), entries = p.sq_entries * sizeof(struct io_uring_sqe);
@@ -213,10 +213,17 @@ static void by_uring(char *from, char *to, size_t bytes) {
     unsigned *tail = (void *)(rings + p.sq_off.tail), *head = (void *)(rings + p.cq_off.head), *done = (void *)(rings + p.cq_off.tail);
     unsigned *array = (void *)(rings + p.sq_off.array), sq_mask = *(unsigned *)(rings + p.sq_off.ring_mask);
     struct io_uring_cqe *results = (void *)(rings + p.cq_off.cqes);
+    // Pinned from now on.
+    struct iovec pinned[] = {{from, bytes}, {to, bytes}};
+    if (registered) {
+        want(call(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, pinned, 2, 0, 0), 0);
+        idle();
+    }
     for (int reads = 0; reads < 2; reads++) {
         unsigned slot = *tail & sq_mask;
-        entry[slot] = (struct io_uring_sqe){.opcode = reads ? IORING_OP_READ : IORING_OP_WRITE, .flags = chance(2) ? IOSQE_ASYNC : 0,
-                                            .fd = file, .addr = (u64)(reads ? to : from), .len = bytes};
+        int how = registered ? (reads ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED) : reads ? IORING_OP_READ : IORING_OP_WRITE;
+        entry[slot] = (struct io_uring_sqe){.opcode = how, .flags = chance(2) ? IOSQE_ASYNC : 0, .fd = file, .addr = (u64)(reads ? to : from), .len = bytes,
+                                            .buf_index = reads};
         array[slot] = slot;
         __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
         want(call(SYS_io_uring_enter, ring, 1, 0, 0, 0, 0), 1);
@@ -230,6 +237,10 @@ static void by_uring(char *from, char *to, size_t bytes) {
     close(ring);
     close(file);
 }
+
+static void by_uring(char *from, char *to, size_t bytes) { through_ring(from, to, bytes, 0); }
+
+static void by_registered(char *from, char *to, size_t bytes) { through_ring(from, to, bytes, 1); }
 
 // Copies pages of one region to another through the kernel.
 static void copied(void (*way)(char *, char *, size_t), size_t most) {
@@ -252,6 +263,7 @@ static void do_vmsplice(void) { copied(by_vmsplice, 192); }
 static void do_gift(void) { copied(by_gift, 192); }
 static void do_zerocopy(void) { copied(by_zerocopy, 192); }
 static void do_uring(void) { copied(by_uring, 128); }
+static void do_registered(void) { copied(by_registered, 128); }
 
 // What the kernel has put there stays.
 static void do_random(void) {
