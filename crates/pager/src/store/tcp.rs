@@ -14,7 +14,7 @@ mod tests;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,8 @@ struct Shared {
     process: AtomicU32,
     /// Chunks that are to be given back.
     frees_waiting: AtomicUsize,
+    /// The servers were told that the program has ended.
+    left: AtomicBool,
 }
 
 impl TcpStore {
@@ -155,6 +157,7 @@ impl TcpStore {
             epoch: AtomicU64::new(0),
             process: AtomicU32::new(std::process::id()),
             frees_waiting: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
         });
         shared.connect_controls(&[])?;
         minder::start(&shared)?;
@@ -362,6 +365,7 @@ impl Store for TcpStore {
     fn leave(&self) {
         if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
             self.shared.minding.stop();
+            self.shared.left.store(true, Ordering::SeqCst);
             self.shared.controls().iter_mut().for_each(Link::say_goodbye);
         }
     }
@@ -395,6 +399,7 @@ impl ForkGuard for TcpFork {
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         shared.process.store(std::process::id(), Ordering::SeqCst);
         shared.frees_waiting.store(0, Ordering::SeqCst);
+        shared.left.store(false, Ordering::SeqCst);
         // The connections stay the parent's; their numbers mean nothing here, or something else.
         std::mem::take(&mut *shared.controls()).into_iter().for_each(std::mem::forget);
         let attached = {

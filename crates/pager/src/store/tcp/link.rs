@@ -12,6 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, MAX_BODY, Message, Purpose, SessionToken, WireError};
@@ -240,6 +241,10 @@ impl Link {
 
     /// Moves everything on as far as it goes without waiting. Finished transfers go to `requests`.
     pub fn pump(&mut self, requests: &mut Requests, look_at_idle: bool) {
+        // Servers close the connections of whoever has said goodbye: threads that have not noticed yet must not take that for a loss.
+        if self.shared.left.load(Ordering::SeqCst) {
+            return;
+        }
         if matches!(self.state, State::Dead(_)) {
             self.fail_all(requests);
             return;

@@ -74,6 +74,30 @@ fn what_was_written_comes_back() {
 }
 
 #[test]
+fn after_the_goodbye_nothing_fails_and_nothing_is_said() {
+    let server = server(64 << 20);
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = said.clone();
+    let options = TcpOptions { log: Arc::new(move |line| heard.lock().unwrap().push(line.to_owned())), ..store_options(&[&server]) };
+    let store = TcpStore::connect_with(options).unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let locs = write_now(&mut *writer, &content(1, SECTOR), 1).unwrap();
+    store.leave();
+    eventually("the end of the session", || server.stats().sessions.is_empty());
+    let mut done = Vec::new();
+    reader.read(Token(1), &locs, buf_with(&content(2, SECTOR)));
+    let _ = writer.write(Token(2), buf_with(&content(3, SECTOR)), &mut [Loc(0)]);
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        reader.poll(&mut done);
+        writer.poll(&mut done);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(done.is_empty(), "{done:?}");
+    assert!(said.lock().unwrap().is_empty(), "{:?}", said.lock().unwrap());
+}
+
+#[test]
 fn several_threads_share_a_store() {
     let (first, second) = (server(64 << 20), server(64 << 20));
     let store = TcpStore::connect_with(TcpOptions { allocation: Allocation::RoundRobin, ..store_options(&[&first, &second]) }).unwrap();
