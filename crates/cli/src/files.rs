@@ -15,7 +15,7 @@ pub struct Files {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Write everything, with plots, as one HTML page
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "report", value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("policy", &[]),
+    ("policylab", &[]),
     ("wire", &["policy"]),
     ("kernel", &["policy", "wire"]),
     ("pager", &[]),
@@ -47,7 +48,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
 ];
 
 /// Crates without IO, clocks and threads.
-const PURE: &[&str] = &["units", "policy", "wire", "sim"];
+const PURE: &[&str] = &["units", "policy", "policylab", "wire", "sim"];
 
 /// Crates that may contain unsafe code, and only in modules that say `#![allow(unsafe_code)]`.
 const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload", "jvm"];

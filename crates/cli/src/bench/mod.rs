@@ -10,6 +10,7 @@ mod job;
 pub mod machine;
 mod noise;
 pub mod peers;
+mod policy;
 mod progress;
 mod real;
 mod spark;
@@ -41,6 +42,8 @@ enum What {
     Huge(huge::HugeArgs),
     /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
     Noise(noise::NoiseArgs),
+    /// Policies of local memory on recorded page traces of real programs: who leaves, how much moves, what is fetched ahead
+    Policy(policy::PolicyArgs),
     /// Programs that people run, with less memory than they use: against zram and a swap file
     Real(real::RealArgs),
     /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
@@ -89,6 +92,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         What::Far(args) => far::run(&args),
         What::Huge(args) => huge::run(&args),
         What::Noise(args) => noise::run(&args),
+        What::Policy(args) => policy::run(&args),
         What::Real(args) => real::run(&args),
         What::Spark(args) => spark::run(&args),
         What::Figures(args) => figures::main(&args),

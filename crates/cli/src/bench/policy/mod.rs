@@ -1,0 +1,51 @@
+//! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real programs.
+
+mod programs;
+mod record;
+mod tool;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::files::Files;
+
+/// Simulates policies of local memory on page traces of real programs.
+///
+/// Traces of the known programs are recorded first where they are not there yet; that takes some minutes, and needs valgrind and a C compiler.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    files: Files,
+    /// Where the traces are
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/hiroma-traces")]
+    traces: PathBuf,
+    /// Only these of the programs
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Percent of a program's pages that are local
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
+    at: Vec<u8>,
+    /// Python that has numpy
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Record(record::RecordArgs),
+}
+
+/// Does what was asked.
+pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
+    if let Some(What::Record(args)) = &args.what {
+        return record::run(args);
+    }
+    record::missing(&args.traces, &args.only, &args.python)?;
+    Ok(ExitCode::SUCCESS)
+}
