@@ -5,7 +5,7 @@ use crate::space::{Call, Change, Space};
 use crate::trace::{Encoder, Event, Header};
 
 /// Pages of the filter: no memory that is studied has fewer.
-pub const WINDOW: usize = 16;
+pub const WINDOW: usize = 32;
 
 /// Takes what a program does, and makes a trace of it.
 pub struct Recorder {

@@ -127,7 +127,8 @@ impl Space {
         let mut moved: Vec<(u64, u64, u64)> = Vec::new();
         let mut at = start;
         while at < start + kept {
-            let next = self.pieces.range(..=at).next_back().filter(|(_, (end, _))| *end > at).map(|(&first, &(end, place))| (first, end, place));
+            let next =
+                self.pieces.range(..=at).next_back().filter(|(_, (end, _))| *end > at).map(|(&first, &(end, place))| (first, end, place));
             let Some((first, end, place)) = next else { return };
             let end = end.min(start + kept);
             moved.push((at, end, place + at - first));
@@ -209,7 +210,10 @@ mod tests {
         call(&mut space, MMAP, [0, 0x3000, 3, MAP_PRIVATE, 5], 0x13000);
         call(&mut space, MMAP, [0, 0x3000, 3, 1 | MAP_ANONYMOUS, 0], 0x16000);
         let large = call(&mut space, MMAP, [0, 2 << 20, 3, ANONYMOUS, 0], 0x100000);
-        assert_eq!((space.place(0x10), space.place(0x12), space.place(0x13), space.place(0x16)), (Some(BRK_PAGES), Some(BRK_PAGES + 2), None, None));
+        assert_eq!(
+            (space.place(0x10), space.place(0x12), space.place(0x13), space.place(0x16)),
+            (Some(BRK_PAGES), Some(BRK_PAGES + 2), None, None)
+        );
         assert_eq!(large, [Change::Map { page: BRK_PAGES + 512, pages: 512 }]);
     }
 
@@ -219,7 +223,10 @@ mod tests {
         call(&mut space, MMAP, [0, 0xa000, 3, ANONYMOUS, 0], 0x10000);
         assert_eq!(call(&mut space, MUNMAP, [0x13000, 0x2000, 0, 0, 0], 0), [Change::Discard { page: BRK_PAGES + 3, pages: 2 }]);
         assert_eq!((space.place(0x12), space.place(0x13), space.place(0x15)), (Some(BRK_PAGES + 2), None, Some(BRK_PAGES + 5)));
-        assert_eq!(call(&mut space, MADVISE, [0x15000, 0x1000, MADV_DONTNEED, 0, 0], 0), [Change::Discard { page: BRK_PAGES + 5, pages: 1 }]);
+        assert_eq!(
+            call(&mut space, MADVISE, [0x15000, 0x1000, MADV_DONTNEED, 0, 0], 0),
+            [Change::Discard { page: BRK_PAGES + 5, pages: 1 }]
+        );
         assert_eq!(space.place(0x15), Some(BRK_PAGES + 5));
     }
 

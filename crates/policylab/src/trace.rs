@@ -266,7 +266,8 @@ impl Trace {
         let places: FxHashMap<u64, u32> = used.iter().enumerate().map(|(at, &extent)| (extent, at as u32)).collect();
         let regions = used.iter().map(|number| starts.partition_point(|&start| start <= number * extent) as u32).collect();
         let place = |page: u64| places.get(&(page / extent)).map(|&at| at * extent as u32 + (page % extent) as u32);
-        let mut trace = Trace { header, steps: Vec::with_capacity(events.len()), arena_pages: used.len() * PAGES_PER_EXTENT, regions, touched: 0 };
+        let mut trace =
+            Trace { header, steps: Vec::with_capacity(events.len()), arena_pages: used.len() * PAGES_PER_EXTENT, regions, touched: 0 };
         let mut touched = vec![false; trace.arena_pages];
         for event in events {
             match *event {

@@ -44,8 +44,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] =
-        [Kind::Belady, Kind::Lru, Kind::Fifo, Kind::Clock, Kind::Generations, Kind::S3Fifo, Kind::Sieve, Kind::Arc];
+    pub const ALL: [Kind; 8] = [Kind::Belady, Kind::Lru, Kind::Fifo, Kind::Clock, Kind::Generations, Kind::S3Fifo, Kind::Sieve, Kind::Arc];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -113,7 +112,11 @@ pub fn simulate(trace: &Trace, capacity: usize, policy: &mut impl Policy, costs:
             there += 1;
         }
         policy.admit(at, page);
-        if before & FAR != 0 { outcome.fetch(costs, 1) } else { outcome.fresh(costs, 1) }
+        if before & FAR != 0 {
+            outcome.fetch(costs, 1)
+        } else {
+            outcome.fresh(costs, 1)
+        }
         state[page as usize] = before & FAR | THERE | dirty;
     }
     outcome

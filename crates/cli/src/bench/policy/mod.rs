@@ -1,7 +1,10 @@
 //! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real programs.
 
+mod check;
 mod programs;
 mod record;
+mod results;
+mod simulate;
 mod tool;
 
 use std::path::PathBuf;
@@ -9,7 +12,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
+use hiroma_policylab::Costs;
+use hiroma_report::Report;
 
+use super::machine;
 use crate::files::Files;
 
 /// Simulates policies of local memory on page traces of real programs.
@@ -39,13 +45,34 @@ pub struct PolicyArgs {
 #[derive(Subcommand)]
 enum What {
     Record(record::RecordArgs),
+    Check(check::CheckArgs),
 }
 
 /// Does what was asked.
 pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
-    if let Some(What::Record(args)) = &args.what {
-        return record::run(args);
+    match &args.what {
+        Some(What::Record(args)) => return record::run(args),
+        Some(What::Check(args)) => return check::run(args),
+        None => {}
     }
-    record::missing(&args.traces, &args.only, &args.python)?;
+    args.files.check()?;
+    let traces = record::missing(&args.traces, &args.only, &args.python)?;
+    let costs = Costs::default();
+    let (programs, cells) = simulate::run(&traces, &args.at, &costs)?;
+    let mut report = Report {
+        title: "Policies of local memory on page traces of real programs".into(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        machine: machine::look(),
+        made_at: machine::now(),
+        preamble: vec![format!("Modelled times, in nanoseconds: {costs:?}")],
+        ..Report::default()
+    };
+    results::report(&mut report, &programs, &cells, &args.at);
+    for section in &report.sections {
+        println!("{}", section.to_text());
+    }
+    println!("{}", results::summary(&report).to_text());
+    let json = report.to_json();
+    args.files.write(|| json, || report)?;
     Ok(ExitCode::SUCCESS)
 }

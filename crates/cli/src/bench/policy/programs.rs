@@ -24,20 +24,22 @@ struct Known {
 const PYTHON: &str = "{python}";
 const CC1: &str = "{cc1}";
 
-const KNOWN: [Known; 14] = [
-    Known { name: "dictionary", command: PYTHON, arguments: &["{dir}/dictionary.py", "150000"] },
+const KNOWN: [Known; 12] = [
+    Known { name: "dictionary", command: PYTHON, arguments: &["{dir}/dictionary.py", "250000"] },
     Known { name: "objects", command: PYTHON, arguments: &["{dir}/objects.py", "40000"] },
     Known { name: "numpy", command: PYTHON, arguments: &["{dir}/arrays.py"] },
     Known { name: "sqlite", command: "sqlite3", arguments: &[":memory:", ".read {dir}/look-ups.sql"] },
     Known { name: "jq", command: "jq", arguments: &["-c", "group_by(.a) | map(length)", "{dir}/documents.json"] },
     Known { name: "perl", command: "perl", arguments: &["{dir}/words.pl", "{dir}/words"] },
     Known { name: "tcl", command: "tclsh", arguments: &["{dir}/words.tcl", "{dir}/words"] },
-    Known { name: "awk", command: "mawk", arguments: &["{ for (i = 1; i <= NF; i++) n[$i]++ } END { for (w in n) if (n[w] > m) m = n[w]; print NR, m }", "{dir}/words"] },
+    Known {
+        name: "awk",
+        command: "mawk",
+        arguments: &["{ for (i = 1; i <= NF; i++) n[$i]++ } END { for (w in n) if (n[w] > m) m = n[w]; print NR, m }", "{dir}/words"],
+    },
     Known { name: "sort", command: "sort", arguments: &["--parallel=1", "-S", "200M", "{dir}/lines"] },
     Known { name: "xz", command: "xz", arguments: &["-6", "--threads=1", "--stdout", "--keep", "{dir}/few-lines"] },
-    Known { name: "zstd", command: "zstd", arguments: &["-15", "--single-thread", "--stdout", "{dir}/lines"] },
     Known { name: "cc1", command: CC1, arguments: &["-quiet", "-O2", "{dir}/functions.c", "-o", "/dev/null"] },
-    Known { name: "bzip2", command: "bzip2", arguments: &["--stdout", "{dir}/few-lines"] },
     Known { name: "node", command: "node", arguments: &["--single-threaded", "{dir}/job.js"] },
 ];
 
@@ -60,7 +62,13 @@ pub fn find(only: &[String], python: &Path, dir: &Path) -> Result<(Vec<Program>,
 impl Known {
     fn here(&self, python: &Path, dir: &Path) -> Result<Program> {
         let program = match self.command {
-            PYTHON => said_by(python, &["-c", if self.name == "numpy" { "import sys, numpy; print(sys.executable)" } else { "import sys; print(sys.executable)" }])?,
+            PYTHON => said_by(
+                python,
+                &[
+                    "-c",
+                    if self.name == "numpy" { "import sys, numpy; print(sys.executable)" } else { "import sys; print(sys.executable)" },
+                ],
+            )?,
             CC1 => said_by(Path::new("gcc"), &["-print-prog-name=cc1"])?,
             name => in_path(name).with_context(|| format!("{name} is not installed"))?,
         };
@@ -114,7 +122,7 @@ pub fn write_inputs(dir: &Path) -> Result<()> {
     }
     writeln!(documents, "]")?;
     documents.flush()?;
-    for (name, count) in [("lines", 250_000), ("few-lines", 40_000)] {
+    for (name, count) in [("lines", 600_000), ("few-lines", 40_000)] {
         let mut lines = make(name)?;
         for _ in 0..count {
             writeln!(lines, "{} some text {}", random.random_range(0..1_000_000_000), random.random_range(0..1_000_000))?;
@@ -122,7 +130,7 @@ pub fn write_inputs(dir: &Path) -> Result<()> {
         lines.flush()?;
     }
     let mut words = make("words")?;
-    for _ in 0..40_000 {
+    for _ in 0..25_000 {
         for _ in 0..8 {
             // Some words are much more frequent than others.
             let word = random.random_range(0..1_000_000u64) * random.random_range(0..1_000_000) / 5_000_000;

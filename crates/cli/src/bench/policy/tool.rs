@@ -145,7 +145,10 @@ fn read_text(stream: impl Read, recorder: &mut Recorder) -> std::io::Result<()> 
     let mut lines = std::io::BufReader::with_capacity(1 << 20, stream);
     let mut line = Vec::new();
     let mut count = 0;
-    while { line.clear(); lines.read_until(b'\n', &mut line)? > 0 } {
+    while {
+        line.clear();
+        lines.read_until(b'\n', &mut line)? > 0
+    } {
         match line.as_slice() {
             [b' ', kind @ (b'L' | b'S' | b'M'), b' ', rest @ ..] => {
                 let Some((addr, size)) = access(rest) else { continue };

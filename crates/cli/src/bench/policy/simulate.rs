@@ -1,0 +1,124 @@
+//! Runs traces through policies, on all processors.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use hiroma_policylab::blocks::Rule;
+use hiroma_policylab::ours::{self, Options};
+use hiroma_policylab::policies::Kind;
+use hiroma_policylab::{Costs, Outcome, Trace};
+
+/// What decides in a simulation.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Policy {
+    /// Who leaves, page by page.
+    Known(Kind),
+    /// What comes with a page, under LRU.
+    Fetching(Rule),
+    /// `hiroma-policy` as the pager drives it.
+    Ours(&'static str, Options),
+}
+
+const fn blocks(order: u8) -> Options {
+    Options { prefetch: true, ..Options::plain(order) }
+}
+
+/// Our own, by name.
+pub const OURS: [(&str, Options); 8] = [
+    ("ours", Options::plain(0)),
+    ("ours-fifo", Options { fifo: true, ..Options::plain(0) }),
+    ("ours-4k", blocks(0)),
+    ("ours-8k", blocks(1)),
+    ("ours-16k", blocks(2)),
+    ("ours-64k", blocks(4)),
+    ("ours-2m", blocks(9)),
+    ("ours-auto", Options::AUTO),
+];
+
+impl Policy {
+    /// All of them.
+    pub fn all() -> Vec<Policy> {
+        let known = Kind::ALL.into_iter().map(Policy::Known);
+        let fetching = Rule::ALL.into_iter().skip(1).map(Policy::Fetching);
+        known.chain(OURS.map(|(name, options)| Policy::Ours(name, options))).chain(fetching).collect()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Known(kind) => kind.name(),
+            Policy::Fetching(rule) => rule.name(),
+            Policy::Ours(name, _) => name,
+        }
+    }
+
+    fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> Outcome {
+        match self {
+            Policy::Known(kind) => kind.simulate(trace, capacity, costs),
+            Policy::Fetching(rule) => rule.simulate(trace, capacity, costs),
+            Policy::Ours(_, options) => ours::simulate(trace, capacity, options, costs),
+        }
+    }
+}
+
+/// One program with one share of its pages.
+pub struct Cell {
+    pub program: String,
+    pub percent: u8,
+    pub outcomes: Vec<(Policy, Outcome)>,
+}
+
+impl Cell {
+    /// What a policy came to.
+    pub fn of(&self, name: &str) -> Option<Outcome> {
+        self.outcomes.iter().find(|(policy, _)| policy.name() == name).map(|&(_, outcome)| outcome)
+    }
+}
+
+/// What is known of a program's trace.
+pub struct Program {
+    pub name: String,
+    pub pages: usize,
+    pub steps: usize,
+    pub references: u64,
+}
+
+/// Reads a trace.
+pub fn read(path: &Path) -> Result<Trace> {
+    let file = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    Trace::read(&file).with_context(|| format!("reading {}", path.display()))
+}
+
+/// All policies on all traces.
+pub fn run(traces: &[(String, PathBuf)], at: &[u8], costs: &Costs) -> Result<(Vec<Program>, Vec<Cell>)> {
+    let (mut programs, mut cells) = (Vec::new(), Vec::new());
+    for (name, path) in traces {
+        let trace = read(path)?;
+        let work: Vec<(u8, Policy)> =
+            at.iter().flat_map(|&percent| Policy::all().into_iter().map(move |policy| (percent, policy))).collect();
+        let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Some(&(percent, policy)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let outcome = policy.simulate(&trace, trace.touched * usize::from(percent) / 100, costs);
+                        if let Ok(mut done) = done.lock() {
+                            done.push((percent, policy, outcome));
+                        }
+                    }
+                });
+            }
+        });
+        let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for &percent in at {
+            let of = |&policy: &Policy| {
+                done.iter().find(|&&(p, q, _)| p == percent && q.name() == policy.name()).map(|&(_, _, outcome)| (policy, outcome))
+            };
+            cells.push(Cell { program: name.clone(), percent, outcomes: Policy::all().iter().filter_map(of).collect() });
+        }
+        programs.push(Program { name: name.clone(), pages: trace.touched, steps: trace.steps.len(), references: trace.header.references });
+    }
+    Ok((programs, cells))
+}

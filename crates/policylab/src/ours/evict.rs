@@ -1,0 +1,275 @@
+//! How memory comes to be had: `evict.rs` and `room.rs` of the pager.
+
+use hiroma_policy::Mode;
+use hiroma_policy::Origin;
+use hiroma_policy::granularity::JUDGED_STAGINGS;
+use hiroma_units::BlockId;
+
+use super::{CAME, DIRTY, EXTENT, FAR, Ours, USED};
+
+/// As in the pager, bytes in pages.
+const BATCH: usize = 8;
+const TRIES: usize = 4;
+const TRIMS_MAX: usize = 256;
+const HERE_MAX: usize = 2;
+const DIFFERING_MAX: usize = 64;
+const CLEAN_BATCH: u64 = 32;
+const SMALL_IN_A_ROW: u32 = 512;
+const MIB: u64 = 256;
+
+impl Ours<'_> {
+    fn local(&self) -> u64 {
+        self.resident + self.staged
+    }
+
+    pub(super) fn reserve(&self) -> i64 {
+        self.room as i64 - self.local() as i64 + self.clean_pages as i64
+    }
+
+    pub(super) fn reserve_target(&self) -> u64 {
+        let usual = if self.small_since_huge < SMALL_IN_A_ROW {
+            (self.room / 16).clamp((2 * EXTENT).min(self.room / 8), 64 * MIB)
+        } else {
+            (self.room / 128).clamp(64, 16 * MIB)
+        };
+        usual.max(self.wanted)
+    }
+
+    fn stage_target(&self) -> u64 {
+        if self.replacement.gives_second_chances() {
+            self.staging.target_bytes((self.room << 12) as usize) as u64 >> 12
+        } else {
+            self.reserve_target()
+        }
+    }
+
+    /// Room for a block that comes now. Its extent keeps its mode meanwhile.
+    pub(super) fn take_room(&mut self, block: BlockId) -> bool {
+        self.small_since_huge = if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
+        let number = block.extent_no().0 as usize;
+        let (mode, born_fresh) = (self.extents[number].mode, self.extents[number].born_fresh);
+        let pages = block.pages() as u64;
+        while self.local() + pages > self.room {
+            if self.drop_some_clean() {
+                continue;
+            }
+            self.wanted = pages;
+            self.evictor();
+            self.wanted = 0;
+            if !self.drop_some_clean() {
+                break;
+            }
+        }
+        (self.extents[number].mode, self.extents[number].born_fresh) = (mode, born_fresh);
+        self.local() + pages <= self.room
+    }
+
+    fn drop_some_clean(&mut self) -> bool {
+        let before = self.clean_pages;
+        while before - self.clean_pages < CLEAN_BATCH && self.drop_clean() {}
+        before > self.clean_pages
+    }
+
+    fn drop_clean(&mut self) -> bool {
+        while let Some((block, stamp)) = self.clean.pop_front() {
+            if !self.blocks.get(&block).is_some_and(|entry| entry.stamp == stamp && entry.clean) {
+                continue;
+            }
+            let Some(entry) = self.leave(block) else { continue };
+            if entry.prefetched {
+                self.prefetcher.wasted(block.page());
+            }
+            let mut dropped = 0;
+            for flags in &mut self.flags[Self::pages(block)] {
+                self.outcome.wasted += u64::from(*flags & (CAME | USED) == CAME);
+                dropped += u64::from(*flags & (FAR | USED) != 0);
+                *flags &= !(CAME | USED);
+            }
+            // What was written has been paid for with its write.
+            self.outcome.leave(self.costs, 0, dropped);
+            self.gone_away(block);
+            return true;
+        }
+        false
+    }
+
+    fn gone_away(&mut self, block: BlockId) {
+        let number = block.extent_no().0 as usize;
+        if block.is_huge() && self.options.fixed.is_none() {
+            let far = (self.count(block, FAR) >> self.order) as u16;
+            let extent = &mut self.extents[number];
+            let region = self.regions.entry(self.trace.regions[number]).or_default();
+            self.granularity.on_huge_evicted(&mut extent.history, region, extent.born_fresh, far, extent.rescues);
+        }
+        self.settle(number);
+    }
+
+    fn next_victim(&mut self) -> Option<BlockId> {
+        loop {
+            let block = self.replacement.next_victim()?;
+            if self.is_resident(block) {
+                return Some(block);
+            }
+        }
+    }
+
+    fn trim_staged(&mut self) {
+        if self.replacement.gives_second_chances() {
+            let target = self.stage_target();
+            let mut trims = 0..TRIMS_MAX;
+            while self.staged > target && trims.next().is_some() && self.drop_clean() {}
+        }
+    }
+
+    pub(super) fn evict_here(&mut self) {
+        self.trim_staged();
+        let enough = (self.reserve_target() + self.reserve_target() / 2) as i64;
+        for _ in 0..HERE_MAX {
+            if self.reserve() >= enough {
+                return;
+            }
+            let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
+            if to_come < 2 * enough || self.staged < self.stage_target() {
+                if let Some(block) = self.next_victim() {
+                    self.stage(block);
+                }
+            }
+            while let Some((block, stamp)) = self.probation.pop_front() {
+                if !self.awaits_write(block, stamp) {
+                    continue;
+                }
+                if !block.is_huge() && self.is_unchanged(block) {
+                    self.mark_clean(block);
+                } else {
+                    self.differing.push_back((block, stamp));
+                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
+                        self.evictor();
+                    }
+                }
+                break;
+            }
+        }
+    }
+
+    fn is_cared_for(&self) -> bool {
+        self.is_quiet() && self.local() <= self.room && self.reserve() > (self.reserve_target() / 2) as i64
+    }
+
+    pub(super) fn mind_reserve(&mut self) {
+        let enough = if self.is_quiet() { self.reserve_target() / 2 } else { self.reserve_target() };
+        if self.reserve() < enough as i64 {
+            self.evictor();
+        }
+    }
+
+    /// The evictor, until there is nothing more for it to do.
+    fn evictor(&mut self) {
+        loop {
+            let mut moved = self.stage_victims();
+            self.trim_staged();
+            while self.local() > self.room && self.drop_clean() {
+                moved = true;
+            }
+            for _ in 0..BATCH {
+                if self.reserve() >= (2 * self.reserve_target()) as i64 {
+                    break;
+                }
+                let next = match self.differing.pop_front() {
+                    None if self.is_cared_for() && self.wanted == 0 => None,
+                    None => self.probation.pop_front(),
+                    some => some,
+                };
+                let Some((block, stamp)) = next else { break };
+                moved = true;
+                if self.awaits_write(block, stamp) {
+                    self.write(block);
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn stage_victims(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..TRIES {
+            let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
+            let wanted = (2 * self.reserve_target()) as i64;
+            let nearly_full = self.reserve() < wanted;
+            if !(to_come < wanted || nearly_full && self.staged < self.stage_target()) || self.is_cared_for() && self.wanted == 0 {
+                break;
+            }
+            let Some(block) = self.next_victim() else { break };
+            self.stage(block);
+            moved = true;
+        }
+        moved
+    }
+
+    fn awaits_write(&self, block: BlockId, stamp: u32) -> bool {
+        self.blocks.get(&block).is_some_and(|entry| entry.stamp == stamp && !entry.clean)
+    }
+
+    fn is_unchanged(&self, block: BlockId) -> bool {
+        self.flags[Self::pages(block)].iter().all(|&flags| flags & (DIRTY | FAR) == FAR)
+    }
+
+    /// Writes what differs; where much does, all of it.
+    fn write(&mut self, block: BlockId) {
+        let sector = 1usize << self.order;
+        let all = block.is_huge() && self.options.fixed.is_none() && self.count(block, DIRTY) * 4 > block.pages() as u64;
+        let mut written = 0;
+        for flags in self.flags[Self::pages(block)].chunks_mut(sector) {
+            let dirty = flags.iter().any(|&flags| flags & DIRTY != 0);
+            let content = flags.iter().any(|&flags| flags & (DIRTY | FAR) != 0);
+            if dirty || all && content {
+                written += sector as u64;
+                flags.iter_mut().for_each(|flags| *flags = *flags & !DIRTY | FAR);
+            }
+        }
+        self.outcome.leave(self.costs, written, 0);
+        self.mark_clean(block);
+    }
+
+    fn stage(&mut self, block: BlockId) {
+        let number = block.extent_no().0 as usize;
+        if block.is_huge() && self.options.fixed.is_none() {
+            let extent = &mut self.extents[number];
+            let region = self.regions.entry(self.trace.regions[number]).or_default();
+            if self.granularity.breaks_up(&mut extent.history, region, extent.rescues) {
+                self.break_up(block);
+                let extent = &mut self.extents[number];
+                (extent.rescues, extent.broken_stagings) = (0, 1);
+                return;
+            }
+        }
+        self.set_resident(block, false);
+        let stamp = self.enter(block, false);
+        self.probation.push_back((block, stamp));
+        self.judge_broken(number);
+    }
+
+    fn break_up(&mut self, block: BlockId) {
+        self.set_resident(block, false);
+        self.extent(block).mode = Some(Mode::Small);
+        for sector in 0..self.sectors() {
+            let piece = BlockId::new(block.page() + ((sector as u64) << self.order), self.order);
+            self.admit(piece, Origin::Demand);
+        }
+    }
+
+    fn judge_broken(&mut self, number: usize) {
+        let extent = &mut self.extents[number];
+        if extent.broken_stagings == 0 {
+            return;
+        }
+        extent.broken_stagings += 1;
+        if extent.broken_stagings <= JUDGED_STAGINGS {
+            return;
+        }
+        extent.broken_stagings = 0;
+        let region = self.regions.entry(self.trace.regions[number]).or_default();
+        self.granularity.on_broken_judged(region, extent.rescues);
+    }
+}

@@ -1,0 +1,185 @@
+//! What happens on a fault: `fault.rs` and `fetch.rs` of the pager.
+
+use hiroma_policy::{Mode, Origin, PrefetchRequest};
+use hiroma_units::BlockId;
+
+use super::{ALIVE, CAME, DIRTY, EXTENT, FAR, Ours, USED};
+
+/// So many small faults in such a span are dense, and for how long without a fault they are held to be.
+const DENSE_FAULTS: u32 = 24;
+const DENSE_SPAN_NS: u64 = 8_000_000;
+const CALM_NS: u64 = 40_000_000;
+const TEND_NS: u64 = 50_000_000;
+
+impl Ours<'_> {
+    pub(super) fn on_fault(&mut self, page: u64) {
+        let number = (page / EXTENT) as usize;
+        let mode = match self.extents[number].mode {
+            Some(mode) => mode,
+            None => self.choose_mode(number, page),
+        };
+        let block = self.block_of(page, mode);
+        match self.blocks.get(&block).copied() {
+            Some(entry) => self.on_staged(block, entry.prefetched),
+            None => self.on_missing(block, page, mode),
+        }
+        let requests = std::mem::take(&mut self.requests);
+        self.prefetch(&requests);
+        self.requests = requests;
+        self.requests.clear();
+        if mode == Mode::Small {
+            self.on_small();
+        }
+        if self.is_quiet() {
+            self.evict_here();
+        }
+        self.mind_reserve();
+        if self.now_ns() - self.tended_ns > TEND_NS {
+            self.tended_ns = self.now_ns();
+            self.granularity.set_local_extents((self.room / EXTENT) as u32);
+            self.staging.observe(self.rescues, self.fetches);
+        }
+    }
+
+    fn on_small(&mut self) {
+        let now = self.now_ns();
+        if now - self.dense_since_ns > DENSE_SPAN_NS {
+            (self.dense, self.dense_since_ns) = (0, now);
+        }
+        self.dense += 1;
+        if self.dense >= DENSE_FAULTS || self.is_quiet() {
+            self.quiet_until_ns = now + CALM_NS;
+        }
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.now_ns() < self.quiet_until_ns
+    }
+
+    fn choose_mode(&mut self, number: usize, page: u64) -> Mode {
+        let stream = self.prefetcher.is_stream(page);
+        let fresh = self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
+        let extent = &mut self.extents[number];
+        let mode = match self.options.fixed {
+            Some(order) if order < 9 => Mode::Small,
+            Some(_) => Mode::Huge,
+            None if fresh => {
+                let region = self.regions.entry(self.trace.regions[number]).or_default();
+                self.granularity.on_fresh_fault(&mut extent.history, region, stream)
+            }
+            None => self.granularity.on_far_fault(&mut extent.history, stream),
+        };
+        if mode == Mode::Huge && fresh {
+            extent.born_fresh = true;
+        }
+        extent.mode = Some(mode);
+        mode
+    }
+
+    fn on_staged(&mut self, block: BlockId, prefetched: bool) {
+        self.outcome.staged(self.costs);
+        if prefetched {
+            if let Some(entry) = self.blocks.get_mut(&block) {
+                (entry.prefetched, entry.stream) = (false, true);
+            }
+            self.prefetcher.used(block.page());
+            self.consult(block, block.page());
+        } else {
+            self.rescues += 1;
+        }
+        let extent = self.extent(block);
+        extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
+        self.leave(block);
+        self.admit(block, if prefetched { Origin::Stream } else { Origin::Rescued });
+    }
+
+    fn on_missing(&mut self, block: BlockId, page: u64, mode: Mode) {
+        let far = self.count(block, FAR);
+        let stream = self.prefetcher.is_stream(page);
+        self.consult(block, page);
+        if far > 0 {
+            self.fetches += 1;
+            let number = block.extent_no().0 as usize;
+            if mode == Mode::Small && self.options.fixed.is_none() && self.granularity.on_small_fault(&mut self.extents[number].history) {
+                self.buy_rest(block);
+            }
+        }
+        self.take_room(block);
+        if far > 0 {
+            self.outcome.fetch(self.costs, far);
+            self.arrive(block);
+            self.admit(block, if stream { Origin::Stream } else { Origin::Demand });
+        } else {
+            self.outcome.fresh(self.costs, block.pages() as u64);
+            self.admit(block, if stream { Origin::Stream } else { Origin::Fresh });
+        }
+    }
+
+    /// Pages of a block have come from the store.
+    fn arrive(&mut self, block: BlockId) {
+        for flags in &mut self.flags[Self::pages(block)] {
+            *flags = *flags & (FAR | ALIVE) | if *flags & FAR != 0 { CAME } else { 0 };
+        }
+        debug_assert_eq!(self.count(block, DIRTY | USED), 0);
+    }
+
+    fn consult(&mut self, block: BlockId, page: u64) {
+        if self.options.prefetch {
+            let room = self.reserve().max(0) as usize / 2;
+            let budget = (room / block.pages()).min(64);
+            self.prefetcher.on_fault(page, block.pages() as u16, budget, &mut self.requests);
+        }
+    }
+
+    fn buy_rest(&mut self, block: BlockId) {
+        let start = block.page() - block.page_in_extent() as u64;
+        for page in (start..start + EXTENT).step_by(1 << self.order) {
+            if self.flags[page as usize] & FAR != 0 {
+                self.requests.push(PrefetchRequest { page, unit: 1 << self.order, leave_unmapped: false });
+            }
+        }
+    }
+
+    fn prefetch(&mut self, requests: &[PrefetchRequest]) {
+        for request in requests {
+            let number = (request.page / EXTENT) as usize;
+            if number >= self.extents.len() {
+                continue;
+            }
+            let wanted = if u64::from(request.unit) == EXTENT { Mode::Huge } else { Mode::Small };
+            let fixed = self.options.fixed.map(|order| if order < 9 { Mode::Small } else { Mode::Huge });
+            let mode = self.extents[number].mode.unwrap_or(fixed.unwrap_or(wanted));
+            let block = self.block_of(request.page, mode);
+            if self.blocks.contains_key(&block) || self.is_resident(block) {
+                continue;
+            }
+            if self.reserve() < (self.reserve_target() / 4) as i64 + block.pages() as i64 {
+                // No room to spare: what was asked for is of yesterday by the time there is.
+                return;
+            }
+            self.fetch_ahead(block, mode, !request.leave_unmapped);
+        }
+    }
+
+    fn fetch_ahead(&mut self, block: BlockId, mode: Mode, map: bool) {
+        let number = block.extent_no().0 as usize;
+        self.extents[number].mode = Some(mode);
+        let far = self.count(block, FAR);
+        if far > 0 && self.take_room(block) {
+            self.outcome.ahead(self.costs, far);
+            self.granularity.on_inflow((block.pages() >> self.order) as u32);
+            self.arrive(block);
+            if map {
+                self.admit(block, Origin::Stream);
+            } else {
+                self.enter(block, true);
+                self.mark_clean(block);
+            }
+        } else if far == 0 && map && mode == Mode::Huge && self.take_room(block) {
+            self.outcome.time_ns += self.costs.fresh_more_ns * EXTENT;
+            self.extents[number].born_fresh = true;
+            self.admit(block, Origin::Stream);
+        }
+        self.settle(number);
+    }
+}
