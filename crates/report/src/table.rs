@@ -115,6 +115,23 @@ impl Table {
         csv
     }
 
+    /// The table as Markdown; units stand behind the names of the columns.
+    pub fn to_markdown(&self) -> String {
+        let plain = |text: &str| text.replace('|', "\\|");
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let name = |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{}, {}", column.name, column.unit) };
+        let mut text = line(self.columns.iter().map(|column| plain(&name(column))).collect());
+        let sides = self.columns.iter().map(|column| if column.align == Align::Right { "---:" } else { "---" });
+        text += &format!("|{}|\n", sides.collect::<Vec<_>>().join("|"));
+        for row in &self.rows {
+            text += &line(row.iter().map(|cell| plain(cell)).collect());
+        }
+        for note in &self.notes {
+            let _ = write!(text, "\n{note}\n");
+        }
+        text
+    }
+
     /// The table as HTML.
     pub fn to_html(&self) -> String {
         let class = |column: &Column| if column.align == Align::Right { " class=\"n\"" } else { "" };
@@ -179,6 +196,23 @@ swap file <disk>   0.12   58.9
   medians of 3
 ";
         assert_eq!(sample().to_text(), expected);
+    }
+
+    #[test]
+    fn markdown_has_a_line_for_each_row_and_no_cell_too_many() {
+        let mut table = sample();
+        table.row(["a|b"]);
+        let expected = "\
+| what | speed, GB/s | paper, MB/s |
+|---|---:|---:|
+| 1M | 3.20 | 603 |
+| swap file <disk> | 0.12 | 58.9 |
+| 2M × 3 |  |  |
+| a\\|b |  |  |
+
+medians of 3
+";
+        assert_eq!(table.to_markdown(), expected);
     }
 
     #[test]

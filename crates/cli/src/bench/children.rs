@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::job::{Job, Memory, Outcome, Task};
+use super::peers::Cgroup;
 use super::undo::{Guard, Undo};
 
 /// How often a child's memory is looked at, and an interrupt.
@@ -229,11 +230,20 @@ impl Server {
     /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it says where it listens.
     pub fn start(memory: u64) -> Result<Server> {
         let mut command = Command::new(this_program()?);
-        command
-            .args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.to_string()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null());
-        let mut running = Running::start(&mut command)?;
+        command.args(serve_words(memory));
+        Server::start_as(&mut command, memory)
+    }
+
+    /// The same in a control group.
+    pub fn start_in(cgroup: &Cgroup, memory: u64) -> Result<Server> {
+        let this = this_program()?.to_str().context("this program's name is not UTF-8")?.to_owned();
+        let argv: Vec<String> = std::iter::once(this).chain(serve_words(memory)).collect();
+        Server::start_as(&mut command_in(cgroup, &argv)?, memory)
+    }
+
+    fn start_as(command: &mut Command, memory: u64) -> Result<Server> {
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut running = Running::start(command)?;
         let mut line = String::new();
         BufReader::new(running.child.stdout.take().context("a server without an output")?).read_line(&mut line)?;
         match address_in(&line) {
@@ -241,6 +251,18 @@ impl Server {
             None => bail!("the memory server did not start; `hiroma serve --listen 127.0.0.1:0 --memory {memory}` shows why"),
         }
     }
+}
+
+fn serve_words(memory: u64) -> [String; 6] {
+    ["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.to_string()].map(str::to_owned)
+}
+
+/// A command that enters `cgroup`, becomes `argv`, and ends with this program.
+pub fn command_in(cgroup: &Cgroup, argv: &[String]) -> Result<Command> {
+    let job = Job { memory: Memory::Native, cgroup: Some(cgroup.path().to_owned()), task: Task::Program { argv: argv.to_vec() } };
+    let mut command = Command::new(this_program()?);
+    command.args(["bench", "workload", &serde_json::to_string(&job)?]).stdout(Stdio::null()).stderr(Stdio::piped());
+    Ok(command)
 }
 
 /// The address in the line by which a server says that it is ready.

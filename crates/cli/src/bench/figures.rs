@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -37,13 +37,18 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    let path = args.document.display();
-    let document = fs::read_to_string(&args.document).with_context(|| format!("cannot read {path}"))?;
-    let Some(filled) = fill(&document, &table(&results)) else {
+    put(&args.document, &table(&results))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts `text` between the marks of a document.
+pub fn put(document: &Path, text: &str) -> Result<()> {
+    let path = document.display();
+    let content = fs::read_to_string(document).with_context(|| format!("cannot read {path}"))?;
+    let Some(filled) = fill(&content, text) else {
         return Err(refuse(format!("{path} has no lines `{}` and `{END}`, in this order", BEGIN.trim_end())));
     };
-    fs::write(&args.document, filled).with_context(|| format!("cannot write {path}"))?;
-    Ok(ExitCode::SUCCESS)
+    fs::write(document, filled).with_context(|| format!("cannot write {path}"))
 }
 
 /// The document with `table` between its marks.

@@ -38,6 +38,8 @@ pub enum Task {
     Stride { bytes: usize, strides: Vec<usize> },
     /// Reserve so much address space, fill and read back stretches spread evenly over it.
     Reserve { reserved: usize, touched: usize, stretches: usize },
+    /// Work of `bench real` on ordinary memory, whatever is behind it.
+    Load(super::real::Load),
     /// Become this program.
     Program { argv: Vec<String> },
     /// Send so many bytes to a port of this machine, 2 MiB at a time.

@@ -128,16 +128,21 @@ fn forget_goals(report: &mut Report, why: &str) {
     }
 }
 
-/// Measures, puts the machine back as it was however that ends, and delivers the report.
-fn measured(files: &Files, measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>) -> anyhow::Result<ExitCode> {
+/// Does something, and puts the machine back as it was however that ends.
+fn with_clean_up<T>(work: impl FnOnce(&Interrupt) -> Result<T, Failed>) -> anyhow::Result<Result<T, Failed>> {
     let leftovers = undo::undo_leftovers();
     if leftovers > 0 {
         eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
     }
     undo::undo_on_panic();
-    let outcome = measure(&Interrupt::listen()?);
+    let outcome = work(&Interrupt::listen()?);
     undo::undo_all();
-    match outcome {
+    Ok(outcome)
+}
+
+/// Measures, puts the machine back as it was however that ends, and delivers the report.
+fn measured(files: &Files, measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>) -> anyhow::Result<ExitCode> {
+    match with_clean_up(measure)? {
         Ok(report) => deliver(report, files)?,
         Err(Failed::Interrupted) => {
             eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::undo::{Guard, Undo};
 use crate::cgroup::memory_controller;
@@ -81,12 +82,12 @@ impl SwapArea {
         Ok(SwapArea { path, description, _made: made })
     }
 
-    /// Most memory that it took so far; none of it for a file.
-    pub fn memory_bytes_max(&self) -> u64 {
+    /// Memory that it takes now; none of it for a file.
+    pub fn memory_bytes(&self) -> u64 {
         let device = self.path.file_name().unwrap_or_default();
-        // The fifth of mm_stat is mem_used_max (Documentation/admin-guide/blockdev/zram.rst).
+        // The third of mm_stat is mem_used_total (Documentation/admin-guide/blockdev/zram.rst).
         let stat = fs::read_to_string(Path::new("/sys/block").join(device).join("mm_stat")).unwrap_or_default();
-        stat.split_whitespace().nth(4).and_then(|word| word.parse().ok()).unwrap_or(0)
+        stat.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
     /// Starts to swap to it.
@@ -181,17 +182,71 @@ impl Cgroup {
         &self.path
     }
 
-    /// Most memory that the group took so far.
-    pub fn peak_bytes(&self) -> u64 {
-        let files = ["memory.peak", "memory.max_usage_in_bytes"];
+    /// Memory of the group now, without pages of files: those are in the cache, and go when somebody wants their room.
+    pub fn memory_bytes(&self) -> u64 {
+        let files = ["memory.current", "memory.usage_in_bytes"];
         let text = files.iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
-        text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+        let all: u64 = text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
+        all.saturating_sub(word_after(&stat, "active_file") + word_after(&stat, "inactive_file"))
+    }
+
+    /// Kills what is left in the group, and waits until it has gone.
+    pub fn clear(&self) {
+        for _ in 0..300 {
+            let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+            let left: Vec<_> = text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 
     /// How often the kernel killed a process of the group for want of memory.
     pub fn kills(&self) -> u64 {
         let text = ["memory.events", "memory.oom_control"].iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
         word_after(&text.unwrap_or_default(), "oom_kill")
+    }
+}
+
+/// Compressed memory in front of every swap area of the machine (zswap), for as long as it lives.
+pub struct Zswap {
+    /// What to know about it.
+    pub description: String,
+    /// Whether the kernel charges what is compressed to the control group, as it does with version 2.
+    charged: bool,
+    _settings: Vec<Guard>,
+}
+
+impl Zswap {
+    /// Switches it on, with the algorithm that zram has here.
+    pub fn switch_on() -> Result<Zswap> {
+        let dir = Path::new("/sys/module/zswap/parameters");
+        ensure!(dir.join("enabled").exists(), "no zswap here: this kernel has no {}", dir.display());
+        let (_, charged) = memory_controller()?;
+        let mut settings = Vec::new();
+        let mut set = |name: &str, value: &str| -> Result<()> {
+            let path = dir.join(name);
+            let before = fs::read_to_string(&path)?.trim().to_owned();
+            settings.push(Guard::new(Undo::FileWrite(path.clone(), before)));
+            fs::write(&path, value).with_context(|| format!("writing {value} to {}", path.display()))
+        };
+        // A kernel without it stays with what it has.
+        let _ = set("compressor", "lz4");
+        set("enabled", "Y")?;
+        let algorithm = fs::read_to_string(dir.join("compressor")).unwrap_or_default();
+        Ok(Zswap { description: format!("zswap with {}", algorithm.trim()), charged, _settings: settings })
+    }
+
+    /// Memory that it takes now, beside what the control group counts.
+    pub fn memory_bytes(&self) -> u64 {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = text.lines().find_map(|line| line.strip_prefix("Zswap:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        if self.charged { 0 } else { kib.unwrap_or(0) << 10 }
     }
 }
 
@@ -248,6 +303,7 @@ mod tests {
                 .count()
         };
         let before = (swaps(), devices());
+        let settings = fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default();
         for kind in [SwapKind::Zram, SwapKind::File] {
             let area = match SwapArea::make(kind, 16 << 20) {
                 Ok(area) => area,
@@ -262,6 +318,15 @@ mod tests {
             let path = area.path.clone();
             drop(area);
             assert!(kind == SwapKind::Zram || !path.exists());
+        }
+        match Zswap::switch_on() {
+            Ok(zswap) => {
+                let enabled = || fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap();
+                assert_eq!(enabled().trim(), "Y");
+                drop(zswap);
+                assert_eq!(enabled(), settings);
+            }
+            Err(reason) => eprintln!("skipped: {reason:#}"),
         }
         let cgroup = Cgroup::make(8 << 20).unwrap();
         let path = cgroup.path().to_owned();

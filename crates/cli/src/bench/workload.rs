@@ -31,6 +31,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
             let error = Command::new(program).args(args).exec();
             return Err(error).with_context(|| format!("starting {program}"));
         }
+        Task::Load(load) => super::real::do_load(load)?,
         Task::StreamSource { port, bytes } => stream::source(*port, *bytes)?,
         Task::StreamSink => stream::sink()?,
         _ => measure(&job)?,
@@ -104,7 +105,7 @@ fn measure(job: &Job) -> Result<Outcome> {
         &Task::Reserve { reserved, touched, stretches } => {
             with_ground(job, reserved, |ground, outcome| reserve(ground, outcome, touched, stretches))
         }
-        Task::Program { .. } | Task::StreamSource { .. } | Task::StreamSink => unreachable!("handled by the caller"),
+        Task::Load(_) | Task::Program { .. } | Task::StreamSource { .. } | Task::StreamSink => unreachable!("handled by the caller"),
     }
 }
 

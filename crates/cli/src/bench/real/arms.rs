@@ -1,146 +1,188 @@
-//! One run of one program in one arm: its time, its output, and all the memory that it took, as the kernel counts it.
+//! The arms: where memory goes that does not fit, what that needs of the machine, and what is counted as its memory.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 
-use super::programs::Program;
-use crate::bench::children::{Failed, Interrupt, Running, check, same_content, this_program};
-use crate::bench::job::{Job, Memory, Task};
-use crate::bench::peers::{ALLOWANCE_BYTES, Cgroup, SwapArea, SwapKind, SwapTraffic};
+use super::cells::{Attempt, NATIVE};
+use crate::bench::children::{Server, this_program};
+use crate::bench::peers::{Cgroup, SwapArea, SwapKind, SwapOn, SwapTraffic, Zswap};
+use crate::run::LOCAL_MIN;
 
 /// Room for all that a program may put into a swap area or a store.
 const ROOM_BYTES: u64 = 8 << 30;
-
-/// Under a group's limit Linux 6.18 kills now and then while hardly anything is swapped: only who is killed every time counts as killed.
-const TRIES: usize = 3;
+/// A group that counts and does not limit.
+const NO_LIMIT_BYTES: u64 = 1 << 50;
+/// A swapped program gets at least so much.
+const SWAPPED_LEAST_BYTES: u64 = 4 << 20;
+/// Sizes of fixed blocks that auto is compared with.
+pub const BLOCKS: [&str; 5] = ["4K", "8K", "16K", "64K", "2M"];
+/// How often memory is looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Where memory goes that does not fit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
     /// Nowhere: all of it is there.
     Native,
-    /// Swapped by the kernel under a control group's limit.
-    Swap(SwapKind),
-    /// `hiroma run` with compressed memory beside the limit, so that as much is resident as in the peers.
+    /// Swapped by the kernel to compressed memory, under a control group's limit.
+    Zram,
+    /// The same to a file.
+    SwapFile,
+    /// The same with compressed memory in front of it.
+    Zswap,
+    /// `hiroma run` with compressed memory alone, beside the limit.
     Compressed,
     /// `hiroma run` as it comes: compressed memory within the limit, and a file.
     Default,
+    /// `hiroma run` over TCP to a memory server on this machine.
+    Tcp,
+    /// As `Compressed`, with one of the sizes of blocks, or none.
+    Block(Option<usize>),
+    /// `hiroma run` with a limit that is never reached.
+    Roomy,
 }
+
+/// Those that can be asked for.
+pub const CHOICES: [Arm; 6] = [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::Default, Arm::Tcp];
 
 impl Arm {
     /// Name in keys, tables and options.
     pub fn name(self) -> &'static str {
         match self {
-            Arm::Native => "native",
-            Arm::Swap(SwapKind::Zram) => "zram",
-            Arm::Swap(SwapKind::File) => "swap-file",
+            Arm::Native => NATIVE,
+            Arm::Zram => "zram",
+            Arm::SwapFile => "swap-file",
+            Arm::Zswap => "zswap",
             Arm::Compressed => "compressed",
             Arm::Default => "default",
+            Arm::Tcp => "tcp",
+            Arm::Block(None) => "auto",
+            Arm::Block(Some(at)) => BLOCKS[at],
+            Arm::Roomy => "roomy",
         }
     }
 
     /// Its name, back.
     pub fn parse(name: &str) -> Result<Arm, String> {
-        let arms = [Arm::Swap(SwapKind::Zram), Arm::Swap(SwapKind::File), Arm::Compressed, Arm::Default];
-        let names = arms.map(Arm::name).join(", ");
-        arms.into_iter().find(|arm| arm.name() == name).ok_or(format!("`{name}` is none of {names}"))
+        let names = CHOICES.map(Arm::name).join(", ");
+        CHOICES.into_iter().find(|arm| arm.name() == name).ok_or(format!("`{name}` is none of {names}"))
+    }
+
+    /// Whether it is `hiroma run`.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Arm::Compressed | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy)
+    }
+
+    /// Whether what leaves stays in memory of this machine, beside the limit.
+    pub fn is_beside(self) -> bool {
+        matches!(self, Arm::Zram | Arm::Zswap | Arm::Compressed)
+    }
+
+    /// The least limit that it takes.
+    pub fn least(self) -> u64 {
+        if self.is_ours() { LOCAL_MIN.0 } else { SWAPPED_LEAST_BYTES }
+    }
+
+    /// What it is here, or why it cannot be here.
+    pub fn look(self) -> Result<Option<String>> {
+        let area = |kind| SwapArea::make(kind, 16 << 20).map(|area| area.description);
+        Ok(match self {
+            Arm::Zram => Some(area(SwapKind::Zram)?),
+            Arm::SwapFile => Some(area(SwapKind::File)?),
+            Arm::Zswap => Some(format!("{} in front of a {}", Zswap::switch_on()?.description, area(SwapKind::File)?)),
+            _ => None,
+        })
     }
 }
 
-/// What a run came to.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ran {
-    pub seconds: f64,
-    /// Peak resident set of the first process.
-    pub peak_bytes: u64,
-    /// Peak of everything: resident, compressed, tables, and cached pages of files.
-    pub total_bytes: u64,
-    /// Pages of 4 KiB that came back because somebody waited.
-    pub pages_in: u64,
+/// What an arm needs, set up for one run, and taken down when it goes.
+pub struct Place {
+    // Dropped in this order: swapping ends before its area and before zswap; groups go when nobody is in them.
+    on: Option<SwapOn>,
+    area: Option<SwapArea>,
+    zswap: Option<Zswap>,
+    server: Option<(Server, Cgroup)>,
+    pub cgroup: Cgroup,
+    arm: Arm,
+    limit: u64,
+    before: SwapTraffic,
 }
 
-/// Runs programs.
-pub struct Runner<'a> {
-    dir: PathBuf,
-    interrupt: &'a Interrupt,
-}
-
-impl<'a> Runner<'a> {
-    /// Keeps outputs in `dir`.
-    pub fn new(dir: &Path, interrupt: &'a Interrupt) -> Runner<'a> {
-        Runner { dir: dir.to_owned(), interrupt }
-    }
-
-    /// Runs `program` natively once; its output is what the others are compared with.
-    pub fn native(&self, program: &Program, limit: Duration) -> Result<Ran, Failed> {
-        let output = self.dir.join(format!("{}.native", program.name));
-        self.inside(None, &program.argv, &output, limit)
-    }
-
-    /// Runs `program` with `local` bytes of memory; fails if it prints something else than natively.
-    pub fn limited(&self, program: &Program, arm: Arm, local: u64, limit: Duration) -> Result<Ran, Failed> {
-        let output = self.dir.join("output");
-        let ran = match arm {
-            Arm::Native => return self.native(program, limit),
-            Arm::Swap(kind) => {
-                let mut tries = (0..TRIES).map(|_| self.swapped(program, kind, local, &output, limit));
-                let last = tries.find(|ran| !matches!(ran, Err(Failed::OutOfMemory)));
-                last.unwrap_or(Err(Failed::OutOfMemory))?
-            }
-            Arm::Compressed => self.far(program, local, Some(format!("compressed:{ROOM_BYTES}")), &output, limit)?,
-            Arm::Default => self.far(program, local, None, &output, limit)?,
+impl Place {
+    /// For one run of `arm`, of which `limit` bytes are resident.
+    pub fn make(arm: Arm, limit: u64) -> Result<Place> {
+        let kind = match arm {
+            Arm::Zram => Some(SwapKind::Zram),
+            Arm::SwapFile | Arm::Zswap => Some(SwapKind::File),
+            _ => None,
         };
-        if !same_content(&self.dir.join(format!("{}.native", program.name)), &output)? {
-            return Err(anyhow!("its output is not as the native one").into());
-        }
-        Ok(ran)
+        let zswap = if arm == Arm::Zswap { Some(Zswap::switch_on()?) } else { None };
+        let area = kind.map(|kind| SwapArea::make(kind, ROOM_BYTES)).transpose()?;
+        let server = if arm == Arm::Tcp {
+            let cgroup = Cgroup::make(NO_LIMIT_BYTES)?;
+            Some((Server::start_in(&cgroup, ROOM_BYTES)?, cgroup))
+        } else {
+            None
+        };
+        let cgroup = Cgroup::make(if kind.is_some() { limit } else { NO_LIMIT_BYTES })?;
+        let on = area.as_ref().map(SwapArea::switch_on).transpose()?;
+        Ok(Place { on, area, zswap, server, cgroup, arm, limit, before: SwapTraffic::now() })
     }
 
-    fn swapped(&self, program: &Program, kind: SwapKind, local: u64, output: &Path, limit: Duration) -> Result<Ran, Failed> {
-        let area = SwapArea::make(kind, ROOM_BYTES)?;
-        let cgroup = Cgroup::make(local + ALLOWANCE_BYTES)?;
-        let on = area.switch_on()?;
-        let before = SwapTraffic::now();
-        let ran = self.inside(Some(&cgroup), &program.argv, output, limit);
-        let pages_in = SwapTraffic::now().since(before).pages_in;
-        let (total_bytes, killed) = (cgroup.peak_bytes() + area.memory_bytes_max(), cgroup.kills() > 0);
-        drop(on);
-        if killed {
-            return Err(Failed::OutOfMemory);
+    /// What stands before the program: `hiroma run` and its options. Statistics go to `stats`.
+    pub fn front(&self, stats: &str) -> Result<Vec<String>> {
+        if !self.arm.is_ours() {
+            return Ok(Vec::new());
         }
-        Ok(Ran { pages_in, total_bytes, ..ran? })
-    }
-
-    fn far(&self, program: &Program, local: u64, store: Option<String>, output: &Path, limit: Duration) -> Result<Ran, Failed> {
-        let stats = self.dir.join("stats.json");
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let this = this_program()?.to_str().context("this program's name is not UTF-8")?.to_owned();
-        let mut argv = words(&[&this, "run", "--quiet", "--local", &local.to_string(), "--stats"]);
-        argv.push(stats.to_str().context("a directory whose name is not UTF-8")?.to_owned());
-        argv.extend(store.into_iter().flat_map(|store| ["--store".to_owned(), store]));
-        argv.push("--".to_owned());
-        argv.extend(program.argv.iter().cloned());
-        // Not a limit: a group counts what is in it.
-        let cgroup = Cgroup::make(1 << 50)?;
-        let ran = self.inside(Some(&cgroup), &argv, output, limit)?;
-        let text = fs::read_to_string(&stats).context("reading the statistics of hiroma run")?;
-        let stats: serde_json::Value = serde_json::from_str(&text).context("the statistics of hiroma run are not JSON")?;
-        let pages_in = stats["total"]["fetched_bytes"].as_u64().unwrap_or(0) / 4096;
-        Ok(Ran { pages_in, total_bytes: cgroup.peak_bytes(), ..ran })
+        let mut front: Vec<String> =
+            [&this, "run", "--quiet", "--local", &self.limit.to_string(), "--stats", stats].map(str::to_owned).into();
+        let mut option = |name: &str, value: String| front.extend([name.to_owned(), value]);
+        match self.arm {
+            Arm::Compressed | Arm::Block(_) => option("--store", format!("compressed:{ROOM_BYTES}")),
+            Arm::Tcp => option("--store", format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address))),
+            _ => {}
+        }
+        if let Arm::Block(Some(at)) = self.arm {
+            option("--block", BLOCKS[at].to_owned());
+        }
+        front.push("--".to_owned());
+        Ok(front)
     }
 
-    fn inside(&self, cgroup: Option<&Cgroup>, argv: &[String], output: &Path, limit: Duration) -> Result<Ran, Failed> {
-        let task = Task::Program { argv: argv.to_vec() };
-        let job = Job { memory: Memory::Native, cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()), task };
-        let job = serde_json::to_string(&job).map_err(anyhow::Error::from)?;
-        let mut command = Command::new(this_program()?);
-        command.args(["bench", "workload", &job]).stdout(fs::File::create(output)?).stderr(Stdio::piped());
-        let ended = Running::start(&mut command)?.wait(limit, self.interrupt)?;
-        check(&ended)?;
-        Ok(Ran { seconds: ended.seconds, peak_bytes: ended.peak_bytes, ..Ran::default() })
+    /// Looks at the memory that is taken now, and keeps the most.
+    pub fn look(&self, most: &mut Attempt) {
+        let beside = self.area.as_ref().map_or(0, SwapArea::memory_bytes) + self.zswap.as_ref().map_or(0, Zswap::memory_bytes);
+        most.total_bytes = most.total_bytes.max(self.cgroup.memory_bytes() + beside);
+        most.compressed_bytes = most.compressed_bytes.max(beside);
+        most.remote_bytes = most.remote_bytes.max(self.server.as_ref().map_or(0, |(_, cgroup)| cgroup.memory_bytes()));
+    }
+
+    /// Pages that came back from swap since it was made.
+    pub fn pages_in(&self) -> u64 {
+        if self.on.is_some() { SwapTraffic::now().since(self.before).pages_in } else { 0 }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left there would be read back from swap first.
+        self.cgroup.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_have_names_of_their_own() {
+        let all =
+            CHOICES.into_iter().chain([Arm::Native, Arm::Roomy, Arm::Block(None)]).chain((0..BLOCKS.len()).map(|at| Arm::Block(Some(at))));
+        let names: std::collections::BTreeSet<_> = all.map(Arm::name).collect();
+        assert_eq!(names.len(), CHOICES.len() + 3 + BLOCKS.len());
+        assert!(CHOICES.iter().all(|arm| Arm::parse(arm.name()) == Ok(*arm)));
+        assert!(Arm::parse("zran").unwrap_err().contains("swap-file"));
     }
 }

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use super::work::{Item, Work};
+
 /// Where a program's job comes from, and how it is started. `{dir}` in an argument is the directory of the jobs.
 struct Known {
     name: &'static str,
@@ -89,21 +91,15 @@ const KNOWN: [Known; 17] = [
     },
 ];
 
-/// A program that can be measured.
-#[derive(Clone, Debug)]
-pub struct Program {
-    pub name: String,
-    pub argv: Vec<String>,
+/// Names of all of them.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|known| known.name)
 }
 
-/// The programs that are here, in the order of the table, and why the others are not.
-pub fn find(only: &[String], python: &Path, dir: &Path) -> Result<(Vec<Program>, Vec<String>)> {
-    if let Some(unknown) = only.iter().find(|name| KNOWN.iter().all(|known| known.name != **name)) {
-        let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-        return Err(crate::refuse(format!("there is no program `{unknown}`: choose from {}, or name one after --", names.join(", "))));
-    }
+/// Those that are wanted and here, in the order of the table, and why others that are wanted are not.
+pub fn find(wanted: &dyn Fn(&str) -> bool, python: &Path, dir: &Path) -> Result<(Vec<Item>, Vec<String>)> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for known in KNOWN.iter().filter(|known| only.is_empty() || only.iter().any(|name| name == known.name)) {
+    for known in KNOWN.iter().filter(|known| wanted(known.name)) {
         match known.here(python, dir) {
             Ok(program) => found.push(program),
             Err(reason) => missing.push(format!("{} is skipped: {reason:#}", known.name)),
@@ -113,7 +109,7 @@ pub fn find(only: &[String], python: &Path, dir: &Path) -> Result<(Vec<Program>,
 }
 
 impl Known {
-    fn here(&self, python: &Path, dir: &Path) -> Result<Program> {
+    fn here(&self, python: &Path, dir: &Path) -> Result<Item> {
         let program = match self.interpreter {
             Interpreter::Path(name) => in_path(name).with_context(|| format!("{name} is not installed"))?,
             Interpreter::Python(module) => python_with(python, module)?,
@@ -123,11 +119,12 @@ impl Known {
         }
         let dir = dir.to_str().context("a directory whose name is not UTF-8")?;
         let arguments = self.arguments.iter().map(|argument| argument.replace("{dir}", dir));
-        Ok(Program { name: self.name.to_owned(), argv: std::iter::once(program).chain(arguments).collect() })
+        Ok(Item { name: self.name.to_owned(), work: Work::Program(std::iter::once(program).chain(arguments).collect()) })
     }
 }
 
-fn in_path(name: &str) -> Option<String> {
+/// A program in `PATH`.
+pub fn in_path(name: &str) -> Option<String> {
     let dirs = std::env::var_os("PATH")?;
     let files = std::env::split_paths(&dirs).map(|dir| dir.join(name));
     files.filter(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()).find_map(|file| file.to_str().map(str::to_owned))
@@ -180,10 +177,10 @@ mod tests {
         let names: std::collections::BTreeSet<_> = KNOWN.iter().map(|known| known.name).collect();
         assert_eq!(names.len(), KNOWN.len());
         let dir = tempfile::tempdir().unwrap();
-        let (found, missing) = find(&["sort".into(), "sqlite".into()], Path::new("/nowhere/python"), dir.path()).unwrap();
+        let wanted = |name: &str| ["sort", "sqlite"].contains(&name);
+        let (found, missing) = find(&wanted, Path::new("/nowhere/python"), dir.path()).unwrap();
         assert_eq!((found.len(), found[0].name.as_str()), (1, "sort"));
-        assert!(found[0].argv.last().unwrap().ends_with("/lines"));
+        assert!(matches!(&found[0].work, Work::Program(argv) if argv.last().unwrap().ends_with("/lines")));
         assert!(missing[0].starts_with("sqlite is skipped: /nowhere/python cannot be started"), "{missing:?}");
-        assert!(find(&["sorts".into()], Path::new("python3"), dir.path()).unwrap_err().to_string().contains("java-serial"));
     }
 }

@@ -1,0 +1,175 @@
+//! The search for the resident limit at which the total of an arm is the target. Pure: totals in, limits out.
+
+use super::cells::Attempt;
+
+/// A total counts as the target if it is off by no more than this share of it.
+const TOLERANCE_PERCENT: u64 = 3;
+/// Or by this: what a process has at the least, and what the kernel charges ahead.
+const TOLERANCE_BYTES: u64 = 2 << 20;
+/// After so many runs the nearest has to do.
+pub const TRIES_MAX: usize = 5;
+/// What compressed memory takes of what it holds, before anything was measured.
+const FIRST_GUESS: f64 = 0.35;
+
+/// What is looked for, and within which bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// The total that is wanted.
+    pub target: u64,
+    /// What the program takes natively.
+    pub native: u64,
+    /// The least limit that the arm accepts.
+    pub least: u64,
+    /// Whether what leaves stays in memory, compressed, beside the limit.
+    pub beside: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Run with this limit.
+    Try(u64),
+    /// This limit is the one.
+    Found(u64),
+    /// Even with the least limit it takes so much.
+    DoesNotFit(u64),
+    /// This attempt failed although it had the target's memory or more: with less it would not do better.
+    Failed(usize),
+}
+
+impl Search {
+    /// Whether this total is the target.
+    pub fn is_target(&self, total: u64) -> bool {
+        total.abs_diff(self.target) <= (self.target * TOLERANCE_PERCENT / 100).max(TOLERANCE_BYTES)
+    }
+
+    /// What the attempts so far lead to.
+    pub fn next(&self, tries: &[(u64, Attempt)]) -> Next {
+        if let Some(at) =
+            tries.iter().position(|(_, ran)| ran.end.is_some() && (ran.total_bytes > self.target || self.is_target(ran.total_bytes)))
+        {
+            return Next::Failed(at);
+        }
+        let Some(&(last, ref ran)) = tries.last() else { return Next::Try(self.first()) };
+        if let Some((limit, _)) = tries.iter().find(|(_, ran)| self.is_target(ran.total_bytes)) {
+            return Next::Found(*limit);
+        }
+        if last <= self.least && ran.total_bytes > self.target {
+            return Next::DoesNotFit(ran.total_bytes);
+        }
+        // With all of the target resident it takes less than that: it wants no more.
+        if last >= self.target && ran.total_bytes < self.target {
+            return if ran.end.is_some() { Next::Failed(tries.len() - 1) } else { Next::Found(last) };
+        }
+        if tries.len() >= TRIES_MAX {
+            return self.nearest(tries);
+        }
+        let next = self.between(tries);
+        if tries.iter().any(|&(limit, _)| limit == next) { self.nearest(tries) } else { Next::Try(next) }
+    }
+
+    fn first(&self) -> u64 {
+        let native = self.native.max(self.target) as f64;
+        let guess = if self.beside { (self.target as f64 - FIRST_GUESS * native) / (1.0 - FIRST_GUESS) } else { self.target as f64 };
+        (guess as u64).max(self.target / 3).clamp(self.least.min(self.target), self.target)
+    }
+
+    /// On the line through the two attempts next to the target; through one attempt and the native run where all are on one side.
+    fn between(&self, tries: &[(u64, Attempt)]) -> u64 {
+        let points = || tries.iter().map(|(limit, ran)| (*limit as f64, ran.total_bytes as f64));
+        let target = self.target as f64;
+        let under = points().filter(|&(_, total)| total <= target).max_by(|a, b| a.1.total_cmp(&b.1));
+        let over = points().filter(|&(_, total)| total > target).min_by(|a, b| a.1.total_cmp(&b.1));
+        let (least, most) = (self.least as f64, target);
+        let limit = match (under, over) {
+            (Some(under), Some(over)) => {
+                let share = (target - under.1) / (over.1 - under.1);
+                let limit = under.0 + share * (over.0 - under.0);
+                // Never a point again that is known already.
+                let (low, high) = (under.0.min(over.0), under.0.max(over.0));
+                limit.clamp(low + (high - low) * 0.05, high - (high - low) * 0.05)
+            }
+            (Some(one), None) | (None, Some(one)) => {
+                let native = self.native as f64;
+                let slope = if native > one.0 { ((native - one.1) / (native - one.0)).clamp(0.3, 1.0) } else { 1.0 };
+                one.0 - (one.1 - target) / slope
+            }
+            (None, None) => target,
+        };
+        limit.clamp(least.min(most), most) as u64
+    }
+
+    /// The attempt that came nearest without passing the target; the least that passed it where all did.
+    fn nearest(&self, tries: &[(u64, Attempt)]) -> Next {
+        let under =
+            tries.iter().enumerate().filter(|(_, (_, ran))| ran.total_bytes <= self.target).max_by_key(|(_, (_, ran))| ran.total_bytes);
+        match under {
+            Some((at, (_, ran))) if ran.end.is_some() => Next::Failed(at),
+            Some((_, &(limit, _))) => Next::Found(limit),
+            None => Next::DoesNotFit(tries.iter().map(|(_, ran)| ran.total_bytes).min().unwrap_or(0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cells::End;
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    fn run(search: Search, total: impl Fn(u64) -> Attempt) -> (Next, usize) {
+        let mut tries = Vec::new();
+        loop {
+            match search.next(&tries) {
+                Next::Try(limit) => tries.push((limit, total(limit))),
+                end => return (end, tries.len()),
+            }
+        }
+    }
+
+    fn took(total_bytes: u64) -> Attempt {
+        Attempt { total_bytes, ..Attempt::default() }
+    }
+
+    #[test]
+    fn what_is_compressed_beside_the_limit_lowers_it() {
+        for percent in [25, 40, 60, 100] {
+            let search = Search { target: 200 * MB, native: 400 * MB, least: 16 * MB, beside: true };
+            let (end, tries) = run(search, |limit| took(limit + (400 * MB - limit) * percent / 100));
+            if percent * 4 > 200 {
+                assert!(matches!(end, Next::DoesNotFit(total) if total > 200 * MB), "{percent}: {end:?}");
+                continue;
+            }
+            let Next::Found(limit) = end else { panic!("{percent}: {end:?}") };
+            assert!(search.is_target(limit + (400 * MB - limit) * percent / 100) && tries <= 3, "{percent}: {limit} after {tries}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_takes_beside_its_limit_is_found_in_two_runs() {
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false };
+        let (end, tries) = run(search, |limit| took(limit + 9 * MB));
+        assert!(matches!(end, Next::Found(limit) if (88 * MB..=94 * MB).contains(&limit)) && tries == 2, "{end:?} {tries}");
+        assert_eq!(run(search, took), (Next::Found(100 * MB), 1));
+        // It never wants all of it.
+        assert_eq!(run(search, |_| took(60 * MB)), (Next::Found(100 * MB), 1));
+    }
+
+    #[test]
+    fn who_fails_with_more_than_the_target_is_not_given_less() {
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false };
+        let failed = |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
+        assert_eq!(run(search, |limit| failed(limit + 20 * MB, End::Killed)), (Next::Failed(0), 1));
+        // With less it is given more first.
+        let (end, tries) = run(Search { beside: true, native: 150 * MB, ..search }, |limit| failed(limit, End::Stopped));
+        assert!(matches!(end, Next::Failed(_)) && tries == 2, "{end:?} {tries}");
+    }
+
+    #[test]
+    fn an_arm_that_does_not_react_ends_the_search() {
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: true };
+        let (end, tries) = run(search, |_| took(150 * MB));
+        assert!(matches!(end, Next::DoesNotFit(total) if total == 150 * MB) && tries <= TRIES_MAX, "{end:?}");
+    }
+}
