@@ -2,7 +2,7 @@
 
 use hiroma_report::{Better, Measure, Spread};
 
-use super::cells::{Cell, mean};
+use super::cells::{Cell, End, mean};
 use super::results::{Results, per_access, per_second};
 
 const ZRAM: &str = "zram";
@@ -27,6 +27,9 @@ fn key(name: &str) -> String {
 /// The ratio of two cells, with what their failures were.
 fn compared(results: &Results, measure: Measure, ours: Option<&Cell>, other: Option<&Cell>) -> Measure {
     let (Some(ours), Some(other)) = (ours, other) else { return measure.note("not run") };
+    if let (Some(End::DoesNotFit(_)), Some(End::DoesNotFit(_))) = (&ours.end, &other.end) {
+        return measure.note("neither of them fits");
+    }
     let failures = [ours, other].into_iter().filter_map(|cell| Some(format!("{}: {}", cell.arm, cell.end.as_ref()?.reason())));
     let note = failures.collect::<Vec<_>>().join("; ");
     measure.spread(results.cells.ratio(ours, other, results.patience)).note(note)

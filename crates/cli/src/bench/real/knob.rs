@@ -8,8 +8,8 @@ const TOLERANCE_PERCENT: u64 = 3;
 const TOLERANCE_BYTES: u64 = 2 << 20;
 /// After so many runs the nearest has to do.
 pub const TRIES_MAX: usize = 5;
-/// What compressed memory takes of what it holds, before anything was measured.
-const FIRST_GUESS: f64 = 0.35;
+/// What is foreseen to pass the target by more than this is not tried: that run would be the slowest of all.
+const FORESEEN_PERCENT: f64 = 108.0;
 
 /// What is looked for, and within which bounds.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,12 @@ pub struct Search {
     pub least: u64,
     /// Whether what leaves stays in memory, compressed, beside the limit.
     pub beside: bool,
+    /// Whether the limit may be above the target: ours holds more than what is used of it.
+    pub above: bool,
 }
+
+/// How far above the target, at most.
+const ABOVE_PERCENT: u64 = 130;
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,15 +55,20 @@ impl Search {
         {
             return Next::Failed(at);
         }
-        let Some(&(last, ref ran)) = tries.last() else { return Next::Try(self.first()) };
+        // At first all of it is resident: that run is the fastest, and shows what the rest takes.
+        let Some(&(last, ref ran)) = tries.last() else { return Next::Try(self.target.max(self.least)) };
         if let Some((limit, _)) = tries.iter().find(|(_, ran)| self.is_target(ran.total_bytes)) {
             return Next::Found(*limit);
         }
         if last <= self.least && ran.total_bytes > self.target {
             return Next::DoesNotFit(ran.total_bytes);
         }
-        // With all of the target resident it takes less than that: it wants no more.
-        if last >= self.target && ran.total_bytes < self.target {
+        let foreseen = self.foreseen(last, ran.total_bytes);
+        if tries.len() == 1 && foreseen > self.target as f64 * FORESEEN_PERCENT / 100.0 {
+            return Next::DoesNotFit(foreseen as u64);
+        }
+        // With all that it may have it takes less than the target: it wants no more.
+        if (last >= self.most() || (last >= self.target && self.native <= self.target)) && ran.total_bytes < self.target {
             return if ran.end.is_some() { Next::Failed(tries.len() - 1) } else { Next::Found(last) };
         }
         if tries.len() >= TRIES_MAX {
@@ -68,10 +78,20 @@ impl Search {
         if tries.iter().any(|&(limit, _)| limit == next) { self.nearest(tries) } else { Next::Try(next) }
     }
 
-    fn first(&self) -> u64 {
-        let native = self.native.max(self.target) as f64;
-        let guess = if self.beside { (self.target as f64 - FIRST_GUESS * native) / (1.0 - FIRST_GUESS) } else { self.target as f64 };
-        (guess as u64).max(self.target / 3).clamp(self.least.min(self.target), self.target)
+    fn most(&self) -> u64 {
+        if self.above { self.target * ABOVE_PERCENT / 100 } else { self.target }
+    }
+
+    /// What it would take with the least limit, after the one run with `limit` that took `total`: the more it compresses the less.
+    fn foreseen(&self, limit: u64, total: u64) -> f64 {
+        let (limit, total) = (limit as f64, total as f64);
+        total - self.slope(limit, total) * (limit - self.least as f64)
+    }
+
+    /// By how much the total falls with the limit: where what leaves is compressed beside it, on the line from the native run.
+    fn slope(&self, limit: f64, total: f64) -> f64 {
+        let native = self.native as f64;
+        if self.beside && native > limit { ((native - total) / (native - limit)).clamp(0.05, 1.0) } else { 1.0 }
     }
 
     /// On the line through the two attempts next to the target; through one attempt and the native run where all are on one side.
@@ -80,7 +100,7 @@ impl Search {
         let target = self.target as f64;
         let under = points().filter(|&(_, total)| total <= target).max_by(|a, b| a.1.total_cmp(&b.1));
         let over = points().filter(|&(_, total)| total > target).min_by(|a, b| a.1.total_cmp(&b.1));
-        let (least, most) = (self.least as f64, target);
+        let (least, most) = (self.least as f64, self.most() as f64);
         let limit = match (under, over) {
             (Some(under), Some(over)) => {
                 let share = (target - under.1) / (over.1 - under.1);
@@ -89,11 +109,7 @@ impl Search {
                 let (low, high) = (under.0.min(over.0), under.0.max(over.0));
                 limit.clamp(low + (high - low) * 0.05, high - (high - low) * 0.05)
             }
-            (Some(one), None) | (None, Some(one)) => {
-                let native = self.native as f64;
-                let slope = if native > one.0 { ((native - one.1) / (native - one.0)).clamp(0.3, 1.0) } else { 1.0 };
-                one.0 - (one.1 - target) / slope
-            }
+            (Some(one), None) | (None, Some(one)) => one.0 - (one.1 - target) / self.slope(one.0, one.1),
             (None, None) => target,
         };
         limit.clamp(least.min(most), most) as u64
@@ -135,9 +151,9 @@ mod tests {
     #[test]
     fn what_is_compressed_beside_the_limit_lowers_it() {
         for percent in [25, 40, 60, 100] {
-            let search = Search { target: 200 * MB, native: 400 * MB, least: 16 * MB, beside: true };
+            let search = Search { target: 200 * MB, native: 400 * MB, least: 16 * MB, beside: true, above: false };
             let (end, tries) = run(search, |limit| took(limit + (400 * MB - limit) * percent / 100));
-            if percent * 4 > 200 {
+            if percent >= 60 {
                 assert!(matches!(end, Next::DoesNotFit(total) if total > 200 * MB), "{percent}: {end:?}");
                 continue;
             }
@@ -148,17 +164,22 @@ mod tests {
 
     #[test]
     fn what_a_process_takes_beside_its_limit_is_found_in_two_runs() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false };
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false, above: false };
         let (end, tries) = run(search, |limit| took(limit + 9 * MB));
         assert!(matches!(end, Next::Found(limit) if (88 * MB..=94 * MB).contains(&limit)) && tries == 2, "{end:?} {tries}");
         assert_eq!(run(search, took), (Next::Found(100 * MB), 1));
         // It never wants all of it.
         assert_eq!(run(search, |_| took(60 * MB)), (Next::Found(100 * MB), 1));
+        // It wants it, and its limit holds more than is used.
+        let search = Search { above: true, ..search };
+        let (end, tries) = run(search, |limit| took(limit * 9 / 10));
+        assert!(matches!(end, Next::Found(limit) if search.is_target(limit * 9 / 10)) && tries == 2, "{end:?} {tries}");
+        assert_eq!(run(Search { native: 50 * MB, ..search }, |_| took(50 * MB)), (Next::Found(100 * MB), 1));
     }
 
     #[test]
     fn who_fails_with_more_than_the_target_is_not_given_less() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false };
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false, above: false };
         let failed = |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
         assert_eq!(run(search, |limit| failed(limit + 20 * MB, End::Killed)), (Next::Failed(0), 1));
         // With less it is given more first.
@@ -168,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_arm_that_does_not_react_ends_the_search() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: true };
+        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: true, above: false };
         let (end, tries) = run(search, |_| took(150 * MB));
         assert!(matches!(end, Next::DoesNotFit(total) if total == 150 * MB) && tries <= TRIES_MAX, "{end:?}");
     }

@@ -107,7 +107,11 @@ pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
     argv.extend([words(&socket)?, "--dir".to_owned(), words(scene.dir)?]);
     let start = Instant::now();
     let mut server = scene.start(&[], &argv, Stdio::null(), scene.dir)?;
-    let outcome = requests(scene, &socket, &mut server, start);
+    let outcome = match requests(scene, &socket, &mut server, start) {
+        // An answer that did not come.
+        Err(Failed::Other(_)) if start.elapsed() >= scene.limit => Err(Failed::TimeLimit(scene.limit.as_secs_f64())),
+        outcome => outcome,
+    };
     // Its statistics are written at an orderly end.
     if outcome.is_ok() {
         server.end(Duration::from_secs(20))?;

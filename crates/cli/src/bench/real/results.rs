@@ -309,7 +309,8 @@ const BAD: &str = "As much is resident in each arm, but for `default`, whose lim
                    each second, the time of 50,000 touches of each of eight; once: 768 MiB are written once; incompressible: random accesses to 384 MiB of noise; tiny: \
                    16 MiB are resident, four of five accesses go to a fifth.";
 const FITS: &str = "The limit is twice what the program uses, and more: what `hiroma run` costs who does not need it, its start included. first-touch: each page of 256 \
-                    MiB of fresh memory, five times.";
+                    MiB of fresh memory, five times; \
+                    fresh memory comes in huge pages under `hiroma run`, natively only where transparent huge pages are always on.";
 const BLOCKS: &str = "Compressed memory beside a limit of half of the memory, as much resident with each size.";
 
 #[cfg(test)]

@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
         let outcome = match (group.equal, cell.limit_bytes) {
             (Equal::Total, None) => {
                 let target = *cell.target_bytes.get_or_insert(size.bytes(native_bytes).max(TARGET_LEAST_BYTES));
-                let search = Search { target, native: native_bytes, least: arm.least(), beside: arm.is_beside() };
+                let search = Search { target, native: native_bytes, least: arm.least(), beside: arm.is_beside(), above: arm.is_ours() };
                 look_for(cell, search, &run)
             }
             (_, limit) => {
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn the_run_with_the_right_total_is_the_first_repetition() {
         let mut cell = Cell::default();
-        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true };
+        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
         let run = |limit: u64| Ok(Attempt { total_bytes: limit + ((400 << 20) - limit) / 5, seconds: limit as f64, ..Attempt::default() });
         look_for(&mut cell, search, &run).unwrap();
         assert_eq!((cell.runs.len(), cell.end.clone()), (1, None));
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_ends_the_search_and_an_interrupt_loses_nothing() {
-        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: false };
+        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
         let mut cell = Cell::default();
         let wrong = Some(End::Failed("its output is not as the native one".into()));
         look_for(&mut cell, search, &|_| Ok(Attempt { end: wrong.clone(), ..Attempt::default() })).unwrap();
