@@ -177,7 +177,6 @@ fn report(args: &RealArgs, cells: &Cells, about: Vec<String>) -> Report {
 fn json_of(report: &Report, cells: &Cells) -> String {
     let mut json: Value = serde_json::from_str(&report.to_json()).unwrap_or_else(|_| json!({}));
     json["cells"] = serde_json::to_value(cells).unwrap_or_default();
-    // One run a line: files of results are read by people, too.
     let mut text = serde_json::to_string_pretty(&json).unwrap_or_default();
     text.push('\n');
     text

@@ -162,6 +162,16 @@ impl<'a> Session<'a> {
         Ok((self.save)(self.cells)?)
     }
 
+    /// Bytes, and how long others may take.
+    fn natively_took(&self, group: &Group, item: &Item) -> (u64, Duration) {
+        let native = self.cells.native(group.name, &item.name);
+        let bytes = native.map_or(0, |cell| cell.runs[0].total_bytes);
+        let seconds = native.map_or(0.0, |cell| cell.values(|run| run.wall_seconds).into_iter().fold(0.0, f64::max));
+        let is_load = matches!(item.work, Work::Load(_));
+        let patience = if is_load { LOAD_SECONDS } else { (seconds * self.limits.patience).max(PATIENCE_LEAST_SECONDS) };
+        (bytes, Duration::from_secs_f64(patience))
+    }
+
     /// The `repetition`th run of a cell; nothing if it is there already or can never be.
     fn turn(
         &mut self,
@@ -181,13 +191,8 @@ impl<'a> Session<'a> {
             return Ok(None);
         }
         progress.starts(&format!("{}, {}, {}, {} of {}", item.name, size.name(), arm.name(), repetition + 1, self.limits.repetitions));
-        let is_load = matches!(item.work, Work::Load(_));
-        cell.failed_seconds = is_load.then_some(LOAD_SECONDS);
-        let native = self.cells.native(group.name, &item.name);
-        let native_bytes = native.map_or(0, |cell| cell.runs[0].total_bytes);
-        let native_seconds = native.map_or(0.0, |cell| cell.values(|run| run.wall_seconds).into_iter().fold(0.0, f64::max));
-        let patience = if is_load { LOAD_SECONDS } else { (native_seconds * self.limits.patience).max(PATIENCE_LEAST_SECONDS) };
-        let patience = Duration::from_secs_f64(patience);
+        cell.failed_seconds = matches!(item.work, Work::Load(_)).then_some(LOAD_SECONDS);
+        let (native_bytes, patience) = self.natively_took(group, item);
         let cell = self.cells.at(group.name, &item.name, &size.name(), arm.name());
         let run = |limit: u64| self.runner.run(item, arm, limit, patience);
         let outcome = match (group.equal, cell.limit_bytes) {
