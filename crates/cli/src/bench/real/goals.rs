@@ -3,7 +3,7 @@
 use hiroma_report::{Better, Measure, Spread};
 
 use super::cells::{Cell, End, mean};
-use super::results::{Results, per_access, per_second};
+use super::results::{Results, p50, p99, per_access, per_second};
 
 const ZRAM: &str = "zram";
 /// Arms of ours whose memory is that of zram: all of it is in this machine.
@@ -84,16 +84,13 @@ fn servers(results: &Results) -> Vec<Measure> {
                 let name = format!("{}_{}_{}", key(item), size.trim_end_matches('%'), key(arm));
                 let title = format!("{item} with {size}, {arm}");
                 let note = cell.end.as_ref().map_or_else(String::new, |end| end.reason());
-                let latency = |value: fn(&crate::bench::job::Latency) -> f64| {
-                    Spread::of(&cell.values(|run| run.latency.as_ref().map_or(f64::NAN, value)))
-                };
                 let us = |what: &str, spread| {
                     Measure::new(format!("{name}_{what}_us"), format!("{title}: {what}"), "us", Better::Lower)
                         .spread(spread)
                         .note(note.clone())
                 };
-                measures.push(us("p50", latency(|latency| latency.p50_us)));
-                measures.push(us("p99", latency(|latency| latency.p99_us)));
+                measures.push(us("p50", Spread::of(&cell.values(p50))));
+                measures.push(us("p99", Spread::of(&cell.values(p99))));
                 let measure = Measure::new(format!("{name}_per_s"), format!("{title}: requests"), "1/s", Better::Higher);
                 measures.push(measure.spread(Spread::of(&cell.values(per_second))).note(note));
             }

@@ -185,17 +185,14 @@ impl<'a> Results<'a> {
                     item.to_owned(),
                     (*arm).to_owned(),
                     text(per_second),
-                    text(|run| run.latency.map_or(f64::NAN, |latency| latency.p50_us)),
-                    text(|run| run.latency.map_or(f64::NAN, |latency| latency.p99_us)),
+                    text(p50),
+                    text(p99),
                     number(|run| run.total_bytes),
                     number(|run| run.remote_bytes),
                 ]);
             }
         }
-        let kinds: [(&str, fn(&Attempt) -> f64); 2] = [
-            ("p50", |run| run.latency.map_or(f64::NAN, |latency| latency.p50_us)),
-            ("p99", |run| run.latency.map_or(f64::NAN, |latency| latency.p99_us)),
-        ];
+        let kinds = [("p50", p50 as fn(&Attempt) -> f64), ("p99", p99)];
         let items = self.items(group);
         let places: Vec<String> = items.iter().flat_map(|item| kinds.map(|(kind, _)| format!("{item} {kind}"))).collect();
         let series = arms.iter().map(|&arm| {
@@ -293,6 +290,16 @@ fn most(cell: &Cell, value: impl Fn(&Attempt) -> u64) -> Option<f64> {
 /// Microseconds per access.
 pub fn per_access(cell: &Cell) -> Option<Spread> {
     Spread::of(&cell.values(|run| run.seconds * 1e6 / run.count as f64))
+}
+
+/// Half of the requests took no longer than so many microseconds.
+pub fn p50(run: &Attempt) -> f64 {
+    run.latency.map_or(f64::NAN, |latency| latency.p50_us)
+}
+
+/// All but one in a hundred.
+pub fn p99(run: &Attempt) -> f64 {
+    run.latency.map_or(f64::NAN, |latency| latency.p99_us)
 }
 
 /// Requests in a second.

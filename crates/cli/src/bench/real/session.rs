@@ -100,13 +100,9 @@ impl<'a> Session<'a> {
         natively + sizes.iter().flat_map(|size| group.arms.iter().map(|&arm| runs(&size.name(), arm))).sum::<usize>()
     }
 
-    fn is_late(&self) -> bool {
-        self.limits.seconds.is_some_and(|seconds| self.start.elapsed().as_secs() >= seconds)
-    }
-
     /// One item: natively, then each arm with each size, and so again.
     fn item(&mut self, group: &Group, item: &Item, sizes: &[Size], progress: &mut Progress) -> Result<(), Failed> {
-        if self.left_of(group, item, sizes) == 0 || self.is_late() {
+        if self.left_of(group, item, sizes) == 0 || is_late(self.start, self.limits.seconds) {
             return Ok(());
         }
         if let Work::Postgres(postgres) = &item.work {
@@ -131,7 +127,7 @@ impl<'a> Session<'a> {
             }
             for &size in sizes {
                 for &arm in &group.arms {
-                    if self.is_late() {
+                    if is_late(self.start, self.limits.seconds) {
                         return Ok(());
                     }
                     let Some(()) = self.turn(group, item, size, arm, repetition, progress)? else { continue };
@@ -195,11 +191,13 @@ impl<'a> Session<'a> {
         let (native_bytes, patience) = self.natively_took(group, item);
         let cell = self.cells.at(group.name, &item.name, &size.name(), arm.name());
         let run = |limit: u64| self.runner.run(item, arm, limit, patience);
+        let (start, seconds) = (self.start, self.limits.seconds);
+        let is_late = || is_late(start, seconds);
         let outcome = match (group.equal, cell.limit_bytes) {
             (Equal::Total, None) => {
                 let target = *cell.target_bytes.get_or_insert(size.bytes(native_bytes).max(TARGET_LEAST_BYTES));
                 let search = Search { target, native: native_bytes, least: arm.least(), beside: arm.is_beside(), above: arm.is_ours() };
-                look_for(cell, search, &run)
+                look_for(cell, search, &run, &is_late)
             }
             (_, limit) => {
                 let resident = size.bytes(native_bytes).max(16 << 20) + if arm.is_ours() { 0 } else { ALLOWANCE_BYTES };
@@ -228,10 +226,21 @@ fn record(cell: &mut Cell, ran: Attempt) {
     }
 }
 
-/// Looks for the limit with which the total is the target. The run that has it counts.
-fn look_for(cell: &mut Cell, search: Search, run: &dyn Fn(u64) -> Result<Attempt, Failed>) -> Result<(), Failed> {
+/// Whether nothing more may begin.
+fn is_late(start: Instant, seconds: Option<u64>) -> bool {
+    seconds.is_some_and(|seconds| start.elapsed().as_secs() >= seconds)
+}
+
+/// Looks for the limit with which the total is the target. The run that has it counts. What was tried is kept where there is no time to go on.
+fn look_for(
+    cell: &mut Cell,
+    search: Search,
+    run: &dyn Fn(u64) -> Result<Attempt, Failed>,
+    is_late: &dyn Fn() -> bool,
+) -> Result<(), Failed> {
     loop {
         match search.next(&cell.tries) {
+            Next::Try(_) if !cell.tries.is_empty() && is_late() => return Ok(()),
             Next::Try(limit) => {
                 let ran = run(limit)?;
                 let failed = ran.end.clone().filter(|end| matches!(end, End::Failed(_)));
@@ -269,7 +278,7 @@ mod tests {
         let mut cell = Cell::default();
         let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
         let run = |limit: u64| Ok(Attempt { total_bytes: limit + ((400 << 20) - limit) / 5, seconds: limit as f64, ..Attempt::default() });
-        look_for(&mut cell, search, &run).unwrap();
+        look_for(&mut cell, search, &run, &|| false).unwrap();
         assert_eq!((cell.runs.len(), cell.end.clone()), (1, None));
         assert!(search.is_target(cell.runs[0].total_bytes) && cell.limit_bytes == Some(cell.runs[0].seconds as u64));
     }
@@ -279,10 +288,12 @@ mod tests {
         let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
         let mut cell = Cell::default();
         let wrong = Some(End::Failed("its output is not as the native one".into()));
-        look_for(&mut cell, search, &|_| Ok(Attempt { end: wrong.clone(), ..Attempt::default() })).unwrap();
+        look_for(&mut cell, search, &|_| Ok(Attempt { end: wrong.clone(), ..Attempt::default() }), &|| false).unwrap();
         assert_eq!((cell.end, cell.tries.len()), (wrong, 1));
         let mut cell = Cell { tries: vec![(200 << 20, Attempt { total_bytes: 300 << 20, ..Attempt::default() })], ..Cell::default() };
-        assert!(matches!(look_for(&mut cell, search, &|_| Err(Failed::Interrupted)), Err(Failed::Interrupted)));
+        assert!(matches!(look_for(&mut cell, search, &|_| Err(Failed::Interrupted), &|| false), Err(Failed::Interrupted)));
+        // No time for another try: what is known stays.
+        look_for(&mut cell, search, &|_| Err(Failed::OutOfMemory), &|| true).unwrap();
         assert_eq!((cell.tries.len(), cell.runs.len(), cell.end), (1, 0, None));
     }
 }
