@@ -183,7 +183,7 @@ mod tests {
         let failed = |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
         assert_eq!(run(search, |limit| failed(limit + 20 * MB, End::Killed)), (Next::Failed(0), 1));
         // With less it is given more first.
-        let (end, tries) = run(Search { above: true, ..search }, |limit| failed(limit * 8 / 10, End::Stopped));
+        let (end, tries) = run(Search { above: true, ..search }, |limit| failed(limit * 9 / 10, End::Stopped));
         assert_eq!((end, tries), (Next::Failed(1), 2));
     }
 
