@@ -1,6 +1,8 @@
 //! What is run: a program whose output is compared, a load that times itself, or a server with a client that does.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +16,7 @@ use super::cells::{Attempt, End, NATIVE};
 use super::load::Load;
 use super::postgres::Postgres;
 use super::redis;
-use crate::bench::children::{Failed, Interrupt, Running, check, command_in, same_content, this_program};
+use crate::bench::children::{Failed, Interrupt, Running, check, command_in, this_program};
 use crate::bench::job::{Job, Memory, Outcome, Task};
 
 /// Under a group's limit Linux 6.18 kills now and then while hardly anything is swapped: only who is killed every time counts as killed.
@@ -49,6 +51,20 @@ pub struct Scene<'a> {
 pub struct Runner<'a> {
     pub dir: PathBuf,
     pub interrupt: &'a Interrupt,
+}
+
+/// Length and hash of what comes until the end.
+fn digest(mut output: impl Read) -> std::io::Result<String> {
+    let (mut hasher, mut length, mut buffer) = (DefaultHasher::new(), 0u64, vec![0; 1 << 16]);
+    loop {
+        match output.read(&mut buffer)? {
+            0 => return Ok(format!("{length} {:016x}", hasher.finish())),
+            count => {
+                hasher.write(&buffer[..count]);
+                length += count as u64;
+            }
+        }
+    }
 }
 
 impl Scene<'_> {
@@ -118,16 +134,26 @@ impl Runner<'_> {
         }
     }
 
+    /// Its output goes through a pipe: as a file it would be memory of the group, and be read back from the disk.
     fn program(&self, name: &str, argv: &[String], arm: Arm, scene: &Scene) -> Result<Outcome, Failed> {
         let native = self.dir.join(format!("{name}.{NATIVE}"));
-        let output = self.dir.join("output");
         let start = Instant::now();
-        let running = scene.start(&[], argv, fs::File::create(&output)?.into(), &self.dir)?;
-        check(&running.wait(scene.limit, self.interrupt)?)?;
-        let seconds = start.elapsed().as_secs_f64();
+        let mut running = scene.start(&[], argv, Stdio::piped(), &self.dir)?;
+        let output = running.take_stdout().context("a program without an output")?;
+        let (seconds, digest) = thread::scope(|scope| {
+            let digest = scope.spawn(move || digest(output));
+            let ended = running.wait(scene.limit, self.interrupt);
+            let seconds = start.elapsed().as_secs_f64();
+            // Who is left has the pipe, too.
+            scene.place.cgroup.clear();
+            let digest = digest.join();
+            check(&ended?)?;
+            let digest = digest.map_err(|_| anyhow!("reading the output panicked"))?;
+            Ok::<_, Failed>((seconds, digest.context("reading the output")?))
+        })?;
         if arm == Arm::Native && !native.exists() {
-            fs::rename(&output, &native)?;
-        } else if !same_content(&native, &output)? {
+            fs::write(&native, &digest)?;
+        } else if fs::read_to_string(&native)? != digest {
             return Err(anyhow!("its output is not as the native one").into());
         }
         Ok(Outcome { seconds, ..Outcome::default() })
@@ -153,5 +179,17 @@ impl Runner<'_> {
         let _ = fs::remove_file(path);
         let stats: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         stats["total"]["fetched_bytes"].as_u64().unwrap_or(0) / 4096
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_told_apart_by_length_and_content() {
+        let of = |bytes: &[u8]| digest(bytes).unwrap();
+        assert_eq!(of(b"as it was"), of(b"as it was"));
+        assert!(of(b"as it was") != of(b"as it is!") && of(b"\0") != of(b"\0\0") && of(&[1; 200_000]) != of(&[1; 200_001]));
     }
 }
