@@ -49,8 +49,8 @@ fn run(dir: &Path, options: &[&str], words: &[&str]) -> (String, String, Value) 
 /// What is left of the fetches with `mib` of local memory.
 fn left_at(stats: &Value, name: &str, mib: u64) -> f64 {
     let points = stats["total"]["miss_ratio_curve"].as_array().unwrap();
-    let reached = points.iter().filter(|point| point["local_bytes"].as_u64().unwrap() <= mib * MIB);
-    reached.last().map_or(1.0, |point| point[name].as_f64().unwrap())
+    let mut reached = points.iter().filter(|point| point["local_bytes"].as_u64().unwrap() <= mib * MIB);
+    reached.next_back().map_or(1.0, |point| point[name].as_f64().unwrap())
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub fn bucket_end(bucket: usize) -> Option<u64> {
     match bucket {
         0 => Some(FIRST_BYTES),
         _ if bucket >= BUCKETS - 1 => None,
-        _ => Some((5 + (bucket as u64 - 1) % 4) * (FIRST_BYTES / 4) << ((bucket - 1) / 4)),
+        _ => Some(((5 + (bucket as u64 - 1) % 4) * (FIRST_BYTES / 4)) << ((bucket - 1) / 4)),
     }
 }
 

@@ -53,7 +53,7 @@ impl Links {
     }
 
     /// All of a list, from the back.
-    pub(crate) fn from_back(&self, list: usize) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn iter_from_back(&self, list: usize) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.back(list), |&page| self.towards_front(page))
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         (0..5).for_each(|page| links.push_front(0, page));
         links.remove(0, 2);
         links.push_front(1, 2);
-        assert_eq!(links.from_back(0).collect::<Vec<_>>(), [0, 1, 3, 4]);
+        assert_eq!(links.iter_from_back(0).collect::<Vec<_>>(), [0, 1, 3, 4]);
         assert_eq!((links.pop_back(1), links.pop_back(1), links.len(0)), (Some(2), None, 4));
         assert_eq!((links.towards_front(4), links.towards_front(1)), (None, Some(3)));
     }

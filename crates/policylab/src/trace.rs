@@ -281,8 +281,8 @@ impl Trace {
                 Event::Discard { page, pages } => {
                     let first = used.partition_point(|&number| (number + 1) * extent <= page);
                     let last = used.partition_point(|&number| number * extent < page + pages);
-                    for at in first..last {
-                        let start = used[at] * extent;
+                    for (at, number) in used.iter().enumerate().take(last).skip(first) {
+                        let start = number * extent;
                         let (from, to) = (page.max(start) - start, (page + pages).min(start + extent) - start);
                         let lost = (from..to).map(|offset| (at as u64 * extent + offset) as u32).filter(|&page| touched[page as usize]);
                         trace.steps.extend(lost.map(|page| Step::new(page, What::Discard)));

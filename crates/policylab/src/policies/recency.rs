@@ -61,7 +61,7 @@ impl Generations {
     fn begin_generation(&mut self) {
         self.youngest += 1;
         let lists = (self.oldest..self.youngest).map(|generation| (generation % LISTS) as usize);
-        let used: Vec<u32> = lists.flat_map(|list| self.links.from_back(list)).filter(|&page| self.used[page as usize]).collect();
+        let used: Vec<u32> = lists.flat_map(|list| self.links.iter_from_back(list)).filter(|&page| self.used[page as usize]).collect();
         for page in used {
             self.links.remove(self.list[page as usize].into(), page);
             self.place(page, self.youngest);
