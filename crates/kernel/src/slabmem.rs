@@ -34,6 +34,8 @@ impl SlabMemory {
         // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would take up memory that nobody
         // counted; a kernel without them refuses the advice, which is as good.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        // SAFETY: as above. For a core file the kernel looks at each page of a mapping, used or not.
+        let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(SlabMemory { start, words: len / WORD })
     }

@@ -115,6 +115,7 @@ impl Reservation {
             Advise::DontFork => Advice::LinuxDontFork,
             Advise::DoFork => Advice::LinuxDoFork,
             Advise::DontDump => Advice::LinuxDontDump,
+            Advise::DoDump => Advice::LinuxDoDump,
             Advise::Wipe => Advice::LinuxWipeOnFork,
             Advise::Keep => Advice::LinuxKeepOnFork,
             Advise::Drop => Advice::LinuxDontNeed,
@@ -150,6 +151,8 @@ pub enum Advise {
     DoFork,
     /// `MADV_DONTDUMP`
     DontDump,
+    /// `MADV_DODUMP`
+    DoDump,
     /// `MADV_WIPEONFORK`
     Wipe,
     /// `MADV_KEEPONFORK`

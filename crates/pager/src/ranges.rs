@@ -17,6 +17,7 @@ impl Core {
     /// Makes extents usable that were not in use.
     pub(crate) fn open_extents(&mut self, start: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         self.arena.protect(start, len, prot).map_err(PagerError::io("mprotect"))?;
+        let _ = self.arena.advise(start, len, Advise::DoDump);
         self.regions.insert(start, Default::default());
         Ok(())
     }
@@ -58,6 +59,7 @@ impl Core {
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);
             self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
+            let _ = self.arena.advise(from, to - from, Advise::DontDump);
             for extent in (from - self.arena.base()) / EXTENT..(to - self.arena.base()) / EXTENT {
                 self.extents[extent].set(flag::MIXED, false);
                 self.extents[extent].history = Default::default();

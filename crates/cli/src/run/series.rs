@@ -37,7 +37,6 @@ pub struct Series {
 impl Series {
     /// Adds one. True: every second one has gone, and the next is due after twice the time.
     fn add(&mut self, sample: Sample) -> bool {
-        self.samples.push(sample);
         let is_full = self.samples.len() >= SAMPLES_MAX;
         if is_full {
             let mut keeps = false;
@@ -46,6 +45,7 @@ impl Series {
                 keeps
             });
         }
+        self.samples.push(sample);
         is_full
     }
 
@@ -121,7 +121,7 @@ mod tests {
             }
             seconds += period;
         }
-        assert!((SAMPLES_MAX / 2..SAMPLES_MAX).contains(&series.samples.len()));
+        assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&series.samples.len()));
         let steps: Vec<f64> = series.samples.windows(2).map(|pair| pair[1].seconds - pair[0].seconds).collect();
         assert!(steps.iter().all(|&step| step == steps[0]) && series.samples[0].seconds == 0.0, "{steps:?}");
     }
