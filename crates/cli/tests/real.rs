@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::{compile, output};
 use serde_json::Value;
@@ -25,6 +26,12 @@ int main(void) {
 }
 "#;
 const ARMS: [&str; 6] = ["zram", "swap-file", "zswap", "compressed", "default", "tcp"];
+
+/// One after the other: what one makes would be what another one leaves behind.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What a run must leave as it was.
 fn machine() -> (String, BTreeSet<String>, String) {
@@ -47,6 +54,7 @@ fn bench(json: &Path, document: &Path, program: &Path) -> Output {
 
 #[test]
 fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "program", PROGRAM, &["-O1"]);
     let (json, document) = (dir.path().join("real.json"), dir.path().join("README.md"));
@@ -86,6 +94,7 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
 
 #[test]
 fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     for (does, end) in [("sleep 60", "stopped"), ("kill -9 $$", "killed"), ("echo other", "failed")] {
         let (json, marker) = (dir.path().join(format!("{end}.json")), dir.path().join(end));
@@ -122,6 +131,7 @@ fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
 
 #[test]
 fn names_and_files_that_make_no_sense_are_refused() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other.json");
     fs::write(&other, "{\"results\": []}").unwrap();

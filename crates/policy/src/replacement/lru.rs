@@ -8,13 +8,15 @@
 //! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
 //!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
 //! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
-//!   without being staged, once or twice: staging them would most likely only cost a fault. Half as many bytes leave from here
-//!   as from `recent`, however many that are: what was in use once and is not any more must not stay for ever.
+//!   without being staged, once or twice: staging them would most likely only cost a fault. For each page that leaves from
+//!   here 2 to 32 leave from `recent`: what was in use once and is not any more must not stay for ever. How many, by which of the two are
+//!   wanted back sooner ([`Ghosts`]).
 //! - `cold`: blocks that somebody said will not be needed; they go before all others.
 
 use hiroma_units::{BlockId, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
 
+use super::ghosts::Ghosts;
 use super::queue::{Queue, share};
 use super::trust::Trust;
 use super::{Hint, Origin, Replacement, scattered};
@@ -24,10 +26,12 @@ const RECENT_SHARE: u8 = 64;
 /// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind: more than the eighth that is fetched
 /// ahead of need, so that nothing leaves before its turn has come.
 const STREAM_SHARE: u8 = 40;
-/// So many pages leave from the recent blocks for each one from the frequent blocks.
-const RECENT_PER_FREQUENT: i64 = 2;
-/// How far the two may get from that before it is made up for: an extent's worth.
-const OWED_PAGES_MAX: i64 = RECENT_PER_FREQUENT * PAGES_PER_EXTENT as i64;
+/// So many pages leave from the recent blocks for each one from the frequent blocks, at first; and the least and the most.
+const RECENT_PER_FREQUENT: i64 = 8;
+const RECENT_PER_FREQUENT_MIN: i64 = 2;
+const RECENT_PER_FREQUENT_MAX: i64 = 32;
+/// Sampled blocks of each kind that have left before their ghosts say something.
+const JUDGED: u32 = 32;
 /// Most blocks that one call passes over because they have laps left; bounds the time of a call.
 const LAPS_PER_CALL: u32 = 8;
 
@@ -40,8 +44,11 @@ pub struct Lru {
     heat: Heat,
     trust: Trust,
     recent_share: u8,
-    /// Pages that left from `recent`, less `RECENT_PER_FREQUENT` times those that left from `frequent`.
+    /// Pages that left from `recent`, less `recent_per_frequent` times those that left from `frequent`.
     owed_pages: i64,
+    recent_per_frequent: i64,
+    recent_ghosts: Ghosts,
+    frequent_ghosts: Ghosts,
 }
 
 impl Default for Lru {
@@ -59,11 +66,47 @@ impl Lru {
     /// A policy in which recent blocks may keep `recent_share`/256 of the bytes.
     pub fn with_recent_share(recent_share: u8) -> Self {
         let (cold, stream, recent, frequent) = <(Queue, Queue, Queue, Queue)>::default();
-        Lru { cold, stream, recent, frequent, heat: Heat::new(), trust: Trust::new(), recent_share, owed_pages: 0 }
+        Lru {
+            cold,
+            stream,
+            recent,
+            frequent,
+            heat: Heat::new(),
+            trust: Trust::new(),
+            recent_share,
+            owed_pages: 0,
+            recent_per_frequent: RECENT_PER_FREQUENT,
+            recent_ghosts: Ghosts::new(1),
+            frequent_ghosts: Ghosts::new(1),
+        }
     }
 
     fn pages(&self) -> u64 {
         self.stream.pages() + self.recent.pages() + self.frequent.pages()
+    }
+
+    /// How far the pages that leave of the two kinds may get from their ratio before it is made up for: an extent's worth.
+    fn owed_pages_max(&self) -> i64 {
+        self.recent_per_frequent * PAGES_PER_EXTENT as i64
+    }
+
+    /// Of the kind of which more are wanted back fewer leave from now on.
+    fn balance(&mut self, left_pages: u64, resident_pages: u64) {
+        self.recent_ghosts.passed(left_pages);
+        self.frequent_ghosts.passed(left_pages);
+        let ((recent, recent_wanted), (frequent, frequent_wanted)) = (self.recent_ghosts.counts(), self.frequent_ghosts.counts());
+        if recent < JUDGED || frequent < JUDGED {
+            return;
+        }
+        let wide = |count: u32| u64::from(count);
+        let (recent_regret, frequent_regret) = (wide(recent_wanted) * wide(frequent), wide(frequent_wanted) * wide(recent));
+        if frequent_regret * 2 > recent_regret {
+            self.recent_per_frequent = (self.recent_per_frequent * 2).min(RECENT_PER_FREQUENT_MAX);
+        } else if frequent_regret * 4 < recent_regret {
+            self.recent_per_frequent = (self.recent_per_frequent / 2).max(RECENT_PER_FREQUENT_MIN);
+        }
+        self.recent_ghosts.count_anew(resident_pages);
+        self.frequent_ghosts.count_anew(resident_pages);
     }
 
     /// The next block in the order of leaving, laps not considered.
@@ -75,13 +118,15 @@ impl Lru {
             return Some(block);
         }
         let unproved = self.recent.pages() + self.stream.pages();
-        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < OWED_PAGES_MAX {
+        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < self.owed_pages_max() {
             let block = self.recent.pop()?;
             self.owed_pages += block.pages() as i64;
+            self.recent_ghosts.left(block);
             return Some(block);
         }
         if let Some(block) = self.frequent.pop() {
-            self.owed_pages = (self.owed_pages - RECENT_PER_FREQUENT * block.pages() as i64).max(-OWED_PAGES_MAX);
+            let paid = self.recent_per_frequent * block.pages() as i64;
+            self.owed_pages = (self.owed_pages - paid).max(-self.owed_pages_max());
             return Some(block);
         }
         self.owed_pages = 0;
@@ -96,6 +141,9 @@ impl Lru {
         for _ in 0..LAPS_PER_CALL {
             let block = self.pop()?;
             if !self.heat.take_lap(block) {
+                if self.heat.was_rescued(block) {
+                    self.frequent_ghosts.left(block);
+                }
                 return Some(block);
             }
             self.frequent.push(block);
@@ -113,6 +161,8 @@ impl Replacement for Lru {
         }
         self.heat.forget(block);
         self.trust.wanted(block, self.pages() - self.stream.pages());
+        self.recent_ghosts.wanted(block, self.pages());
+        self.frequent_ghosts.wanted(block, self.pages());
         match origin {
             Origin::Stream | Origin::Prefetch if self.trust.is_passing(block) => self.stream.push(block),
             _ => self.recent.push(block),
@@ -131,7 +181,9 @@ impl Replacement for Lru {
 
     fn next_victim(&mut self) -> Option<BlockId> {
         let victim = self.choose();
-        self.trust.passed(victim.map_or(0, BlockId::pages) as u64, self.pages());
+        let (left, resident) = (victim.map_or(0, BlockId::pages) as u64, self.pages());
+        self.trust.passed(left, resident);
+        self.balance(left, resident);
         victim
     }
 
@@ -156,6 +208,8 @@ impl Replacement for Lru {
             + queues.iter().map(|queue| queue.metadata_bytes()).sum::<usize>()
             + self.heat.slots.len() * size_of::<u16>()
             + self.trust.metadata_bytes()
+            + self.recent_ghosts.metadata_bytes()
+            + self.frequent_ghosts.metadata_bytes()
     }
 }
 
@@ -254,6 +308,29 @@ mod tests {
         (20..24).for_each(|page| lru.admitted(block(page), Origin::Fresh));
         let first: Vec<u64> = (0..4).filter_map(|_| lru.next_victim()).map(BlockId::page).collect();
         assert_eq!(first, [20, 21, 22, 10], "recent blocks keep their share against frequent ones");
+    }
+
+    /// A thousand pages of each kind. Those of a kind that is wanted are, as soon as they have left; others come in place of the rest.
+    fn ratio_after(wanted_frequent: bool, wanted_recent: bool) -> i64 {
+        let mut lru = Lru::new();
+        (0..1000).for_each(|page| lru.admitted(block(page), Origin::Rescued));
+        (1000..2000).for_each(|page| lru.admitted(block(page), Origin::Fresh));
+        for turn in 1..20_000 {
+            let victim = lru.next_victim().unwrap();
+            let is_frequent = lru.heat.was_rescued(victim);
+            if if is_frequent { wanted_frequent } else { wanted_recent } {
+                lru.admitted(victim, Origin::Demand);
+            }
+            lru.admitted(block(2000 + turn), if is_frequent { Origin::Rescued } else { Origin::Fresh });
+        }
+        lru.recent_per_frequent
+    }
+
+    #[test]
+    fn fewer_leave_of_the_kind_that_is_wanted_back() {
+        assert_eq!(ratio_after(true, false), RECENT_PER_FREQUENT_MAX);
+        assert_eq!(ratio_after(false, true), RECENT_PER_FREQUENT_MIN);
+        assert_eq!(ratio_after(false, false), RECENT_PER_FREQUENT);
     }
 
     #[test]

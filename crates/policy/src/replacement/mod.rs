@@ -5,6 +5,7 @@
 //! ([`Origin::Rescued`]).
 
 mod fifo;
+mod ghosts;
 mod lru;
 mod queue;
 mod staging;

@@ -1,120 +1,70 @@
 //! Whether blocks of streams are left behind for good.
 //!
 //! To pass once is what most streams do, and to drop behind them keeps what else is in use. A program that goes over the same arrays again
-//! and again looks like a stream too, and needs what it has left behind. Which of the two holds shows in ghosts: a sample of the blocks that
-//! left early is remembered, and those that are wanted back before local memory has turned over once would still be there if their
-//! stream had been treated as any other use. The sample is always treated as a stream, so that a wrong turn is found out either way.
+//! and again looks like a stream too, and needs what it has left behind. Which of the two holds shows in [`Ghosts`] of the blocks that
+//! left early. The sample is always treated as a stream, so that a wrong turn is found out either way.
 
 use hiroma_units::BlockId;
 
-use super::scattered;
+use super::ghosts::Ghosts;
 
-/// Blocks that are remembered, as a shift.
-const SLOTS_SHIFT: u32 = 12;
 /// One of so many blocks is in the sample, at least.
 const SAMPLE_MIN: u64 = 16;
 /// Sampled blocks that have left before their ghosts say something.
 const JUDGED: u32 = 64;
 /// Of so many that left, one that is wanted back is too much; half as many are well.
 const LEAVERS_PER_GHOST: u32 = 8;
-/// Pages in a tick of the clock of leaving.
-const TICK_PAGES: u64 = 16;
 
 /// The sample, and what it says.
 pub struct Trust {
-    /// Tag and tick, 16 bits each; 0 is empty.
-    slots: Box<[u32]>,
-    /// Pages that have left.
-    clock_pages: u64,
-    /// One of so many blocks is in the sample; a power of two.
-    sample: u64,
-    leavers: u32,
-    ghosts: u32,
+    ghosts: Ghosts,
     trusted: bool,
 }
 
 impl Trust {
     /// Streams are trusted to pass once.
     pub fn new() -> Self {
-        Trust { slots: vec![0; 1 << SLOTS_SHIFT].into(), clock_pages: 0, sample: SAMPLE_MIN, leavers: 0, ghosts: 0, trusted: true }
+        Trust { ghosts: Ghosts::new(SAMPLE_MIN), trusted: true }
     }
 
     /// Blocks in a stream for each that is treated as such.
     pub fn divisor(&self) -> u64 {
-        if self.trusted { 1 } else { self.sample }
+        if self.trusted { 1 } else { self.ghosts.sample() }
     }
 
     /// Whether a block of a stream is treated as such.
     pub fn is_passing(&self, block: BlockId) -> bool {
-        self.trusted || self.is_sampled(hash(block))
+        self.trusted || self.ghosts.is_in_sample(block)
     }
 
     /// A block of a stream is staged in its turn, ahead of others.
     pub fn left(&mut self, block: BlockId) {
-        let hash = hash(block);
-        if self.is_sampled(hash) {
-            self.slots[slot(hash)] = tag(hash) << 16 | self.tick();
-            self.leavers += 1;
-        }
+        self.ghosts.left(block);
     }
 
     /// `pages` have left. `resident_pages`: how many there are.
     pub fn passed(&mut self, pages: u64, resident_pages: u64) {
-        self.clock_pages += pages;
-        if self.leavers < JUDGED {
+        self.ghosts.passed(pages);
+        let (leavers, wanted) = self.ghosts.counts();
+        if leavers < JUDGED {
             return;
         }
-        if self.ghosts * LEAVERS_PER_GHOST > self.leavers {
+        if wanted * LEAVERS_PER_GHOST > leavers {
             self.trusted = false;
-        } else if self.ghosts * 2 * LEAVERS_PER_GHOST < self.leavers {
+        } else if wanted * 2 * LEAVERS_PER_GHOST < leavers {
             self.trusted = true;
         }
-        (self.leavers, self.ghosts) = (0, 0);
-        // Half of the slots are enough for a turnover.
-        self.sample = (resident_pages >> (SLOTS_SHIFT - 1)).next_power_of_two().max(SAMPLE_MIN);
+        self.ghosts.count_anew(resident_pages);
     }
 
     /// A block is wanted that was not resident. `kept_pages`: what is kept longer than streams.
     pub fn wanted(&mut self, block: BlockId, kept_pages: u64) {
-        let hash = hash(block);
-        if !self.is_sampled(hash) {
-            return;
-        }
-        let slot = &mut self.slots[slot(hash)];
-        let entry = std::mem::take(slot);
-        if entry >> 16 != tag(hash) {
-            *slot = entry;
-            return;
-        }
-        let age = (self.tick().wrapping_sub(entry) & 0xffff) as u64 * TICK_PAGES;
-        self.ghosts += u32::from(age < kept_pages);
-    }
-
-    fn tick(&self) -> u32 {
-        (self.clock_pages / TICK_PAGES) as u32 & 0xffff
-    }
-
-    fn is_sampled(&self, hash: u64) -> bool {
-        hash & (self.sample - 1) == 0
+        self.ghosts.wanted(block, kept_pages);
     }
 
     pub fn metadata_bytes(&self) -> usize {
-        size_of_val(&*self.slots)
+        self.ghosts.metadata_bytes()
     }
-}
-
-/// Low bits for the sample, high bits for the slot, the next for the tag.
-fn hash(block: BlockId) -> u64 {
-    scattered(block) >> 4
-}
-
-fn slot(hash: u64) -> usize {
-    (hash >> (60 - SLOTS_SHIFT)) as usize
-}
-
-/// Never 0.
-fn tag(hash: u64) -> u32 {
-    (hash >> (60 - SLOTS_SHIFT - 16)) as u32 & 0xffff | 1
 }
 
 #[cfg(test)]
@@ -154,7 +104,7 @@ mod tests {
     fn the_sample_gets_thinner_as_memory_grows() {
         let mut trust = Trust::new();
         pass(&mut trust, 400_000, 1_000_000, 3);
-        assert_eq!(trust.sample, 512);
         assert!(!trust.trusted);
+        assert_eq!(trust.divisor(), 512);
     }
 }

@@ -23,10 +23,6 @@ impl Ours<'_> {
             Some(entry) => self.on_staged(block, entry.prefetched),
             None => self.on_missing(block, page, mode),
         }
-        let requests = std::mem::take(&mut self.requests);
-        self.prefetch(&requests);
-        self.requests = requests;
-        self.requests.clear();
         if mode == Mode::Small {
             self.on_small();
         }
@@ -140,7 +136,15 @@ impl Ours<'_> {
         }
     }
 
-    fn prefetch(&mut self, requests: &[PrefetchRequest]) {
+    /// What was asked for at the last fault has come before this one, and after the program has gone on.
+    pub(super) fn prefetch(&mut self) {
+        let requests = std::mem::take(&mut self.requests);
+        self.fetch_each_ahead(&requests);
+        self.requests = requests;
+        self.requests.clear();
+    }
+
+    fn fetch_each_ahead(&mut self, requests: &[PrefetchRequest]) {
         for request in requests {
             let number = (request.page / EXTENT) as usize;
             if number >= self.extents.len() {

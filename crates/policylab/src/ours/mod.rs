@@ -192,6 +192,7 @@ impl<'a> Ours<'a> {
 
     /// Until it is there: where few blocks fit, one may leave again before the program goes on.
     fn fault_in(&mut self, page: usize) {
+        self.prefetch();
         let mut tries = 0..TRIES_MAX;
         while self.flags[page] & MAPPED == 0 && tries.next().is_some() {
             self.on_fault(page as u64);

@@ -1,0 +1,126 @@
+//! What became of blocks that have left: a sample of them is remembered, and those that are wanted back before local memory has turned over
+//! once would still be there if they had been treated as any others.
+
+use hiroma_units::BlockId;
+
+use super::scattered;
+
+/// Blocks that are remembered, as a shift.
+const SLOTS_SHIFT: u32 = 12;
+/// Pages in a tick of the clock of leaving.
+const TICK_PAGES: u64 = 16;
+
+/// See the module's head.
+pub struct Ghosts {
+    /// Tag and tick, 16 bits each; 0 is empty.
+    slots: Box<[u32]>,
+    /// Pages that have left.
+    clock_pages: u64,
+    /// One of so many blocks is in the sample; a power of two.
+    sample: u64,
+    sample_min: u64,
+    leavers: u32,
+    wanted: u32,
+}
+
+impl Ghosts {
+    /// One of `sample_min` blocks is in the sample, at least: a power of two.
+    pub fn new(sample_min: u64) -> Self {
+        Ghosts { slots: vec![0; 1 << SLOTS_SHIFT].into(), clock_pages: 0, sample: sample_min, sample_min, leavers: 0, wanted: 0 }
+    }
+
+    /// One of so many blocks is in the sample.
+    pub fn sample(&self) -> u64 {
+        self.sample
+    }
+
+    /// Whether a block is in the sample.
+    pub fn is_in_sample(&self, block: BlockId) -> bool {
+        hash(block) & (self.sample - 1) == 0
+    }
+
+    /// Sampled blocks that have left, and those of them that were wanted back in time.
+    pub fn counts(&self) -> (u32, u32) {
+        (self.leavers, self.wanted)
+    }
+
+    /// Counts from nothing. `resident_pages`: how many there are.
+    pub fn count_anew(&mut self, resident_pages: u64) {
+        (self.leavers, self.wanted) = (0, 0);
+        // Half of the slots are enough for a turnover.
+        self.sample = (resident_pages >> (SLOTS_SHIFT - 1)).next_power_of_two().max(self.sample_min);
+    }
+
+    /// A block leaves.
+    pub fn left(&mut self, block: BlockId) {
+        if self.is_in_sample(block) {
+            let hash = hash(block);
+            self.slots[slot(hash)] = tag(hash) << 16 | self.tick();
+            self.leavers += 1;
+        }
+    }
+
+    /// `pages` have left, these blocks or others.
+    pub fn passed(&mut self, pages: u64) {
+        self.clock_pages += pages;
+    }
+
+    /// A block is wanted that was not resident. In time: before `kept_pages` have left.
+    pub fn wanted(&mut self, block: BlockId, kept_pages: u64) {
+        if !self.is_in_sample(block) {
+            return;
+        }
+        let hash = hash(block);
+        let slot = &mut self.slots[slot(hash)];
+        let entry = std::mem::take(slot);
+        if entry >> 16 != tag(hash) {
+            *slot = entry;
+            return;
+        }
+        let age = (self.tick().wrapping_sub(entry) & 0xffff) as u64 * TICK_PAGES;
+        self.wanted += u32::from(age < kept_pages);
+    }
+
+    fn tick(&self) -> u32 {
+        (self.clock_pages / TICK_PAGES) as u32 & 0xffff
+    }
+
+    pub fn metadata_bytes(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+}
+
+/// Low bits for the sample, high bits for the slot, the next for the tag.
+fn hash(block: BlockId) -> u64 {
+    scattered(block) >> 4
+}
+
+fn slot(hash: u64) -> usize {
+    (hash >> (60 - SLOTS_SHIFT)) as usize
+}
+
+/// Never 0.
+fn tag(hash: u64) -> u32 {
+    (hash >> (60 - SLOTS_SHIFT - 16)) as u32 & 0xffff | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_counts_that_is_wanted_before_memory_has_turned_over_and_no_other() {
+        let mut ghosts = Ghosts::new(1);
+        (0..10).for_each(|page| ghosts.left(BlockId::new(page, 0)));
+        ghosts.passed(100);
+        ghosts.wanted(BlockId::new(0, 0), 200);
+        ghosts.wanted(BlockId::new(0, 0), 200);
+        ghosts.wanted(BlockId::new(11, 0), 200);
+        assert_eq!(ghosts.counts(), (10, 1));
+        ghosts.passed(200);
+        ghosts.wanted(BlockId::new(1, 0), 200);
+        assert_eq!(ghosts.counts(), (10, 1));
+        ghosts.count_anew(1 << 20);
+        assert_eq!((ghosts.counts(), ghosts.sample()), ((0, 0), 512));
+    }
+}
