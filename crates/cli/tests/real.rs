@@ -11,16 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use common::{compile, output};
 use serde_json::Value;
 
-/// Fills 96 MiB with what compresses, and goes over it twice.
+/// Fills 96 MiB with what compresses, goes over it twice, and stays for as long as it takes to be seen.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 int main(void) {
     size_t words = (size_t)96 << 17;
     unsigned long *memory = malloc(words * 8), sum = 0;
     for (size_t i = 0; i < words; i++) memory[i] = i >> 9;
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < words; i += 64) sum += memory[i];
+    usleep(150000);
     printf("%lu\n", sum);
     return 0;
 }
