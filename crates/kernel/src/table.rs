@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use zerocopy::FromZeros;
 
-use crate::vm::{Access, Advise, Reservation};
+use crate::vm::{Access, Reservation};
 
 /// A fixed number of entries, lazily backed.
 pub struct LazyTable<T> {
@@ -27,8 +27,6 @@ impl<T: FromZeros> LazyTable<T> {
         assert!(align_of::<T>() <= 4096);
         let len = (count * size_of::<T>()).next_multiple_of(4096).max(4096);
         let memory = Reservation::new(len, 4096, Access::ReadWrite)?;
-        // For a core file the kernel looks at each page of a mapping, used or not.
-        let _ = memory.advise(memory.base(), len, Advise::DontDump);
         let start = NonNull::new(memory.base() as *mut T).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(LazyTable { start, count, _memory: memory })
     }

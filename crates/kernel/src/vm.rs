@@ -26,7 +26,8 @@ pub enum Access {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody (`MAP_NORESERVE`).
+    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody (`MAP_NORESERVE`). Core files leave them
+    /// out, unless `Advise::DoDump` is given.
     pub fn new(len: usize, align: usize, access: Access) -> io::Result<Reservation> {
         let prot = match access {
             Access::None => ProtFlags::empty(),
@@ -42,7 +43,10 @@ impl Reservation {
                 unsafe { munmap(from as *mut _, to - from)? };
             }
         }
-        Ok(Reservation { base, len })
+        let reservation = Reservation { base, len };
+        // For a core file the kernel looks at each page of a mapping, used or not.
+        let _ = reservation.advise(base, len, Advise::DontDump);
+        Ok(reservation)
     }
 
     /// First address.

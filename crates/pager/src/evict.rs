@@ -100,8 +100,8 @@ impl Evicting {
 
     pub fn run(mut self) {
         self.live.quiet.i_work_beside_it();
+        self.live.quiet.evictor_runs(true);
         while !self.live.stopping() {
-            self.live.quiet.evictor_runs(true);
             let mut moved = self.poll();
             moved |= self.choose();
             self.write_chosen();

@@ -200,14 +200,13 @@ impl Faulting {
         self.estimate.reads(read);
         for message in messages.drain(..) {
             if let Message::Fault { addr, thread, .. } = message {
-                let now = Nanos(cpu::now_ns());
                 let since = Began { began: self.estimate.began(thread, self.live.quiet.is_on()), read, answered: read };
                 self.follow.on_fault(thread, &self.live.quiet);
                 // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
                 if self.answer(Fault { addr, since, kind: Waited::FirstTouch, has_waited: false, known: false, waits: Waits::Busy })
                     == Mode::Small
                 {
-                    self.density.on_fault(&self.live.quiet, thread, now);
+                    self.density.on_fault(&self.live.quiet, thread, read);
                 }
                 self.estimate.answers(thread, Nanos(cpu::now_ns()));
             }

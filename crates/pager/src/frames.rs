@@ -238,7 +238,6 @@ impl Pool {
         let huge = order == 9 && huge_pages;
         // Without transparent huge pages in the kernel this fails, and small pages serve.
         let _ = area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
-        let _ = area.advise(area.base(), area.len(), Advise::DontDump);
         Ok(Pool {
             area,
             order,

@@ -81,13 +81,15 @@ impl Core {
         self.lost.reuse.forget(first, sectors);
     }
 
-    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns for how long, from when it could be answered.
-    pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> Nanos {
+    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns for how long, from when it could be
+    /// answered, and for how long since it was read.
+    pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> (Nanos, Nanos) {
         let now = Nanos(cpu::now_ns());
         let end = Nanos(now.0 + waking::until_on(self.lost.costs, self.live.quiet.is_on()).0);
         let wait = end.since(at.began);
         let page = &self.live.page;
-        page.record_latency(now.since(at.read));
+        let latency = now.since(at.read);
+        page.record_latency(latency);
         let idle = at.answered.since(at.read);
         page.record_wait(wait);
         page.add_waited(Waited::Room, idle.0);
@@ -96,7 +98,7 @@ impl Core {
             page.add_waited(Waited::AnyFar, self.lost.covered.add(at.began.0, end.0));
             self.note_range(addr);
         }
-        wait.since(idle)
+        (wait.since(idle), latency)
     }
 
     fn note_range(&mut self, addr: usize) {
@@ -116,12 +118,13 @@ impl Core {
         let addr = self.addr(block);
         let mut wait_ns = 0;
         let waited = first.map(|at| {
-            wait_ns = self.note_wait(Waited::Fetched, at, addr).0;
-            Nanos(cpu::now_ns()).since(at.read)
+            let (wait, latency) = self.note_wait(Waited::Fetched, at, addr);
+            wait_ns = wait.0;
+            latency
         });
         while let Some(place) = self.lost.late.iter().position(|&(other, _)| other == block) {
             let (_, at) = self.lost.late.swap_remove(place);
-            wait_ns += self.note_wait(Waited::Fetched, at, addr).0;
+            wait_ns += self.note_wait(Waited::Fetched, at, addr).0.0;
         }
         if let Some((bucket, weight)) = spared.filter(|_| wait_ns > 0) {
             self.live.page.add_fetch_wait(bucket, wait_ns * weight);

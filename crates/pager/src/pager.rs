@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::vm::{self, Access, Advise, Reservation};
+use hiroma_kernel::vm::{self, Access, Reservation};
 use hiroma_kernel::{helper, signals};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
@@ -398,11 +398,7 @@ fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
     let mut len = wanted.next_multiple_of(EXTENT);
     loop {
         match Reservation::new(len, EXTENT, Access::None) {
-            Ok(arena) => {
-                // A core file would be as long as the arena, and the kernel looks at each of its pages.
-                let _ = arena.advise(arena.base(), len, Advise::DontDump);
-                return Ok(arena);
-            }
+            Ok(arena) => return Ok(arena),
             Err(_) if len > 1 << 30 => len = (len / 2).next_multiple_of(EXTENT),
             Err(error) => return Err(PagerError::io("reserving address space (is there a limit? see `ulimit -v`)")(error)),
         }
