@@ -85,9 +85,9 @@ impl Lru {
         self.stream.pages() + self.recent.pages() + self.frequent.pages()
     }
 
-    /// How far the pages that leave of the two kinds may get from their ratio before it is made up for: an extent's worth.
-    fn owed_pages_max(&self) -> i64 {
-        self.recent_per_frequent * PAGES_PER_EXTENT as i64
+    /// Whether so many pages have left from `recent` that the oldest frequent block is next.
+    fn is_frequent_due(&self) -> bool {
+        self.frequent.peek().is_some_and(|block| self.owed_pages >= self.recent_per_frequent * block.pages() as i64)
     }
 
     /// Of the kind of which more are wanted back fewer leave from now on.
@@ -118,7 +118,7 @@ impl Lru {
             return Some(block);
         }
         let unproved = self.recent.pages() + self.stream.pages();
-        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && self.owed_pages < self.owed_pages_max() {
+        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && !self.is_frequent_due() {
             let block = self.recent.pop()?;
             self.owed_pages += block.pages() as i64;
             self.recent_ghosts.left(block);
@@ -126,7 +126,7 @@ impl Lru {
         }
         if let Some(block) = self.frequent.pop() {
             let paid = self.recent_per_frequent * block.pages() as i64;
-            self.owed_pages = (self.owed_pages - paid).max(-self.owed_pages_max());
+            self.owed_pages = (self.owed_pages - paid).max(-self.recent_per_frequent * PAGES_PER_EXTENT as i64);
             return Some(block);
         }
         self.owed_pages = 0;

@@ -40,6 +40,11 @@ impl Queue {
         self.pages += block.pages() as u64;
     }
 
+    /// The block that [`Queue::pop`] would give.
+    pub(super) fn peek(&self) -> Option<BlockId> {
+        (self.len > 0).then(|| self.chunks[0][self.head])
+    }
+
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         if self.len == 0 {
             return None;
