@@ -128,7 +128,9 @@ pub struct Core {
     pub discarding: Vec<(usize, usize)>,
     /// The page of the last fault on something that is mapped, and how many there were in a row.
     pub stuck: (usize, u32),
-    /// Messages that were read by somebody other than the fault thread.
+    /// Faults that fault threads other than the first have put off.
+    pub handed_over: Vec<crate::answer::Fault>,
+    /// Messages that were read by somebody other than a fault thread.
     pub pending: Vec<Message>,
     /// Ranges whose waiters are to be woken once the lock is free: a woken thread may run at once in place of the one that woke it,
     /// which must not hold the lock then.
@@ -274,6 +276,7 @@ impl Core {
             own_removals: Vec::new(),
             coming: Coming::default(),
             discarding: Vec::new(),
+            handed_over: Vec::with_capacity(64),
             pending: Vec::with_capacity(64),
             stuck: (0, 0),
             wakes: Vec::with_capacity(64),

@@ -23,6 +23,8 @@ use crate::trace::Moved;
 
 /// Reads under way on one channel, and what is needed to end them.
 pub struct Fetcher {
+    /// The fault thread that it fetches for; none: it fetches ahead.
+    index: Option<usize>,
     channel: Box<dyn Channel>,
     jobs: Vec<Job>,
     idle: Vec<usize>,
@@ -58,8 +60,8 @@ struct Job {
 }
 
 impl Fetcher {
-    pub fn new(channel: Box<dyn Channel>) -> Fetcher {
-        Fetcher { channel, jobs: Vec::new(), idle: Vec::new(), completions: Vec::with_capacity(64), done: Vec::with_capacity(64) }
+    pub fn new(channel: Box<dyn Channel>, index: Option<usize>) -> Fetcher {
+        Fetcher { index, channel, jobs: Vec::new(), idle: Vec::new(), completions: Vec::with_capacity(64), done: Vec::with_capacity(64) }
     }
 
     /// Whether anything is under way.
@@ -145,6 +147,9 @@ impl Fetcher {
         while let Some(index) = self.done.pop() {
             let mut core = core.lock_eagerly();
             self.jobs[index].finish(&mut core);
+            if let Some(index) = self.index {
+                core.live.quiet.gives(index);
+            }
             drop(core);
             self.idle.push(index);
         }
@@ -332,7 +337,7 @@ const UNDER_WAY_MAX: usize = 4 * EXTENT;
 
 impl Prefetching {
     pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Prefetching {
-        Prefetching { core, live, fetcher: Fetcher::new(channel) }
+        Prefetching { core, live, fetcher: Fetcher::new(channel, None) }
     }
 
     pub fn run(mut self) {

@@ -207,6 +207,7 @@ impl Core {
         self.forked = true;
         self.quiesce = false;
         self.pending.clear();
+        self.handed_over.clear();
         // A page table that the parent was giving back at that moment is not being given back here.
         for own in std::mem::take(&mut self.own_removals) {
             let extent = (own.start - self.arena.base()) / hiroma_units::EXTENT;

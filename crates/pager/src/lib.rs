@@ -4,6 +4,7 @@
 //! change their place in `mover` only.
 
 mod addresses;
+mod answer;
 mod canary;
 pub mod config;
 mod content;
@@ -18,6 +19,7 @@ mod fault;
 mod fetch;
 mod fork;
 mod frames;
+mod guard;
 pub mod hooks;
 mod host;
 mod inherit;

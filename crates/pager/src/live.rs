@@ -18,7 +18,7 @@ use crate::inherit::{Address, Listener};
 use crate::memory::{Kernel, Memory};
 use crate::quiet::Quiet;
 use crate::trace::{self, Ring};
-use crate::watchdog::Oldest;
+use crate::watchdog::Oldests;
 
 /// Which kernel interface moves pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,18 +46,20 @@ pub struct Live {
     pub arena_bytes: usize,
     /// Keeps faults waiting, rather than answered with zeros, should the helper die before the program.
     _keeper: Option<Keeper>,
-    /// The fault that waits longest.
-    pub oldest: Oldest,
+    /// The fault that waits longest, for each fault thread.
+    pub oldest: Oldests,
     /// Where page-outs and page-ins are recorded, if they are.
     pub trace: Option<Ring>,
-    /// Wakes the fault thread when there is room, or something it waits for has ended.
+    /// Wakes the first fault thread when there is room, something that faults wait for has ended, or another has handed it a fault.
     pub fault_wake: OwnedFd,
     pub evict_bell: Bell,
     pub fetch_bell: Bell,
-    /// Between the fault thread and its guard.
+    /// Between fault threads and their guard.
     pub quiet: Quiet,
     /// Faults wait for room or for something to end.
     pub faults_waiting: AtomicBool,
+    /// Fault threads other than the first have put faults off.
+    pub has_handed_over: AtomicBool,
     /// Threads end when this is set.
     pub stop: AtomicBool,
 }
@@ -138,11 +140,12 @@ impl Live {
             page,
             trace: config.control_dir.as_deref().filter(|_| config.trace).and_then(|dir| ring(dir, config)),
             fault_wake,
-            oldest: Oldest::default(),
+            oldest: Oldests::default(),
             evict_bell: Bell::default(),
             fetch_bell: Bell::default(),
             quiet: Quiet::default(),
             faults_waiting: AtomicBool::new(false),
+            has_handed_over: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         };
         Ok((live, listener))

@@ -1,11 +1,12 @@
 //! What the pager asks of the kernel about the program's memory. Its state decides, this acts; a test puts a kernel of its own here.
 
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use hiroma_kernel::maps;
 use hiroma_kernel::uffd::{Message, Outcome, Stop, Uffd};
 use hiroma_kernel::vm::{self, Advise, Reservation};
+use hiroma_kernel::{maps, wait};
 use hiroma_units::PAGE;
 
 /// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by `wake`.
@@ -45,6 +46,9 @@ pub trait Memory: Send + Sync {
 
     /// Lets threads go on that wait for pages.
     fn wake(&self, start: usize, len: usize);
+
+    /// Whether the kernel has something to say.
+    fn has_messages(&self) -> bool;
 
     /// Appends what the kernel has to say; never blocks.
     fn read(&self, out: &mut Vec<Message>) -> io::Result<()>;
@@ -115,6 +119,10 @@ impl Memory for Kernel {
 
     fn wake(&self, start: usize, len: usize) {
         self.uffd.wake(start, len);
+    }
+
+    fn has_messages(&self) -> bool {
+        wait::readable(&[self.uffd.as_fd().as_raw_fd()], 0) != 0
     }
 
     fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {

@@ -21,12 +21,12 @@ use crate::error::PagerError;
 use crate::evict::Evicting;
 use crate::fault::Faulting;
 use crate::fetch::Prefetching;
+use crate::guard::{self, Guarding};
 use crate::hooks;
 use crate::host::{self, Promise};
 use crate::inherit::Listener;
 use crate::life::Life;
 use crate::live::{Live, Path};
-use crate::quiet::Guarding;
 use crate::service::{Call, Calls, ForkGate, Serving};
 use crate::store::{self, Purpose, Store};
 use crate::watchdog::Watchdog;
@@ -113,7 +113,7 @@ impl Pager {
         let starting = || PagerError::io("starting a thread");
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Read)?;
-        host::spawn(c"hiroma-fault", move || Faulting::new(core, thread_live, channel).run()).map_err(starting())?;
+        host::spawn(c"hiroma-fault", move || Faulting::new(0, core, thread_live, channel).run()).map_err(starting())?;
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Write)?;
         host::spawn(c"hiroma-evict", move || Evicting::new(core, thread_live, channel).run()).map_err(starting())?;
@@ -125,13 +125,26 @@ impl Pager {
         host::spawn(c"hiroma-calls", move || Serving::new(core, thread_live, calls, gate).run()).map_err(starting())?;
         let watchdog = Watchdog::new(live.clone(), &self.config);
         host::spawn(c"hiroma-watch", move || watchdog.run()).map_err(starting())?;
+        let start = self.start_fault_thread(live, store);
         let thread_live = live.clone();
         let guard = move || {
-            if let Some(guarding) = Guarding::new(thread_live) {
+            if let Some(guarding) = Guarding::new(thread_live, start) {
                 guarding.run();
             }
         };
         host::spawn(c"hiroma-guard", guard).map_err(starting()).map(drop)
+    }
+
+    /// What starts a fault thread beside the first.
+    fn start_fault_thread(&self, live: &Arc<Live>, store: &Arc<dyn Store>) -> guard::Start {
+        let (core, live, store) = (self.core.clone(), live.clone(), store.clone());
+        Box::new(move |index| {
+            // A store that has no connection left for it says so here; one fault thread does.
+            let Ok(channel) = store.open(Purpose::Read) else { return false };
+            let (core, thread_live) = (core.clone(), live.clone());
+            let is_there = host::spawn(c"hiroma-fault", move || Faulting::new(index, core, thread_live, channel).run()).is_ok();
+            is_there && live.quiet.has_come(index)
+        })
     }
 
     /// Whether `addr` lies in the arena.

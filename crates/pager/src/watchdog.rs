@@ -13,6 +13,7 @@ use crate::config::{Config, StoreSpec};
 use crate::control::{ControlPage, Counter};
 use crate::fatal;
 use crate::live::Live;
+use crate::quiet::FAULT_THREADS_MAX;
 
 /// What a fault waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +36,7 @@ impl Waits {
     }
 }
 
-/// The fault that waits longest, as the fault thread tells it.
+/// The fault that waits longest, as a fault thread tells it.
 #[derive(Default)]
 pub struct Oldest {
     /// When it came (monotonic clock, ns); 0: none waits.
@@ -76,6 +77,22 @@ impl Oldest {
             return Some((age, self.addr.load(Ordering::Relaxed) as usize, waits));
         }
         (round != 0).then(|| (Duration::from_nanos(now.saturating_sub(round)), 0, Waits::Pager))
+    }
+}
+
+/// One for each fault thread.
+#[derive(Default)]
+pub struct Oldests([Oldest; FAULT_THREADS_MAX]);
+
+impl Oldests {
+    /// That of one fault thread.
+    pub fn of(&self, index: usize) -> &Oldest {
+        &self.0[index]
+    }
+
+    /// What waits longest of all, and for how long.
+    pub fn waiting(&self, now: u64) -> Option<(Duration, usize, Waits)> {
+        self.0.iter().filter_map(|oldest| oldest.waiting(now)).max_by_key(|&(age, _, _)| age)
     }
 }
 

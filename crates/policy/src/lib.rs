@@ -23,6 +23,7 @@
 //! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
+pub mod crowd;
 pub mod duplication;
 pub mod granularity;
 pub mod huge;

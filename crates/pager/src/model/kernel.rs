@@ -675,6 +675,10 @@ impl Memory for Model {
         }
     }
 
+    fn has_messages(&self) -> bool {
+        !self.state().messages.is_empty()
+    }
+
     fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
         let mut state = self.state();
         for _ in 0..1 + state.random.below(4) {

@@ -39,6 +39,8 @@ struct Schedule {
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
     faulting: Rc<RefCell<Faulting>>,
+    /// A second fault thread; it is there where there is a crowd.
+    beside: Option<Faulting>,
     evicting: Evicting,
     prefetching: Prefetching,
     submitted: Vec<usize>,
@@ -96,17 +98,20 @@ impl Schedule {
         core.regions.insert(arena.base(), Default::default());
         let core = Arc::new(Lock::new(core));
         let open = |purpose| store.open(purpose).expect("a channel");
-        let faulting = Rc::new(RefCell::new(Faulting::new(core.clone(), live.clone(), open(Purpose::Read))));
+        let faulting = Rc::new(RefCell::new(Faulting::new(0, core.clone(), live.clone(), open(Purpose::Read))));
         let reader = faulting.clone();
         PUMP.with(|pump| {
             *pump.borrow_mut() = Some(Box::new(move || {
                 reader.borrow_mut().read_messages();
             }))
         });
-        live.quiet.force(path == Path::Full && random.one_in(3));
+        let (is_quiet, crowd) = (path == Path::Full && random.one_in(3), random.one_in(3));
+        live.quiet.force(is_quiet, crowd);
+        let beside = crowd.then(|| Faulting::new(1, core.clone(), live.clone(), open(Purpose::Read)));
         Schedule {
             state,
             faulting,
+            beside,
             evicting: Evicting::new(core.clone(), live.clone(), open(Purpose::Write)),
             prefetching: Prefetching::new(core.clone(), live.clone(), open(Purpose::Read)),
             core,
@@ -128,6 +133,7 @@ impl Schedule {
     /// What the pager's threads do at some time.
     fn pager(&mut self, which: usize) {
         match which {
+            0 if self.beside.is_some() => drop(self.beside.as_mut().map(Faulting::turn)),
             0 | 1 => drop(self.faulting.borrow_mut().turn()),
             2 => self.faulting.borrow_mut().retry(),
             3 => drop(self.evicting.choose()),
@@ -222,7 +228,7 @@ impl Schedule {
 impl Drop for Schedule {
     fn drop(&mut self) {
         PUMP.with(|pump| pump.borrow_mut().take());
-        self.live.quiet.force(false);
+        self.live.quiet.force(false, false);
     }
 }
 

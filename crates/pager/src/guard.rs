@@ -1,0 +1,205 @@
+//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread alone.
+//!
+//! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`); without that, or with one
+//! processor, nothing of this happens.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hiroma_kernel::cpu::{self, Cpus, ThreadId};
+use hiroma_kernel::wait;
+use hiroma_policy::crowd::{Answering, Crowd};
+use hiroma_units::Nanos;
+
+use crate::control::Counter;
+use crate::live::Live;
+use crate::quiet::{CROWD_TURN, FAULT_THREADS_MAX, NO_CPU, Quiet};
+
+/// How often the guard looks while fault threads are quiet.
+const LOOK_EVERY: Duration = Duration::from_millis(4);
+/// So many looks without a fault end it.
+const CALM_LOOKS: u32 = 10;
+/// For how long it is not tried again where the processor was wanted by others; doubles each time.
+const PENALTY_MIN: Nanos = Nanos::from_millis(50);
+const PENALTY_MAX: Nanos = Nanos::from_millis(4000);
+/// So many faults of a crowd say whether it still is one.
+const JUDGED_FAULTS: u32 = 128;
+/// Of them so many times fewer turns than make a crowd end it.
+const CROWD_END: u32 = 2;
+
+/// Starts fault thread number `index`; false if that cannot be.
+pub type Start = Box<dyn FnMut(usize) -> bool + Send>;
+
+/// The guard thread.
+pub struct Guarding {
+    live: Arc<Live>,
+    allowed: Cpus,
+    start: Start,
+    /// Fault threads that have been started.
+    started: usize,
+    /// No more can be started.
+    is_full: bool,
+    /// Where the others were last kept off.
+    kept_off: u32,
+    beats: [u64; FAULT_THREADS_MAX],
+    /// Looks in a row at which a fault thread had work and had not moved; at which there was none.
+    stuck: u32,
+    calm: u32,
+    crowd: Crowd,
+    /// Faults of the crowd, and turns, that have not been judged yet.
+    unjudged: (u32, u32),
+    not_before: Nanos,
+    penalty: Nanos,
+}
+
+impl Guarding {
+    /// None: not on this machine, or not for this user.
+    pub fn new(live: Arc<Live>, start: Start) -> Option<Guarding> {
+        let allowed = Cpus::of_this_thread()?;
+        (allowed.count() > 1 && cpu::may_raise_from_idle()).then_some(Guarding {
+            live,
+            allowed,
+            start,
+            started: 1,
+            is_full: false,
+            kept_off: NO_CPU,
+            beats: [0; FAULT_THREADS_MAX],
+            stuck: 0,
+            calm: 0,
+            crowd: Crowd::default(),
+            unjudged: (0, 0),
+            not_before: Nanos(0),
+            penalty: PENALTY_MIN,
+        })
+    }
+
+    pub fn run(mut self) {
+        self.live.quiet.offered.store(true, Ordering::Release);
+        let quiet = &self.live.clone().quiet;
+        while !self.live.stopping() {
+            if quiet.is_on() || self.crowd.is_busy() {
+                std::thread::sleep(LOOK_EVERY);
+            } else {
+                quiet.bell.wait(Duration::from_secs(3600));
+            }
+            if quiet.is_on() {
+                self.look(quiet);
+            }
+            let (one, crowd) = (quiet.wanted.swap(false, Ordering::Relaxed), quiet.crowd_wanted.swap(false, Ordering::Relaxed));
+            let now = Nanos(cpu::now_ns());
+            if now < self.not_before {
+                continue;
+            }
+            let faults = self.live.page.get(Counter::Faults);
+            if crowd && (self.started > 1 || !self.is_full) {
+                self.crowd.seen(now, faults);
+            }
+            match (self.crowd.look(now, faults), quiet.is_crowd()) {
+                (Answering::All, false) if self.start_all() => self.enter(quiet, true),
+                (Answering::All, false) => self.crowd.is_over(),
+                (Answering::One, true) => self.leave(quiet),
+                _ if one && !quiet.is_on() => self.enter(quiet, false),
+                _ => {}
+            }
+        }
+        if quiet.is_on() {
+            self.leave(quiet);
+        }
+    }
+
+    /// Starts as many fault threads as there are processors. False: there is but one.
+    fn start_all(&mut self) -> bool {
+        let wanted = FAULT_THREADS_MAX.min(self.allowed.count() as usize);
+        while self.started < wanted && !self.is_full {
+            self.is_full = !(self.start)(self.started);
+            self.started += usize::from(!self.is_full);
+        }
+        self.started > 1
+    }
+
+    fn enter(&mut self, quiet: &Quiet, crowd: bool) {
+        let at_work = if crowd { self.started } else { 1 };
+        // With a crowd on every processor there is none to keep off.
+        let kept_off = if at_work < self.allowed.count() as usize { quiet.cpu(0) } else { NO_CPU };
+        self.keep_off(quiet, kept_off);
+        let threads = (0..at_work).filter_map(|index| quiet.fault_thread(index));
+        if threads.map(cpu::make_idle_class).fold(true, |all, done| all & done) {
+            (self.stuck, self.calm, self.unjudged) = (0, 0, (0, 0));
+            quiet.take_crowd();
+            quiet.crowd.store(crowd, Ordering::Relaxed);
+            quiet.on.store(true, Ordering::Relaxed);
+            if crowd {
+                quiet.ring_crowd();
+            }
+        }
+    }
+
+    fn leave(&mut self, quiet: &Quiet) {
+        if quiet.is_crowd() && self.crowd.is_all() {
+            self.crowd.is_over();
+        }
+        quiet.crowd.store(false, Ordering::Relaxed);
+        (0..self.started).filter_map(|index| quiet.fault_thread(index)).for_each(|thread| {
+            cpu::make_normal_class(thread);
+        });
+        self.keep_off(quiet, NO_CPU);
+        quiet.on.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the fault threads get on.
+    fn look(&mut self, quiet: &Quiet) {
+        let crowd = quiet.is_crowd();
+        let (mut moved, mut behind) = (false, false);
+        for index in 0..if crowd { self.started } else { 1 } {
+            let (beat, awake, in_hand) = quiet.seen(index);
+            let has_moved = std::mem::replace(&mut self.beats[index], beat) != beat;
+            moved |= has_moved;
+            // In a crowd one may stand still while its processor computes, as long as nobody waits for it.
+            behind |= !has_moved && if crowd { in_hand } else { awake };
+        }
+        behind |= !moved && wait::readable(&[self.live.uffd_number()], 0) != 0;
+        self.stuck = if behind { self.stuck + 1 } else { 0 };
+        self.calm = if moved || behind { 0 } else { self.calm + 1 };
+        if moved && !crowd {
+            self.keep_off(quiet, quiet.cpu(0));
+        }
+        if self.stuck >= 2 {
+            self.leave(quiet);
+            self.not_before = Nanos(cpu::now_ns() + self.penalty.0);
+            self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
+        } else if self.calm >= CALM_LOOKS {
+            self.leave(quiet);
+            self.penalty = Nanos((self.penalty.0 / 2).max(PENALTY_MIN.0));
+        } else if crowd && self.is_over(quiet) {
+            self.leave(quiet);
+        }
+    }
+
+    /// Whether the faults of a crowd come from one thread again.
+    fn is_over(&mut self, quiet: &Quiet) -> bool {
+        let (faults, turns) = quiet.take_crowd();
+        self.unjudged = (self.unjudged.0 + faults, self.unjudged.1 + turns);
+        if self.unjudged.0 < JUDGED_FAULTS {
+            return false;
+        }
+        let (faults, turns) = std::mem::take(&mut self.unjudged);
+        turns * CROWD_TURN * CROWD_END < faults
+    }
+
+    /// Keeps the pager's other threads off a processor.
+    fn keep_off(&mut self, quiet: &Quiet, cpu: u32) {
+        if cpu == self.kept_off {
+            return;
+        }
+        self.kept_off = cpu;
+        let cpus = if cpu == NO_CPU { self.allowed } else { self.allowed.without(cpu as usize) };
+        for other in &quiet.others {
+            let thread = other.load(Ordering::Acquire);
+            if thread != 0 {
+                cpus.confine(ThreadId(thread));
+            }
+        }
+        cpus.confine(cpu::this_thread());
+    }
+}

@@ -1,0 +1,158 @@
+//! Whether faults of several threads are answered by as many fault threads, or by one.
+//!
+//! More fault threads answer more faults at a time. But each page that leaves the program interrupts every processor that runs it, and
+//! all of them change one state under one lock: where about as many pages leave as come, they only wait for each other. Which of the
+//! two holds depends on the machine, the store and the program, so it is tried: faults are counted for a moment with one, then with
+//! all, and again from time to time.
+
+use hiroma_units::Nanos;
+
+/// For so long faults are counted with one and with all.
+const TRIAL: Nanos = Nanos::from_millis(12);
+/// With all there must be so many more faults answered, in quarters.
+const BETTER_QUARTERS: u64 = 5;
+/// After so long it has to be tried again.
+const TERM: Nanos = Nanos::from_millis(1000);
+/// For how long it is not tried again where it did not pay; doubles each time.
+const PENALTY_MIN: Nanos = Nanos::from_millis(100);
+const PENALTY_MAX: Nanos = Nanos::from_millis(6400);
+
+/// Who is to answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answering {
+    One,
+    All,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    One,
+    /// Faults are counted with one, since then and from that count.
+    CountsOne(Nanos, u64),
+    /// The same with all; and what was counted with one: faults, and in which time.
+    CountsAll(Nanos, u64, (u64, Nanos)),
+    All(Nanos),
+}
+
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct Crowd {
+    state: State,
+    not_before: Nanos,
+    penalty: Nanos,
+}
+
+impl Default for Crowd {
+    fn default() -> Crowd {
+        Crowd { state: State::One, not_before: Nanos(0), penalty: PENALTY_MIN }
+    }
+}
+
+impl Crowd {
+    /// Faults of several threads were seen at `now`. `faults`: answered so far.
+    pub fn seen(&mut self, now: Nanos, faults: u64) {
+        if self.state == State::One && now >= self.not_before {
+            self.state = State::CountsOne(now, faults);
+        }
+    }
+
+    /// Whether all answer.
+    pub fn is_all(&self) -> bool {
+        matches!(self.state, State::CountsAll(..) | State::All(_))
+    }
+
+    /// Whether it wants to be asked again soon.
+    pub fn is_busy(&self) -> bool {
+        self.state != State::One
+    }
+
+    /// Who answers from now on.
+    pub fn look(&mut self, now: Nanos, faults: u64) -> Answering {
+        match self.state {
+            State::One => {}
+            State::CountsOne(since, from) if now.since(since) >= TRIAL => {
+                self.state = State::CountsAll(now, faults, (faults.saturating_sub(from), now.since(since)));
+            }
+            State::CountsAll(since, from, (one, one_time)) if now.since(since) >= TRIAL => {
+                let all = u128::from(faults.saturating_sub(from)) * u128::from(one_time.0) * 4;
+                let one = u128::from(one) * u128::from(now.since(since).0) * u128::from(BETTER_QUARTERS);
+                if all >= one {
+                    (self.state, self.penalty) = (State::All(now), PENALTY_MIN);
+                } else {
+                    self.state = State::One;
+                    self.not_before = Nanos(now.0 + self.penalty.0);
+                    self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
+                }
+            }
+            State::All(since) if now.since(since) >= TERM => self.state = State::CountsOne(now, faults),
+            State::CountsOne(..) | State::CountsAll(..) | State::All(_) => {}
+        }
+        match self.state {
+            State::One | State::CountsOne(..) => Answering::One,
+            State::CountsAll(..) | State::All(_) => Answering::All,
+        }
+    }
+
+    /// They come from one thread again, or do not come.
+    pub fn is_over(&mut self) {
+        self.state = State::One;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Lets `ms` pass with so many faults in each; who answered in each of them.
+    fn pass(crowd: &mut Crowd, at: &mut (u64, u64), ms: u64, one: u64, all: u64) -> Vec<Answering> {
+        let mut who = Answering::One;
+        let mut seen = Vec::new();
+        for _ in 0..ms {
+            at.0 += MS;
+            at.1 += if who == Answering::All { all } else { one };
+            crowd.seen(Nanos(at.0), at.1);
+            who = crowd.look(Nanos(at.0), at.1);
+            seen.push(who);
+        }
+        seen
+    }
+
+    fn share(seen: &[Answering]) -> f64 {
+        seen.iter().filter(|&&who| who == Answering::All).count() as f64 / seen.len() as f64
+    }
+
+    #[test]
+    fn all_answer_where_more_faults_are_answered_so() {
+        let (mut crowd, mut at) = (Crowd::default(), (0, 0));
+        let seen = pass(&mut crowd, &mut at, 5000, 60, 120);
+        assert!(share(&seen) > 0.97, "{}", share(&seen));
+    }
+
+    #[test]
+    fn one_answers_where_all_are_no_better_and_trials_become_rare() {
+        let (mut crowd, mut at) = (Crowd::default(), (0, 0));
+        let seen = pass(&mut crowd, &mut at, 60_000, 60, 65);
+        assert!(share(&seen) < 0.01, "{}", share(&seen));
+    }
+
+    #[test]
+    fn what_begins_to_pay_later_is_found_and_what_ceases_to_is_left() {
+        let (mut crowd, mut at) = (Crowd::default(), (0, 0));
+        pass(&mut crowd, &mut at, 3000, 60, 40);
+        let pays = pass(&mut crowd, &mut at, 12_000, 60, 120);
+        assert!(share(&pays[6500..]) > 0.9);
+        let ceased = pass(&mut crowd, &mut at, 12_000, 60, 40);
+        assert!(share(&ceased[2000..]) < 0.05, "{}", share(&ceased[2000..]));
+    }
+
+    #[test]
+    fn a_crowd_that_is_over_is_not_counted_on() {
+        let (mut crowd, mut at) = (Crowd::default(), (0, 0));
+        pass(&mut crowd, &mut at, 100, 60, 120);
+        crowd.is_over();
+        assert_eq!(crowd.look(Nanos(at.0), at.1), Answering::One);
+        assert!(!crowd.is_busy());
+    }
+}
