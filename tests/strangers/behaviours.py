@@ -111,18 +111,23 @@ def stopped_from_outside(side, plan):
     return running.out.read_bytes()
 
 
+# The program and the most children that it has at a time.
+RECLAIMED_PROCESSES = 9
+
+
 def reclaimed(side, plan):
-    """In a memory cgroup with little more than the local limit, beside somebody who fills it with file cache: the kernel reclaims all the time."""
+    """In a memory cgroup with little more than the program and its children take, beside somebody who fills it with file cache: the kernel
+    reclaims all the time."""
     if side.native:
         side.start(plan).wait()
         return side.started[0].out.read_bytes()
     group = MEMORY_CGROUPS / f"hiroma-strangers-{os.getpid()}"
     cached = side.work / "cached"
     with open(cached, "wb") as out:
-        out.truncate(256 << 20)
+        out.truncate(1 << 30)
     group.mkdir()
     try:
-        (group / "memory.limit_in_bytes").write_text(str(side.local_bytes + (96 << 20)))
+        (group / "memory.limit_in_bytes").write_text(str(RECLAIMED_PROCESSES * side.local_bytes + (96 << 20)))
         plan = dataclasses.replace(plan, outer=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *plan.outer])
         running = side.start(plan)
         reader = subprocess.Popen(["sh", "-c", f"echo $$ > {group}/cgroup.procs && while cat {cached}; do :; done"], stdout=subprocess.DEVNULL)
@@ -277,6 +282,7 @@ CASES = [
     compiled("mixture-memory", "mixture.c", "4", "400", "only=read,write,shared,readonly,discard,free,advice,move,rawmap,overmap,heap,lock,stack,timer"),
     *(compiled(f"mixture-{number}", "mixture.c", str(number), "2000", quick=False) for number in range(11, 15)),
     compiled("mixture-registered", "mixture.c", "6", "300", "only=registered,uring,direct,read,write,discard,readonly,fork"),
+    *(compiled(f"mixture-fault-threads-{number}", "mixture.c", str(number), "300", options=["--fault-threads", "4"]) for number in (7, 8)),
     Case("mixture-reclaimed", prepare_reclaimed, kind="behaviour", quick=False, packages=("gcc",), drive=reclaimed,
          title="The same in a memory cgroup that the kernel reclaims from all the time."),
     # What further programs do.

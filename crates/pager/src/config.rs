@@ -20,6 +20,9 @@ pub const EXECUTED_FILE: &str = "executed";
 /// Largest arena: what numbers of blocks can name.
 pub const ARENA_BYTES_MAX: u64 = BlockId::PAGES_MAX * PAGE as u64;
 
+/// Most threads that answer faults.
+pub const FAULT_THREADS_MAX: usize = 4;
+
 /// Everything the pager can be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
@@ -58,6 +61,9 @@ pub struct Config {
     /// Whether the program is ended where memory that cannot leave does not fit the limit; otherwise the limit yields.
     #[serde(default)]
     pub hard_limit: bool,
+    /// Threads that answer faults where several threads of the program fault at once; none: as many as prove to be faster.
+    #[serde(default)]
+    pub fault_threads: Option<u32>,
     /// What waking threads costs on this machine, for estimates of how long faults are waited for; none: it is not counted.
     #[serde(default)]
     pub waking: Option<Costs>,
@@ -86,6 +92,7 @@ impl Default for Config {
             runner: None,
             fault_timeout: fault_timeout(),
             hard_limit: false,
+            fault_threads: None,
             waking: None,
             resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,

@@ -12,9 +12,10 @@ use hiroma_kernel::wait;
 use hiroma_policy::crowd::{Answering, Crowd};
 use hiroma_units::Nanos;
 
+use crate::config::FAULT_THREADS_MAX;
 use crate::control::Counter;
 use crate::live::Live;
-use crate::quiet::{CROWD_TURN, FAULT_THREADS_MAX, NO_CPU, Quiet};
+use crate::quiet::{CROWD_TURN, NO_CPU, Quiet};
 
 /// How often the guard looks while fault threads are quiet.
 const LOOK_EVERY: Duration = Duration::from_millis(4);
@@ -36,6 +37,8 @@ pub struct Guarding {
     live: Arc<Live>,
     allowed: Cpus,
     start: Start,
+    /// Most fault threads.
+    most: usize,
     /// Fault threads that have been started.
     started: usize,
     /// No more can be started.
@@ -54,20 +57,22 @@ pub struct Guarding {
 }
 
 impl Guarding {
-    /// None: not on this machine, or not for this user.
-    pub fn new(live: Arc<Live>, start: Start) -> Option<Guarding> {
+    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be faster. None: not on this machine, or not for this user.
+    pub fn new(live: Arc<Live>, fault_threads: Option<u32>, start: Start) -> Option<Guarding> {
         let allowed = Cpus::of_this_thread()?;
+        let most = fault_threads.map_or(allowed.count(), |threads| threads) as usize;
         (allowed.count() > 1 && cpu::may_raise_from_idle()).then_some(Guarding {
             live,
             allowed,
             start,
+            most: most.min(FAULT_THREADS_MAX),
             started: 1,
-            is_full: false,
+            is_full: most < 2,
             kept_off: NO_CPU,
             beats: [0; FAULT_THREADS_MAX],
             stuck: 0,
             calm: 0,
-            crowd: Crowd::default(),
+            crowd: if fault_threads.is_some() { Crowd::decided() } else { Crowd::default() },
             unjudged: (0, 0),
             not_before: Nanos(0),
             penalty: PENALTY_MIN,
@@ -108,10 +113,9 @@ impl Guarding {
         }
     }
 
-    /// Starts as many fault threads as there are processors. False: there is but one.
+    /// Starts as many fault threads as there may be. False: there is but one.
     fn start_all(&mut self) -> bool {
-        let wanted = FAULT_THREADS_MAX.min(self.allowed.count() as usize);
-        while self.started < wanted && !self.is_full {
+        while self.started < self.most && !self.is_full {
             self.is_full = !(self.start)(self.started);
             self.started += usize::from(!self.is_full);
         }

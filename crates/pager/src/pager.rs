@@ -126,9 +126,9 @@ impl Pager {
         let watchdog = Watchdog::new(live.clone(), &self.config);
         host::spawn(c"hiroma-watch", move || watchdog.run()).map_err(starting())?;
         let start = self.start_fault_thread(live, store);
-        let thread_live = live.clone();
+        let (thread_live, fault_threads) = (live.clone(), self.config.fault_threads);
         let guard = move || {
-            if let Some(guarding) = Guarding::new(thread_live, start) {
+            if let Some(guarding) = Guarding::new(thread_live, fault_threads, start) {
                 guarding.run();
             }
         };

@@ -18,8 +18,8 @@ use hiroma_kernel::cpu::{self, ThreadId};
 use hiroma_kernel::lock::Bell;
 use hiroma_units::Nanos;
 
-/// Fault threads at most. The first is always there, the others where there is a crowd.
-pub const FAULT_THREADS_MAX: usize = 4;
+use crate::config::FAULT_THREADS_MAX;
+
 /// So many faults of one thread on small blocks in such a span are dense.
 const DENSE_FAULTS: u32 = 24;
 const DENSE_SPAN: Nanos = Nanos::from_millis(8);

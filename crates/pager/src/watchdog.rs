@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use hiroma_kernel::cpu;
 
-use crate::config::{Config, StoreSpec};
+use crate::config::{Config, FAULT_THREADS_MAX, StoreSpec};
 use crate::control::{ControlPage, Counter};
 use crate::fatal;
 use crate::live::Live;
-use crate::quiet::FAULT_THREADS_MAX;
 
 /// What a fault waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

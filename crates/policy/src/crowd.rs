@@ -40,18 +40,26 @@ pub struct Crowd {
     state: State,
     not_before: Nanos,
     penalty: Nanos,
+    is_decided: bool,
 }
 
 impl Default for Crowd {
     fn default() -> Crowd {
-        Crowd { state: State::One, not_before: Nanos(0), penalty: PENALTY_MIN }
+        Crowd { state: State::One, not_before: Nanos(0), penalty: PENALTY_MIN, is_decided: false }
     }
 }
 
 impl Crowd {
+    /// One without trials: all answer where several threads fault.
+    pub fn decided() -> Crowd {
+        Crowd { is_decided: true, ..Crowd::default() }
+    }
+
     /// Faults of several threads were seen at `now`. `faults`: answered so far.
     pub fn seen(&mut self, now: Nanos, faults: u64) {
-        if self.state == State::One && now >= self.not_before {
+        if self.is_decided {
+            self.state = State::All(now);
+        } else if self.state == State::One && now >= self.not_before {
             self.state = State::CountsOne(now, faults);
         }
     }
@@ -84,7 +92,7 @@ impl Crowd {
                     self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
                 }
             }
-            State::All(since) if now.since(since) >= TERM => self.state = State::CountsOne(now, faults),
+            State::All(since) if !self.is_decided && now.since(since) >= TERM => self.state = State::CountsOne(now, faults),
             State::CountsOne(..) | State::CountsAll(..) | State::All(_) => {}
         }
         match self.state {
@@ -145,6 +153,13 @@ mod tests {
         assert!(share(&pays[6500..]) > 0.9);
         let ceased = pass(&mut crowd, &mut at, 12_000, 60, 40);
         assert!(share(&ceased[2000..]) < 0.05, "{}", share(&ceased[2000..]));
+    }
+
+    #[test]
+    fn what_is_decided_is_not_tried() {
+        let (mut crowd, mut at) = (Crowd::decided(), (0, 0));
+        let seen = pass(&mut crowd, &mut at, 5000, 60, 30);
+        assert!(seen.iter().all(|&who| who == Answering::All));
     }
 
     #[test]

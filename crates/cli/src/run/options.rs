@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use hiroma_pager::config::{Allocation, BlockSize, Config, ConfigError, PathChoice, ReplacementKind, StoreSpec, parse_stores};
+use hiroma_pager::config::{
+    Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, PathChoice, ReplacementKind, StoreSpec, parse_stores,
+};
 use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use rustix::process::{Resource, getrlimit};
 
@@ -62,6 +64,9 @@ pub struct Args {
     /// Shared key, for servers that ask for one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Threads that answer faults where several threads of the program fault at once: 1 to 4, or as many as prove to be faster
+    #[arg(long, value_name = "N", default_value = "auto")]
+    fault_threads: FaultThreads,
     /// Kernel interface: full needs Linux 6.8, fallback 5.7
     #[arg(long, value_enum, default_value = "auto")]
     path: KernelPath,
@@ -133,6 +138,25 @@ impl FromStr for Timeout {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct FaultThreads(Option<u32>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a number of threads: auto, or 1 to {FAULT_THREADS_MAX}")]
+struct FaultThreadsError(String);
+
+impl FromStr for FaultThreads {
+    type Err = FaultThreadsError;
+
+    fn from_str(text: &str) -> Result<Self, FaultThreadsError> {
+        if text == "auto" {
+            return Ok(FaultThreads(None));
+        }
+        let number = text.parse().ok().filter(|number| (1..=FAULT_THREADS_MAX as u32).contains(number));
+        number.map(|number| FaultThreads(Some(number))).ok_or_else(|| FaultThreadsError(text.to_owned()))
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Replacement {
     Lru,
@@ -184,6 +208,7 @@ impl Args {
             store_timeout: self.store_timeout.0,
             fault_timeout: self.fault_timeout.0,
             hard_limit: self.hard_limit,
+            fault_threads: self.fault_threads.0,
             key_file: self.key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,
