@@ -113,6 +113,8 @@ def stopped_from_outside(side, plan):
 
 # The program and the most children that it has at a time.
 RECLAIMED_PROCESSES = 9
+# A request takes 1 ms.
+SLOW_REQUESTS_A_SECOND = 1000
 
 
 def reclaimed(side, plan):
@@ -143,6 +145,26 @@ def reclaimed(side, plan):
         remove_group(group)
 
 
+def slowed(side, plan):
+    """On a disk that is slow for this program: what it and its pager read and write without the page cache stays under way for long."""
+    if side.native:
+        side.start(plan).wait()
+        return side.started[0].out.read_bytes()
+    group = BLOCK_CGROUPS / f"hiroma-strangers-{os.getpid()}"
+    device = os.stat(side.work).st_dev
+    group.mkdir()
+    try:
+        for direction in ("read", "write"):
+            limit = f"{os.major(device)}:{os.minor(device)} {SLOW_REQUESTS_A_SECOND}"
+            (group / f"blkio.throttle.{direction}_iops_device").write_text(limit)
+        plan = dataclasses.replace(plan, outer=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *plan.outer])
+        running = side.start(plan)
+        running.wait()
+        return running.out.read_bytes()
+    finally:
+        remove_group(group)
+
+
 def remove_group(group):
     """The last processes leave a moment after their end."""
     for _ in range(200):
@@ -154,6 +176,14 @@ def remove_group(group):
                     os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.05)
     group.rmdir()
+
+
+def prepare_slowed(place):
+    if not os.access(BLOCK_CGROUPS / "blkio.throttle.read_iops_device", os.R_OK):
+        raise Skip("no block cgroup (v1) may be made here")
+    if os.major(os.stat(place.dir).st_dev) == 0:
+        raise Skip("the test's files lie on no disk")
+    return [built(place, "mixture.c"), "9", "100", "only=direct,read,write,discard,readonly,shared,move,heap"]
 
 
 def prepare_reclaimed(place):
@@ -168,6 +198,7 @@ def prepare_deepbind(place):
 
 
 MEMORY_CGROUPS = pathlib.Path("/sys/fs/cgroup/memory")
+BLOCK_CGROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
@@ -285,6 +316,8 @@ CASES = [
     *(compiled(f"mixture-fault-threads-{number}", "mixture.c", str(number), "300", options=["--fault-threads", "4"]) for number in (7, 8)),
     Case("mixture-reclaimed", prepare_reclaimed, kind="behaviour", quick=False, packages=("gcc",), drive=reclaimed,
          title="The same in a memory cgroup that the kernel reclaims from all the time."),
+    Case("mixture-slow-device", prepare_slowed, kind="behaviour", quick=False, packages=("gcc",), drive=slowed,
+         title="With O_DIRECT, on a disk that takes 1 ms for a request."),
     # What further programs do.
     *(compiled(name, f"{name}.c") for name in ["named", "remapped", "ondemand", "jit", "aio", "afalg", "robust", "rseqs", "timers", "arguments", "ringmemory",
                                                "prlimits", "crowd", "growsdown"]),
