@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import BEHAVIOURS, PYTHON, ROOT, Case, Plan, Skip
+from harness import BEHAVIOURS, NO_WAY_BACK, PYTHON, ROOT, Case, Plan, Skip
 
 
 def built(place, source, *flags):
@@ -203,7 +203,6 @@ UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
 PEEKED = "far pages cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
-NO_WAY_BACK = "a child in a user namespace of its own may not go back to its parent's network, and ends with exit code 75"
 NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
 UNSEEN = "arguments that the program has moved into far memory are empty in /proc/PID/cmdline while they are far"
 OUTSIDE = "is not reached: the environment that leads to the child is gone"

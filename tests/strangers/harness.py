@@ -44,6 +44,8 @@ PATH = ":".join([*sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True), 
 PYTHON = "/usr/bin/python3"
 # Who runs what refuses to be root.
 NOBODY = "nobody"
+# What namespaces of one's own come to where the store is a server.
+NO_WAY_BACK = "a child in a user namespace of its own may not go back to its parent's network, and ends with exit code 75"
 
 
 class Skip(Exception):

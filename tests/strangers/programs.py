@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-from harness import JOBS, PYTHON, Broken, Case, Plan, Skip, as_nobody, find, free_port
+from harness import JOBS, NO_WAY_BACK, PYTHON, Broken, Case, Plan, Skip, as_nobody, find, free_port
 
 # Packages whose programs may be here from elsewhere, by those programs.
 ELSEWHERE = {"rustc": "rustc", "golang-go": "go", "nodejs": "node", "openjdk-17-jdk-headless": "javac"}
@@ -492,7 +492,8 @@ CASES = [
     # The rest.
     Case("chromium", chromium, packages=("chromium",), optional=True),
     Case("bwrap", bwrap(), packages=("bubblewrap", "python3")),
-    Case("bwrap-unshare-all", bwrap("--unshare-all", "--die-with-parent", "--proc", "/proc"), packages=("bubblewrap", "python3")),
+    Case("bwrap-unshare-all", bwrap("--unshare-all", "--die-with-parent", "--proc", "/proc"), packages=("bubblewrap", "python3"),
+         known_over={"tcp": NO_WAY_BACK}),
     *(simple(f"stress-ng-{name}", "stress-ng", "stress-ng", "--quiet", *options, output=False) for name, options in {
         "vm": ["--vm", "1", "--vm-bytes", "256M", "--vm-method", "write64", "--verify", "--vm-ops", "500"],
         "vm-keep": ["--vm", "1", "--vm-bytes", "128M", "--vm-keep", "--vm-method", "incdec", "--verify", "--vm-ops", "300000"],
