@@ -4,6 +4,7 @@
 //! `HIROMA_SCHEDULES=N cargo test --release -p hiroma-pager model` runs N of them, `HIROMA_SEED=S` that one alone.
 
 mod kernel;
+mod random;
 
 use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
@@ -28,7 +29,8 @@ use crate::store::compressed::CompressedStore;
 use crate::store::faulty::{FaultyStore, Plan};
 use crate::store::{Purpose, Store};
 pub use kernel::tell_extent;
-use kernel::{ARENA_PAGES, Model, PUMP, Random, State};
+use kernel::{ARENA_PAGES, Model, PUMP, State};
+use random::Random;
 
 /// Steps of one schedule before it ends, and rounds in which all that was begun must end.
 const STEPS: usize = 400;
@@ -242,7 +244,7 @@ fn schedule(seed: u64) -> Result<(u64, u64), String> {
 
 /// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the process if something went wrong.
 pub fn fuzz(tape: &[u8]) {
-    kernel::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
+    random::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
     if let Err(wrong) = schedule(tape.len() as u64) {
         panic!("{wrong}");
     }
