@@ -20,6 +20,8 @@ pub const RULES: &[&str] = &[
     "stale entries",
     "kept for the kernel",
     "nothing moves out of what was removed",
+    "swapped out is there",
+    "swapped out is no hole",
 ];
 
 /// Whether the calling thread's test has broken a rule.

@@ -380,7 +380,9 @@ impl Core {
         // Nobody can write now. Pages that the program has dropped by a system call of its own are not to be touched: that fault would wait
         // for our lock. They are zeros.
         for at in (0..len).step_by(PAGE) {
-            self.live.memory.copy_page_out(dst + at, src + at);
+            while self.live.memory.copy_page_out(dst + at, src + at).is_err() {
+                self.drain();
+            }
         }
         self.frames.gained(frame);
         match self.live.memory.discard(src, len) {

@@ -25,8 +25,10 @@ impl Memory for Model {
                 there.busy -= 1;
                 return ended(done, len, Stop::Busy);
             }
+            if let Some(stop) = state.keeps(page) {
+                return ended(done, len, stop);
+            }
             match state.pages.get(page).copied().flatten() {
-                Some(there) if there.shared || there.in_huge => return ended(done, len, Stop::Busy),
                 Some(there) => {
                     encode(there.word, dst + done);
                     state.holes.remove(&(dst + done));
@@ -47,15 +49,23 @@ impl Memory for Model {
             if state.holes.contains(&from) && word == 0 {
                 return if holes { Filled::Hole } else { Filled::Stopped(Stop::NotThere) };
             }
+            let swapped = state.is_swapped_in_staging();
+            if let Some(stop) = swapped.then(|| state.swap_keeps()).flatten() {
+                return Filled::Stopped(stop);
+            }
             // What has left the frame is a hole there.
             vm::zero(from, PAGE);
             state.holes.insert(from);
-            Filled::Page
+            Filled::Page { protected: false, swapped }
         })
     }
 
     fn copy_in(&self, dst: usize, src: usize, len: usize) -> Outcome {
-        self.fill(dst, src, len, |_, _, _| Filled::Page)
+        self.fill(dst, src, len, |_, _, _| Filled::Page { protected: false, swapped: false })
+    }
+
+    fn copy_in_protected(&self, dst: usize, src: usize) -> Outcome {
+        self.fill(dst, src, PAGE, |_, _, _| Filled::Page { protected: true, swapped: false })
     }
 
     fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {
@@ -74,13 +84,16 @@ impl Memory for Model {
         Ok(())
     }
 
-    fn copy_page_out(&self, dst: usize, src: usize) {
+    fn copy_present_out(&self, dst: usize, src: usize) {
         let mut state = self.state();
-        state.disturb();
         let page = state.page(src);
         tell(page, format_args!("copied out: {:?}", state.pages.get(page)));
-        match state.pages.get(page).copied().flatten() {
-            Some(there) => encode(there.word, dst),
+        match state.pages.get_mut(page) {
+            Some(Some(there)) => {
+                there.swapped = false;
+                encode(there.word, dst);
+            }
+            Some(None) => state.blame(format!("page {page} was copied out and is not there: the pager would wait for itself")),
             None => vm::zero(dst, PAGE),
         }
     }
@@ -111,18 +124,22 @@ impl Memory for Model {
         Ok(())
     }
 
-    fn is_empty(&self, start: usize, len: usize) -> bool {
+    fn has_swap(&self) -> bool {
+        self.state().has_swap
+    }
+
+    fn is_absent(&self, start: usize, len: usize) -> bool {
         let mut state = self.state();
         state.disturb();
         let (first, last) = (state.page(start), state.page(start + len).min(state.pages.len()));
-        state.pages.get(first..last).is_none_or(|pages| pages.iter().all(Option::is_none))
+        state.pages.get(first..last).is_none_or(|pages| pages.iter().flatten().all(|there| there.swapped))
     }
 
     fn unshare(&self, addr: usize) {
         let mut state = self.state();
         let page = state.page(addr);
         match &mut state.pages[page] {
-            Some(there) => there.shared = false,
+            Some(there) => (there.shared, there.swapped) = (false, false),
             None => state.blame(format!("page {page} was touched by the pager and is not there: it would wait for itself")),
         }
     }

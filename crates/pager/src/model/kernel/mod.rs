@@ -8,6 +8,7 @@
 mod calls;
 mod events;
 mod program;
+mod swap;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +20,7 @@ use hiroma_units::PAGE;
 use super::random::Random;
 use program::{Doing, Thread};
 
-/// A page that is in memory. Its content is `word` in the first half and `!word` in the second; zero is zero throughout.
+/// A page that is there. Its content is `word` in the first half and `!word` in the second; zero is zero throughout.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     word: u64,
@@ -32,6 +33,15 @@ struct Page {
     busy: usize,
     /// Not written since `MADV_FREE`: may be gone at any time.
     lazy: bool,
+    /// On the kernel's swap device.
+    swapped: bool,
+}
+
+impl Page {
+    /// A page of the program's own, in memory.
+    fn new(word: u64) -> Page {
+        Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false, swapped: false }
+    }
 }
 
 /// The arena has so many.
@@ -57,6 +67,8 @@ pub struct State {
     /// Removal of the pager's own that waits to be read.
     own: Option<(usize, usize)>,
     pub has_events: bool,
+    /// The kernel swaps.
+    has_swap: bool,
     pub is_ending: bool,
     pub wrong: Option<String>,
     /// How often things happened that a schedule should have.
@@ -66,7 +78,7 @@ pub struct State {
 
 /// What became of a page on its way into the program.
 enum Filled {
-    Page,
+    Page { protected: bool, swapped: bool },
     Hole,
     Stopped(Stop),
 }
@@ -129,9 +141,9 @@ impl Model {
             }
             let word = state.decode(src + done);
             match take(&mut state, word, src + done) {
-                Filled::Page => {
+                Filled::Page { protected, swapped } => {
                     tell(page, format_args!("comes in: {word:#x}"));
-                    state.pages[page] = Some(Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false });
+                    state.pages[page] = Some(Page { protected, swapped, ..Page::new(word) });
                 }
                 Filled::Hole => {}
                 Filled::Stopped(stop) => return ended(done, len, stop),
@@ -145,6 +157,7 @@ impl State {
     /// A program with `threads` threads on `pages` pages, in runs that lie `stride` pages apart.
     pub fn new(seed: u64, base: usize, threads: usize, pages: usize, stride: usize) -> State {
         let mut random = Random::new(seed);
+        let has_swap = random.one_in(2);
         let run = 4 + random.below(24);
         let stride = stride.min(ARENA_PAGES / (pages / run + 1)).max(run);
         let used: Vec<usize> = (0..pages).map(|page| page / run * stride + page % run).collect();
@@ -167,6 +180,7 @@ impl State {
             holes: HashSet::new(),
             own: None,
             has_events: true,
+            has_swap,
             is_ending: false,
             wrong: None,
             touched: 0,
@@ -201,6 +215,9 @@ impl State {
         }
         if self.random.one_in(400) {
             self.reclaim();
+        }
+        if self.has_swap && self.random.one_in(40) {
+            self.swap_out();
         }
     }
 

@@ -161,11 +161,12 @@ impl State {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;
                 if let Some(word) = write {
-                    *there = Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false };
+                    *there = Page::new(word);
                     tell(page, format_args!("thread {at} writes {word:#x}"));
                     self.truth[page] = word;
                     self.loose[page] = false;
                 } else {
+                    there.swapped = false;
                     let found = there.word;
                     let discards = |thread: &Thread| match thread.doing {
                         Doing::Told(from, to) | Doing::MayDiscard(from, to) | Doing::Discards(from, to, _) => Some((from, to)),
