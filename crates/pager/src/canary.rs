@@ -22,6 +22,8 @@ pub const RULES: &[&str] = &[
     "nothing moves out of what was removed",
     "swapped out is there",
     "swapped out is no hole",
+    "content goes before its addresses",
+    "moved memory ends the program",
 ];
 
 /// Whether the calling thread's test has broken a rule.

@@ -366,7 +366,16 @@ impl Core {
 
     fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
-        if !self.addresses.is_plain(src, src + 1) || self.addresses.special.touches(src, src + len) {
+        if !self.addresses.mapped.touches(src, src + len) {
+            // It came with an extent of which a part is mapped. Nobody has a use for it, and it may be out of reach.
+            if self.live.memory.discard(src, len).is_err() {
+                return TakeOut::Unmovable;
+            }
+            // Written while it was given up, they may be of before.
+            self.forget_copies(block);
+            return TakeOut::Gone;
+        }
+        if self.addresses.foreign.touches(src, src + len) || self.addresses.special.touches(src, src + len) {
             return TakeOut::Mixed;
         }
         loop {

@@ -25,6 +25,9 @@ impl Memory for Model {
                 there.busy -= 1;
                 return ended(done, len, Stop::Busy);
             }
+            if state.is_unmapped(page) {
+                return ended(done, len, Stop::NotThere);
+            }
             if let Some(stop) = state.keeps(page) {
                 return ended(done, len, stop);
             }

@@ -43,6 +43,9 @@ impl State {
                 (self.page(start)..self.page(end)).for_each(|page| tell(page, "its removal is read"));
                 self.removal_was_read(start, end);
             }
+            if let Message::Remap { .. } = message {
+                self.changing -= 1;
+            }
         }
         self.disturb();
     }

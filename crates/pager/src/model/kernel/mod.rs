@@ -8,6 +8,7 @@
 mod calls;
 mod events;
 mod program;
+mod remap;
 mod swap;
 
 use std::collections::{HashSet, VecDeque};
@@ -19,6 +20,7 @@ use hiroma_units::PAGE;
 
 use super::random::Random;
 use program::{Doing, Thread};
+pub use remap::MAPPINGS_PAGES;
 
 /// A page that is there. Its content is `word` in the first half and `!word` in the second; zero is zero throughout.
 #[derive(Clone, Copy, Debug)]
@@ -69,11 +71,15 @@ pub struct State {
     pub has_events: bool,
     /// The kernel swaps.
     has_swap: bool,
+    /// Threads make mappings of their own.
+    maps: bool,
+    /// What was moved out of the arena past the C library.
+    pub moved: Option<(usize, usize)>,
     pub is_ending: bool,
     pub wrong: Option<String>,
-    /// How often things happened that a schedule should have.
-    pub touched: u64,
-    pub discards: u64,
+    touched: u64,
+    discards: u64,
+    remaps: u64,
 }
 
 /// What became of a page on its way into the program.
@@ -136,6 +142,9 @@ impl Model {
             if page >= state.pages.len() {
                 continue;
             }
+            if state.is_unmapped(page) {
+                return ended(done, len, Stop::NotThere);
+            }
             if state.pages[page].is_some() {
                 return ended(done, len, Stop::Exists);
             }
@@ -163,9 +172,7 @@ impl State {
         let used: Vec<usize> = (0..pages).map(|page| page / run * stride + page % run).collect();
         let all = used.last().expect("some") + 1;
         let share = pages / threads;
-        let threads = (0..threads)
-            .map(|at| Thread { doing: Doing::Nothing, asked: None, frees: false, to_zero: Vec::new(), first: at * share, pages: share })
-            .collect();
+        let threads = (0..threads).map(|at| Thread::new(at * share, share)).collect();
         State {
             random,
             base,
@@ -181,10 +188,13 @@ impl State {
             own: None,
             has_events: true,
             has_swap,
+            maps: false,
+            moved: None,
             is_ending: false,
             wrong: None,
             touched: 0,
             discards: 0,
+            remaps: 0,
         }
     }
 
@@ -258,6 +268,11 @@ impl State {
             page.shared = true;
             page.in_huge = self.random.one_in(4);
         }
+    }
+
+    /// How often things happened that a schedule should have: touches, discards, mappings made or made longer.
+    pub fn sums(&self) -> [u64; 3] {
+        [self.touched, self.discards, self.remaps]
     }
 
     pub fn present(&self) -> usize {

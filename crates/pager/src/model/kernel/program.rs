@@ -3,7 +3,9 @@
 use hiroma_kernel::uffd::Message;
 use hiroma_units::PAGE;
 
+use super::remap::{Mapping, Resize};
 use super::{Page, State, tell};
+use crate::service::Call;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Doing {
@@ -22,6 +24,10 @@ pub(super) enum Doing {
     Asks(usize, usize),
     /// The pager has answered; some pages are left to the program to zero.
     Zeros(usize, usize),
+    /// Makes, resizes or gives up its mapping.
+    Resizes(Resize),
+    /// Has moved memory past the C library, and waits for what is not there any more.
+    Moved,
 }
 
 pub(super) struct Thread {
@@ -33,6 +39,17 @@ pub(super) struct Thread {
     pub to_zero: Vec<usize>,
     pub first: usize,
     pub pages: usize,
+    /// A mapping of its own, and how far it is in resizing it while it touches a page for that.
+    pub mapping: Option<Mapping>,
+    pub resize: Option<Resize>,
+}
+
+impl Thread {
+    /// One that does nothing yet, with these places.
+    pub fn new(first: usize, pages: usize) -> Thread {
+        let doing = Doing::Nothing;
+        Thread { doing, asked: None, frees: false, to_zero: Vec::new(), first, pages, mapping: None, resize: None }
+    }
 }
 
 impl State {
@@ -47,7 +64,8 @@ impl State {
             Doing::Nothing if self.is_ending => {}
             Doing::Nothing => self.begin(at),
             Doing::Touch(page, write) => self.touch(at, page, write),
-            Doing::Waits(..) | Doing::Told(..) | Doing::Asks(..) => {}
+            Doing::Waits(..) | Doing::Told(..) | Doing::Asks(..) | Doing::Moved => {}
+            Doing::Resizes(resize) => self.resize(at, resize),
             Doing::MayDiscard(from, to) => {
                 self.changing -= 1;
                 self.threads[at].doing = Doing::Discards(from, to, from);
@@ -116,6 +134,10 @@ impl State {
     }
 
     fn begin(&mut self, at: usize) {
+        if self.maps && self.random.one_in(3) {
+            self.threads[at].doing = self.begin_mapped(at);
+            return;
+        }
         let Thread { first, pages, .. } = self.threads[at];
         // Some pages are in use more than others.
         let span = if self.random.one_in(3) { pages } else { pages.div_ceil(4) };
@@ -157,9 +179,15 @@ impl State {
     }
 
     fn touch(&mut self, at: usize, page: usize, write: Option<u64>) {
+        if self.is_unmapped(page) {
+            // The end of a program that races with its own system call.
+            self.threads[at].doing = Doing::Nothing;
+            return;
+        }
         match &mut self.pages[page] {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;
+                let found = there.word;
                 if let Some(word) = write {
                     *there = Page::new(word);
                     tell(page, format_args!("thread {at} writes {word:#x}"));
@@ -167,7 +195,6 @@ impl State {
                     self.loose[page] = false;
                 } else {
                     there.swapped = false;
-                    let found = there.word;
                     let discards = |thread: &Thread| match thread.doing {
                         Doing::Told(from, to) | Doing::MayDiscard(from, to) | Doing::Discards(from, to, _) => Some((from, to)),
                         Doing::Asks(from, to) => Some((from, to)),
@@ -181,6 +208,9 @@ impl State {
                         self.blame(format!("page {page} holds {found:#x} where {:#x} was written", self.truth[page]));
                     }
                 }
+                if let Some(resize) = self.threads[at].resize.take() {
+                    return self.resize_on(at, resize, found);
+                }
                 let asked = self.threads[at].asked;
                 self.threads[at].doing = asked.map_or(Doing::Nothing, |(from, to)| Doing::Zeros(from, to));
             }
@@ -188,16 +218,20 @@ impl State {
         }
     }
 
-    /// Threads that the pager has to answer: what they asked for, in addresses.
-    pub fn asked(&self) -> Option<(usize, usize, usize)> {
+    /// A thread that the pager has to answer, and what it asks for.
+    pub fn asked(&self) -> Option<(usize, Call)> {
         self.threads.iter().enumerate().find_map(|(at, thread)| match thread.doing {
-            Doing::Asks(from, to) => Some((at, self.addr(from), self.addr(to - 1) + PAGE)),
+            Doing::Asks(from, to) => Some((at, Call::Discard { start: self.addr(from), end: self.addr(to - 1) + PAGE })),
+            Doing::Resizes(resize) => self.call_of(at, resize).map(|call| (at, call)),
             _ => None,
         })
     }
 
     /// The pager has answered: these parts the program zeroes itself.
-    pub fn answered(&mut self, at: usize, to_zero: &[(usize, usize)]) {
+    pub fn answered(&mut self, at: usize, result: usize, to_zero: &[(usize, usize)]) {
+        if let Doing::Resizes(resize) = self.threads[at].doing {
+            return self.resized(at, resize, result, to_zero);
+        }
         let Doing::Asks(from, to) = self.threads[at].doing else { unreachable!("asked just now") };
         for place in from..to {
             let addr = self.addr(place);
@@ -227,8 +261,13 @@ impl State {
         let mut any = false;
         for at in 0..self.threads.len() {
             let Thread { first, pages, doing, .. } = self.threads[at];
-            if round < pages && doing == Doing::Nothing {
-                self.threads[at].doing = Doing::Touch(self.used[first + round], None);
+            if doing != Doing::Nothing {
+                continue;
+            }
+            let of_mapping = self.threads[at].mapping.filter(|&(_, mapped)| (pages..pages + mapped).contains(&round));
+            let page = if round < pages { Some(self.used[first + round]) } else { of_mapping.map(|(start, _)| start + round - pages) };
+            if let Some(page) = page {
+                self.threads[at].doing = Doing::Touch(page, None);
                 any = true;
             }
         }
