@@ -24,6 +24,11 @@ pub const RULES: &[&str] = &[
     "swapped out is no hole",
     "content goes before its addresses",
     "moved memory ends the program",
+    "unshared after a fork",
+    "nothing under way in a fork",
+    "kept over a fork",
+    "kept for a child",
+    "wiped in a child",
 ];
 
 /// Whether the calling thread's test has broken a rule.

@@ -213,7 +213,9 @@ impl Core {
     /// page, which the kernel moves only if its first page is ours alone: it is split.
     /// Pinned pages are never shared: they stay busy, and where they are. False: nothing more can be done for the page.
     fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
-        if !self.forked || self.is_being_removed(page) {
+        // Canary "unshared after a fork": what is shared stays where it is.
+        let is_forked = self.forked && !canary::is_broken("unshared after a fork");
+        if !is_forked || self.is_being_removed(page) {
             return false;
         }
         if unsharing.page != page {

@@ -6,7 +6,7 @@ use hiroma_kernel::uffd::{Message, Outcome, Stop};
 use hiroma_kernel::vm;
 use hiroma_units::PAGE;
 
-use super::{Filled, Model, PUMP, encode, ended, tell};
+use super::{Filled, Model, PUMPS, encode, ended, tell};
 use crate::memory::Memory;
 
 impl Memory for Model {
@@ -51,6 +51,10 @@ impl Memory for Model {
         self.fill(dst, src, len, |state, word, from| {
             if state.holes.contains(&from) && word == 0 {
                 return if holes { Filled::Hole } else { Filled::Stopped(Stop::NotThere) };
+            }
+            // Shared with a child, in its staging area.
+            if state.forked && state.random.one_in(4) {
+                return Filled::Stopped(Stop::Busy);
             }
             let swapped = state.is_swapped_in_staging();
             if let Some(stop) = swapped.then(|| state.swap_keeps()).flatten() {
@@ -110,7 +114,8 @@ impl Memory for Model {
             while state.own.is_some() {
                 state.disturb();
                 drop(state);
-                PUMP.with(|pump| pump.borrow().as_ref().expect("a schedule runs")());
+                let pump = PUMPS.with(|pumps| pumps.borrow()[self.number].clone());
+                pump();
                 state = self.state();
             }
             state.disturb();
@@ -140,6 +145,7 @@ impl Memory for Model {
 
     fn unshare(&self, addr: usize) {
         let mut state = self.state();
+        state.disturb_without_reclaim();
         let page = state.page(addr);
         match &mut state.pages[page] {
             Some(there) => (there.shared, there.swapped) = (false, false),

@@ -7,6 +7,7 @@
 
 mod calls;
 mod events;
+mod fork;
 mod program;
 mod remap;
 mod swap;
@@ -75,6 +76,10 @@ pub struct State {
     maps: bool,
     /// What was moved out of the arena past the C library.
     pub moved: Option<(usize, usize)>,
+    /// There is, or was, a child.
+    forked: bool,
+    /// Pages that are zeros in a child.
+    wiped: Option<(usize, usize)>,
     pub is_ending: bool,
     pub wrong: Option<String>,
     touched: u64,
@@ -92,11 +97,12 @@ enum Filled {
 /// The model behind the trait.
 pub struct Model {
     state: Arc<Mutex<State>>,
+    number: usize,
 }
 
 thread_local!(
-    /// Lets the fault thread of this schedule read.
-    pub static PUMP: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
+    /// Lets the fault thread of each process of this schedule read.
+    pub static PUMPS: std::cell::RefCell<Vec<std::rc::Rc<dyn Fn()>>> = const { std::cell::RefCell::new(Vec::new()) };
 );
 
 /// The page that HIROMA_PAGE names: what happens to it is told.
@@ -123,8 +129,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Model {
-    pub fn new(state: Arc<Mutex<State>>) -> Model {
-        Model { state }
+    /// What the kernel is to the process of that number.
+    pub fn new(state: Arc<Mutex<State>>, number: usize) -> Model {
+        Model { state, number }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -190,6 +197,8 @@ impl State {
             has_swap,
             maps: false,
             moved: None,
+            forked: false,
+            wiped: None,
             is_ending: false,
             wrong: None,
             touched: 0,
@@ -220,14 +229,19 @@ impl State {
 
     /// Other threads of the program run, or not.
     fn disturb(&mut self) {
-        while self.random.one_in(5) {
-            self.step();
-        }
+        self.disturb_without_reclaim();
         if self.random.one_in(400) {
             self.reclaim();
         }
         if self.has_swap && self.random.one_in(40) {
             self.swap_out();
+        }
+    }
+
+    /// The same, where the kernel takes nothing that was freed lazily.
+    fn disturb_without_reclaim(&mut self) {
+        while self.random.one_in(5) {
+            self.step();
         }
     }
 
@@ -260,14 +274,6 @@ impl State {
 
     pub fn describe(&self) -> String {
         format!("{:?}", self.threads.iter().map(|thread| thread.doing).collect::<Vec<_>>())
-    }
-
-    /// All that is in memory is shared with a child.
-    pub fn fork(&mut self) {
-        for page in self.pages.iter_mut().flatten() {
-            page.shared = true;
-            page.in_huge = self.random.one_in(4);
-        }
     }
 
     /// How often things happened that a schedule should have: touches, discards, mappings made or made longer.

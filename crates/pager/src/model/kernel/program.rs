@@ -28,6 +28,8 @@ pub(super) enum Doing {
     Resizes(Resize),
     /// Has moved memory past the C library, and waits for what is not there any more.
     Moved,
+    /// Is about to fork.
+    Forks,
 }
 
 pub(super) struct Thread {
@@ -42,13 +44,15 @@ pub(super) struct Thread {
     /// A mapping of its own, and how far it is in resizing it while it touches a page for that.
     pub mapping: Option<Mapping>,
     pub resize: Option<Resize>,
+    /// It touches what has to be in memory when it forks.
+    pub forks: bool,
 }
 
 impl Thread {
     /// One that does nothing yet, with these places.
     pub fn new(first: usize, pages: usize) -> Thread {
         let doing = Doing::Nothing;
-        Thread { doing, asked: None, frees: false, to_zero: Vec::new(), first, pages, mapping: None, resize: None }
+        Thread { doing, asked: None, frees: false, to_zero: Vec::new(), first, pages, mapping: None, resize: None, forks: false }
     }
 }
 
@@ -64,7 +68,7 @@ impl State {
             Doing::Nothing if self.is_ending => {}
             Doing::Nothing => self.begin(at),
             Doing::Touch(page, write) => self.touch(at, page, write),
-            Doing::Waits(..) | Doing::Told(..) | Doing::Asks(..) | Doing::Moved => {}
+            Doing::Waits(..) | Doing::Told(..) | Doing::Asks(..) | Doing::Moved | Doing::Forks => {}
             Doing::Resizes(resize) => self.resize(at, resize),
             Doing::MayDiscard(from, to) => {
                 self.changing -= 1;
@@ -210,6 +214,10 @@ impl State {
                 }
                 if let Some(resize) = self.threads[at].resize.take() {
                     return self.resize_on(at, resize, found);
+                }
+                if self.threads[at].forks {
+                    self.threads[at].doing = Doing::Forks;
+                    return;
                 }
                 let asked = self.threads[at].asked;
                 self.threads[at].doing = asked.map_or(Doing::Nothing, |(from, to)| Doing::Zeros(from, to));

@@ -140,6 +140,8 @@ impl State {
     /// The pager has answered such a call.
     pub(super) fn resized(&mut self, at: usize, resize: Resize, result: usize, to_zero: &[(usize, usize)]) {
         self.threads[at].doing = match resize {
+            // No addresses are left, in a process that has other threads' mappings from before a fork.
+            Resize::Place { .. } if result == usize::MAX => Doing::Nothing,
             Resize::Place { pages, .. } => {
                 let to = (self.page(result), pages);
                 self.begins(to.0, pages);
