@@ -395,6 +395,11 @@ impl Uffd {
         self.transfer::<COPY>(dst, src, len, DONTWAKE)
     }
 
+    /// The same with pages that come write-protected.
+    pub fn copy_protected_quietly(&self, dst: usize, src: usize, len: usize) -> Outcome {
+        self.transfer::<COPY>(dst, src, len, DONTWAKE | COPY_WRITE_PROTECTED)
+    }
+
     /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8). `holes`: pages that are not
     /// there are passed over.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {

@@ -116,7 +116,7 @@ pub struct Placed {
 }
 
 /// The arena's addresses.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Addresses {
     base: usize,
     len: usize,

@@ -20,6 +20,15 @@ pub const RULES: &[&str] = &[
     "stale entries",
     "kept for the kernel",
     "nothing moves out of what was removed",
+    "swapped out is there",
+    "swapped out is no hole",
+    "content goes before its addresses",
+    "moved memory ends the program",
+    "unshared after a fork",
+    "nothing under way in a fork",
+    "kept over a fork",
+    "kept for a child",
+    "wiped in a child",
 ];
 
 /// Whether the calling thread's test has broken a rule.

@@ -1,5 +1,8 @@
 //! The state of the pager: what is where, and how much of it is local. Everything here happens under one lock.
 
+#[cfg(any(test, feature = "model"))]
+mod copy;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 

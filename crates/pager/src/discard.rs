@@ -154,13 +154,18 @@ impl Core {
             return false;
         }
         self.set_resident(block, false);
+        self.forget_copies(block);
+        self.settle(block.extent_no().0 as usize);
+        self.live.wake_fault_thread_if_waiting();
+        true
+    }
+
+    /// The far copies of a block go: it reads as zeros, unless it is local.
+    pub fn forget_copies(&mut self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let mut freed = Vec::new();
         (first..first + count).for_each(|sector| self.set_copy(block, sector, Copy::None, &mut freed));
         self.store.free(&freed);
-        self.settle(block.extent_no().0 as usize);
-        self.live.wake_fault_thread_if_waiting();
-        true
     }
 
     /// Whether a sector is being read from the store: its place must not be given back before that has ended.
@@ -277,6 +282,10 @@ impl Core {
 
     /// The program moved memory with a system call of its own: its far part cannot follow.
     pub fn on_remapped(&mut self, from: usize, len: usize) {
+        // Canary "moved memory ends the program": it goes on.
+        if canary::is_broken("moved memory ends the program") {
+            return;
+        }
         fatal::die(&format!(
             "the program moved managed memory ({from:#x}, {len} bytes) by a raw mremap system call, past the C library; that cannot \
              be followed, so it was ended rather than given wrong data. Exclude this program, or build it to call mremap() of the C library"

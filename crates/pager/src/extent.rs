@@ -33,7 +33,7 @@ pub mod flag {
 }
 
 /// One extent. All zero is an extent that was never used.
-#[derive(FromZeros)]
+#[derive(Clone, FromZeros)]
 #[repr(C)]
 pub struct Extent {
     detail: Option<Box<Detail>>,
@@ -51,6 +51,7 @@ pub struct Extent {
 }
 
 /// Where the content of the sectors is.
+#[derive(Clone)]
 pub struct Detail {
     resident: [u64; PAGES_PER_EXTENT / 64],
     copies: Copies,
@@ -58,6 +59,7 @@ pub struct Detail {
 }
 
 /// Far copies of the sectors of one extent: a place, and the checksum or the word.
+#[derive(Clone)]
 enum Copies {
     /// Of few sectors, in order; the others have none. What a mapping that is used here and there leaves behind.
     Few(Vec<Entry>),

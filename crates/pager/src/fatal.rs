@@ -90,7 +90,8 @@ pub fn leave_last() -> ! {
 pub fn die(why: &str) -> ! {
     #[cfg(any(test, feature = "model"))]
     if PANICS.with(std::cell::Cell::get) {
-        panic!("{why}");
+        // Without a word: some ends are due.
+        std::panic::resume_unwind(Box::new(why.to_owned()));
     }
     if DYING.swap(true, Ordering::SeqCst) {
         // Another thread is at it already.

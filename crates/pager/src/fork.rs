@@ -18,6 +18,7 @@ use hiroma_kernel::{fds, helper, network};
 use hiroma_units::PAGE;
 
 use crate::Pager;
+use crate::canary;
 use crate::control::Counter;
 use crate::core::Core;
 use crate::discard::By;
@@ -120,7 +121,9 @@ impl Pager {
             die(&error);
         }
         std::mem::forget(guard);
-        core.adopted(live.clone());
+        // The numbers of the parent's descriptors mean nothing here, or something else.
+        std::mem::forget(std::mem::replace(&mut core.live, live.clone()));
+        core.adopted();
         let store = core.store.clone();
         drop(core);
         self.spawn(&live, &store).unwrap_or_else(|error| die(&error));
@@ -148,7 +151,8 @@ impl Pager {
 pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
     let mut core = lock.lock();
     core.quiesce = true;
-    while core.in_flight > 0 {
+    // Canary "nothing under way in a fork": the child has what only its parent can end.
+    while core.in_flight > 0 && !canary::is_broken("nothing under way in a fork") {
         drop(core);
         std::thread::sleep(Duration::from_micros(20));
         core = lock.lock();
@@ -156,7 +160,8 @@ pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
     // What cannot be read is not touched either.
     let is_due = |&addr: &usize| core.arena.contains(addr) && core.addresses.is_plain(addr, addr + 1);
     let mut inside = keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(is_due);
-    if !inside.all(|addr| core.is_mapped_page(addr)) {
+    // Canary "kept over a fork": the child may touch what it does not have before it has a pager.
+    if !inside.all(|addr| core.is_mapped_page(addr)) && !canary::is_broken("kept over a fork") {
         core.quiesce = false;
         return false;
     }
@@ -172,7 +177,10 @@ pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
     let mut core = lock.resume_held();
     core.advise_ours(Advise::DontFork);
     if let Some(Forking { guard, number }) = core.forking.take() {
-        core.new_forks.push(Fork { number, guard, since: Instant::now() });
+        // Canary "kept for a child": what it may still read is written over.
+        if !canary::is_broken("kept for a child") {
+            core.new_forks.push(Fork { number, guard, since: Instant::now() });
+        }
     }
     core.forked = true;
     core.quiesce = false;
@@ -201,9 +209,7 @@ impl Core {
     }
 
     /// The state goes on in a forked child.
-    fn adopted(&mut self, live: Arc<Live>) {
-        // The numbers of the parent's descriptors mean nothing here, or something else.
-        std::mem::forget(std::mem::replace(&mut self.live, live));
+    pub(crate) fn adopted(&mut self) {
         self.forked = true;
         self.quiesce = false;
         self.pending.clear();
@@ -225,9 +231,12 @@ impl Core {
             let _ = self.forget(from, to, By::Unmapped);
             self.unmap(from, to).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         }
-        // The kernel has not copied what is to be zeros here.
+        // The kernel has not copied what is to be zeros here. Canary "wiped in a child": the books say that it has.
+        let is_known = !canary::is_broken("wiped in a child");
         for (from, to) in self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {
-            let _ = self.forget(from, to, By::Unmapped);
+            if is_known {
+                let _ = self.forget(from, to, By::Unmapped);
+            }
         }
         self.live.page.set(Counter::LimitBytes, self.limit as u64);
         self.publish();

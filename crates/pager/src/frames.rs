@@ -232,6 +232,35 @@ impl Frames {
     }
 }
 
+/// What fork does to frames, for a model.
+#[cfg(any(test, feature = "model"))]
+impl Frames {
+    /// Copies the tables, and what is in frames, into `child`, which is empty and lies elsewhere.
+    pub fn copy_to(&self, child: &mut Frames) {
+        (child.bytes, child.wary) = (self.bytes, self.wary);
+        for (pool, of_child) in self.pools().zip(std::iter::once(&mut child.huge).chain(&mut child.small)) {
+            (of_child.full, of_child.zeroed, of_child.empty) = (pool.full.clone(), pool.zeroed.clone(), pool.empty.clone());
+            (of_child.strange, of_child.is_strange) = (pool.strange.clone(), pool.is_strange.clone());
+            of_child.unused_from = pool.unused_from;
+            let len = PAGE << pool.order;
+            for index in (0..pool.unused_from).filter(|index| !pool.empty.contains(index)) {
+                let offset = index as usize * len;
+                hiroma_kernel::vm::copy(of_child.area.base() + offset, pool.area.base() + offset, len);
+            }
+        }
+    }
+
+    /// Where an address of a frame is in the copy.
+    pub fn addr_in(&self, child: &Frames, addr: usize) -> Option<usize> {
+        let mut pools = self.pools().zip(child.pools());
+        pools.find_map(|(pool, of_child)| pool.area.contains(addr).then(|| addr - pool.area.base() + of_child.area.base()))
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        std::iter::once(&self.huge).chain(&self.small)
+    }
+}
+
 impl Pool {
     fn new(len: usize, order: u8, huge_pages: bool) -> io::Result<Pool> {
         let area = Reservation::new(len, EXTENT, Access::ReadWrite)?;

@@ -9,6 +9,8 @@ use hiroma_kernel::vm::{self, Advise, Reservation};
 use hiroma_kernel::{maps, wait};
 use hiroma_units::PAGE;
 
+use crate::canary;
+
 /// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by `wake`.
 pub trait Memory: Send + Sync {
     /// Moves pages out of the program, to where nothing is; holes stay holes (`UFFDIO_MOVE`).
@@ -23,14 +25,45 @@ pub trait Memory: Send + Sync {
     /// Protects pages of the program against writing, or lifts that.
     fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop>;
 
-    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults never.
-    fn copy_page_out(&self, dst: usize, src: usize);
+    /// Copies a page to where none is in the program, protected against writing.
+    fn copy_in_protected(&self, dst: usize, src: usize) -> Outcome;
+
+    /// Copies one page that is there out of the program.
+    fn copy_present_out(&self, dst: usize, src: usize);
+
+    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults never. An error: to be tried again.
+    fn copy_page_out(&self, dst: usize, src: usize) -> Result<(), Stop> {
+        if self.is_absent(src, PAGE) {
+            vm::zero(dst, PAGE);
+            // Canary "swapped out is no hole": its content is lost.
+            if !self.has_swap() || canary::is_broken("swapped out is no hole") {
+                return Ok(());
+            }
+            // Only one that was swapped out stands in the way of another. It is safe to touch: the kernel brings it back, and asks nobody.
+            match self.copy_in_protected(src, dst).stop {
+                Some(Stop::Exists) => {}
+                Some(stop @ (Stop::Again | Stop::NoMemory)) => return Err(stop),
+                _ => return Ok(()),
+            }
+        }
+        self.copy_present_out(dst, src);
+        Ok(())
+    }
 
     /// Drops pages of the program. On the full path an event tells of it and the call waits until that was read.
     fn discard(&self, start: usize, len: usize) -> io::Result<()>;
 
-    /// Whether none of these pages is there.
-    fn is_empty(&self, start: usize, len: usize) -> bool;
+    /// Whether none of these pages is in memory. What was swapped out is not, and there all the same.
+    fn is_absent(&self, start: usize, len: usize) -> bool;
+
+    /// Whether pages can be swapped out to a device of the kernel's.
+    fn has_swap(&self) -> bool;
+
+    /// Whether it is certain that none of these pages is there.
+    fn is_empty(&self, start: usize, len: usize) -> bool {
+        // Canary "swapped out is there": it passes for gone.
+        (!self.has_swap() || canary::is_broken("swapped out is there")) && self.is_absent(start, len)
+    }
 
     /// Makes a page that is shared after a fork the program's own again. It must be there, and may be protected.
     fn unshare(&self, addr: usize);
@@ -79,21 +112,24 @@ impl Memory for Kernel {
         self.uffd.write_protect(start, len, on)
     }
 
-    fn copy_page_out(&self, dst: usize, src: usize) {
-        if vm::is_present(src) {
-            vm::copy(dst, src, PAGE);
-        } else {
-            vm::zero(dst, PAGE);
-        }
+    fn copy_in_protected(&self, dst: usize, src: usize) -> Outcome {
+        self.uffd.copy_protected_quietly(dst, src, PAGE)
+    }
+
+    fn copy_present_out(&self, dst: usize, src: usize) {
+        vm::copy(dst, src, PAGE);
     }
 
     fn discard(&self, start: usize, len: usize) -> io::Result<()> {
         self.arena.advise(start, len, Advise::Drop)
     }
 
-    fn is_empty(&self, start: usize, len: usize) -> bool {
-        // What was swapped out is not in memory, and there all the same.
-        rustix::system::sysinfo().totalswap == 0 && vm::is_empty(start, len)
+    fn is_absent(&self, start: usize, len: usize) -> bool {
+        vm::is_empty(start, len)
+    }
+
+    fn has_swap(&self) -> bool {
+        rustix::system::sysinfo().totalswap > 0
     }
 
     fn unshare(&self, addr: usize) {

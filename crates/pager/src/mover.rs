@@ -213,7 +213,9 @@ impl Core {
     /// page, which the kernel moves only if its first page is ours alone: it is split.
     /// Pinned pages are never shared: they stay busy, and where they are. False: nothing more can be done for the page.
     fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
-        if !self.forked || self.is_being_removed(page) {
+        // Canary "unshared after a fork": what is shared stays where it is.
+        let is_forked = self.forked && !canary::is_broken("unshared after a fork");
+        if !is_forked || self.is_being_removed(page) {
             return false;
         }
         if unsharing.page != page {
@@ -366,7 +368,16 @@ impl Core {
 
     fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
-        if !self.addresses.is_plain(src, src + 1) || self.addresses.special.touches(src, src + len) {
+        if !self.addresses.mapped.touches(src, src + len) {
+            // It came with an extent of which a part is mapped. Nobody has a use for it, and it may be out of reach.
+            if self.live.memory.discard(src, len).is_err() {
+                return TakeOut::Unmovable;
+            }
+            // Written while it was given up, they may be of before.
+            self.forget_copies(block);
+            return TakeOut::Gone;
+        }
+        if self.addresses.foreign.touches(src, src + len) || self.addresses.special.touches(src, src + len) {
             return TakeOut::Mixed;
         }
         loop {
@@ -380,7 +391,9 @@ impl Core {
         // Nobody can write now. Pages that the program has dropped by a system call of its own are not to be touched: that fault would wait
         // for our lock. They are zeros.
         for at in (0..len).step_by(PAGE) {
-            self.live.memory.copy_page_out(dst + at, src + at);
+            while self.live.memory.copy_page_out(dst + at, src + at).is_err() {
+                self.drain();
+            }
         }
         self.frames.gained(frame);
         match self.live.memory.discard(src, len) {

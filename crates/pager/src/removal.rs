@@ -48,7 +48,7 @@ impl OwnRemoval {
 /// Ranges that the kernel was about to discard when it told us. Nobody hears when it has done so, nor whether it drops the pages at once
 /// (`MADV_DONTNEED`) or when it likes, unless they are written before (`MADV_FREE`): what is resident there stays where it is for a while.
 /// Staged before the kernel came, old content would live on; dropped by us, a write would be lost.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Coming {
     recent: IntervalSet,
     older: IntervalSet,

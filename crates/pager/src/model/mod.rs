@@ -1,57 +1,52 @@
-//! The pager's state against a kernel, a program and a store that do what is allowed and least convenient, compared with a flat table of
-//! what was written. One thread plays all of the pager's, in an order that the seed decides; the same seed gives the same schedule.
+//! The pager's state against a kernel, programs and a store that do what is allowed and least convenient, compared with a flat table of
+//! what was written. One thread plays all of the pagers', in an order that the seed decides; the same seed gives the same schedule.
 //!
 //! `HIROMA_SCHEDULES=N cargo test --release -p hiroma-pager model` runs N of them, `HIROMA_SEED=S` that one alone.
 
+mod fork;
 mod kernel;
+mod process;
+mod random;
+mod store;
 
-use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
-use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::{Access, Reservation};
 use hiroma_policy::duplication::Duplication;
 use hiroma_units::{EXTENT, PAGE};
 
 use crate::canary;
 use crate::config::{BlockSize, Config, PathChoice, ReplacementKind};
-use crate::content::Key;
-use crate::core::Core;
-use crate::discard::By;
-use crate::evict::Evicting;
-use crate::fault::Faulting;
-use crate::fetch::Prefetching;
-use crate::live::{Live, Path};
+use crate::live::Path;
+use crate::service::Call;
+use crate::store::Store;
 use crate::store::compressed::CompressedStore;
-use crate::store::faulty::{FaultyStore, Plan};
-use crate::store::{Purpose, Store};
+use crate::store::faulty::Plan;
 pub use kernel::tell_extent;
-use kernel::{ARENA_PAGES, Model, PUMP, Random, State};
+use kernel::{ARENA_PAGES, MAPPINGS_PAGES, PUMPS, State};
+use process::{Process, Setup};
+use random::Random;
+use store::Shared;
 
 /// Steps of one schedule before it ends, and rounds in which all that was begun must end.
 const STEPS: usize = 400;
 const ROUNDS_MAX: usize = 20_000;
 
 struct Schedule {
-    state: Arc<Mutex<State>>,
-    core: Arc<Lock<Core>>,
-    live: Arc<Live>,
-    faulting: Rc<RefCell<Faulting>>,
-    /// A second fault thread; it is there where there is a crowd.
-    beside: Option<Faulting>,
-    evicting: Evicting,
-    prefetching: Prefetching,
-    submitted: Vec<usize>,
+    /// The first is the parent of the others.
+    processes: Vec<Process>,
+    setup: Setup,
+    /// The store that processes share after a fork, where any forks.
+    shared: Option<Arc<Shared>>,
     random: Random,
-    room: usize,
+    forks: usize,
+    /// What happened in children that have ended.
+    finished: Vec<[u64; 3]>,
 }
 
-impl Schedule {
-    fn new(seed: u64) -> Schedule {
-        let mut random = Random::new(seed ^ 0x5c4e_d01e);
-        let huge = random.one_in(64);
+impl Setup {
+    fn new(seed: u64, random: &mut Random, huge: bool) -> Setup {
         let path = if random.one_in(5) { Path::Fallback } else { Path::Full };
         let block = match random.below(6) {
             _ if huge => BlockSize::Auto,
@@ -69,186 +64,149 @@ impl Schedule {
             prefetch: !random.one_in(3),
             ..Config::default()
         };
-        let arena = Arc::new(Reservation::new(ARENA_PAGES * PAGE, EXTENT, Access::None).expect("address space"));
-        let threads = 1 + random.below(4);
-        let (pages, stride) = (64 + random.below(192), if huge { 128 } else { 1 + random.below(40) });
-        let mut state = State::new(random.next(), arena.base(), threads, pages, stride);
-        state.has_events = path == Path::Full;
-        let state = Arc::new(Mutex::new(state));
-        let live = Arc::new(Live::for_model(&config, &arena, path, Box::new(Model::new(state.clone()))).expect("a model's life"));
-        let sector_bytes = PAGE << crate::core::sector_order(block);
+        let arena = Reservation::new((ARENA_PAGES + MAPPINGS_PAGES) * PAGE, EXTENT, Access::None).expect("address space");
         let plan = Plan { delay_polls_max: random.below(4) as u64, seed: random.next(), ..Plan::default() };
         let plan = Plan { corrupt_read: canary::is_broken("verify what comes").then(|| 1 + random.below(8) as u64), ..plan };
-        // Where compressed memory is a part of the limit, copies are given up.
-        let is_within = random.one_in(3);
-        let (size, within) = (64 << 20, CompressedStore::within);
-        let inner = if is_within { within(sector_bytes, size, false) } else { CompressedStore::new(sector_bytes, size) };
-        let inner = Arc::new(inner.expect("memory"));
-        let store: Arc<dyn Store> = Arc::new(FaultyStore::new(inner, plan));
-        let key = Key::from_bytes(&[seed as u8; 32]);
-        let mut core = Core::new(&config, live.clone(), arena.clone(), store.clone(), key).expect("a state");
+        let sector_bytes = PAGE << crate::core::sector_order(block);
         let room = if huge || block == BlockSize::Auto {
             (3 + random.below(3)) * EXTENT
         } else {
             (20 + random.below(40)) * PAGE.max(sector_bytes / 4)
         };
-        core.room_of_test = Some(room);
-        core.duplication = Duplication::beginning(!is_within);
-        core.addresses.claim(arena.base(), arena.base() + arena.len());
-        core.regions.insert(arena.base(), Default::default());
-        let core = Arc::new(Lock::new(core));
-        let open = |purpose| store.open(purpose).expect("a channel");
-        let faulting = Rc::new(RefCell::new(Faulting::new(0, core.clone(), live.clone(), open(Purpose::Read))));
-        let reader = faulting.clone();
-        PUMP.with(|pump| {
-            *pump.borrow_mut() = Some(Box::new(move || {
-                reader.borrow_mut().read_messages();
-            }))
+        Setup { config, path, arena: Arc::new(arena), plan, room, key: [seed as u8; 32] }
+    }
+}
+
+impl Schedule {
+    fn new(seed: u64) -> Schedule {
+        PUMPS.with(|pumps| pumps.borrow_mut().clear());
+        let mut random = Random::new(seed ^ 0x5c4e_d01e);
+        let huge = random.one_in(64);
+        let setup = Setup::new(seed, &mut random, huge);
+        let threads = 1 + random.below(4);
+        let (pages, stride) = (64 + random.below(192), if huge { 128 } else { 1 + random.below(40) });
+        let mut state = State::new(random.next(), setup.arena.base(), threads, pages, stride);
+        state.has_events = setup.path == Path::Full;
+        if random.one_in(3) {
+            state.map_later(ARENA_PAGES + MAPPINGS_PAGES);
+        }
+        let sector_bytes = PAGE << crate::core::sector_order(setup.config.block);
+        let shared = (!huge && random.one_in(3)).then(|| Arc::new(Shared::new(sector_bytes)));
+        // Where compressed memory is a part of the limit, copies are given up.
+        let is_within = shared.is_none() && random.one_in(3);
+        let inner: Arc<dyn Store> = match &shared {
+            Some(shared) => shared.clone(),
+            None if is_within => Arc::new(CompressedStore::within(sector_bytes, 64 << 20, false).expect("memory")),
+            None => Arc::new(CompressedStore::new(sector_bytes, 64 << 20).expect("memory")),
+        };
+        let process = Process::new(&setup, 0, state, inner, |core, _| {
+            core.room_of_test = Some(setup.room);
+            core.duplication = Duplication::beginning(!is_within);
+            let base = setup.arena.base();
+            core.addresses.claim(base, base + ARENA_PAGES * PAGE);
+            core.regions.insert(base, Default::default());
         });
-        let (is_quiet, crowd) = (path == Path::Full && random.one_in(3), random.one_in(3));
-        live.quiet.force(is_quiet, crowd);
-        let beside = crowd.then(|| Faulting::new(1, core.clone(), live.clone(), open(Purpose::Read)));
-        Schedule {
-            state,
-            faulting,
-            beside,
-            evicting: Evicting::new(core.clone(), live.clone(), open(Purpose::Write)),
-            prefetching: Prefetching::new(core.clone(), live.clone(), open(Purpose::Read)),
-            core,
-            live,
-            submitted: Vec::new(),
-            random,
-            room,
+        let mut schedule = Schedule { processes: vec![process], setup, shared, random, forks: 0, finished: Vec::new() };
+        if schedule.shared.is_some() && schedule.random.one_in(2) {
+            let (start, end) = schedule.processes[0].program(State::choose_wiped);
+            let _ = schedule.processes[0].serving.answer(Call::WipeOnFork { start, end, on: true });
         }
-    }
-
-    fn program<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        f(&mut self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-
-    fn wrong(&self) -> Option<String> {
-        self.program(|state| state.wrong.clone())
-    }
-
-    /// What the pager's threads do at some time.
-    fn pager(&mut self, which: usize) {
-        match which {
-            0 if self.beside.is_some() => drop(self.beside.as_mut().map(Faulting::turn)),
-            0 | 1 => drop(self.faulting.borrow_mut().turn()),
-            2 => self.faulting.borrow_mut().retry(),
-            3 => drop(self.evicting.choose()),
-            4 => self.evicting.write_chosen(),
-            5 => drop(self.evicting.poll()),
-            6 => drop(self.evicting.reclaim_page_tables()),
-            7 => drop(self.prefetching.turn(&mut self.submitted)),
-            8 => self.answer(),
-            // A second later, the kernel has done what it was about to do.
-            _ if self.program(|state| state.is_discarding()) => {}
-            _ => self.core.lock().try_again(),
-        }
-    }
-
-    /// The thread that answers calls.
-    fn answer(&mut self) {
-        let Some((thread, start, end)) = self.program(|state| state.asked()) else { return };
-        let to_zero = self.core.lock().forget(start, end, By::Us);
-        self.program(|state| state.answered(thread, &to_zero));
-    }
-
-    /// What happens now and then.
-    fn seldom(&mut self) {
-        let mut core = self.core.lock();
-        match self.random.below(6) {
-            0 => {
-                let room = self.room / 2 + self.random.below(self.room / 2);
-                core.room_of_test = Some(room.max(2 * core.sector_bytes()));
-                if core.fixed.is_none() {
-                    core.room_of_test = Some(self.room);
-                }
-            }
-            1 => core.room_of_test = Some(self.room),
-            2 => core.evict_everything = !core.evict_everything,
-            3 if core.live.path == Path::Full => {
-                core.forked = true;
-                drop(core);
-                self.program(State::fork);
-            }
-            _ => core.granularity.set_local_extents((self.room / EXTENT) as u32 * 8),
-        }
+        schedule
     }
 
     fn run(&mut self) -> Result<(), String> {
-        for _ in 0..STEPS {
+        let moves_at = self.random.one_in(24).then(|| self.random.below(STEPS));
+        let steps = if self.shared.is_some() { 2 * STEPS } else { STEPS };
+        for step in 0..steps {
+            if moves_at == Some(step) {
+                self.processes[0].program(State::move_away);
+            }
+            if self.shared.is_some() && self.random.one_in(150) {
+                match self.processes.len() {
+                    1 => self.fork()?,
+                    2 if self.random.one_in(2) => self.fork()?,
+                    _ => self.end_child(),
+                }
+            }
+            let of = self.random.below(self.processes.len());
             match self.random.below(40) {
-                0..=17 => self.program(State::step),
-                18 if self.random.one_in(4) => self.seldom(),
-                kind => self.pager(kind % 10),
+                0..=17 => self.processes[of].program(State::step),
+                18 if self.random.one_in(4) => self.processes[of].seldom(),
+                kind => self.processes[of].pager(kind % 10),
             }
         }
-        self.core.lock().evict_everything = self.random.one_in(2);
+        for process in &self.processes {
+            process.core.lock().evict_everything = self.random.one_in(2);
+        }
         self.settle()?;
-        self.core.lock().evict_everything = false;
-        self.program(|state| state.is_ending = true);
+        self.processes.iter().for_each(|process| process.core.lock().evict_everything = false);
         for round in 0.. {
-            if !self.program(|state| state.read_all(round)) {
+            // All of them begin to read, so nothing short of counting will do.
+            let reading = self.processes.iter().filter(|process| process.program(|state| state.read_all(round))).count();
+            if reading == 0 {
                 break;
             }
             self.settle()?;
         }
-        self.accounts()
+        self.processes.iter().try_for_each(Process::accounts)
     }
 
     /// Lets everybody run until all that was begun has ended.
     fn settle(&mut self) -> Result<(), String> {
-        self.program(|state| state.is_ending = true);
+        self.processes.iter().for_each(|process| process.program(|state| state.is_ending = true));
         for round in 0..ROUNDS_MAX {
-            self.program(State::step);
-            self.pager(round % 10);
-            if let Some(wrong) = self.wrong() {
-                return Err(wrong);
+            for process in &mut self.processes {
+                process.program(State::step);
+                process.pager(round % 10);
+                if let Some(wrong) = process.wrong() {
+                    return Err(wrong);
+                }
             }
-            if round % 8 == 0 && self.program(|state| state.is_idle()) {
+            if round % 8 == 0 && self.processes.iter().all(|process| process.program(|state| state.is_idle())) {
                 return Ok(());
             }
         }
-        Err(format!("it hangs: {}", self.program(|state| state.describe())))
+        let doing: Vec<String> = self.processes.iter().map(|process| process.program(|state| state.describe())).collect();
+        Err(format!("it hangs: {}", doing.join(" and ")))
     }
 
-    /// The books say what is there.
-    fn accounts(&self) -> Result<(), String> {
-        let core = self.core.lock();
-        let (present, resident) = (self.program(|state| state.present()) * PAGE, core.resident_bytes);
-        if present > resident {
-            return Err(format!("{present} bytes are in the program's memory, {resident} on the books"));
-        }
-        Ok(())
+    /// How often things happened that a schedule should have.
+    fn sums(&self) -> [u64; 4] {
+        let running = self.processes.iter().map(|process| process.program(|state| state.sums()));
+        let [touched, discards, remaps] =
+            self.finished.iter().copied().chain(running).fold([0; 3], |a: [u64; 3], b| std::array::from_fn(|at| a[at] + b[at]));
+        [touched, discards, remaps, self.forks as u64]
     }
 }
 
 impl Drop for Schedule {
     fn drop(&mut self) {
-        PUMP.with(|pump| pump.borrow_mut().take());
-        self.live.quiet.force(false, false);
+        PUMPS.with(|pumps| pumps.borrow_mut().clear());
+        self.processes.iter().for_each(|process| process.live.quiet.force(false, false));
     }
 }
 
 /// Runs one schedule; what went wrong.
-fn schedule(seed: u64) -> Result<(u64, u64), String> {
+fn schedule(seed: u64) -> Result<[u64; 4], String> {
     crate::fatal::PANICS.with(|panics| panics.set(true));
+    let mut running = None;
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let mut schedule = Schedule::new(seed);
+        let schedule = running.insert(Schedule::new(seed));
         schedule.run()?;
-        Ok(schedule.program(|state| (state.touched, state.discards)))
+        Ok(schedule.sums())
     }));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("it ended: {}", text.unwrap_or_default()))
+        let text = text.unwrap_or_default();
+        // The end that was due.
+        let sums = running.filter(|schedule| schedule.processes[0].program(|state| state.moved.is_some())).map(|schedule| schedule.sums());
+        sums.filter(|_| text.contains("raw mremap")).ok_or_else(|| format!("it ended: {text}"))
     })
 }
 
 /// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the process if something went wrong.
 pub fn fuzz(tape: &[u8]) {
-    kernel::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
+    random::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
     if let Err(wrong) = schedule(tape.len() as u64) {
         panic!("{wrong}");
     }
@@ -267,19 +225,23 @@ fn schedules_differ_in_nothing_from_a_flat_table() {
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let work = |of: u64| {
-        let (mut touched, mut discards) = (0, 0);
+        let mut sums = [0; 4];
         for seed in (first..first + count).filter(|seed| seed % threads == of) {
-            let (more, gone) = schedule(seed).unwrap_or_else(|wrong| panic!("HIROMA_SEED={seed}: {wrong}"));
-            (touched, discards) = (touched + more, discards + gone);
+            let more = schedule(seed).unwrap_or_else(|wrong| panic!("HIROMA_SEED={seed}: {wrong}"));
+            sums = std::array::from_fn(|at| sums[at] + more[at]);
         }
-        (touched, discards)
+        sums
     };
-    let sums = std::thread::scope(|scope| {
+    let [touched, discards, remaps, forks] = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|of| scope.spawn(move || work(of))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a schedule went wrong")).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        let all = workers.into_iter().map(|worker| worker.join().expect("a schedule went wrong"));
+        all.fold([0; 4], |a: [u64; 4], b| std::array::from_fn(|at| a[at] + b[at]))
     });
-    println!("{count} schedules, {} touches, {} discards", sums.0, sums.1);
-    assert!(count < 100 || sums.0 > 50 * count && sums.1 > count, "the schedules do next to nothing");
+    println!("{count} schedules, {touched} touches, {discards} discards, {remaps} mappings made or made longer, {forks} forks");
+    assert!(
+        count < 100 || touched > 50 * count && discards > count && remaps > count && 4 * forks > count,
+        "the schedules do next to nothing"
+    );
 }
 
 // A minute in a release build, and many in another: `make test` runs it in one.

@@ -1,0 +1,50 @@
+//! What fork does to the state, for a model: the tables of the parent in the memory of a child.
+
+use hiroma_policy::Origin;
+
+use crate::core::Core;
+use crate::extent::{Mode, flag};
+
+impl Core {
+    /// Copies the tables, and what is in frames, into `child`, which is empty.
+    pub fn copy_to(&self, child: &mut Core) {
+        for extent in 0..self.extents.len() {
+            child.extents[extent] = self.extents[extent].clone();
+        }
+        self.frames.copy_to(&mut child.frames);
+        child.addresses = self.addresses.clone();
+        child.regions = self.regions.clone();
+        child.blocks = self.blocks.clone();
+        (child.probation, child.differing, child.clean) = (self.probation.clone(), self.differing.clone(), self.clean.clone());
+        (child.clean_bytes, child.staged_bytes, child.resident_bytes) = (self.clean_bytes, self.staged_bytes, self.resident_bytes);
+        (child.limit, child.room_of_test, child.wanted_bytes) = (self.limit, self.room_of_test, self.wanted_bytes);
+        child.small_since_huge = self.small_since_huge;
+        (child.prefetcher, child.granularity, child.staging) = (self.prefetcher.clone(), self.granularity.clone(), self.staging.clone());
+        (child.sharing, child.duplication) = (self.sharing.clone(), self.duplication.clone());
+        (child.fetch_queue, child.reclaim_queue) = (self.fetch_queue.clone(), self.reclaim_queue.clone());
+        child.overlay = self.overlay.clone();
+        (child.own_removals, child.coming, child.discarding) = (self.own_removals.clone(), self.coming.clone(), self.discarding.clone());
+        (child.stuck, child.pending, child.in_flight) = (self.stuck, self.pending.clone(), self.in_flight);
+        (child.evict_everything, child.forks_made, child.put_off) = (self.evict_everything, self.forks_made, self.put_off);
+        (child.quiesce, child.forked, child.stamp, child.key) = (self.quiesce, self.forked, self.stamp, self.key.clone());
+        (child.held, child.held_bytes) = (self.held.clone(), self.held_bytes);
+        (child.extent_tables, child.far_sectors, child.resident_blocks) = (self.extent_tables, self.far_sectors, self.resident_blocks);
+        self.admit_all(child);
+    }
+
+    /// In which order blocks leave is of no interest to a model: the child's policy learns of what is resident, but not what was touched.
+    fn admit_all(&self, child: &mut Core) {
+        for extent in 0..self.extents.len() {
+            let (first, mode) = ((extent * self.sectors()) as u64, self.extents[extent].mode);
+            let is_resident = |sector: usize| match mode {
+                Mode::Away => false,
+                Mode::Huge => sector == 0 && self.extents[extent].has(flag::RESIDENT),
+                Mode::Small => self.extents[extent].is_resident(sector),
+            };
+            for sector in (0..self.sectors()).filter(|&sector| is_resident(sector)) {
+                let block = self.block_of((first + sector as u64) << self.sector_order, mode);
+                child.replacement.admitted(block, Origin::Demand);
+            }
+        }
+    }
+}

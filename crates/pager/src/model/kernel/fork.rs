@@ -1,0 +1,126 @@
+//! Forking: the child gets a copy of what is in memory, shared until one of the two writes, and no thread but the one that forked.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::program::{Doing, Thread};
+use super::{State, tell};
+use crate::model::random::Random;
+
+impl State {
+    /// All that is in memory is shared with a child.
+    pub fn fork(&mut self) {
+        self.forked = true;
+        for page in self.pages.iter_mut().flatten() {
+            page.shared = true;
+            page.in_huge = self.random.one_in(4);
+        }
+    }
+
+    /// A thread is about to fork: which, and pages that have to be in memory in both.
+    pub fn begin_fork(&mut self) -> Option<(usize, [usize; 2])> {
+        let at = self.threads.iter().position(|thread| thread.doing == Doing::Nothing)?;
+        let (first, pages) = (self.threads[at].first, self.threads[at].pages);
+        let keep = [(); 2].map(|()| self.used[first + self.random.below(pages)]);
+        (self.threads[at].forks, self.threads[at].doing) = (true, Doing::Forks);
+        Some((at, keep))
+    }
+
+    /// The thread that is about to fork touches a page.
+    pub fn touch_before_fork(&mut self, at: usize, page: usize) {
+        self.threads[at].doing = Doing::Touch(page, None);
+    }
+
+    /// Whether that has ended.
+    pub fn is_forking(&self, at: usize) -> bool {
+        self.threads[at].doing == Doing::Forks
+    }
+
+    /// The thread has forked, or has given it up.
+    pub fn end_fork(&mut self, at: usize) {
+        (self.threads[at].forks, self.threads[at].doing) = (false, Doing::Nothing);
+    }
+
+    /// Address of a page.
+    pub fn addr_of(&self, page: usize) -> usize {
+        self.base + page * hiroma_units::PAGE
+    }
+
+    /// Pages that are zeros in a child: some that lie together.
+    pub fn choose_wiped(&mut self) -> (usize, usize) {
+        let place = self.random.below(self.used.len());
+        let mut to = place + 1;
+        while to < self.used.len() && to < place + 12 && self.used[to] == self.used[to - 1] + 1 {
+            to += 1;
+        }
+        self.wiped = Some((self.used[place], self.used[to - 1] + 1));
+        (self.addr(place), self.addr_of(self.used[to - 1] + 1))
+    }
+
+    /// The child of thread `at`, at this moment.
+    pub fn child(&mut self, at: usize, number: usize) -> State {
+        self.fork();
+        let half = self.used.len() / 2;
+        let mut threads = vec![Thread::new(0, half), Thread::new(half, half)];
+        threads[0].mapping = self.threads[at].mapping;
+        let mut child = State {
+            random: Random::new(self.random.next()),
+            base: self.base,
+            used: self.used.clone(),
+            pages: self.pages.clone(),
+            truth: self.truth.clone(),
+            loose: self.loose.clone(),
+            threads,
+            messages: VecDeque::new(),
+            changing: 0,
+            next_word: self.next_word + ((number as u64) << 40),
+            holes: HashSet::new(),
+            own: None,
+            has_events: self.has_events,
+            has_swap: self.has_swap,
+            maps: self.maps,
+            moved: None,
+            forked: true,
+            wiped: None,
+            is_ending: false,
+            wrong: None,
+            touched: 0,
+            discards: 0,
+            remaps: 0,
+        };
+        // Nobody watches the child's memory yet, so nothing is protected in it.
+        child.pages.iter_mut().flatten().for_each(|page| (page.protected, page.busy) = (false, 0));
+        self.leave_half_done(&mut child);
+        child
+    }
+
+    /// What other threads were in the middle of discarding nobody discards in the child; what is to be zeros there is.
+    fn leave_half_done(&self, child: &mut State) {
+        for thread in &self.threads {
+            let range = match thread.doing {
+                Doing::MayDiscard(from, to) | Doing::Discards(from, to, _) => Some((from, to)),
+                _ => thread.asked,
+            };
+            let (from, to) = range.unwrap_or((0, 0));
+            self.used[from..to].iter().for_each(|&page| child.loose[page] = true);
+        }
+        let (from, to) = self.wiped.unwrap_or((0, 0));
+        for page in from..to {
+            (child.pages[page], child.truth[page], child.loose[page]) = (None, 0, false);
+            tell(page, "wiped in the child");
+        }
+    }
+
+    /// What is a hole in the staging area, in the parent; where it is in the child.
+    pub fn holes_of(&mut self, parent: &State, place: impl Fn(usize) -> Option<usize>) {
+        self.holes = parent.holes.iter().filter_map(|&addr| place(addr)).collect();
+    }
+
+    /// The C library touches these pages in the child before a pager is there: missing ones are filled with zeros by the kernel.
+    pub fn touch_kept(&mut self, keep: &[usize]) {
+        for &page in keep {
+            if self.pages[page].is_none() && self.truth[page] != 0 && !self.loose[page] {
+                self.blame(format!("page {page} is read as zeros in a child that has no pager yet"));
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A process: a program, its memory, and the threads of its pager.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use hiroma_kernel::lock::Lock;
+use hiroma_kernel::vm::Reservation;
+use hiroma_units::{EXTENT, PAGE};
+
+use super::kernel::{Model, PUMPS, State};
+use super::random::Random;
+use crate::config::Config;
+use crate::content::Key;
+use crate::core::Core;
+use crate::evict::Evicting;
+use crate::fault::Faulting;
+use crate::fetch::Prefetching;
+use crate::live::{Live, Path};
+use crate::service::Serving;
+use crate::store::faulty::{FaultyStore, Plan};
+use crate::store::{Purpose, Store};
+
+/// What all processes of a schedule have in common.
+pub struct Setup {
+    pub config: Config,
+    pub path: Path,
+    pub arena: Arc<Reservation>,
+    pub plan: Plan,
+    pub room: usize,
+    pub key: [u8; 32],
+}
+
+pub struct Process {
+    pub state: Arc<Mutex<State>>,
+    pub core: Arc<Lock<Core>>,
+    pub live: Arc<Live>,
+    faulting: Rc<RefCell<Faulting>>,
+    /// A second fault thread; it is there where there is a crowd.
+    beside: Option<Faulting>,
+    evicting: Evicting,
+    prefetching: Prefetching,
+    pub serving: Serving,
+    submitted: Vec<usize>,
+    random: Random,
+    room: usize,
+    /// As which fork its parent's pager knows it.
+    pub fork: u64,
+}
+
+impl Process {
+    /// A process whose pager's tables `fill` makes.
+    pub fn new(setup: &Setup, number: usize, state: State, inner: Arc<dyn Store>, fill: impl FnOnce(&mut Core, &Mutex<State>)) -> Process {
+        let mut random = Random::new(setup.plan.seed ^ number as u64);
+        let state = Arc::new(Mutex::new(state));
+        let memory = Box::new(Model::new(state.clone(), number));
+        let live = Arc::new(Live::for_model(&setup.config, &setup.arena, setup.path, memory).expect("a model's life"));
+        let store: Arc<dyn Store> = Arc::new(FaultyStore::new(inner, setup.plan.clone()));
+        let key = Key::from_bytes(&setup.key);
+        let mut core = Core::new(&setup.config, live.clone(), setup.arena.clone(), store.clone(), key).expect("a state");
+        fill(&mut core, &state);
+        let core = Arc::new(Lock::new(core));
+        let open = |purpose| store.open(purpose).expect("a channel");
+        let faulting = Rc::new(RefCell::new(Faulting::new(0, core.clone(), live.clone(), open(Purpose::Read))));
+        let reader = faulting.clone();
+        let pump = Rc::new(move || {
+            reader.borrow_mut().read_messages();
+        });
+        PUMPS.with(|pumps| pumps.borrow_mut().push(pump));
+        let (is_quiet, crowd) = (setup.path == Path::Full && random.one_in(3), random.one_in(3));
+        live.quiet.force(is_quiet, crowd);
+        let beside = crowd.then(|| Faulting::new(1, core.clone(), live.clone(), open(Purpose::Read)));
+        Process {
+            state,
+            faulting,
+            beside,
+            evicting: Evicting::new(core.clone(), live.clone(), open(Purpose::Write)),
+            prefetching: Prefetching::new(core.clone(), live.clone(), open(Purpose::Read)),
+            serving: Serving::new(core.clone(), live.clone(), Arc::default(), Arc::default()),
+            core,
+            live,
+            submitted: Vec::new(),
+            random,
+            room: setup.room,
+            fork: 0,
+        }
+    }
+
+    pub fn program<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    pub fn wrong(&self) -> Option<String> {
+        self.program(|state| state.wrong.clone())
+    }
+
+    /// What the pager's threads do at some time.
+    pub fn pager(&mut self, which: usize) {
+        match which {
+            0 if self.beside.is_some() => drop(self.beside.as_mut().map(Faulting::turn)),
+            0 | 1 => drop(self.faulting.borrow_mut().turn()),
+            2 => self.faulting.borrow_mut().retry(),
+            3 => drop(self.evicting.choose()),
+            4 => self.evicting.write_chosen(),
+            5 => drop(self.evicting.poll()),
+            6 => drop(self.evicting.reclaim_page_tables()),
+            7 => drop(self.prefetching.turn(&mut self.submitted)),
+            8 => self.answer(),
+            // A second later, the kernel has done what it was about to do.
+            _ if self.random.one_in(2) || self.program(|state| state.is_discarding()) => {}
+            _ => self.core.lock().try_again(),
+        }
+    }
+
+    /// The thread that answers calls.
+    fn answer(&mut self) {
+        let Some((thread, call)) = self.program(|state| state.asked()) else { return };
+        let mut answer = self.serving.answer(call);
+        let mut to_zero = answer.to_zero().to_vec();
+        let result = answer.result.as_ref().map_or(usize::MAX, |&result| result);
+        while let Some(rest) = answer.rest() {
+            answer = self.serving.answer(rest);
+            to_zero.extend_from_slice(answer.to_zero());
+        }
+        self.program(|state| state.answered(thread, result, &to_zero));
+    }
+
+    /// What happens now and then.
+    pub fn seldom(&mut self) {
+        let mut core = self.core.lock();
+        match self.random.below(6) {
+            0 => {
+                let room = self.room / 2 + self.random.below(self.room / 2);
+                core.room_of_test = Some(room.max(2 * core.sector_bytes()));
+                if core.fixed.is_none() {
+                    core.room_of_test = Some(self.room);
+                }
+            }
+            1 => core.room_of_test = Some(self.room),
+            2 => core.evict_everything = !core.evict_everything,
+            3 if core.live.path == Path::Full => {
+                core.forked = true;
+                drop(core);
+                self.program(State::fork);
+            }
+            _ => core.granularity.set_local_extents((self.room / EXTENT) as u32 * 8),
+        }
+    }
+
+    /// The books say what is there.
+    pub fn accounts(&self) -> Result<(), String> {
+        let core = self.core.lock();
+        let (present, resident) = (self.program(|state| state.present()) * PAGE, core.resident_bytes);
+        if present > resident {
+            return Err(format!("{present} bytes are in the program's memory, {resident} on the books"));
+        }
+        Ok(())
+    }
+}
