@@ -127,22 +127,23 @@ mod tests {
         seen
     }
 
-    fn share(seen: &[Answering]) -> f64 {
-        seen.iter().filter(|&&who| who == Answering::All).count() as f64 / seen.len() as f64
+    /// For how many of a thousand all answered.
+    fn permille(seen: &[Answering]) -> usize {
+        seen.iter().filter(|&&who| who == Answering::All).count() * 1000 / seen.len()
     }
 
     #[test]
     fn all_answer_where_more_faults_are_answered_so() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         let seen = pass(&mut crowd, &mut at, 5000, 60, 120);
-        assert!(share(&seen) > 0.97, "{}", share(&seen));
+        assert!(permille(&seen) > 970, "{}", permille(&seen));
     }
 
     #[test]
     fn one_answers_where_all_are_no_better_and_trials_become_rare() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         let seen = pass(&mut crowd, &mut at, 60_000, 60, 65);
-        assert!(share(&seen) < 0.01, "{}", share(&seen));
+        assert!(permille(&seen) < 10, "{}", permille(&seen));
     }
 
     #[test]
@@ -150,9 +151,9 @@ mod tests {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         pass(&mut crowd, &mut at, 3000, 60, 40);
         let pays = pass(&mut crowd, &mut at, 12_000, 60, 120);
-        assert!(share(&pays[6500..]) > 0.9);
+        assert!(permille(&pays[6500..]) > 900);
         let ceased = pass(&mut crowd, &mut at, 12_000, 60, 40);
-        assert!(share(&ceased[2000..]) < 0.05, "{}", share(&ceased[2000..]));
+        assert!(permille(&ceased[2000..]) < 50, "{}", permille(&ceased[2000..]));
     }
 
     #[test]
