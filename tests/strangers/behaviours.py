@@ -117,52 +117,54 @@ RECLAIMED_PROCESSES = 9
 SLOW_REQUESTS_A_SECOND = 1000
 
 
+def natively(side, plan):
+    side.start(plan).wait()
+    return side.started[0].out.read_bytes()
+
+
+@contextlib.contextmanager
+def grouped(controller):
+    """A control group of one controller, and how something is started in it."""
+    group = controller / f"hiroma-strangers-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group, ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+    finally:
+        remove_group(group)
+
+
 def reclaimed(side, plan):
     """In a memory cgroup with little more than the program and its children take, beside somebody who fills it with file cache: the kernel
     reclaims all the time."""
     if side.native:
-        side.start(plan).wait()
-        return side.started[0].out.read_bytes()
-    group = MEMORY_CGROUPS / f"hiroma-strangers-{os.getpid()}"
+        return natively(side, plan)
     cached = side.work / "cached"
     with open(cached, "wb") as out:
         out.truncate(1 << 30)
-    group.mkdir()
-    try:
+    with grouped(MEMORY_CGROUPS) as (group, inside):
         (group / "memory.limit_in_bytes").write_text(str(RECLAIMED_PROCESSES * side.local_bytes + (96 << 20)))
-        plan = dataclasses.replace(plan, outer=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *plan.outer])
-        running = side.start(plan)
-        reader = subprocess.Popen(["sh", "-c", f"echo $$ > {group}/cgroup.procs && while cat {cached}; do :; done"], stdout=subprocess.DEVNULL)
+        running = side.start(dataclasses.replace(plan, outer=[*inside, *plan.outer]))
+        reader = subprocess.Popen([*inside, "sh", "-c", f"while cat {cached}; do :; done"], stdout=subprocess.DEVNULL)
         try:
             running.wait()
         finally:
             reader.kill()
             reader.wait()
-            if running.poll() is None:
-                os.kill(running.pid, signal.SIGKILL)
         return running.out.read_bytes()
-    finally:
-        remove_group(group)
 
 
 def slowed(side, plan):
     """On a disk that is slow for this program: what it and its pager read and write without the page cache stays under way for long."""
     if side.native:
-        side.start(plan).wait()
-        return side.started[0].out.read_bytes()
-    group = BLOCK_CGROUPS / f"hiroma-strangers-{os.getpid()}"
+        return natively(side, plan)
     device = os.stat(side.work).st_dev
-    group.mkdir()
-    try:
+    with grouped(BLOCK_CGROUPS) as (group, inside):
         for direction in ("read", "write"):
             limit = f"{os.major(device)}:{os.minor(device)} {SLOW_REQUESTS_A_SECOND}"
             (group / f"blkio.throttle.{direction}_iops_device").write_text(limit)
-        plan = dataclasses.replace(plan, outer=["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *plan.outer])
-        running = side.start(plan)
+        running = side.start(dataclasses.replace(plan, outer=[*inside, *plan.outer]))
         running.wait()
         return running.out.read_bytes()
-    finally:
-        remove_group(group)
 
 
 def remove_group(group):

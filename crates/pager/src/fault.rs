@@ -65,9 +65,7 @@ const APART_MAX: u32 = 2;
 /// For how long the thread looks at a store before it sleeps until there is an answer: most answer sooner than it could go to sleep and be
 /// woken.
 const STORE_LOOK: Nanos = Nanos(200_000);
-/// How long one of the others sleeps before it looks whether there is still a crowd.
-const OFF_DUTY_MS: i64 = 20;
-/// Faults that wait are looked at again at least so often.
+/// Faults that wait are looked at again at least so often, and by the others whether there is still a crowd.
 const RETRY_MS: i64 = 20;
 
 impl Faulting {
@@ -136,11 +134,12 @@ impl Faulting {
     fn tell_oldest(&self) {
         let waiting = self.waiting.iter().map(|fault| (fault.since.read.0, fault.addr, fault.waits));
         let fetching = self.fetcher.oldest().map(|(since, addr)| (since.0, addr, Waits::Store));
+        let oldest = self.live.oldest.of(self.index);
         match waiting.chain(fetching).min_by_key(|&(since, _, _)| since) {
-            Some((since, addr, waits)) => self.live.oldest.of(self.index).is(since, addr, waits),
-            None => self.live.oldest.of(self.index).none(),
+            Some((since, addr, waits)) => oldest.is(since, addr, waits),
+            None => oldest.none(),
         }
-        self.live.oldest.of(self.index).round(cpu::now_ns());
+        oldest.round(cpu::now_ns());
     }
 
     /// Sleeps until there is something to do; while a thread of the program waits for the store, only for a moment at a time.
@@ -157,11 +156,7 @@ impl Faulting {
         }
         self.looking_since = None;
         let is_first = self.index == 0;
-        let ms = match (self.waiting.is_empty(), is_first) {
-            (false, _) => RETRY_MS,
-            (true, true) => 500,
-            (true, false) => OFF_DUTY_MS,
-        };
+        let ms = if is_first && self.waiting.is_empty() { 500 } else { RETRY_MS };
         self.live.quiet.awake(self.index, false);
         self.live.oldest.of(self.index).round(0);
         self.fds.truncate(0);

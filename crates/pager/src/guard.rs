@@ -29,6 +29,9 @@ const JUDGED_FAULTS: u32 = 128;
 /// Of them so many times fewer turns than make a crowd end it.
 const CROWD_END: u32 = 2;
 
+/// How long the guard sleeps if nobody rings.
+const NOTHING_DUE: Duration = Duration::from_secs(3600);
+
 /// Starts fault thread number `index`; false if that cannot be.
 pub type Start = Box<dyn FnMut(usize) -> bool + Send>;
 
@@ -37,12 +40,10 @@ pub struct Guarding {
     live: Arc<Live>,
     allowed: Cpus,
     start: Start,
-    /// Most fault threads.
+    /// Most fault threads: as many as are allowed, or as could be started.
     most: usize,
     /// Fault threads that have been started.
     started: usize,
-    /// No more can be started.
-    is_full: bool,
     /// Where the others were last kept off.
     kept_off: u32,
     beats: [u64; FAULT_THREADS_MAX],
@@ -57,17 +58,17 @@ pub struct Guarding {
 }
 
 impl Guarding {
-    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be faster. None: not on this machine, or not for this user.
+    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be faster. None: not on this machine,
+    /// or not for this user.
     pub fn new(live: Arc<Live>, fault_threads: Option<u32>, start: Start) -> Option<Guarding> {
         let allowed = Cpus::of_this_thread()?;
-        let most = fault_threads.map_or(allowed.count(), |threads| threads) as usize;
+        let most = fault_threads.unwrap_or(allowed.count()) as usize;
         (allowed.count() > 1 && cpu::may_raise_from_idle()).then_some(Guarding {
             live,
             allowed,
             start,
             most: most.min(FAULT_THREADS_MAX),
             started: 1,
-            is_full: most < 2,
             kept_off: NO_CPU,
             beats: [0; FAULT_THREADS_MAX],
             stuck: 0,
@@ -86,18 +87,19 @@ impl Guarding {
             if quiet.is_on() || self.crowd.is_busy() {
                 std::thread::sleep(LOOK_EVERY);
             } else {
-                quiet.bell.wait(Duration::from_secs(3600));
+                quiet.bell.wait(self.until_trial(quiet));
             }
             if quiet.is_on() {
                 self.look(quiet);
             }
-            let (one, crowd) = (quiet.wanted.swap(false, Ordering::Relaxed), quiet.crowd_wanted.swap(false, Ordering::Relaxed));
+            let one = quiet.wanted.swap(false, Ordering::Relaxed);
             let now = Nanos(cpu::now_ns());
             if now < self.not_before {
                 continue;
             }
             let faults = self.live.page.get(Counter::Faults);
-            if crowd && (self.started > 1 || !self.is_full) {
+            // Until it matters again the wish stays, so that nobody rings for it.
+            if self.most > 1 && now >= self.crowd.not_before() && quiet.crowd_wanted.swap(false, Ordering::Relaxed) {
                 self.crowd.seen(now, faults);
             }
             match (self.crowd.look(now, faults), quiet.is_crowd()) {
@@ -113,11 +115,24 @@ impl Guarding {
         }
     }
 
+    /// How long to sleep if nobody rings.
+    fn until_trial(&self, quiet: &Quiet) -> Duration {
+        let is_wanted = self.most > 1 && quiet.crowd_wanted.load(Ordering::Relaxed);
+        if is_wanted {
+            Duration::from_nanos(self.crowd.not_before().max(self.not_before).since(Nanos(cpu::now_ns())).0)
+        } else {
+            NOTHING_DUE
+        }
+    }
+
     /// Starts as many fault threads as there may be. False: there is but one.
     fn start_all(&mut self) -> bool {
-        while self.started < self.most && !self.is_full {
-            self.is_full = !(self.start)(self.started);
-            self.started += usize::from(!self.is_full);
+        while self.started < self.most {
+            if (self.start)(self.started) {
+                self.started += 1;
+            } else {
+                self.most = self.started;
+            }
         }
         self.started > 1
     }
@@ -136,6 +151,10 @@ impl Guarding {
             if crowd {
                 quiet.ring_crowd();
             }
+        } else {
+            // Some may be quiet, and nobody would look after them.
+            self.crowd.is_over();
+            self.leave(quiet);
         }
     }
 

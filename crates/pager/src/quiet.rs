@@ -267,8 +267,7 @@ impl Density {
         if self.all >= CROWD_FAULTS {
             let is_crowd = self.turns * CROWD_TURN >= self.all;
             (self.all_since, self.all, self.turns) = (now, 0, 0);
-            if is_crowd {
-                quiet.crowd_wanted.store(true, Ordering::Relaxed);
+            if is_crowd && !quiet.crowd_wanted.swap(true, Ordering::Relaxed) {
                 quiet.bell.ring();
             }
         }

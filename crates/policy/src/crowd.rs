@@ -55,6 +55,11 @@ impl Crowd {
         Crowd { is_decided: true, ..Crowd::default() }
     }
 
+    /// Before this time what is seen changes nothing.
+    pub fn not_before(&self) -> Nanos {
+        self.not_before
+    }
+
     /// Faults of several threads were seen at `now`. `faults`: answered so far.
     pub fn seen(&mut self, now: Nanos, faults: u64) {
         if self.is_decided {

@@ -1,7 +1,5 @@
 //! Forking: the child gets a copy of what is in memory, shared until one of the two writes, and no thread but the one that forked.
 
-use std::collections::{HashSet, VecDeque};
-
 use super::program::{Doing, Thread};
 use super::{State, tell};
 use crate::model::random::Random;
@@ -63,29 +61,16 @@ impl State {
         let mut threads = vec![Thread::new(0, half), Thread::new(half, half)];
         threads[0].mapping = self.threads[at].mapping;
         let mut child = State {
-            random: Random::new(self.random.next()),
-            base: self.base,
             used: self.used.clone(),
             pages: self.pages.clone(),
             truth: self.truth.clone(),
             loose: self.loose.clone(),
             threads,
-            messages: VecDeque::new(),
-            changing: 0,
             next_word: self.next_word + ((number as u64) << 40),
-            holes: HashSet::new(),
-            own: None,
             has_events: self.has_events,
-            has_swap: self.has_swap,
             maps: self.maps,
-            moved: None,
             forked: true,
-            wiped: None,
-            is_ending: false,
-            wrong: None,
-            touched: 0,
-            discards: 0,
-            remaps: 0,
+            ..State::idle(Random::new(self.random.next()), self.base, self.has_swap)
         };
         // Nobody watches the child's memory yet, so nothing is protected in it.
         child.pages.iter_mut().flatten().for_each(|page| (page.protected, page.busy) = (false, 0));

@@ -180,14 +180,19 @@ impl State {
         let all = used.last().expect("some") + 1;
         let share = pages / threads;
         let threads = (0..threads).map(|at| Thread::new(at * share, share)).collect();
+        State { used, pages: vec![None; all], truth: vec![0; all], loose: vec![false; all], threads, ..State::idle(random, base, has_swap) }
+    }
+
+    /// A program without pages and threads, of which nothing is known yet.
+    fn idle(random: Random, base: usize, has_swap: bool) -> State {
         State {
             random,
             base,
-            used,
-            pages: vec![None; all],
-            truth: vec![0; all],
-            loose: vec![false; all],
-            threads,
+            used: Vec::new(),
+            pages: Vec::new(),
+            truth: Vec::new(),
+            loose: Vec::new(),
+            threads: Vec::new(),
             messages: VecDeque::new(),
             changing: 0,
             next_word: 0x0101_0000_0000_0000,
