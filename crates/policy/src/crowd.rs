@@ -10,7 +10,7 @@ use hiroma_units::Nanos;
 /// For so long faults are counted with one and with all.
 const TRIAL: Nanos = Nanos::from_millis(12);
 /// With all there must be so many more faults answered, in quarters.
-const BETTER_QUARTERS: u64 = 5;
+const BETTER_QUARTERS: u64 = 6;
 /// After so long it has to be tried again.
 const TERM: Nanos = Nanos::from_millis(1000);
 /// For how long it is not tried again where it did not pay; doubles each time.
