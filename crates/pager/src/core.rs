@@ -57,6 +57,8 @@ pub struct Block {
     pub doomed: bool,
     /// Part of a stream.
     pub stream: bool,
+    /// Fetched to leave compressed memory for the store behind it.
+    pub drains: bool,
 }
 
 /// Why a fault thread or a fetcher could not go on at once.
@@ -74,6 +76,7 @@ pub struct Ahead {
     pub block: BlockId,
     pub map: bool,
     pub stream: bool,
+    pub drains: bool,
 }
 
 /// The smallest local limit that makes sense: a few extents in flight must fit.
@@ -97,6 +100,9 @@ pub struct Core {
     pub differing: VecDeque<(BlockId, u32)>,
     /// Staged and known to be the same as the far copy.
     pub clean: VecDeque<(BlockId, u32)>,
+    /// Staged, to be written to the store behind compressed memory.
+    pub drained: VecDeque<(BlockId, u32)>,
+    pub drain: crate::drain::Drain,
     /// Staged blocks that are in `clean`, in bytes.
     pub clean_bytes: usize,
     pub staged_bytes: usize,
@@ -256,6 +262,8 @@ impl Core {
             probation: VecDeque::with_capacity(512),
             differing: VecDeque::with_capacity(128),
             clean: VecDeque::with_capacity(512),
+            drained: VecDeque::new(),
+            drain: crate::drain::Drain::default(),
             clean_bytes: 0,
             staged_bytes: 0,
             resident_bytes: 0,
@@ -382,7 +390,8 @@ impl Core {
             + self.replacement.metadata_bytes()
             + self.lost.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
-            + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity()) * size_of::<(BlockId, u32)>()
+            + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity() + self.drained.capacity())
+                * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
         // The heap has the tables in it, except for what is a mapping of its own.
@@ -496,6 +505,7 @@ impl Core {
             left: false,
             doomed: false,
             stream: false,
+            drains: false,
         };
         let before = self.blocks.insert(block, entry);
         debug_assert!(before.is_none(), "{block:?} is in two frames");

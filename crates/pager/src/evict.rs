@@ -23,7 +23,7 @@ use crate::fetch::lost;
 use crate::live::{Live, Path};
 use crate::mover::TakeOut;
 use crate::removal::OwnRemoval;
-use crate::store::{Balance, Channel, Completion, Token};
+use crate::store::{Balance, Channel, Completion, StoreError, Tier, Token};
 use crate::trace::Moved;
 
 /// The evictor thread.
@@ -56,6 +56,8 @@ struct Job {
     copies: Vec<Copy>,
     /// Which of these are new.
     changed: Vec<bool>,
+    /// Where it goes even if it is the same.
+    tier: Option<Tier>,
     pending: usize,
     written: usize,
     pattern: usize,
@@ -157,6 +159,7 @@ impl Evicting {
         core.granularity.set_local_extents(extents as u32);
         let (rescues, fetches) = (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
         core.staging.observe(rescues, fetches);
+        core.begin_drain();
         core.share_out(rescues);
         if self.tried_held.elapsed() > TRY_HELD_AGAIN {
             self.tried_held = Instant::now();
@@ -191,23 +194,34 @@ impl Evicting {
                 some => some,
             };
             let Some((block, stamp)) = next else { break };
-            let Some(entry) = core.awaiting_write(block, stamp) else { continue };
-            entry.phase = Phase::Writing;
-            let frame = entry.frame;
-            core.staged_bytes -= block.bytes();
-            core.in_flight += 1;
-            let index = self.idle.pop().unwrap_or_else(|| {
-                self.jobs.push(Job::default());
-                self.jobs.len() - 1
-            });
-            self.jobs[index].prepare(core, block, stamp, core.frames.addr(frame));
-            self.chosen.push(index);
-            moved = true;
+            moved |= self.choose_one(core, block, stamp);
         }
+        while self.chosen.len() < BATCH {
+            let Some((block, stamp)) = core.drained.pop_front() else { break };
+            moved |= self.choose_one(core, block, stamp);
+        }
+        moved |= core.drain_some();
         if !moved {
             moved = core.zero_frame_ahead();
         }
         moved
+    }
+
+    /// Chooses a staged block to compare and write, if it is still waiting for that.
+    fn choose_one(&mut self, core: &mut Core, block: BlockId, stamp: u32) -> bool {
+        let Some(entry) = core.awaiting_write(block, stamp) else { return false };
+        entry.phase = Phase::Writing;
+        let (frame, drains) = (entry.frame, entry.drains);
+        core.staged_bytes -= block.bytes();
+        core.in_flight += 1;
+        let index = self.idle.pop().unwrap_or_else(|| {
+            self.jobs.push(Job::default());
+            self.jobs.len() - 1
+        });
+        self.jobs[index].prepare(core, block, stamp, core.frames.addr(frame));
+        self.jobs[index].tier = if drains { Some(Tier::Behind) } else { core.promotes(block).then_some(Tier::Near) };
+        self.chosen.push(index);
+        true
     }
 
     fn under_way_bytes(&self, core: &Core) -> usize {
@@ -223,7 +237,7 @@ impl Evicting {
         let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
         let differing = (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
         // Where much differs, all is written, so that the block lies in one piece and comes back in one.
-        let all = differing * 4 > sectors;
+        let all = differing * 4 > sectors || job.tier.is_some();
         let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
         job.pending = 1;
         let mut at = 0;
@@ -236,7 +250,16 @@ impl Evicting {
             let end = (at..sectors).find(|&end| !due(job, end)).unwrap_or(sectors);
             let buf = vm::lend(job.addr + at * sector_bytes, (end - at) * sector_bytes);
             let locs = &mut locs[..end - at];
-            match self.channel.write(Token(index as u64), buf, locs) {
+            let written = match job.tier {
+                Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
+                    // It stays where it is.
+                    Err((_, StoreError::Full { .. })) if differing == 0 => break,
+                    Err((buf, StoreError::Full { .. })) => self.channel.write(Token(index as u64), buf, locs),
+                    other => other,
+                },
+                None => self.channel.write(Token(index as u64), buf, locs),
+            };
+            match written {
                 Ok(()) => job.pending += 1,
                 Err((_, error)) => lost(&error),
             }
@@ -330,7 +353,7 @@ impl Job {
         let (first, count) = core.sector_range(block);
         let extent = core.extent(block);
         (self.block, self.stamp, self.addr) = (Some(block), stamp, addr);
-        (self.pending, self.written, self.pattern) = (0, 0, 0);
+        (self.pending, self.written, self.pattern, self.tier) = (0, 0, 0, None);
         self.copies.clear();
         self.copies.extend((first..first + count).map(|sector| extent.copy(sector)));
         self.changed.clear();
@@ -392,9 +415,16 @@ impl Job {
         let written = self.copies.iter().zip(&self.changed).map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
         core.trace(Moved::Out, block, written.enumerate().filter_map(|(at, written)| written.then_some(at)));
         core.count(Counter::PatternBytes, self.pattern);
-        if entry.doomed || entry.left {
+        if self.tier == Some(Tier::Near) {
+            core.drain.offered(self.changed.contains(&true));
+        }
+        let drains = self.tier == Some(Tier::Behind);
+        if entry.doomed || entry.left || drains {
             let entry = core.leave(block);
             core.frames.put_full(entry.frame);
+            if drains && !self.changed.contains(&true) {
+                core.drain.refused();
+            }
             core.settle(block.extent_no().0 as usize);
             core.wake_after(block);
             core.live.wake_fault_thread();
@@ -427,11 +457,15 @@ impl Core {
     fn share_out(&mut self, rescues: u64) {
         let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
         let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
-        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, is_full };
+        let limit_bytes = self.limit as u64;
+        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, limit_bytes, is_full };
         let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
         self.duplication.observe(rescues, near.count, &held);
-        if let Some(parts) = self.sharing.observe(&seen) {
-            self.store.set_share(parts);
+        // On the way from one share to another the numbers say nothing of either.
+        if !self.is_draining() {
+            if let Some(parts) = self.sharing.observe(&seen) {
+                self.store.set_share(parts);
+            }
         }
     }
 
@@ -505,7 +539,7 @@ impl Core {
                 if self.awaiting_write(block, stamp).is_none() {
                     continue;
                 }
-                if !block.is_huge() && self.is_unchanged(block) {
+                if !block.is_huge() && !self.promotes(block) && self.is_unchanged(block) {
                     self.mark_clean(block);
                 } else {
                     self.differing.push_back((block, stamp));

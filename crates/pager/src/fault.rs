@@ -15,7 +15,7 @@ use hiroma_units::{EXTENT, Nanos};
 
 use crate::answer::{Answer, Fault};
 use crate::control::Waited;
-use crate::core::{Core, Wait};
+use crate::core::{Ahead, Core, Wait};
 use crate::extent::Mode;
 use crate::fatal;
 use crate::fetch::Fetcher;
@@ -233,19 +233,21 @@ impl Faulting {
                 put_off(self.index, &mut self.waiting, &mut core, fault);
                 None
             }
-            Answer::Fetch { block, stream } => match self.fetcher.begin(&mut core, block, true, stream, Some(fault.since)) {
-                Ok(job) => Some(job),
-                Err(wait) => {
-                    core.settle(block.extent_no().0 as usize);
-                    if wait == Wait::Room {
-                        core.wants_room(block);
-                        fault.waits = Waits::Room;
+            Answer::Fetch { block, stream } => {
+                match self.fetcher.begin(&mut core, Ahead { block, map: true, stream, drains: false }, Some(fault.since)) {
+                    Ok(job) => Some(job),
+                    Err(wait) => {
+                        core.settle(block.extent_no().0 as usize);
+                        if wait == Wait::Room {
+                            core.wants_room(block);
+                            fault.waits = Waits::Room;
+                        }
+                        fault.must_wait();
+                        put_off(self.index, &mut self.waiting, &mut core, fault);
+                        None
                     }
-                    fault.must_wait();
-                    put_off(self.index, &mut self.waiting, &mut core, fault);
-                    None
                 }
-            },
+            }
         };
         if !self.requests.is_empty() {
             core.prefetch(&self.requests);

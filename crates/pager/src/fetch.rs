@@ -85,8 +85,9 @@ impl Fetcher {
         self.channel.wait_fds()
     }
 
-    /// Puts the fetch of a far block on the books; `submit` starts it, without the lock. `map`: it goes into the program when it has come.
-    pub fn begin(&mut self, core: &mut Core, block: BlockId, map: bool, stream: bool, since: Option<Began>) -> Result<usize, Wait> {
+    /// Puts the fetch of a far block on the books; `submit` starts it, without the lock.
+    pub fn begin(&mut self, core: &mut Core, ahead: Ahead, since: Option<Began>) -> Result<usize, Wait> {
+        let Ahead { block, map, stream, drains } = ahead;
         if core.quiesce {
             return Err(Wait::Busy);
         }
@@ -96,7 +97,7 @@ impl Fetcher {
         };
         let stamp = core.enter(block, frame, Phase::Fetching);
         let entry = core.blocks.get_mut(&block).expect("just entered");
-        (entry.map_when_ready, entry.stream) = (map, stream);
+        (entry.map_when_ready, entry.stream, entry.drains) = (map, stream, drains);
         core.in_flight += 1;
         let index = self.idle.pop().unwrap_or_else(|| {
             self.jobs.push(Job::default());
@@ -105,7 +106,7 @@ impl Fetcher {
         self.jobs[index].prepare(core, block, core.frames.addr(frame), stamp, zero);
         self.jobs[index].since = since;
         core.trace(Moved::In, block, self.jobs[index].sums.iter().map(|&(sector, _)| sector));
-        self.jobs[index].spared = core.note_came(block);
+        self.jobs[index].spared = if drains { None } else { core.note_came(block) };
         Ok(index)
     }
 
@@ -211,7 +212,9 @@ impl Job {
     fn finish(&mut self, core: &mut Core) {
         let block = self.block.take().expect("a job in use has a block");
         core.in_flight -= 1;
-        core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
+        if !core.blocks[&block].drains {
+            core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
+        }
         core.recorder.note("fetched", block.page(), self.locs.len(), self.words.len());
         let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
@@ -248,7 +251,9 @@ impl Job {
             let entry = core.blocks.get_mut(&block).expect("on the books");
             entry.phase = Phase::Staged;
             core.staged_bytes += block.bytes();
-            if changed {
+            if entry.drains {
+                core.drain_fetched(block, self.stamp);
+            } else if changed {
                 core.probation.push_back((block, self.stamp));
             } else {
                 core.mark_clean(block);
@@ -304,7 +309,7 @@ impl Core {
             let block = self.block_of(page, mode);
             let addr = self.addr(block);
             if !self.blocks.contains_key(&block) && !self.is_resident(block) && self.addresses.is_plain(addr, addr + 1) {
-                self.fetch_queue.push_back(Ahead { block, map: !request.leave_unmapped, stream: true });
+                self.fetch_queue.push_back(Ahead { block, map: !request.leave_unmapped, stream: true, drains: false });
             }
         }
         if !self.fetch_queue.is_empty() {
@@ -411,12 +416,13 @@ impl Prefetching {
         let (first, count) = core.sector_range(block);
         let far = (first..first + count).any(|sector| !matches!(core.extents[number].copy(sector), Copy::None | Copy::Pattern(0)));
         if far {
-            let begun = self.fetcher.begin(core, block, ahead.map, ahead.stream, None);
+            let begun = self.fetcher.begin(core, ahead, None);
             if let Ok(index) = begun {
-                let entry = core.blocks.get_mut(&block).expect("just begun");
-                entry.prefetched = true;
-                core.granularity.on_inflow(count as u32);
-                core.count(Counter::Prefetches, 1);
+                if !ahead.drains {
+                    core.blocks.get_mut(&block).expect("just begun").prefetched = true;
+                    core.granularity.on_inflow(count as u32);
+                    core.count(Counter::Prefetches, 1);
+                }
                 submitted.push(index);
                 return;
             }
@@ -482,7 +488,7 @@ mod tests {
         let first = ((addr - pager.arena().0) / PAGE) as u64;
         let mut core = pager.core.lock();
         let block = BlockId::new(first + 14, core.sector_order);
-        core.fetch_queue.push_back(Ahead { block, map: true, stream: true });
+        core.fetch_queue.push_back(Ahead { block, map: true, stream: true, drains: false });
         core.live.fetch_bell.ring();
         drop(core);
         while !pager.core.lock().fetch_queue.is_empty() || pager.core.lock().in_flight > 0 {

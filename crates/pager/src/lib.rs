@@ -11,6 +11,7 @@ mod content;
 pub mod control;
 mod core;
 mod discard;
+mod drain;
 mod error;
 mod evict;
 mod extent;

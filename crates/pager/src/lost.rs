@@ -67,6 +67,8 @@ impl Core {
         let extra = depth.sectors.map(|kept| extra_limit(kept * sector_bytes, packed_bytes, far_sectors * sector_bytes));
         let bucket = bucket(extra);
         self.live.page.add_fetched(bucket, block.bytes() as u64 * depth.weight);
+        let kept = depth.sectors.map(|kept| kept * sector_bytes);
+        self.sharing.on_fetch(hiroma_policy::loss::bucket(kept), block.bytes() as u64 * depth.weight);
         Some((bucket, depth.weight))
     }
 

@@ -1,18 +1,34 @@
 //! How much of local memory holds compressed blocks, where another store follows behind them.
 //!
-//! Room for compressed blocks spares waits for what is behind them; the same room for what the program uses spares fetches from compressed
-//! memory. What a little more of the one gains and of the other loses follows from what was seen: how densely the blocks behind are asked for
-//! and how long that takes, and how densely staged blocks, the next that would have to go, are touched.
+//! Room for compressed blocks spares waits for what is behind them; the same room for what the program uses spares fetches of any kind.
+//! A smaller share is judged by the curve of fetches that more room would have spared ([`crate::reuse`]); of a larger one only the first
+//! step is known, from how densely staged blocks, the next that would have to go, are touched. So the share begins small, and goes back at
+//! once when a larger one has pushed out what the program uses over and over: many programs have such an edge, below which they do little
+//! but fetch.
+
+use crate::loss::Curve;
 
 /// Shares are counted in parts of local memory.
 pub const PARTS: u64 = 32;
-/// The share at first, which is the smallest, and the largest.
-pub const LEAST: u64 = PARTS / 2;
+/// The share at first.
+pub const BEGIN: u64 = PARTS / 8;
+/// The smallest and the largest.
+const LEAST: u64 = 2;
 const MOST: u64 = PARTS / 4 * 3;
-/// Waits after which the numbers say something.
+/// Waits after which the numbers say something, and fetches of the curve.
 const JUDGED_WAITS: u64 = 64;
-/// What a fetch from compressed memory costs beside its wait: two switches, and another block that has to leave.
+const JUDGED_SAMPLES: u64 = 48;
+/// What a fetch costs beside its wait: two switches, and another block that has to leave.
 const OVERHEAD_NS: u64 = 15_000;
+/// A wait for compressed memory, and for the store behind, before there was one.
+const NEAR_NS: u64 = 10_000;
+const BEHIND_NS: u64 = 100_000;
+/// A smaller share has to spare one part in so many; each step to a larger one, too.
+const SPARED_BY_LESS: u128 = 4;
+const SPARED_BY_MORE: u128 = 64;
+/// Judgements for which a share that was too large is not tried again: at first, and at most.
+const BARRED: u32 = 16;
+const BARRED_MAX: u32 = 1024;
 
 /// What was seen; all counts since the start, all bytes now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +44,8 @@ pub struct Seen {
     pub near_bytes: u64,
     pub packed_bytes: u64,
     pub behind_bytes: u64,
+    /// The local limit.
+    pub limit_bytes: u64,
     /// Compressed memory takes no more.
     pub is_full: bool,
 }
@@ -46,6 +64,15 @@ impl Waits {
         self.total_ns += ns;
     }
 
+    fn average_ns(self, otherwise: u64) -> u64 {
+        self.total_ns.checked_div(self.count).unwrap_or(otherwise)
+    }
+
+    /// Half of these, and newer ones.
+    fn fading(self, newer: Waits) -> Waits {
+        Waits { count: self.count / 2 + newer.count, total_ns: self.total_ns / 2 + newer.total_ns }
+    }
+
     fn since(self, before: Waits) -> Waits {
         // These go on in a child.
         Waits { count: self.count - before.count, total_ns: self.total_ns - before.total_ns }
@@ -57,18 +84,57 @@ impl Waits {
 pub struct Sharing {
     parts: u64,
     before: Seen,
+    /// Counts of late; those of long ago counting less.
+    near: Waits,
+    behind: Waits,
+    rescues: u64,
+    staged_bytes: u64,
+    near_ns: u64,
+    /// Fetched bytes by the local memory that would have spared them, and how many fetches those were; of long ago counting less.
+    spared: Curve,
+    samples: u64,
+    /// The share that was too large, for how many judgements it is not tried, and for how many the next one is not.
+    barred: (u64, u32, u32),
 }
 
 impl Default for Sharing {
     fn default() -> Self {
-        Sharing { parts: LEAST, before: Seen::default() }
+        Sharing {
+            parts: BEGIN,
+            before: Seen::default(),
+            near: Waits::default(),
+            behind: Waits::default(),
+            rescues: 0,
+            staged_bytes: 0,
+            near_ns: NEAR_NS,
+            spared: Curve::default(),
+            samples: 0,
+            barred: (MOST + 1, 0, BARRED),
+        }
     }
 }
 
+/// One period, in numbers of fetches and what one costs.
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    near: u64,
+    behind: u64,
+    near_ns: u64,
+    behind_ns: u64,
+    /// Fetches that each MiB less for the program adds.
+    edge_per_mib: u64,
+}
+
 impl Sharing {
-    /// Half of local memory, at first.
+    /// A small one, at first.
     pub fn new() -> Self {
         Sharing::default()
+    }
+
+    /// A fetch of `bytes` that more local memory would have spared, in a bucket of [`Curve`].
+    pub fn on_fetch(&mut self, bucket: usize, bytes: u64) {
+        self.spared.0[bucket] += bytes;
+        self.samples += 1;
     }
 
     /// Takes what was seen into account. The share in parts of `PARTS`, if it is another one now.
@@ -80,31 +146,106 @@ impl Sharing {
             return None;
         }
         self.before = *seen;
-        if !seen.is_full {
-            return None;
-        }
-        // Both per byte of local memory, times 2^20 to stay in integers.
-        let near_ns = near.total_ns / near.count.max(1) + OVERHEAD_NS;
-        let spared_ns = (behind.total_ns + behind.count * OVERHEAD_NS).saturating_sub(behind.count * near_ns);
-        let packing = (u128::from(seen.near_bytes) << 8) / u128::from(seen.packed_bytes.max(1));
-        let gain = ((u128::from(spared_ns) << 12) * packing) / u128::from(seen.behind_bytes.max(1));
-        let loss = (u128::from(rescues * near_ns) << 20) / u128::from(seen.staged_bytes.max(1 << 20));
-        let parts = if 2 * gain > 3 * loss {
-            (self.parts + 1).min(MOST)
-        } else if 2 * loss > 3 * gain {
-            self.parts.saturating_sub(1).max(LEAST)
-        } else {
-            self.parts
+        (self.near, self.behind) = (self.near.fading(near), self.behind.fading(behind));
+        self.rescues = self.rescues / 2 + rescues;
+        self.staged_bytes = self.staged_bytes / 2 + seen.staged_bytes / 2;
+        // Now and then a fetch waits for much that is in front of it; that says nothing of compressed memory.
+        self.near_ns = self.near.average_ns(self.near_ns).min(self.near_ns + self.near_ns / 8);
+        let near_ns = self.near_ns + OVERHEAD_NS;
+        let period = Period {
+            near: self.near.count,
+            behind: self.behind.count,
+            near_ns,
+            behind_ns: (self.behind.average_ns(BEHIND_NS) + OVERHEAD_NS).max(near_ns),
+            edge_per_mib: (self.rescues << 20) / self.staged_bytes.max(1 << 20),
         };
+        let parts = self.choose(seen, &period);
+        if self.samples > 4 * JUDGED_SAMPLES {
+            self.spared.0.iter_mut().for_each(|bytes| *bytes /= 2);
+            self.samples /= 2;
+        }
+        let (above, judgements, next) = self.barred;
+        if parts < self.parts {
+            self.barred = (self.parts, next, (next * 2).min(BARRED_MAX));
+        } else if judgements > 0 {
+            self.barred = if judgements == 1 { (MOST + 1, 0, next) } else { (above, judgements - 1, next) };
+        }
         let changed = parts != self.parts;
+        if changed {
+            // What was seen was seen of the other share.
+            (self.spared, self.samples) = (Curve::default(), 0);
+        }
         self.parts = parts;
         changed.then_some(parts)
     }
+
+    /// The share that costs least, of those that can be judged.
+    fn choose(&self, seen: &Seen, period: &Period) -> u64 {
+        let part = seen.limit_bytes / PARTS;
+        let now = period.cost(seen, part, 0);
+        let mut best = (now, self.parts);
+        if self.samples >= JUDGED_SAMPLES {
+            for parts in LEAST..self.parts {
+                let cost = self.cost_of_less(seen, period, part * (self.parts - parts));
+                if cost < best.0 && cost < now - now / SPARED_BY_LESS {
+                    best = (cost, parts);
+                }
+            }
+        }
+        if best.1 == self.parts && seen.is_full {
+            let most = MOST.min(self.barred.0.saturating_sub(1));
+            for parts in self.parts + 1..=most {
+                let cost = period.cost(seen, part, parts - self.parts);
+                let spared = now / SPARED_BY_MORE * wide(parts - self.parts);
+                if cost < best.0 && cost + spared < now {
+                    best = (cost, parts);
+                }
+            }
+        }
+        best.1
+    }
+
+    /// What the period would have cost with `bytes` less for compressed memory.
+    fn cost_of_less(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
+        let moved = (wide(period.near) * seen.packing(bytes) / wide(seen.near_bytes.max(1))) >> 8;
+        let moved = moved.min(wide(period.near));
+        let near = wide(period.near) - moved;
+        let all = near * wide(period.near_ns) + (wide(period.behind) + moved) * wide(period.behind_ns);
+        all * wide(self.spared.left_ppm(bytes)) / 1_000_000
+    }
+}
+
+impl Seen {
+    /// Bytes of the program that so much of compressed memory holds, times 2^8.
+    fn packing(&self, bytes: u64) -> u128 {
+        if self.packed_bytes < 1 << 20 {
+            // Nothing is known yet.
+            return wide(bytes) << 9;
+        }
+        (wide(self.near_bytes) << 8) * wide(bytes) / wide(self.packed_bytes)
+    }
+}
+
+impl Period {
+    /// What it would have cost with `more` parts more for compressed memory.
+    fn cost(&self, seen: &Seen, part: u64, more: u64) -> u128 {
+        let bytes = more * part;
+        let moved = (wide(self.behind) * seen.packing(bytes) / wide(seen.behind_bytes.max(1))) >> 8;
+        let moved = moved.min(wide(self.behind));
+        let known = (wide(self.near) + moved) * wide(self.near_ns) + (wide(self.behind) - moved) * wide(self.behind_ns);
+        let added = (wide(self.edge_per_mib) * wide(bytes)) >> 20;
+        known + known * added / wide((self.near + self.behind).max(1))
+    }
+}
+
+fn wide(value: u64) -> u128 {
+    u128::from(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loss::bucket;
 
     const MIB: u64 = 1 << 20;
 
@@ -114,44 +255,52 @@ mod tests {
             behind: Waits { count: round * behind, total_ns: round * behind * 90_000 },
             rescues: round * rescues,
             staged_bytes: 4 * MIB,
-            near_bytes: 120 * MIB,
-            packed_bytes: 50 * MIB,
-            behind_bytes: 60 * MIB,
+            near_bytes: 30 * MIB,
+            packed_bytes: 12 * MIB,
+            behind_bytes: 120 * MIB,
+            limit_bytes: 128 * MIB,
             is_full: true,
         }
     }
 
-    fn last(rounds: u64, at: impl Fn(u64) -> Seen) -> Option<u64> {
-        let mut sharing = Sharing::new();
-        (1..=rounds).filter_map(|round| sharing.observe(&at(round))).last()
+    fn run(sharing: &mut Sharing, rounds: std::ops::RangeInclusive<u64>, at: impl Fn(u64) -> Seen, spared_at: Option<u64>) -> Option<u64> {
+        let mut last = None;
+        for round in rounds {
+            (0..64).for_each(|_| sharing.on_fetch(bucket(spared_at), 4096));
+            last = sharing.observe(&at(round)).or(last);
+        }
+        last
     }
 
     #[test]
     fn where_much_is_asked_for_from_behind_it_grows_to_three_quarters() {
-        assert_eq!(last(40, |round| seen(round, 100, 10)), Some(24));
+        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 100, 0), None), Some(24));
     }
 
     #[test]
-    fn where_what_is_behind_is_cold_it_stays_at_half() {
-        assert_eq!(last(40, |round| seen(round, 1, 50)), None);
+    fn where_what_is_behind_is_cold_it_stays() {
+        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 1, 50), None), None);
     }
 
     #[test]
-    fn it_shrinks_again_when_what_is_behind_has_become_cold() {
+    fn where_what_the_program_needs_would_be_pushed_out_it_stays() {
+        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 100, 400), None), None);
+    }
+
+    #[test]
+    fn beyond_an_edge_it_goes_back_and_does_not_come_again_soon() {
         let mut sharing = Sharing::new();
-        (1..=40).for_each(|round| {
-            sharing.observe(&seen(round, 100, 10));
-        });
-        let later = |round: u64| Seen {
-            near: Waits { count: 4_000 + round * 100, total_ns: 40_000_000 + round * 1_000_000 },
-            rescues: 400 + round * 100,
-            ..seen(40, 100, 10)
-        };
-        assert_eq!((1..=40).filter_map(|round| sharing.observe(&later(round))).last(), Some(16));
+        let at = |round| seen(round, 100, 0);
+        assert_eq!(run(&mut sharing, 1..=8, at, None), Some(24));
+        // 10 MiB more would have spared nearly all.
+        let less = run(&mut sharing, 9..=12, at, Some(10 * MIB)).unwrap();
+        assert!((12..=21).contains(&less), "{less}");
+        let after = run(&mut sharing, 13..=16, at, None);
+        assert!(after.is_none_or(|parts| parts < 24), "{after:?}");
     }
 
     #[test]
     fn while_there_is_room_it_stays() {
-        assert_eq!(last(40, |round| Seen { is_full: false, ..seen(round, 100, 10) }), None);
+        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| Seen { is_full: false, ..seen(round, 100, 10) }, None), None);
     }
 }

@@ -100,7 +100,12 @@ impl Process {
             0 if self.beside.is_some() => drop(self.beside.as_mut().map(Faulting::turn)),
             0 | 1 => drop(self.faulting.borrow_mut().turn()),
             2 => self.faulting.borrow_mut().retry(),
-            3 => drop(self.evicting.choose()),
+            3 => {
+                if self.random.one_in(16) {
+                    self.core.lock().begin_drain();
+                }
+                let _ = self.evicting.choose();
+            }
             4 => self.evicting.write_chosen(),
             5 => drop(self.evicting.poll()),
             6 => drop(self.evicting.reclaim_page_tables()),

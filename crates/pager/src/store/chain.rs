@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use hiroma_kernel::frame::FrameBuf;
 use hiroma_units::{Bytes, Loc};
 
-use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
+use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Tier, Token};
 
 /// Most stores in a chain.
 pub const MEMBERS_MAX: usize = 1 << (u32::BITS - Loc::STORE_BITS);
@@ -145,6 +145,19 @@ impl Store for ChainStore {
         member_of(loc) > 0
     }
 
+    fn begin_drain(&self) -> bool {
+        self.shared.members.len() > 1 && self.shared.members[0].store.begin_drain()
+    }
+
+    fn has_room_near(&self) -> bool {
+        self.shared.members.len() > 1 && self.shared.members[0].store.has_room_near()
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        // Places mean the same to the first member.
+        member_of(loc) == 0 && self.shared.members[0].store.is_to_leave(loc)
+    }
+
     fn set_share(&self, parts: u64) {
         let first = &self.shared.members[0];
         first.store.set_share(parts);
@@ -238,6 +251,35 @@ impl ChainChannel {
         }
     }
 
+    /// Writes to the first of some members that has room.
+    fn write_among(
+        &mut self,
+        members: std::ops::Range<usize>,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
+        let mut buf = buf;
+        let mut is_open = [false; MEMBERS_MAX];
+        is_open
+            .iter_mut()
+            .zip(&self.shared.members)
+            .skip(members.start)
+            .take(members.len())
+            .for_each(|(is_open, member)| *is_open = member.is_open());
+        // Those that were full are asked when nobody else has room.
+        for wanted in [true, false] {
+            for member in members.clone().filter(|&member| is_open[member] == wanted) {
+                match self.offer(member, token, buf, locs) {
+                    Ok(()) => return Ok(()),
+                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => buf = back,
+                    Err(failed) => return Err(failed),
+                }
+            }
+        }
+        Err((buf, self.shared.full()))
+    }
+
     /// A completion to hand on; `None` if it is a part of a split read that is not over.
     fn put_together(&mut self, done: Completion) -> Option<Completion> {
         let addr = done.buf.addr();
@@ -278,20 +320,15 @@ impl Channel for ChainChannel {
     }
 
     fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
-        let mut buf = buf;
-        let mut is_open = [false; MEMBERS_MAX];
-        is_open.iter_mut().zip(&self.shared.members).for_each(|(is_open, member)| *is_open = member.is_open());
-        // Those that were full are asked when nobody else has room.
-        for wanted in [true, false] {
-            for member in (0..self.channels.len()).filter(|&member| is_open[member] == wanted) {
-                match self.offer(member, token, buf, locs) {
-                    Ok(()) => return Ok(()),
-                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => buf = back,
-                    Err(failed) => return Err(failed),
-                }
-            }
-        }
-        Err((buf, self.shared.full()))
+        self.write_among(0..self.channels.len(), token, buf, locs)
+    }
+
+    fn write_to(&mut self, tier: Tier, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+        let members = match tier {
+            Tier::Near => 0..1,
+            Tier::Behind => 1..self.channels.len(),
+        };
+        self.write_among(members, token, buf, locs)
     }
 
     fn poll(&mut self, out: &mut Vec<Completion>) {

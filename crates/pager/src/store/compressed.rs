@@ -85,7 +85,7 @@ impl CompressedStore {
                 within_limit: false,
                 rejects: false,
                 limit_bytes: AtomicU64::new(0),
-                parts: AtomicU64::new(sharing::LEAST),
+                parts: AtomicU64::new(sharing::BEGIN),
                 sectors: AtomicU64::new(0),
             }),
         })
@@ -144,6 +144,18 @@ impl Store for CompressedStore {
             let StoreUsage { far_bytes, stored_bytes, .. } = self.usage();
             Balance { near_bytes: far_bytes, packed_bytes: stored_bytes, behind_bytes: 0, is_full: !self.shared.slabs.may_grow() }
         })
+    }
+
+    fn begin_drain(&self) -> bool {
+        self.shared.rejects && self.shared.slabs.close_excess()
+    }
+
+    fn has_room_near(&self) -> bool {
+        self.shared.rejects && self.shared.slabs.may_grow() && !self.shared.slabs.is_exhausted()
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        self.shared.rejects && self.shared.slabs.is_closed(loc)
     }
 
     fn set_share(&self, parts: u64) {

@@ -106,6 +106,22 @@ impl Store for FaultyStore {
         self.inner.is_within_limit(loc)
     }
 
+    fn is_behind(&self, loc: Loc) -> bool {
+        self.inner.is_behind(loc)
+    }
+
+    fn begin_drain(&self) -> bool {
+        self.inner.begin_drain()
+    }
+
+    fn has_room_near(&self) -> bool {
+        self.inner.has_room_near()
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        self.inner.is_to_leave(loc)
+    }
+
     fn keeps_for_children(&self) -> bool {
         self.inner.keeps_for_children()
     }

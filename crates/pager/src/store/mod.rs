@@ -138,6 +138,21 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Where compressed memory takes more than its share: chooses what is to leave it. False if there is nothing.
+    fn begin_drain(&self) -> bool {
+        false
+    }
+
+    /// Whether compressed memory within the local limit, with another store behind it, has room for more. Cheap.
+    fn has_room_near(&self) -> bool {
+        false
+    }
+
+    /// Whether a sector was chosen to leave compressed memory.
+    fn is_to_leave(&self, _loc: Loc) -> bool {
+        false
+    }
+
     /// Compressed memory may take so much of the local limit, in parts of `hiroma_policy::sharing::PARTS`.
     fn set_share(&self, _parts: u64) {}
 
@@ -160,6 +175,15 @@ pub trait ForkGuard: Send {
     fn adopt(&self) -> Result<(), StoreError>;
 }
 
+/// Compressed memory within the local limit, or what follows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tier {
+    /// Compressed memory.
+    Near,
+    /// What follows it.
+    Behind,
+}
+
 /// What a channel will be used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
@@ -178,6 +202,11 @@ pub trait Channel: Send {
     /// nothing was started and the buffer comes back with the reason. `locs` is as long as there are sectors.
     /// A sector's place must not be read before the write has completed.
     fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)>;
+
+    /// Like `write`, but to one tier only, where there are two.
+    fn write_to(&mut self, _tier: Tier, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+        self.write(token, buf, locs)
+    }
 
     /// Moves things on without blocking and appends what has finished to `out`.
     fn poll(&mut self, out: &mut Vec<Completion>);

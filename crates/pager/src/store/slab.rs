@@ -5,7 +5,7 @@
 //! while one of them is in use.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hiroma_kernel::slabmem::SlabMemory;
@@ -38,6 +38,8 @@ pub struct Slabs {
     exhausted: AtomicBool,
     slabs_in_use: AtomicU64,
     metadata_bytes: AtomicU64,
+    /// Places from here on lie in slabs that are to become empty.
+    closed_from: AtomicU32,
 }
 
 /// No room: every slab is in use, and none has an object that is large enough.
@@ -61,6 +63,8 @@ struct Slab {
     previous: u32,
     next: u32,
     live: u16,
+    /// Takes no more objects: it is to become empty.
+    is_closed: bool,
 }
 
 impl Slabs {
@@ -82,6 +86,7 @@ impl Slabs {
             books: Mutex::new(books),
             exhausted: AtomicBool::new(slabs_max == 0),
             slabs_in_use: AtomicU64::new(0),
+            closed_from: AtomicU32::new(u32::MAX),
         })
     }
 
@@ -115,11 +120,15 @@ impl Slabs {
             entry.taken[object / 64] &= !(1 << (object % 64));
             entry.live -= 1;
             let (is_empty, was_full) = (entry.live == 0, usize::from(entry.live) + 1 == self.objects(class));
-            if was_full {
+            let is_closed = entry.is_closed;
+            if was_full && !is_closed {
                 books.link(class, slab);
             }
             if is_empty {
-                books.unlink(class, slab);
+                if !is_closed {
+                    books.unlink(class, slab);
+                }
+                books.slabs[slab].is_closed = false;
                 books.slabs[slab].taken = Box::default();
                 empty.push(slab);
             }
@@ -165,6 +174,42 @@ impl Slabs {
         let slabs = ((bytes / SLAB_BYTES as u64) as usize).min(self.slabs_max);
         self.slabs_allowed.store(slabs, Ordering::Relaxed);
         self.exhausted.store(false, Ordering::Relaxed);
+    }
+
+    /// Closes the last slabs, as many as there are more than allowed, and opens the others. False if there are no more than allowed.
+    ///
+    /// Closed slabs take no more objects; they go back to the kernel when the objects that [`Slabs::is_closed`] names have been freed.
+    pub fn close_excess(&self) -> bool {
+        let mut books = self.books();
+        let allowed = self.slabs_allowed.load(Ordering::Relaxed) as u64;
+        let mut excess = self.slabs_in_use.load(Ordering::Relaxed).saturating_sub(allowed + u64::from(books.spare_is_warm));
+        let closes = excess > 0;
+        let mut closed_from = u32::MAX;
+        for slab in (0..books.slabs.len()).rev().filter(|_| closes || self.closed_from.load(Ordering::Relaxed) < u32::MAX) {
+            let Slab { live, is_closed, .. } = books.slabs[slab];
+            if live == 0 {
+                continue;
+            }
+            let (class, close) = (self.class(slab), excess > 0);
+            if close {
+                excess -= 1;
+                closed_from = (slab << OBJECT_BITS) as u32;
+            }
+            let has_room = usize::from(live) < self.objects(class);
+            match (is_closed, close) {
+                (false, true) if has_room => books.unlink(class, slab),
+                (true, false) if has_room => books.link(class, slab),
+                _ => {}
+            }
+            books.slabs[slab].is_closed = close;
+        }
+        self.closed_from.store(closed_from, Ordering::Relaxed);
+        closes
+    }
+
+    /// Whether an object keeps a slab in use that is to become empty.
+    pub fn is_closed(&self, loc: Loc) -> bool {
+        loc.0 >= self.closed_from.load(Ordering::Relaxed)
     }
 
     /// Whether it may take more memory.
@@ -217,7 +262,7 @@ impl Slabs {
                 return false;
             }
             None if books.slabs.len() < self.slabs_max && self.may_grow() => {
-                books.slabs.push(Slab { taken: Box::default(), previous: NONE, next: NONE, live: 0 });
+                books.slabs.push(Slab { taken: Box::default(), previous: NONE, next: NONE, live: 0, is_closed: false });
                 books.slabs.len() - 1
             }
             None => return false,
@@ -332,6 +377,24 @@ mod tests {
             slabs.free(locs);
             assert_eq!(slabs.used_bytes(), SLAB_BYTES as u64, "one is kept at hand");
         }
+    }
+
+    #[test]
+    fn closed_slabs_become_empty_and_take_nothing_until_they_have() {
+        let slabs = Slabs::new(2 << 20).unwrap();
+        let locs: Vec<Loc> = std::iter::from_fn(|| slabs.allocate(4096, 4096).ok()).collect();
+        assert!(!slabs.close_excess());
+        slabs.allow(1 << 20);
+        assert!(slabs.close_excess() && slabs.close_excess());
+        let (closed, open): (Vec<Loc>, Vec<Loc>) = locs.into_iter().partition(|&loc| slabs.is_closed(loc));
+        assert_eq!(closed.len(), open.len());
+        slabs.free(closed[..8].iter().copied());
+        assert_eq!(slabs.allocate(4096, 4096), Err(SlabsFull));
+        slabs.free(open[..1].iter().copied());
+        assert!(!slabs.is_closed(slabs.allocate(4096, 4096).unwrap()));
+        slabs.free(closed[8..].iter().copied());
+        assert!(slabs.used_bytes() <= (1 << 20) + SLAB_BYTES as u64 && !slabs.close_excess());
+        assert!(!slabs.is_closed(closed[0]));
     }
 
     #[test]

@@ -1,0 +1,184 @@
+//! Takes blocks out of compressed memory that has become larger than its share, and writes them to the store behind it.
+//!
+//! They go the way of every other block: fetched into a frame as if ahead of need, written as if they differed from their far copy. So
+//! faults, discards and forks in between need no care of their own.
+
+use hiroma_units::{BlockId, EXTENT, PAGES_PER_EXTENT};
+
+use crate::core::{Ahead, Core};
+use crate::extent::{Copy, Mode, flag};
+
+/// Blocks that are on their way at a time, and extents that are looked at for them while the lock is held.
+const BLOCKS_MAX: usize = 64;
+const EXTENTS_MAX: usize = 1024;
+
+/// Where the work stands.
+#[derive(Clone, Debug, Default)]
+pub struct Drain {
+    /// The next extent to look at, while there is something to do.
+    hand: Option<usize>,
+    /// Beginnings that are let pass: the store behind had no room.
+    pause: u32,
+    /// Blocks in a row that compressed memory did not take.
+    untaken: u32,
+}
+
+/// So many, at twenty a second.
+const PAUSE: u32 = 100;
+
+/// After so many, few blocks are offered: what the program uses does not compress.
+const UNTAKEN_MAX: u32 = 16;
+const OFFERED_EVERY: u32 = 64;
+
+impl Drain {
+    /// A block was offered to compressed memory.
+    pub fn offered(&mut self, taken: bool) {
+        self.untaken = if taken { 0 } else { self.untaken.saturating_add(1) };
+    }
+
+    /// The store behind has no room.
+    pub fn refused(&mut self) {
+        (self.hand, self.pause) = (None, PAUSE);
+    }
+}
+
+impl Core {
+    /// Begins, where compressed memory takes more than its share.
+    pub fn begin_drain(&mut self) {
+        if self.drain.pause > 0 {
+            self.drain.pause -= 1;
+        } else if self.drain.hand.is_none() && self.store.begin_drain() {
+            self.drain.hand = Some(0);
+        }
+    }
+
+    /// Whether compressed memory is on its way to a smaller share.
+    pub fn is_draining(&self) -> bool {
+        self.drain.hand.is_some()
+    }
+
+    /// Asks for some more blocks. False if there is nothing to do now.
+    pub fn drain_some(&mut self) -> bool {
+        let Some(hand) = self.drain.hand else { return false };
+        if self.quiesce || !self.fetch_queue.is_empty() {
+            return false;
+        }
+        let base = self.arena.base();
+        let (mut looked_at, mut next) = (0, None);
+        let mapped = self.addresses.mapped.overlaps(base + hand * EXTENT, base + self.arena.len());
+        let extents = mapped.iter().flat_map(|&(from, to)| (from - base) / EXTENT..(to - base).div_ceil(EXTENT));
+        for extent in extents {
+            if looked_at >= EXTENTS_MAX || self.fetch_queue.len() >= BLOCKS_MAX {
+                next = Some(extent);
+                break;
+            }
+            looked_at += 1;
+            self.drain_extent(extent);
+        }
+        // What could not be had this time is found the next, if there is still too much.
+        let again = || (!self.fetch_queue.is_empty() && self.store.begin_drain()).then_some(0);
+        self.drain.hand = next.or_else(again);
+        if self.fetch_queue.is_empty() {
+            return false;
+        }
+        self.live.fetch_bell.ring();
+        true
+    }
+
+    /// Whether a block that is on its way out goes to compressed memory although its far copy, behind that, may be the same: what was
+    /// fetched from there is used, and will be fetched again.
+    pub fn promotes(&self, block: BlockId) -> bool {
+        let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
+        if !offered || block.order() != self.sector_order || self.is_draining() || !self.store.has_room_near() {
+            return false;
+        }
+        matches!(self.extent(block).copy(self.sector_range(block).0), Copy::Stored { loc, .. } if self.store.is_behind(loc))
+    }
+
+    fn drain_extent(&mut self, extent: usize) {
+        if self.extents[extent].far_sectors() == 0 || self.extents[extent].has(flag::RECLAIMING) {
+            return;
+        }
+        let first = (extent * PAGES_PER_EXTENT) as u64;
+        let mut freed = Vec::new();
+        for sector in 0..self.sectors() {
+            let Copy::Stored { loc, .. } = self.extents[extent].copy(sector) else { continue };
+            if !self.store.is_to_leave(loc) {
+                continue;
+            }
+            let mode = match self.extents[extent].mode {
+                Mode::Away => self.possible_mode(extent, Mode::Small),
+                mode => mode,
+            };
+            let block = self.block_of(first + ((sector as u64) << self.sector_order), mode);
+            if self.blocks.contains_key(&block) {
+                continue;
+            }
+            if self.is_resident(block) {
+                // The program has it: the copy can simply go.
+                self.set_copy(block, sector, Copy::None, &mut freed);
+            } else if block.order() == self.sector_order {
+                self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
+            }
+        }
+        self.store.free(&freed);
+    }
+
+    /// A block that was fetched to leave compressed memory is in its frame.
+    pub fn drain_fetched(&mut self, block: BlockId, stamp: u32) {
+        self.drained.push_back((block, stamp));
+        self.live.evict_bell.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use hiroma_kernel::vm;
+    use hiroma_policy::sharing::BEGIN;
+    use hiroma_units::{EXTENT, PAGE};
+
+    use crate::config::{BlockSize, parse_stores};
+    use crate::{Config, Pager};
+
+    fn content(page: u64, index: u64) -> [u8; 8] {
+        let mixed = (page << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_ne_bytes()
+    }
+
+    #[test]
+    fn a_smaller_share_empties_compressed_memory_and_keeps_every_byte() {
+        let stores = parse_stores("compressed,file:/dev/shm").unwrap();
+        let block = BlockSize::Fixed(4096);
+        let pager = Pager::start(Config { local_limit_bytes: 64 << 20, stores, block, ..Config::default() }).unwrap();
+        let store = pager.core.lock().store.clone();
+        let addr = pager.map(32 * EXTENT, EXTENT).unwrap();
+        store.set_share(3 * BEGIN);
+        let pages = || (0..32 * EXTENT / PAGE).map(|page| (page as u64, addr + page * PAGE));
+        for (page, at) in pages() {
+            // A quarter of it packs badly.
+            for (index, word) in vm::lend(at, PAGE / 4).bytes_mut().chunks_exact_mut(8).enumerate() {
+                word.copy_from_slice(&content(page, index as u64));
+            }
+        }
+        pager.evict_all().unwrap();
+        let near_bytes = || store.balance().unwrap().packed_bytes;
+        let before = near_bytes();
+        assert!(before > 4 << 20, "{before}");
+
+        store.set_share(1);
+        let began = Instant::now();
+        while near_bytes() > 3 << 20 && began.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(near_bytes() <= 3 << 20, "{} of {before}", near_bytes());
+        for (page, at) in pages() {
+            let buf = vm::lend(at, PAGE);
+            let (random, rest) = buf.bytes().split_at(PAGE / 4);
+            assert!(random.chunks_exact(8).enumerate().all(|(index, word)| word == content(page, index as u64)), "page {page}");
+            assert!(rest.iter().all(|&byte| byte == 0), "page {page}");
+        }
+        pager.stop();
+    }
+}
