@@ -60,7 +60,9 @@ impl Core {
     /// Asks for some more blocks. False if there is nothing to do now.
     pub fn drain_some(&mut self) -> bool {
         let Some(hand) = self.drain.hand else { return false };
-        if self.quiesce || !self.fetch_queue.is_empty() {
+        // Below that, what is asked for ahead is let go: asking again at once would keep two threads busy with nothing else.
+        let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
+        if self.quiesce || !self.fetch_queue.is_empty() || !has_room {
             return false;
         }
         let base = self.arena.base();

@@ -237,6 +237,8 @@ impl Evicting {
         let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
         let differing = (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
         // Where much differs, all is written, so that the block lies in one piece and comes back in one.
+        // What has to be written anyway goes to whoever takes it.
+        job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
         let all = differing * 4 > sectors || job.tier.is_some();
         let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
         job.pending = 1;

@@ -147,7 +147,8 @@ impl Store for CompressedStore {
     }
 
     fn begin_drain(&self) -> bool {
-        self.shared.rejects && self.shared.slabs.close_excess()
+        // The pieces of a large sector lie anywhere: its place does not tell which slabs it keeps in use.
+        self.shared.rejects && self.shared.pieces() == 1 && self.shared.slabs.close_excess()
     }
 
     fn has_room_near(&self) -> bool {
