@@ -1,4 +1,4 @@
-//! Where and when threads run: affinity and scheduling class.
+//! Where and when threads run: affinity, scheduling class, and the I/O priority that goes with it.
 //!
 //! Contract: calls change the scheduling of threads of this process only.
 #![allow(unsafe_code)]
@@ -78,6 +78,24 @@ pub fn make_normal_class(thread: ThreadId) -> bool {
     set_class(thread, libc::SCHED_OTHER)
 }
 
+/// `ioprio_set(2)`: one thread, the best-effort class, its middle level.
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+const IOPRIO_CLASS_SHIFT: u32 = 13;
+const IOPRIO_BEST_EFFORT: libc::c_int = 2 << IOPRIO_CLASS_SHIFT | 4;
+
+/// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread without one of its own that is of the
+/// idle class reads in the idle I/O class, which `mq-deadline` and `bfq` serve when nothing else is to be done. A priority that the user
+/// chose (`ionice(1)`) stays.
+pub fn keep_io_class() {
+    // SAFETY: asks for and changes the I/O priority of the calling thread.
+    unsafe {
+        let class = libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) >> IOPRIO_CLASS_SHIFT;
+        if class == 0 {
+            libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_BEST_EFFORT);
+        }
+    }
+}
+
 /// Makes io_uring's workers of this process normal threads: they have the class that the thread had for which they were first needed.
 pub fn raise_ring_workers() {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
@@ -138,6 +156,19 @@ pub fn thread_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_idle_class_does_not_make_io_wait() {
+        std::thread::spawn(|| {
+            keep_io_class();
+            assert!(make_idle_class(this_thread()));
+            // SAFETY: asks for the I/O priority of the calling thread.
+            let now = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
+            assert_eq!(now, IOPRIO_BEST_EFFORT.into());
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn a_thread_is_found_where_it_was_tied() {

@@ -167,7 +167,11 @@ impl Faulting {
         if self.fetcher.is_busy() {
             self.fds.extend(self.fetcher.wait_fds());
         }
-        let ready = wait::readable(&self.fds, ms);
+        let ready = if self.fetcher.is_busy() {
+            self.live.quiet.waits_for_store(|| wait::readable(&self.fds, ms))
+        } else {
+            wait::readable(&self.fds, ms)
+        };
         self.estimate.sleeps();
         self.live.quiet.awake(self.index, true);
         let woken = is_first && ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();

@@ -1,4 +1,5 @@
-//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread alone.
+//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread alone, but for those of a fault thread
+//! around a wait for its store.
 //!
 //! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`); without that, or with one
 //! processor, nothing of this happens.
@@ -163,11 +164,12 @@ impl Guarding {
             self.crowd.is_over();
         }
         quiet.crowd.store(false, Ordering::Relaxed);
+        // First, so that a thread that goes back to the idle class after a wait for its store sees it (`Quiet::waits_for_store`).
+        quiet.on.store(false, Ordering::SeqCst);
         (0..self.started).filter_map(|index| quiet.fault_thread(index)).for_each(|thread| {
             cpu::make_normal_class(thread);
         });
         self.keep_off(quiet, NO_CPU);
-        quiet.on.store(false, Ordering::Relaxed);
     }
 
     /// Whether the fault threads get on.

@@ -8,7 +8,8 @@
 //! Where several threads of the program fault in turns (a *crowd*), one fault thread is too few: it is always on the wrong processor
 //! for somebody. Then there are as many as processors (at most [`FAULT_THREADS_MAX`]), each quiet and each on a processor of its own.
 //!
-//! A quiet thread starves where anything else wants its processor, so the guard (`guard.rs`) looks whether faults that were read get
+//! A quiet thread that sleeps until its store answers is a normal one meanwhile: what the program's other threads do must not keep it from
+//! the answer. A quiet thread starves where anything else wants its processor, so the guard (`guard.rs`) looks whether faults that were read get
 //! answered, and makes all of them normal threads again if not.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -104,6 +105,7 @@ impl Default for Quiet {
 impl Quiet {
     /// The calling thread is fault thread number `index`.
     pub fn i_am_fault_thread(&self, index: usize) {
+        cpu::keep_io_class();
         self.posts[index].thread.store(cpu::this_thread().0, Ordering::Release);
     }
 
@@ -141,6 +143,23 @@ impl Quiet {
         }
         self.posts[index].cpu.store(cpu as u32, Ordering::Relaxed);
         true
+    }
+
+    /// Sleeps by `sleep` until a store answers, as a normal thread.
+    pub fn waits_for_store<T>(&self, sleep: impl FnOnce() -> T) -> T {
+        let was_on = self.is_on();
+        if was_on {
+            cpu::make_normal_class(cpu::this_thread());
+        }
+        let ready = sleep();
+        if was_on && self.on.load(Ordering::SeqCst) {
+            cpu::make_idle_class(cpu::this_thread());
+            // The guard first says that it is over, and then makes all threads normal.
+            if !self.on.load(Ordering::SeqCst) {
+                cpu::make_normal_class(cpu::this_thread());
+            }
+        }
+        ready
     }
 
     /// A moment, for a fault thread to look again. A quiet one spins: whoever is woken on its processor takes its place at once, and
