@@ -58,6 +58,9 @@ struct Request {
     result: io::Result<()>,
 }
 
+/// So many pieces that wait do not wait for more.
+const TOGETHER: usize = 32;
+
 /// One submission ring and its requests.
 pub struct Ring {
     ring: ManuallyDrop<IoUring>,
@@ -90,7 +93,8 @@ impl Ring {
         })
     }
 
-    /// Starts to transfer all `pieces` (at least one, none of them empty) of `buf`.
+    /// Queues all `pieces` (at least one, none of them empty) of `buf` for transfer. They start at the next [`Ring::reap`] at the latest:
+    /// what the kernel is given together and lies side by side in the file becomes one request to the device.
     pub fn start(&mut self, token: u64, direction: Direction, buf: FrameBuf, pieces: impl IntoIterator<Item = Piece>) {
         let len = buf.len();
         let request = self.requests.put(Request { token, buf, direction, pieces_left: 0, result: Ok(()) });
@@ -103,7 +107,9 @@ impl Ring {
         }
         assert!(count > 0, "a request without pieces");
         self.requests.get(request).pieces_left = count;
-        self.submit();
+        if self.waiting.len() >= TOGETHER {
+            self.submit();
+        }
     }
 
     /// Moves things on without blocking and appends what is over to `out`.

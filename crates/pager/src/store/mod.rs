@@ -193,7 +193,7 @@ pub enum Purpose {
     Write,
 }
 
-/// One thread's way to a store.
+/// One thread's way to a store. Requests start at the next `poll` at the latest: those between two of them may go out together.
 pub trait Channel: Send {
     /// Starts to read the sectors at `locs`, in order, into `buf` (whose length is as many sectors).
     fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf);
