@@ -7,23 +7,18 @@ use std::time::{Duration, Instant};
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm;
 use hiroma_kernel::wait;
-use hiroma_policy::Origin;
-use hiroma_policy::duplication::Held;
-use hiroma_policy::granularity::JUDGED_STAGINGS;
-use hiroma_policy::sharing::Seen;
-use hiroma_units::{BlockId, EXTENT, Loc, PAGE};
+use hiroma_units::{BlockId, EXTENT, Loc};
 
 use crate::canary;
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Block, Core, LIMIT_MIN, Phase, ahead_pages};
+use crate::core::{Core, LIMIT_MIN, Phase};
 use crate::discard::By;
-use crate::extent::{Copy, Mode, flag};
+use crate::extent::{Copy, flag};
 use crate::fetch::lost;
-use crate::live::{Live, Path};
-use crate::mover::TakeOut;
+use crate::live::Live;
 use crate::removal::OwnRemoval;
-use crate::store::{Balance, Channel, Completion, StoreError, Tier, Token};
+use crate::store::{Channel, Completion, StoreError, Tier, Token};
 use crate::trace::Moved;
 
 /// The evictor thread.
@@ -67,18 +62,10 @@ struct Job {
 const BATCH: usize = 8;
 /// Limits that were asked for are in force after so long at the latest.
 const TEND_EVERY: Duration = Duration::from_millis(50);
-/// Victims looked at for one that can be staged, and victims that cannot leave.
-const TRIES: usize = 4;
-const HELD_MAX: usize = 256;
-/// Most blocks that leave at a time because too much is staged.
-const TRIMS_MAX: usize = 256;
 /// What the kernel was busy with is tried again after so long.
 const PUT_OFF: Duration = Duration::from_micros(500);
 /// What could not leave is tried again after so long.
 const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
-/// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
-const HERE_MAX: usize = 3;
-const DIFFERING_MAX: usize = 64;
 /// Bytes of write-backs under way.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 
@@ -440,254 +427,5 @@ impl Job {
             core.drop_clean();
             core.frames.drop_spare(core.local().saturating_sub(core.room()), None);
         }
-    }
-}
-
-impl Core {
-    /// Changes the local limit.
-    pub fn set_limit(&mut self, bytes: usize) {
-        if bytes != self.limit {
-            self.limit = bytes;
-            self.store.set_local_limit(bytes as u64);
-            self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
-            self.live.page.set(Counter::LimitBytes, bytes as u64);
-            self.live.evict_bell.ring();
-        }
-    }
-
-    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged blocks that were touched so far.
-    fn share_out(&mut self, rescues: u64) {
-        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
-        let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
-        let limit_bytes = self.limit as u64;
-        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, limit_bytes, is_full };
-        let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
-        self.duplication.observe(rescues, near.count, &held);
-        // On the way from one share to another the numbers say nothing of either.
-        if !self.is_draining() {
-            if let Some(parts) = self.sharing.observe(&seen) {
-                self.store.set_share(parts);
-            }
-        }
-    }
-
-    /// Moves victims out of the program until enough is staged, or until there is enough to be had.
-    fn stage_victims(&mut self, lock: &Lock<Core>) -> bool {
-        let mut moved = false;
-        let (mut tries, mut held) = (0, 0);
-        while tries < TRIES && held < HELD_MAX {
-            if moved && lock.is_wanted() {
-                break;
-            }
-            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
-            let scarce = to_come < (2 * self.reserve_target()) as isize;
-            let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
-            if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) || self.is_cared_for() {
-                break;
-            }
-            let Some(block) = self.next_victim() else { break };
-            let waiting_bytes = self.coming.waiting_bytes();
-            let staged = self.stage(block);
-            moved |= staged;
-            let holds = self.held.contains(&block) || self.coming.waiting_bytes() > waiting_bytes;
-            (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
-        }
-        if moved || held > 0 {
-            self.publish();
-        }
-        // There are more behind those that cannot leave now.
-        self.put_off |= held >= HELD_MAX;
-        moved
-    }
-
-    /// The next resident block that the policy gives up. What left by itself may still be on the policy's lists, thousands in a row.
-    fn next_victim(&mut self) -> Option<BlockId> {
-        loop {
-            let block = self.replacement.next_victim()?;
-            // Canary "stale entries": what is not resident is taken out all the same.
-            if self.is_resident(block) && !self.held.contains(&block) || canary::is_broken("stale entries") {
-                return Some(block);
-            }
-        }
-    }
-
-    /// What is staged and clean beyond its share leaves for good: room that is free is as quick to have, and costs no faults to watch.
-    fn trim_staged(&mut self) {
-        if self.replacement.gives_second_chances() {
-            let target = self.stage_target();
-            let mut trims = 0..TRIMS_MAX;
-            while self.staged_bytes > target && trims.next().is_some() && self.drop_clean() {}
-        }
-    }
-
-    /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the processor of the program's only busy
-    /// thread, where no other has to be interrupted for each page that moves. What has to be written is left to the evictor.
-    pub fn evict_here(&mut self) {
-        self.trim_staged();
-        // While the evictor runs, each page that moves interrupts its processor.
-        let quarters = if self.live.quiet.does_evictor_run() { 3 } else { 6 };
-        let enough = (self.reserve_target() * quarters / 4) as isize;
-        for _ in 0..HERE_MAX {
-            if self.quiesce || self.forked || self.reserve() >= enough {
-                return;
-            }
-            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
-            if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
-                if let Some(block) = self.next_victim() {
-                    self.stage(block);
-                }
-            }
-            while let Some((block, stamp)) = self.probation.pop_front() {
-                if self.awaiting_write(block, stamp).is_none() {
-                    continue;
-                }
-                if !block.is_huge() && !self.promotes(block) && self.is_unchanged(block) {
-                    self.mark_clean(block);
-                } else {
-                    self.differing.push_back((block, stamp));
-                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
-                        self.live.evict_bell.ring();
-                    }
-                }
-                break;
-            }
-        }
-    }
-
-    /// Whether the fault thread evicts, and keeps up.
-    fn is_cared_for(&self) -> bool {
-        self.live.quiet.is_on()
-            && !self.forked
-            && !self.evict_everything
-            && self.local() <= self.room()
-            && self.reserve() > (self.reserve_target() / 2) as isize
-    }
-
-    /// A staged block of which it is not known yet whether it differs from its far copy.
-    fn awaiting_write(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
-        self.blocks.get_mut(&block).filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
-    }
-
-    /// Whether a staged block is as its far copy.
-    fn is_unchanged(&self, block: BlockId) -> bool {
-        let buf = vm::lend(self.frames.addr(self.blocks[&block].frame), block.bytes());
-        let (first, count) = self.sector_range(block);
-        let extent = self.extent(block);
-        buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent.copy(first + at) {
-            Copy::Stored { sum, .. } => content::checksum_cold(&self.key, bytes) == sum,
-            Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
-            Copy::None => false,
-        })
-    }
-
-    /// Moves one block out of the program.
-    pub fn stage(&mut self, block: BlockId) -> bool {
-        let addr = self.addr(block);
-        if self.blocks.contains_key(&block) {
-            self.replacement.put_back(block);
-            return false;
-        }
-        let (pinned, end) = (&self.addresses.pinned, addr + block.bytes());
-        if self.coming.touches(addr, end) {
-            return self.is_gone_for_kernel(block);
-        }
-        if pinned.touches(addr, end) {
-            // One locked page is no reason to hold two megabytes.
-            if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {
-                self.break_up(block, flag::PAGE_TABLE);
-                return true;
-            }
-            self.hold(block);
-            return false;
-        }
-        if block.is_huge() && self.fixed.is_none() {
-            let region = self.region_of(addr);
-            let extent = &mut self.extents[block.extent_no().0 as usize];
-            if self.granularity.breaks_up(&mut extent.history, self.regions.entry(region).or_default(), extent.rescues) {
-                self.break_up(block, flag::PAGE_TABLE);
-                let extent = self.extent_mut(block);
-                (extent.rescues, extent.broken_stagings) = (0, 1);
-                return true;
-            }
-        }
-        let Some(frame) = self.frames.take_empty(block.order()) else {
-            self.replacement.put_back(block);
-            return false;
-        };
-        match self.take_out(block, frame) {
-            TakeOut::Done => {
-                if self.extent(block).has(flag::HOLES) {
-                    // Freed lazily (MADV_FREE) and not written since, a page could be dropped in its frame too.
-                    vm::touch(self.frames.addr(frame), block.bytes());
-                }
-                self.set_resident(block, false);
-                let stamp = self.enter(block, frame, Phase::Staged);
-                self.probation.push_back((block, stamp));
-                self.judge_broken(block);
-                return true;
-            }
-            TakeOut::Unmovable => self.hold(block),
-            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block, flag::MIXED),
-            TakeOut::Mixed => self.hold(block),
-            TakeOut::Later => {
-                self.put_off = true;
-                self.replacement.put_back(block);
-            }
-            TakeOut::Gone => {
-                self.set_resident(block, false);
-                self.settle(block.extent_no().0 as usize);
-            }
-        }
-        self.frames.put_empty(frame);
-        false
-    }
-
-    /// A resident extent that can no longer move as one, or shall not, goes on in small mode. `why`: the flag that says why.
-    pub fn break_up(&mut self, block: BlockId, why: u8) {
-        let number = block.extent_no().0 as usize;
-        let start = block.page();
-        self.set_resident(block, false);
-        let extent = &mut self.extents[number];
-        extent.mode = Mode::Small;
-        extent.set(why, true);
-        self.count(Counter::ModeChanges, 1);
-        for sector in 0..self.sectors() {
-            let piece = BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
-            self.admit(piece, Origin::Demand);
-        }
-    }
-
-    /// A piece was staged: of a broken extent, how many of the first ones were touched meanwhile says whether breaking it up was worth it.
-    fn judge_broken(&mut self, block: BlockId) {
-        let extent = self.extent_mut(block);
-        if extent.broken_stagings == 0 {
-            return;
-        }
-        extent.broken_stagings += 1;
-        if extent.broken_stagings <= JUDGED_STAGINGS {
-            return;
-        }
-        extent.broken_stagings = 0;
-        let rescues = extent.rescues;
-        let region = self.region_of(self.addr(block));
-        self.granularity.on_broken_judged(self.regions.entry(region).or_default(), rescues);
-    }
-
-    /// While there is time: a zeroed frame for the next first touch.
-    fn zero_frame_ahead(&mut self) -> bool {
-        if self.fresh_demand == 0 || self.live.path != Path::Full || self.frames.zeroed_extents() >= 4 {
-            self.fresh_demand = 0;
-            return false;
-        }
-        if self.room() < self.local() + 4 * EXTENT + self.reserve_target() {
-            return false;
-        }
-        self.fresh_demand -= 1;
-        let Some(frame) = self.frames.take_empty(9) else { return false };
-        self.frames.gained(frame);
-        vm::zero(self.frames.addr(frame), PAGE);
-        self.frames.put_zeroed(frame);
-        self.publish();
-        true
     }
 }

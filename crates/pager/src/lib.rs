@@ -38,8 +38,10 @@ mod recorder;
 mod removal;
 mod room;
 mod service;
+mod stage;
 pub mod store;
 pub mod trace;
+mod wakes;
 pub mod waking;
 mod watchdog;
 

@@ -1,10 +1,13 @@
 //! Room in local memory: how much there is, who must give some up, and what happens where nobody can.
 
+use hiroma_policy::duplication::Held;
+use hiroma_policy::sharing::Seen;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE};
 
 use crate::control::Counter;
-use crate::core::{Core, LIMIT_MIN};
+use crate::core::{Core, LIMIT_MIN, ahead_pages};
 use crate::frames::Frame;
+use crate::store::Balance;
 
 /// What compressed memory and tables may grow by before the accounts know.
 const MARGIN: usize = 1 << 20;
@@ -16,6 +19,33 @@ const CLEAN_BATCH: usize = 128 << 10;
 const SMALL_IN_A_ROW: u32 = 512;
 
 impl Core {
+    /// Changes the local limit.
+    pub fn set_limit(&mut self, bytes: usize) {
+        if bytes != self.limit {
+            self.limit = bytes;
+            self.store.set_local_limit(bytes as u64);
+            self.prefetcher.set_ahead_max_pages(ahead_pages(bytes));
+            self.live.page.set(Counter::LimitBytes, bytes as u64);
+            self.live.evict_bell.ring();
+        }
+    }
+
+    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged blocks that were touched so far.
+    pub fn share_out(&mut self, rescues: u64) {
+        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
+        let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
+        let limit_bytes = self.limit as u64;
+        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, limit_bytes, is_full };
+        let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
+        self.duplication.observe(rescues, near.count, &held);
+        // On the way from one share to another the numbers say nothing of either.
+        if !self.is_draining() {
+            if let Some(parts) = self.sharing.observe(&seen) {
+                self.store.set_share(parts);
+            }
+        }
+    }
+
     /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
     ///
     /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is

@@ -1,4 +1,4 @@
-//! How memory comes to be had: `evict.rs` and `room.rs` of the pager.
+//! How memory comes to be had: `evict.rs`, `stage.rs` and `room.rs` of the pager.
 
 use hiroma_policy::Mode;
 use hiroma_policy::Origin;
