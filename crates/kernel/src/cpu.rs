@@ -78,21 +78,27 @@ pub fn make_normal_class(thread: ThreadId) -> bool {
     set_class(thread, libc::SCHED_OTHER)
 }
 
-/// `ioprio_set(2)`: one thread, the best-effort class, its middle level.
 const IOPRIO_WHO_PROCESS: libc::c_int = 1;
 const IOPRIO_CLASS_SHIFT: u32 = 13;
-const IOPRIO_BEST_EFFORT: libc::c_int = 2 << IOPRIO_CLASS_SHIFT | 4;
+/// The best-effort class, its middle level.
+const IOPRIO_USUAL: libc::c_int = 2 << IOPRIO_CLASS_SHIFT | 4;
+
+/// The I/O class of a thread (`ioprio_get(2)`). 0: it has none of its own, and its scheduling class decides (1 is real time, 2 best effort,
+/// 3 idle).
+pub fn io_class(thread: ThreadId) -> u32 {
+    // SAFETY: asks for the I/O priority of a thread.
+    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, thread.0) };
+    // Where it cannot be asked for, nothing is known of it.
+    u32::try_from(priority).unwrap_or(0) >> IOPRIO_CLASS_SHIFT
+}
 
 /// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread without one of its own that is of the
 /// idle class reads in the idle I/O class, which `mq-deadline` and `bfq` serve when nothing else is to be done. A priority that the user
 /// chose (`ionice(1)`) stays.
 pub fn keep_io_class() {
-    // SAFETY: asks for and changes the I/O priority of the calling thread.
-    unsafe {
-        let class = libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) >> IOPRIO_CLASS_SHIFT;
-        if class == 0 {
-            libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_BEST_EFFORT);
-        }
+    if io_class(this_thread()) == 0 {
+        // SAFETY: changes the I/O priority of the calling thread.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_USUAL) };
     }
 }
 
@@ -162,9 +168,7 @@ mod tests {
         std::thread::spawn(|| {
             keep_io_class();
             assert!(make_idle_class(this_thread()));
-            // SAFETY: asks for the I/O priority of the calling thread.
-            let now = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
-            assert_eq!(now, IOPRIO_BEST_EFFORT.into());
+            assert_eq!(io_class(this_thread()), 2);
         })
         .join()
         .unwrap();

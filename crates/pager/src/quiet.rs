@@ -297,3 +297,22 @@ impl Density {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hiroma_kernel::cpu;
+
+    use crate::config::parse_stores;
+    use crate::{Config, Pager};
+
+    #[test]
+    fn fault_threads_read_in_the_best_effort_class_also_while_they_are_idle() {
+        let pager = Pager::start(Config { stores: parse_stores("compressed:64M").unwrap(), ..Config::default() }).unwrap();
+        let quiet = &pager.core.lock().live.clone().quiet;
+        assert!(quiet.has_come(0));
+        let thread = quiet.fault_thread(0).unwrap();
+        cpu::make_idle_class(thread);
+        assert_eq!(cpu::io_class(thread), 2);
+        pager.stop();
+    }
+}

@@ -35,8 +35,8 @@ pub struct Args {
     /// 1G) or a share of the machine's memory or the cgroup's limit, whichever is smaller (25%)
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
-    /// Where far memory is, in the order of filling: compressed (within --local: half of it, up to three quarters
-    /// where that spares waiting, seven eighths if no other store follows; what does not compress goes to the next store),
+    /// Where far memory is, in the order of filling: compressed (within --local: an eighth of it at first, more
+    /// or less as that spares waiting, seven eighths if no other store follows; what does not compress goes to the next store),
     /// compressed:SIZE (so much beside --local), file:DIR[:SIZE] (all that is free there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...] (what the servers lend)
     #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
     store: StoreList,
