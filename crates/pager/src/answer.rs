@@ -197,6 +197,9 @@ impl Core {
                 let extent = self.extent_mut(block);
                 extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
                 self.map_in(block, origin);
+                if self.sharing.demotes() {
+                    self.give_up_copies(block);
+                }
                 Answer::Done
             }
             // Canary "copy while written": the frame itself goes back, while the evictor reads it.

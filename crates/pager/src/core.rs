@@ -102,6 +102,9 @@ pub struct Core {
     /// Staged, to be written to the store behind compressed memory.
     pub drained: VecDeque<(BlockId, u32)>,
     pub drain: crate::drain::Drain,
+    pub departures: crate::demote::Departures,
+    /// Compressed memory within the limit has another store behind it.
+    pub has_tiers: bool,
     /// Staged blocks that are in `clean`, in bytes.
     pub clean_bytes: usize,
     pub staged_bytes: usize,
@@ -225,6 +228,8 @@ impl Core {
             clean: VecDeque::with_capacity(512),
             drained: VecDeque::new(),
             drain: crate::drain::Drain::default(),
+            departures: crate::demote::Departures::default(),
+            has_tiers: store.takes_near(),
             clean_bytes: 0,
             staged_bytes: 0,
             resident_bytes: 0,
@@ -350,6 +355,7 @@ impl Core {
             + self.frames.metadata_bytes()
             + self.replacement.metadata_bytes()
             + self.lost.metadata_bytes()
+            + self.departures.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
             + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity() + self.drained.capacity())
                 * size_of::<(BlockId, u32)>()
@@ -519,6 +525,7 @@ impl Core {
             self.count(Counter::CleanBytes, block.bytes());
             self.trace_dropped(block);
             self.note_left(block);
+            self.note_departure(block);
             self.gone_away(block);
             return true;
         }

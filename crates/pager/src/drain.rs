@@ -36,6 +36,11 @@ impl Drain {
         self.untaken = if taken { 0 } else { self.untaken.saturating_add(1) };
     }
 
+    /// Whether the store behind had no room of late.
+    pub fn is_refused(&self) -> bool {
+        self.pause > 0
+    }
+
     /// The store behind has no room.
     pub fn refused(&mut self) {
         (self.hand, self.pause) = (None, PAUSE);
@@ -91,7 +96,9 @@ impl Core {
     /// fetched from there is used, and will be fetched again.
     pub fn promotes(&self, block: BlockId) -> bool {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
-        if !offered || block.order() != self.sector_order || self.is_draining() || !self.store.has_room_near() {
+        // What is demoted makes room in slabs that are in use.
+        let has_room = if self.sharing.demotes() { self.store.takes_near() } else { self.store.has_room_near() };
+        if !offered || block.order() != self.sector_order || self.is_draining() || !has_room {
             return false;
         }
         matches!(self.extent(block).copy(self.sector_range(block).0), Copy::Stored { loc, .. } if self.store.is_behind(loc))

@@ -188,6 +188,7 @@ impl Evicting {
             moved |= self.choose_one(core, block, stamp);
         }
         moved |= core.drain_some();
+        moved |= core.demote_some();
         if !moved {
             moved = core.zero_frame_ahead();
         }
@@ -413,6 +414,7 @@ impl Job {
             core.frames.put_full(entry.frame);
             if drains && !self.changed.contains(&true) {
                 core.drain.refused();
+                core.note_departure(block);
             }
             core.settle(block.extent_no().0 as usize);
             core.wake_after(block);

@@ -277,8 +277,9 @@ impl Core {
     }
 
     /// The far copies of a small block that has been mapped go, where they take room that the program has more use for.
-    fn give_up_copies(&mut self, block: BlockId) {
-        if self.duplication.keeps() || block.is_huge() || !self.is_resident(block) {
+    pub fn give_up_copies(&mut self, block: BlockId) {
+        // While blocks are demoted, what compressed memory holds twice costs fetches from behind.
+        if self.duplication.keeps() && !self.sharing.demotes() || block.is_huge() || !self.is_resident(block) {
             return;
         }
         let (first, count) = self.sector_range(block);
@@ -383,7 +384,7 @@ impl Prefetching {
             {
                 if !self.fetcher.is_busy() {
                     // No room to spare: what was asked for is of yesterday by the time there is.
-                    core.fetch_queue.clear();
+                    core.forget_ahead();
                     core.live.evict_bell.ring();
                 }
                 return;
@@ -425,6 +426,9 @@ impl Prefetching {
                 }
                 submitted.push(index);
                 return;
+            }
+            if ahead.drains {
+                core.note_departure(block);
             }
         } else if ahead.map && mode == Mode::Huge {
             // Fresh memory ahead of a stream of first touches: mapped before it is asked for.

@@ -10,6 +10,7 @@ pub mod config;
 mod content;
 pub mod control;
 mod core;
+mod demote;
 mod discard;
 mod drain;
 mod error;

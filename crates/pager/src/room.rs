@@ -36,6 +36,7 @@ impl Core {
         let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
         let limit_bytes = self.limit as u64;
         let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, limit_bytes, is_full };
+        self.tend_departures(near_bytes);
         let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
         self.duplication.observe(rescues, near.count, &held);
         // On the way from one share to another the numbers say nothing of either.

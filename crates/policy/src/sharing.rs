@@ -5,6 +5,9 @@
 //! step is known, from how densely staged blocks, the next that would have to go, are touched. So the share begins small, and goes back at
 //! once when a larger one has pushed out what the program uses over and over: many programs have such an edge, below which they do little
 //! but fetch.
+//!
+//! The same curve tells what compressed memory would answer if it always held what left last: the fetches that as much more local memory
+//! would have spared. Where that is clearly more than its part of all far memory, blocks are *demoted*: those that left first go behind.
 
 use crate::loss::Curve;
 
@@ -26,6 +29,11 @@ const BEHIND_NS: u64 = 100_000;
 /// A smaller share has to spare one part in so many; each step to a larger one, too.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
+/// What it costs to move 4 KiB behind, and in how many judgements that has to pay: a program's next phase may want it back.
+const MOVED_NS: u64 = 20_000;
+const PAYS_WITHIN: u128 = 16;
+/// Blocks are demoted where so much more of the fetches would be answered by compressed memory, in millionths; and until it is less than half of it.
+const DEMOTES_PPM: u64 = 125_000;
 /// Judgements for which a share that was too large is not tried again: at first, and at most.
 const BARRED: u32 = 16;
 const BARRED_MAX: u32 = 1024;
@@ -95,6 +103,7 @@ pub struct Sharing {
     samples: u64,
     /// The share that was too large, for how many judgements it is not tried, and for how many the next one is not.
     barred: (u64, u32, u32),
+    demotes: bool,
 }
 
 impl Default for Sharing {
@@ -110,6 +119,7 @@ impl Default for Sharing {
             spared: Curve::default(),
             samples: 0,
             barred: (MOST + 1, 0, BARRED),
+            demotes: false,
         }
     }
 }
@@ -137,6 +147,26 @@ impl Sharing {
         self.samples += 1;
     }
 
+    /// Whether compressed memory is to hold what left last.
+    pub fn demotes(&self) -> bool {
+        self.demotes
+    }
+
+    /// Demotes or not, for a model.
+    pub fn force_demotes(&mut self, on: bool) {
+        self.demotes = on;
+    }
+
+    fn judge_demoting(&mut self, seen: &Seen, period: &Period) {
+        if self.samples < JUDGED_SAMPLES || seen.near_bytes == 0 {
+            return;
+        }
+        let answered_ppm = 1_000_000 - self.spared.left_ppm(seen.near_bytes);
+        let part_ppm = seen.near_bytes * 1_000_000 / (seen.near_bytes + seen.behind_bytes);
+        let more_ppm = if self.demotes { DEMOTES_PPM / 2 } else { DEMOTES_PPM };
+        self.demotes = answered_ppm > part_ppm + more_ppm && period.behind_ns > 2 * period.near_ns;
+    }
+
     /// Takes what was seen into account. The share in parts of `PARTS`, if it is another one now.
     pub fn observe(&mut self, seen: &Seen) -> Option<u64> {
         let (near, behind) = (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
@@ -159,6 +189,7 @@ impl Sharing {
             behind_ns: (self.behind.average_ns(BEHIND_NS) + OVERHEAD_NS).max(near_ns),
             edge_per_mib: (self.rescues << 20) / self.staged_bytes.max(1 << 20),
         };
+        self.judge_demoting(seen, &period);
         let parts = self.choose(seen, &period);
         if self.samples > 4 * JUDGED_SAMPLES {
             self.spared.0.iter_mut().for_each(|bytes| *bytes /= 2);
@@ -182,20 +213,22 @@ impl Sharing {
     /// The share that costs least, of those that can be judged.
     fn choose(&self, seen: &Seen, period: &Period) -> u64 {
         let part = seen.limit_bytes / PARTS;
-        let now = period.cost(seen, part, 0);
+        let now = self.cost_of_more(seen, period, 0);
         let mut best = (now, self.parts);
         if self.samples >= JUDGED_SAMPLES {
-            for parts in LEAST..self.parts {
-                let cost = self.cost_of_less(seen, period, part * (self.parts - parts));
-                if cost < best.0 && cost < now - now / SPARED_BY_LESS {
-                    best = (cost, parts);
+            for parts in (LEAST..self.parts).rev() {
+                let bytes = part * (self.parts - parts);
+                let cost = self.cost_of_less(seen, period, bytes);
+                let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS) / PAYS_WITHIN;
+                if cost + moving < best.0 && cost + moving < now - now / SPARED_BY_LESS {
+                    best = (cost + moving, parts);
                 }
             }
         }
         if best.1 == self.parts && seen.is_full {
             let most = MOST.min(self.barred.0.saturating_sub(1));
             for parts in self.parts + 1..=most {
-                let cost = period.cost(seen, part, parts - self.parts);
+                let cost = self.cost_of_more(seen, period, part * (parts - self.parts));
                 let spared = now / SPARED_BY_MORE * wide(parts - self.parts);
                 if cost < best.0 && cost + spared < now {
                     best = (cost, parts);
@@ -207,11 +240,42 @@ impl Sharing {
 
     /// What the period would have cost with `bytes` less for compressed memory.
     fn cost_of_less(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
-        let moved = (wide(period.near) * seen.packing(bytes) / wide(seen.near_bytes.max(1))) >> 8;
-        let moved = moved.min(wide(period.near));
+        let packed = (seen.packing(bytes) >> 8) as u64;
+        let left_ppm = self.spared.left_ppm(bytes);
+        let fetches = wide(period.near + period.behind);
+        if self.demotes {
+            let fetches = fetches * wide(left_ppm) / 1_000_000;
+            let behind = self.behind_with(period, (seen.near_bytes + bytes).saturating_sub(packed)).min(fetches);
+            return (fetches - behind) * wide(period.near_ns) + behind * wide(period.behind_ns);
+        }
+        let moved = (wide(period.near) * wide(packed) / wide(seen.near_bytes.max(1))).min(wide(period.near));
         let near = wide(period.near) - moved;
         let all = near * wide(period.near_ns) + (wide(period.behind) + moved) * wide(period.behind_ns);
-        all * wide(self.spared.left_ppm(bytes)) / 1_000_000
+        all * wide(left_ppm) / 1_000_000
+    }
+
+    /// What it would have cost with `bytes` more for compressed memory.
+    fn cost_of_more(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
+        let packed = (seen.packing(bytes) >> 8) as u64;
+        let fetches = wide(period.near + period.behind);
+        let behind = if self.demotes {
+            // What is compressed and what the program uses together hold so much more.
+            self.behind_with(period, seen.near_bytes + packed.saturating_sub(bytes))
+        } else {
+            let moved = wide(period.behind) * wide(packed) / wide(seen.behind_bytes.max(1));
+            wide(period.behind).saturating_sub(moved)
+        };
+        let known = (fetches - behind.min(fetches)) * wide(period.near_ns) + behind.min(fetches) * wide(period.behind_ns);
+        let added = (wide(period.edge_per_mib) * wide(bytes)) >> 20;
+        known + known * added / fetches.max(1)
+    }
+
+    /// Fetches from behind, if compressed memory held what left last: so many bytes of it.
+    fn behind_with(&self, period: &Period, held_bytes: u64) -> u128 {
+        // Of what was seen, not of what should have been.
+        let now_ppm = self.spared.left_ppm(self.before.near_bytes);
+        let then_ppm = self.spared.left_ppm(held_bytes);
+        (wide(period.behind) * wide(then_ppm)).checked_div(wide(now_ppm)).unwrap_or_else(|| wide(period.behind))
     }
 }
 
@@ -223,18 +287,6 @@ impl Seen {
             return wide(bytes) << 9;
         }
         (wide(self.near_bytes) << 8) * wide(bytes) / wide(self.packed_bytes)
-    }
-}
-
-impl Period {
-    /// What it would have cost with `more` parts more for compressed memory.
-    fn cost(&self, seen: &Seen, part: u64, more: u64) -> u128 {
-        let bytes = more * part;
-        let moved = (wide(self.behind) * seen.packing(bytes) / wide(seen.behind_bytes.max(1))) >> 8;
-        let moved = moved.min(wide(self.behind));
-        let known = (wide(self.near) + moved) * wide(self.near_ns) + (wide(self.behind) - moved) * wide(self.behind_ns);
-        let added = (wide(self.edge_per_mib) * wide(bytes)) >> 20;
-        known + known * added / wide((self.near + self.behind).max(1))
     }
 }
 
@@ -290,7 +342,7 @@ mod tests {
     #[test]
     fn beyond_an_edge_it_goes_back_and_does_not_come_again_soon() {
         let mut sharing = Sharing::new();
-        let at = |round| seen(round, 100, 0);
+        let at = |round| seen(4 * round, 100, 0);
         assert_eq!(run(&mut sharing, 1..=8, at, None), Some(24));
         // 10 MiB more would have spared nearly all.
         let less = run(&mut sharing, 9..=12, at, Some(10 * MIB)).unwrap();
@@ -300,7 +352,33 @@ mod tests {
     }
 
     #[test]
+    fn for_few_fetches_little_is_moved_about() {
+        let mut sharing = Sharing::new();
+        assert_eq!(run(&mut sharing, 1..=8, |round| seen(round, 100, 0), None), Some(24));
+        assert_eq!(run(&mut sharing, 9..=12, |round| seen(round, 100, 0), Some(10 * MIB)), None);
+    }
+
+    #[test]
     fn while_there_is_room_it_stays() {
         assert_eq!(run(&mut Sharing::new(), 1..=40, |round| Seen { is_full: false, ..seen(round, 100, 10) }, None), None);
+    }
+
+    #[test]
+    fn where_what_left_last_is_fetched_again_blocks_are_demoted() {
+        let mut sharing = Sharing::new();
+        run(&mut sharing, 1..=2, |round| seen(round, 100, 400), Some(40 * MIB));
+        assert!(!sharing.demotes(), "compressed memory holds 30 MiB");
+        run(&mut sharing, 3..=12, |round| seen(round, 100, 400), Some(20 * MIB));
+        assert!(sharing.demotes());
+    }
+
+    #[test]
+    fn where_all_is_fetched_alike_nothing_is_demoted() {
+        let mut sharing = Sharing::new();
+        for round in 1..=20 {
+            (0..150).for_each(|distance| sharing.on_fetch(bucket(Some(distance * MIB)), 4096));
+            sharing.observe(&seen(round, 100, 400));
+        }
+        assert!(!sharing.demotes());
     }
 }

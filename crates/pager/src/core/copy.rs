@@ -16,7 +16,7 @@ impl Core {
         child.regions = self.regions.clone();
         child.blocks = self.blocks.clone();
         (child.probation, child.differing, child.clean) = (self.probation.clone(), self.differing.clone(), self.clean.clone());
-        (child.drained, child.drain) = (self.drained.clone(), self.drain.clone());
+        (child.drained, child.drain, child.departures) = (self.drained.clone(), self.drain.clone(), self.departures.clone());
         (child.clean_bytes, child.staged_bytes, child.resident_bytes) = (self.clean_bytes, self.staged_bytes, self.resident_bytes);
         (child.limit, child.room_of_test, child.wanted_bytes) = (self.limit, self.room_of_test, self.wanted_bytes);
         child.small_since_huge = self.small_since_huge;

@@ -103,6 +103,8 @@ impl Process {
             3 => {
                 if self.random.one_in(16) {
                     self.core.lock().begin_drain();
+                    let demotes = self.random.one_in(2);
+                    self.core.lock().sharing.force_demotes(demotes);
                 }
                 let _ = self.evicting.choose();
             }

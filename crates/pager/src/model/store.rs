@@ -101,6 +101,14 @@ impl Store for Shared {
         true
     }
 
+    fn takes_near(&self) -> bool {
+        lock(&self.shelf).places.len() % 2 == 0
+    }
+
+    fn is_within_limit(&self, loc: Loc) -> bool {
+        loc.0 % 3 == 2
+    }
+
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         let held: Vec<u32> = lock(&self.own).iter().copied().collect();
         let mut shelf = lock(&self.shelf);

@@ -153,6 +153,10 @@ impl Store for ChainStore {
         self.shared.members.len() > 1 && self.shared.members[0].store.has_room_near()
     }
 
+    fn takes_near(&self) -> bool {
+        self.shared.members.len() > 1 && self.shared.members[0].store.takes_near()
+    }
+
     fn is_to_leave(&self, loc: Loc) -> bool {
         // Places mean the same to the first member.
         member_of(loc) == 0 && self.shared.members[0].store.is_to_leave(loc)

@@ -155,6 +155,10 @@ impl Store for CompressedStore {
         self.shared.rejects && self.shared.slabs.may_grow() && !self.shared.slabs.is_exhausted()
     }
 
+    fn takes_near(&self) -> bool {
+        self.shared.rejects && !self.shared.slabs.is_exhausted()
+    }
+
     fn is_to_leave(&self, loc: Loc) -> bool {
         self.shared.rejects && self.shared.slabs.is_closed(loc)
     }

@@ -118,6 +118,10 @@ impl Store for FaultyStore {
         self.inner.has_room_near()
     }
 
+    fn takes_near(&self) -> bool {
+        self.inner.takes_near()
+    }
+
     fn is_to_leave(&self, loc: Loc) -> bool {
         self.inner.is_to_leave(loc)
     }

@@ -148,6 +148,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// Whether compressed memory within the local limit, with another store behind it, takes more, in slabs in use or in new ones. Cheap.
+    fn takes_near(&self) -> bool {
+        false
+    }
+
     /// Whether a sector was chosen to leave compressed memory.
     fn is_to_leave(&self, _loc: Loc) -> bool {
         false

@@ -1,0 +1,169 @@
+//! Keeps in compressed memory what left the program last, and sends what has been there longest to the store behind it (*demotes* it).
+//!
+//! What leaves when memory first runs short is what the program has used least. Left alone it would stay in compressed memory for good,
+//! and what is used over and over would be fetched from behind.
+
+use std::collections::VecDeque;
+
+use hiroma_units::BlockId;
+use rustc_hash::FxHashMap;
+
+use crate::core::{Ahead, Core};
+use crate::extent::{Copy, Mode};
+
+/// Blocks that are on their way at a time.
+const BLOCKS_MAX: usize = 64;
+/// So many are always kept.
+const KEPT_MIN: usize = 1024;
+/// Entries of the queue that no longer count are struck out when there are so many times more than others.
+const STALE_FACTOR: usize = 2;
+
+/// Blocks in compressed memory in the order in which they left the program.
+#[derive(Clone, Debug, Default)]
+pub struct Departures {
+    queue: VecDeque<(BlockId, u32)>,
+    /// The number of the entry that counts.
+    latest: FxHashMap<BlockId, u32>,
+    number: u32,
+}
+
+impl Departures {
+    /// A block has left.
+    pub fn left(&mut self, block: BlockId) {
+        self.number = self.number.wrapping_add(1);
+        self.queue.push_back((block, self.number));
+        self.latest.insert(block, self.number);
+        if self.queue.len() > STALE_FACTOR * self.latest.len() + BLOCKS_MAX {
+            let latest = &self.latest;
+            self.queue.retain(|(block, number)| latest.get(block) == Some(number));
+        }
+    }
+
+    /// Takes the one that left first.
+    pub fn take_oldest(&mut self) -> Option<BlockId> {
+        while let Some((block, number)) = self.queue.pop_front() {
+            if self.latest.get(&block) == Some(&number) {
+                self.latest.remove(&block);
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    /// Keeps those that are still to be demoted.
+    fn keep(&mut self, is_near: impl Fn(BlockId) -> bool) {
+        self.latest.retain(|&block, _| is_near(block));
+        let latest = &self.latest;
+        self.queue.retain(|(block, number)| latest.get(block) == Some(number));
+        (self.queue.shrink_to_fit(), self.latest.shrink_to_fit());
+    }
+
+    /// Bytes of its tables.
+    pub fn metadata_bytes(&self) -> usize {
+        self.queue.capacity() * size_of::<(BlockId, u32)>() + self.latest.capacity() * (size_of::<(BlockId, u32)>() + 1)
+    }
+}
+
+impl Core {
+    /// A block has left the program; what compressed memory holds of it is the last to go from there.
+    pub fn note_departure(&mut self, block: BlockId) {
+        if self.has_tiers && self.is_near(block) {
+            self.departures.left(block);
+        }
+    }
+
+    fn is_near(&self, block: BlockId) -> bool {
+        let (first, count) = self.sector_range(block);
+        let is_near = |copy| matches!(copy, Copy::Stored { loc, .. } if self.store.is_within_limit(loc));
+        (first..first + count).any(|sector| is_near(self.extent(block).copy(sector)))
+    }
+
+    /// Strikes out what the program has discarded, where that is much. `near_bytes`: what compressed memory holds.
+    pub fn tend_departures(&mut self, near_bytes: u64) {
+        let most = 2 * (near_bytes as usize / self.sector_bytes()) + KEPT_MIN;
+        if self.departures.latest.len() > most {
+            let mut departures = std::mem::take(&mut self.departures);
+            departures.keep(|block| self.is_near(block));
+            self.departures = departures;
+        }
+    }
+
+    /// Asks for some blocks that have been in compressed memory for long, where that is full. False if there is nothing to do now.
+    pub fn demote_some(&mut self) -> bool {
+        if !self.sharing.demotes() || self.is_draining() || self.drain.is_refused() || self.store.takes_near() {
+            return false;
+        }
+        // Below that, what is asked for ahead is let go.
+        let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
+        if self.quiesce || !self.fetch_queue.is_empty() || !has_room {
+            return false;
+        }
+        while self.fetch_queue.len() < BLOCKS_MAX {
+            let Some(block) = self.departures.take_oldest() else { break };
+            self.demote(block);
+        }
+        if self.fetch_queue.is_empty() {
+            return false;
+        }
+        self.live.fetch_bell.ring();
+        true
+    }
+
+    /// What of a block is in compressed memory and nowhere else is fetched to be written to the store behind.
+    fn demote(&mut self, block: BlockId) {
+        let number = block.extent_no().0 as usize;
+        let (first, count) = self.sector_range(block);
+        let start = block.page() - block.page_in_extent() as u64;
+        let mut freed = Vec::new();
+        for sector in first..first + count {
+            let Copy::Stored { loc, .. } = self.extents[number].copy(sector) else { continue };
+            let mode = match self.extents[number].mode {
+                Mode::Away => self.possible_mode(number, Mode::Small),
+                mode => mode,
+            };
+            let block = self.block_of(start + ((sector as u64) << self.sector_order), mode);
+            // What is on its way departs once more.
+            if self.blocks.contains_key(&block) || !self.store.is_within_limit(loc) {
+                continue;
+            }
+            if self.is_resident(block) {
+                // The program has it: the copy can simply go.
+                self.set_copy(block, sector, Copy::None, &mut freed);
+            } else if block.order() == self.sector_order {
+                self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
+            }
+        }
+        self.store.free(&freed);
+    }
+
+    /// What was asked for ahead is let go; what was to be demoted is still to be.
+    pub fn forget_ahead(&mut self) {
+        while let Some(Ahead { block, drains, .. }) = self.fetch_queue.pop_front() {
+            if drains {
+                self.note_departure(block);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_left_again_is_as_young_as_the_last_time() {
+        let block = |page| BlockId::new(page, 0);
+        let mut departures = Departures::default();
+        [1, 2, 1, 3].into_iter().for_each(|page| departures.left(block(page)));
+        let order: Vec<_> = std::iter::from_fn(|| departures.take_oldest()).collect();
+        assert_eq!(order, [2, 1, 3].map(block));
+    }
+
+    #[test]
+    fn blocks_that_leave_over_and_over_take_no_more_room() {
+        let mut departures = Departures::default();
+        (0..100_000).for_each(|time| departures.left(BlockId::new(time % 10, 0)));
+        assert!(departures.queue.len() <= 10 * STALE_FACTOR + BLOCKS_MAX);
+        assert_eq!(std::iter::from_fn(|| departures.take_oldest()).count(), 10);
+    }
+}
