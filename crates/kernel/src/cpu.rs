@@ -67,6 +67,11 @@ fn set_class(thread: ThreadId, class: i32) -> bool {
     unsafe { libc::sched_setscheduler(thread.0 as i32, class, &param) == 0 }
 }
 
+fn is_normal_class() -> bool {
+    // SAFETY: asks for the class of the calling thread.
+    unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
+}
+
 /// Makes a thread one that runs only where nothing else wants to (`SCHED_IDLE`, `sched(7)`). To the scheduler its processor counts as
 /// idle.
 pub fn make_idle_class(thread: ThreadId) -> bool {
@@ -93,10 +98,10 @@ pub fn io_class(thread: ThreadId) -> u32 {
 }
 
 /// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread without one of its own that is of the
-/// idle class reads in the idle I/O class, which `mq-deadline` and `bfq` serve when nothing else is to be done. A priority that the user
-/// chose (`ionice(1)`) stays.
+/// idle class reads in the idle I/O class, which `mq-deadline` and `bfq` serve when nothing else is to be done. What the user chose
+/// (`ionice(1)`, `chrt(1)`) stays.
 pub fn keep_io_class() {
-    if io_class(this_thread()) == 0 {
+    if io_class(this_thread()) == 0 && is_normal_class() {
         // SAFETY: changes the I/O priority of the calling thread.
         unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_USUAL) };
     }
@@ -116,9 +121,7 @@ pub fn raise_ring_workers() {
 /// Whether the calling thread is a normal one, and a thread of the idle class could be made a normal one again: that needs `RLIMIT_NICE`
 /// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where not, the calling thread stays in the idle class.
 pub fn may_raise_from_idle() -> bool {
-    // SAFETY: asks for the class of the calling thread.
-    let normal = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
-    normal && make_idle_class(this_thread()) && make_normal_class(this_thread())
+    is_normal_class() && make_idle_class(this_thread()) && make_normal_class(this_thread())
 }
 
 /// The processor on which thread `tid` of process `pid` last ran, from `/proc/PID/task/TID/stat` (field 39).
