@@ -103,8 +103,6 @@ pub struct Core {
     pub drained: VecDeque<(BlockId, u32)>,
     pub drain: crate::drain::Drain,
     pub departures: crate::demote::Departures,
-    /// Compressed memory within the limit has another store behind it.
-    pub has_tiers: bool,
     /// Staged blocks that are in `clean`, in bytes.
     pub clean_bytes: usize,
     pub staged_bytes: usize,
@@ -228,8 +226,7 @@ impl Core {
             clean: VecDeque::with_capacity(512),
             drained: VecDeque::new(),
             drain: crate::drain::Drain::default(),
-            departures: crate::demote::Departures::default(),
-            has_tiers: store.takes_near(),
+            departures: crate::demote::Departures::new(&*store),
             clean_bytes: 0,
             staged_bytes: 0,
             resident_bytes: 0,

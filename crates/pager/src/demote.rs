@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::core::{Ahead, Core};
 use crate::extent::{Copy, Mode};
+use crate::store::Store;
 
 /// Blocks that are on their way at a time.
 const BLOCKS_MAX: usize = 64;
@@ -25,9 +26,16 @@ pub struct Departures {
     /// The number of the entry that counts.
     latest: FxHashMap<BlockId, u32>,
     number: u32,
+    /// Compressed memory within the limit has another store behind it.
+    has_tiers: bool,
 }
 
 impl Departures {
+    /// Of a store that is empty.
+    pub fn new(store: &dyn Store) -> Departures {
+        Departures { has_tiers: store.takes_near(), ..Departures::default() }
+    }
+
     /// A block has left.
     pub fn left(&mut self, block: BlockId) {
         self.number = self.number.wrapping_add(1);
@@ -55,7 +63,8 @@ impl Departures {
         self.latest.retain(|&block, _| is_near(block));
         let latest = &self.latest;
         self.queue.retain(|(block, number)| latest.get(block) == Some(number));
-        (self.queue.shrink_to_fit(), self.latest.shrink_to_fit());
+        self.queue.shrink_to_fit();
+        self.latest.shrink_to_fit();
     }
 
     /// Bytes of its tables.
@@ -67,7 +76,7 @@ impl Departures {
 impl Core {
     /// A block has left the program; what compressed memory holds of it is the last to go from there.
     pub fn note_departure(&mut self, block: BlockId) {
-        if self.has_tiers && self.is_near(block) {
+        if self.departures.has_tiers && self.is_near(block) {
             self.departures.left(block);
         }
     }
