@@ -9,7 +9,7 @@ use hiroma_units::BlockId;
 use rustc_hash::FxHashMap;
 
 use crate::core::{Ahead, Core};
-use crate::extent::{Copy, Mode};
+use crate::extent::Copy;
 use crate::store::Store;
 
 /// Blocks that are on their way at a time.
@@ -102,9 +102,7 @@ impl Core {
         if !self.sharing.demotes() || self.is_draining() || self.drain.is_refused() || self.store.takes_near() {
             return false;
         }
-        // Below that, what is asked for ahead is let go.
-        let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
-        if self.quiesce || !self.fetch_queue.is_empty() || !has_room {
+        if !self.may_move_behind() {
             return false;
         }
         while self.fetch_queue.len() < BLOCKS_MAX {
@@ -118,28 +116,15 @@ impl Core {
         true
     }
 
-    /// What of a block is in compressed memory and nowhere else is fetched to be written to the store behind.
+    /// What of a block is in compressed memory goes behind; what is local as well only goes.
     fn demote(&mut self, block: BlockId) {
-        let number = block.extent_no().0 as usize;
+        let extent = block.extent_no().0 as usize;
         let (first, count) = self.sector_range(block);
-        let start = block.page() - block.page_in_extent() as u64;
         let mut freed = Vec::new();
         for sector in first..first + count {
-            let Copy::Stored { loc, .. } = self.extents[number].copy(sector) else { continue };
-            let mode = match self.extents[number].mode {
-                Mode::Away => self.possible_mode(number, Mode::Small),
-                mode => mode,
-            };
-            let block = self.block_of(start + ((sector as u64) << self.sector_order), mode);
-            // What is on its way departs once more.
-            if self.blocks.contains_key(&block) || !self.store.is_within_limit(loc) {
-                continue;
-            }
-            if self.is_resident(block) {
-                // The program has it: the copy can simply go.
-                self.set_copy(block, sector, Copy::None, &mut freed);
-            } else if block.order() == self.sector_order {
-                self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
+            let Copy::Stored { loc, .. } = self.extents[extent].copy(sector) else { continue };
+            if self.store.is_within_limit(loc) {
+                self.move_behind(extent, sector, &mut freed);
             }
         }
         self.store.free(&freed);

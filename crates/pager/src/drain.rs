@@ -3,7 +3,7 @@
 //! They go the way of every other block: fetched into a frame as if ahead of need, written as if they differed from their far copy. So
 //! faults, discards and forks in between need no care of their own.
 
-use hiroma_units::{BlockId, EXTENT, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, EXTENT, Loc, PAGES_PER_EXTENT};
 
 use crate::core::{Ahead, Core};
 use crate::extent::{Copy, Mode, flag};
@@ -65,9 +65,7 @@ impl Core {
     /// Asks for some more blocks. False if there is nothing to do now.
     pub fn drain_some(&mut self) -> bool {
         let Some(hand) = self.drain.hand else { return false };
-        // Below that, what is asked for ahead is let go: asking again at once would keep two threads busy with nothing else.
-        let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
-        if self.quiesce || !self.fetch_queue.is_empty() || !has_room {
+        if !self.may_move_behind() {
             return false;
         }
         let base = self.arena.base();
@@ -108,29 +106,41 @@ impl Core {
         if self.extents[extent].far_sectors() == 0 || self.extents[extent].has(flag::RECLAIMING) {
             return;
         }
-        let first = (extent * PAGES_PER_EXTENT) as u64;
         let mut freed = Vec::new();
         for sector in 0..self.sectors() {
             let Copy::Stored { loc, .. } = self.extents[extent].copy(sector) else { continue };
-            if !self.store.is_to_leave(loc) {
-                continue;
-            }
-            let mode = match self.extents[extent].mode {
-                Mode::Away => self.possible_mode(extent, Mode::Small),
-                mode => mode,
-            };
-            let block = self.block_of(first + ((sector as u64) << self.sector_order), mode);
-            if self.blocks.contains_key(&block) {
-                continue;
-            }
-            if self.is_resident(block) {
-                // The program has it: the copy can simply go.
-                self.set_copy(block, sector, Copy::None, &mut freed);
-            } else if block.order() == self.sector_order {
-                self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
+            if self.store.is_to_leave(loc) {
+                self.move_behind(extent, sector, &mut freed);
             }
         }
         self.store.free(&freed);
+    }
+
+    /// Whether blocks can be asked for now that are to go behind.
+    pub fn may_move_behind(&self) -> bool {
+        // Below that, what is asked for ahead is let go: asking again at once would keep two threads busy with nothing else.
+        let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
+        !self.quiesce && self.fetch_queue.is_empty() && has_room
+    }
+
+    /// Asks for a sector of compressed memory that is to go behind. `freed`: its place, where nothing needs it.
+    pub fn move_behind(&mut self, extent: usize, sector: usize, freed: &mut Vec<Loc>) {
+        let mode = match self.extents[extent].mode {
+            Mode::Away => self.possible_mode(extent, Mode::Small),
+            mode => mode,
+        };
+        let first = (extent * PAGES_PER_EXTENT) as u64;
+        let block = self.block_of(first + ((sector as u64) << self.sector_order), mode);
+        if self.blocks.contains_key(&block) {
+            // It is on its way, and leaves once more.
+            return;
+        }
+        if self.is_resident(block) {
+            // The program has it: the copy can simply go.
+            self.set_copy(block, sector, Copy::None, freed);
+        } else if block.order() == self.sector_order {
+            self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
+        }
     }
 
     /// A block that was fetched to leave compressed memory is in its frame.

@@ -152,11 +152,6 @@ impl Sharing {
         self.demotes
     }
 
-    /// Demotes or not, for a model.
-    pub fn force_demotes(&mut self, on: bool) {
-        self.demotes = on;
-    }
-
     fn judge_demoting(&mut self, seen: &Seen, period: &Period) {
         if self.samples < JUDGED_SAMPLES || seen.near_bytes == 0 {
             return;

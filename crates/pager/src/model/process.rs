@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::Reservation;
+use hiroma_policy::loss::bucket;
+use hiroma_policy::sharing::{Seen, Sharing, Waits};
 use hiroma_units::{EXTENT, PAGE};
 
 use super::kernel::{Model, PUMPS, State};
@@ -43,6 +45,8 @@ pub struct Process {
     pub serving: Serving,
     submitted: Vec<usize>,
     random: Random,
+    /// The judgement of a pager that demotes.
+    demoting: Sharing,
     room: usize,
     /// As which fork its parent's pager knows it.
     pub fork: u64,
@@ -81,6 +85,7 @@ impl Process {
             live,
             submitted: Vec::new(),
             random,
+            demoting: demoting(),
             room: setup.room,
             fork: 0,
         }
@@ -103,8 +108,8 @@ impl Process {
             3 => {
                 if self.random.one_in(16) {
                     self.core.lock().begin_drain();
-                    let demotes = self.random.one_in(2);
-                    self.core.lock().sharing.force_demotes(demotes);
+                    let sharing = if self.random.one_in(2) { self.demoting.clone() } else { Sharing::new() };
+                    self.core.lock().sharing = sharing;
                 }
                 let _ = self.evicting.choose();
             }
@@ -163,4 +168,18 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// What comes of fetches that a little more local memory would have spared.
+fn demoting() -> Sharing {
+    const MIB: u64 = 1 << 20;
+    let mut sharing = Sharing::new();
+    for round in 1..=4 {
+        (0..64).for_each(|_| sharing.on_fetch(bucket(Some(MIB)), 4096));
+        let waits = |ns| Waits { count: round * 100, total_ns: round * 100 * ns };
+        let (near, behind) = (waits(10_000), waits(90_000));
+        sharing.observe(&Seen { near, behind, near_bytes: 30 * MIB, behind_bytes: 120 * MIB, limit_bytes: 128 * MIB, ..Seen::default() });
+    }
+    assert!(sharing.demotes());
+    sharing
 }
