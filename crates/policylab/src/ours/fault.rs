@@ -26,6 +26,10 @@ impl Ours<'_> {
         if mode == Mode::Small {
             self.on_small();
         }
+    }
+
+    /// What follows once the program goes on. Its access comes first: where few blocks fit, what came may leave here again.
+    pub(super) fn after_fault(&mut self) {
         if self.is_quiet() {
             self.evict_here();
         }

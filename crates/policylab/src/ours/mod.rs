@@ -123,8 +123,6 @@ struct Ours<'a> {
 const AHEAD_SHARE: u64 = 8;
 /// A load or store takes so long without far memory.
 const REFERENCE_PS: u64 = 400;
-/// So often a fault is tried again on a block that has left meanwhile.
-const TRIES_MAX: u32 = 4;
 
 impl<'a> Ours<'a> {
     fn new(trace: &'a Trace, capacity: usize, options: Options, costs: &'a Costs) -> Ours<'a> {
@@ -178,25 +176,33 @@ impl<'a> Ours<'a> {
                 self.discard(page);
                 continue;
             }
-            if self.flags[page] & MAPPED == 0 {
+            let is_there = self.flags[page] & MAPPED != 0;
+            if !is_there {
                 self.own_ns = (u128::from(native_ns) * at as u128 / u128::from(steps)) as u64;
                 self.fault_in(page);
             }
-            let flags = &mut self.flags[page];
-            self.extents[page / PAGES_PER_EXTENT].alive += u16::from(*flags & ALIVE == 0);
-            *flags |= ALIVE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+            self.touch(page, step.what());
+            if !is_there {
+                self.after_fault();
+            }
         }
         self.outcome.wasted += self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
         self.outcome
     }
 
-    /// Until it is there: where few blocks fit, one may leave again before the program goes on.
     fn fault_in(&mut self, page: usize) {
         self.prefetch();
-        let mut tries = 0..TRIES_MAX;
-        while self.flags[page] & MAPPED == 0 && tries.next().is_some() {
+        // What was fetched ahead may be what the program waits for.
+        if self.flags[page] & MAPPED == 0 {
             self.on_fault(page as u64);
         }
+    }
+
+    /// The program reads or writes a page that is there.
+    fn touch(&mut self, page: usize, what: What) {
+        let flags = &mut self.flags[page];
+        self.extents[page / PAGES_PER_EXTENT].alive += u16::from(*flags & ALIVE == 0);
+        *flags |= ALIVE | USED | if what == What::Write { DIRTY } else { 0 };
     }
 
     fn now_ns(&self) -> u64 {

@@ -45,7 +45,7 @@ fn a_stream_is_fetched_ahead() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
     fn accounts_hold_whatever_the_program_does(
         capacity in 2048usize..4000,
@@ -77,12 +77,15 @@ impl Ours<'_> {
                 self.discard(page);
                 continue;
             }
-            if self.flags[page] & MAPPED == 0 {
+            let is_there = self.flags[page] & MAPPED != 0;
+            if !is_there {
                 self.fault_in(page);
             }
             assert!(self.flags[page] & MAPPED != 0, "a page that was touched is there");
-            self.extents[page / PAGES_PER_EXTENT].alive += u16::from(self.flags[page] & ALIVE == 0);
-            self.flags[page] |= ALIVE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+            self.touch(page, step.what());
+            if !is_there {
+                self.after_fault();
+            }
         }
         let mapped = self.flags.iter().filter(|&&flags| flags & MAPPED != 0).count() as u64;
         assert_eq!(self.resident, mapped);
