@@ -29,9 +29,9 @@ const BEHIND_NS: u64 = 100_000;
 /// A smaller share has to spare one part in so many; each step to a larger one, too.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
-/// What it costs to move 4 KiB behind, and in how many judgements that has to pay: a program's next phase may want it back.
+/// What it costs to move 4 KiB behind. A smaller share is taken when the present one has cost as much more than it: so neither a short
+/// phase of the program makes much move, nor does a long one go on with the wrong share.
 const MOVED_NS: u64 = 20_000;
-const PAYS_WITHIN: u128 = 16;
 /// Blocks are demoted where so much more of the fetches would be answered by compressed memory, in millionths; and until it is less than half of it.
 const DEMOTES_PPM: u64 = 125_000;
 /// Judgements for which a share that was too large is not tried again: at first, and at most.
@@ -103,6 +103,8 @@ pub struct Sharing {
     samples: u64,
     /// The share that was too large, for how many judgements it is not tried, and for how many the next one is not.
     barred: (u64, u32, u32),
+    /// What the present share has cost more than each smaller one, in ns.
+    regrets: [u128; PARTS as usize],
     demotes: bool,
 }
 
@@ -119,6 +121,7 @@ impl Default for Sharing {
             spared: Curve::default(),
             samples: 0,
             barred: (MOST + 1, 0, BARRED),
+            regrets: [0; PARTS as usize],
             demotes: false,
         }
     }
@@ -200,27 +203,21 @@ impl Sharing {
         if changed {
             // What was seen was seen of the other share.
             (self.spared, self.samples) = (Curve::default(), 0);
+            self.regrets = [0; PARTS as usize];
         }
         self.parts = parts;
         changed.then_some(parts)
     }
 
     /// The share that costs least, of those that can be judged.
-    fn choose(&self, seen: &Seen, period: &Period) -> u64 {
+    fn choose(&mut self, seen: &Seen, period: &Period) -> u64 {
         let part = seen.limit_bytes / PARTS;
         let now = self.cost_of_more(seen, period, 0);
-        let mut best = (now, self.parts);
-        if self.samples >= JUDGED_SAMPLES {
-            for parts in (LEAST..self.parts).rev() {
-                let bytes = part * (self.parts - parts);
-                let cost = self.cost_of_less(seen, period, bytes);
-                let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS) / PAYS_WITHIN;
-                if cost + moving < best.0 && cost + moving < now - now / SPARED_BY_LESS {
-                    best = (cost + moving, parts);
-                }
-            }
+        if let Some(parts) = self.choose_smaller(seen, period, now) {
+            return parts;
         }
-        if best.1 == self.parts && seen.is_full {
+        let mut best = (now, self.parts);
+        if seen.is_full {
             let most = MOST.min(self.barred.0.saturating_sub(1));
             for parts in self.parts + 1..=most {
                 let cost = self.cost_of_more(seen, period, part * (parts - self.parts));
@@ -228,6 +225,26 @@ impl Sharing {
                 if cost < best.0 && cost + spared < now {
                     best = (cost, parts);
                 }
+            }
+        }
+        best.1
+    }
+
+    /// The smaller share that the present one is regretted most against, beyond what it costs to get there.
+    fn choose_smaller(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
+        if self.samples < JUDGED_SAMPLES {
+            return None;
+        }
+        let mut best = (0, None);
+        for parts in LEAST..self.parts {
+            let bytes = seen.limit_bytes / PARTS * (self.parts - parts);
+            let cost = self.cost_of_less(seen, period, bytes);
+            let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS);
+            let regret = &mut self.regrets[parts as usize];
+            // Half of the period has been counted before.
+            *regret = if cost < now - now / SPARED_BY_LESS { *regret + (now - cost) / 2 } else { *regret / 2 };
+            if *regret > moving + best.0 {
+                best = (*regret - moving, Some(parts));
             }
         }
         best.1
@@ -340,9 +357,9 @@ mod tests {
         let at = |round| seen(4 * round, 100, 0);
         assert_eq!(run(&mut sharing, 1..=8, at, None), Some(24));
         // 10 MiB more would have spared nearly all.
-        let less = run(&mut sharing, 9..=12, at, Some(10 * MIB)).unwrap();
+        let less = run(&mut sharing, 9..=20, at, Some(10 * MIB)).unwrap();
         assert!((12..=21).contains(&less), "{less}");
-        let after = run(&mut sharing, 13..=16, at, None);
+        let after = run(&mut sharing, 21..=24, at, None);
         assert!(after.is_none_or(|parts| parts < 24), "{after:?}");
     }
 
