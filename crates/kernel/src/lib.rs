@@ -3,6 +3,7 @@
 //! Every module that holds `unsafe` states its contract at its head.
 
 mod bpf;
+pub mod codec;
 pub mod cpu;
 pub mod exit;
 pub mod fds;

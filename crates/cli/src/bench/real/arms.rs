@@ -33,6 +33,8 @@ pub enum Arm {
     Zswap,
     /// `hiroma run` with compressed memory alone, beside the limit.
     Compressed,
+    /// `hiroma run` with compressed memory alone, within the limit.
+    NoDisk,
     /// `hiroma run` as it comes: compressed memory within the limit, and a file.
     Default,
     /// `hiroma run` over TCP to a memory server on this machine.
@@ -44,7 +46,7 @@ pub enum Arm {
 }
 
 /// Those that can be asked for.
-pub const CHOICES: [Arm; 6] = [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::Default, Arm::Tcp];
+pub const CHOICES: [Arm; 7] = [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::NoDisk, Arm::Default, Arm::Tcp];
 
 impl Arm {
     /// Name in keys, tables and options.
@@ -55,6 +57,7 @@ impl Arm {
             Arm::SwapFile => "swap-file",
             Arm::Zswap => "zswap",
             Arm::Compressed => "compressed",
+            Arm::NoDisk => "no-disk",
             Arm::Default => "default",
             Arm::Tcp => "tcp",
             Arm::Block(None) => "auto",
@@ -71,7 +74,7 @@ impl Arm {
 
     /// Whether it is `hiroma run`.
     pub fn is_ours(self) -> bool {
-        matches!(self, Arm::Compressed | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy)
+        matches!(self, Arm::Compressed | Arm::NoDisk | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy)
     }
 
     /// Whether what leaves stays in memory of this machine, beside the limit.
@@ -141,6 +144,7 @@ impl Place {
         let mut option = |name: &str, value: String| front.extend([name.to_owned(), value]);
         match self.arm {
             Arm::Compressed | Arm::Block(_) => option("--store", format!("compressed:{ROOM_BYTES}")),
+            Arm::NoDisk => option("--store", "compressed".to_owned()),
             Arm::Tcp => option("--store", format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address))),
             _ => {}
         }

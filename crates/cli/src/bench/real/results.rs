@@ -7,8 +7,8 @@ use super::goals;
 use super::plan::GROUPS;
 
 /// Arms in the order in which they are shown.
-const ORDER: [&str; 14] =
-    ["native", "zram", "zswap", "swap-file", "compressed", "default", "tcp", "auto", "4K", "8K", "16K", "64K", "2M", "roomy"];
+const ORDER: [&str; 15] =
+    ["native", "zram", "zswap", "swap-file", "compressed", "no-disk", "default", "tcp", "auto", "4K", "8K", "16K", "64K", "2M", "roomy"];
 
 /// The cells, and what failures count as.
 pub struct Results<'a> {
