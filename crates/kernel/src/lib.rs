@@ -29,6 +29,7 @@ pub mod sockets;
 pub mod sync;
 pub mod table;
 pub mod uffd;
+pub mod umash;
 pub mod uring;
 pub mod vector;
 pub mod vm;

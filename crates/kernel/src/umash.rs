@@ -1,0 +1,61 @@
+//! UMASH, a universal hash (<https://github.com/backtrace-labs/umash>), of bytes that lie together.
+//!
+//! Contract: the parameters are a plain value, derived once and only read by the library; it allocates nothing and keeps nothing. Bytes
+//! that are fed in pieces, as the safe `umash` crate does, are hashed 16 at a time at both ends: of 4 KiB that takes twice as long.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use umash_sys::{umash_full, umash_params, umash_params_derive};
+
+/// The 64-bit hash, not the second one for fingerprints of 128 bits.
+const FIRST: i32 = 0;
+/// The key is the secret; this is that of the library's example, whose result is known.
+const SEED: u64 = 42;
+
+/// The parameters of a hash function, chosen at random from the family.
+pub struct Umash(umash_params);
+
+impl Umash {
+    /// The function with number `bits` under a key.
+    pub fn derive(bits: u64, key: &[u8; 32]) -> Umash {
+        let mut params = MaybeUninit::<umash_params>::zeroed();
+        // SAFETY: the library reads 32 bytes of the key, and fills the parameters.
+        unsafe { umash_params_derive(params.as_mut_ptr(), bits, key.as_ptr().cast()) };
+        // SAFETY: numbers, all of which were zero or have been filled.
+        Umash(unsafe { params.assume_init() })
+    }
+
+    /// The hash of `bytes`.
+    pub fn hash(&self, bytes: &[u8]) -> u64 {
+        // SAFETY: the parameters were derived, and the length is that of the slice.
+        unsafe { umash_full(&self.0, SEED, FIRST, bytes.as_ptr().cast(), bytes.len() as u64) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The library's own example (`umash-sys`, test_example_case).
+    #[test]
+    fn it_is_the_function_of_the_library() {
+        let mut key = [0; 32];
+        key[..15].copy_from_slice(b"hello example.c");
+        assert_eq!(Umash::derive(0, &key).hash(b"the quick brown fox"), 0x398c_5bb5_cc11_3d03);
+    }
+
+    #[test]
+    fn every_byte_and_the_number_of_the_function_count() {
+        let first = Umash::derive(0, &[3; 32]);
+        let mut bytes = vec![7u8; 4096];
+        let hash = first.hash(&bytes);
+        assert_ne!(hash, Umash::derive(1, &[3; 32]).hash(&bytes));
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            assert_ne!(first.hash(&bytes), hash, "{at}");
+            bytes[at] ^= 1;
+        }
+        assert_ne!(first.hash(&bytes[..4095]), hash);
+    }
+}
