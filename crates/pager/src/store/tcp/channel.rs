@@ -22,6 +22,9 @@ const IDLE_TURN: u32 = 64;
 /// How often a channel wants to be polled while all is well, and while a link is down.
 const TICK: Duration = Duration::from_secs(1);
 const TICK_DOWN: Duration = Duration::from_millis(20);
+/// Requests leave at the next `poll`, in one call; so many, or so many bytes, at once: the servers can work meanwhile.
+const TOGETHER: usize = 32;
+const TOGETHER_BYTES: usize = 128 << 10;
 /// How long room that was given back on another channel is waited for.
 const FREES_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -104,6 +107,8 @@ pub struct TcpChannel {
     links: Vec<Link>,
     requests: Requests,
     pieces: Vec<Piece>,
+    /// Requests that have been started since the last `pump`, and their bytes.
+    unsent: (usize, usize),
     waiter: Option<Waiter>,
     tick: Duration,
     polls: u32,
@@ -185,6 +190,7 @@ impl TcpChannel {
             links,
             requests: Requests::default(),
             pieces: Vec::new(),
+            unsent: (0, 0),
             waiter,
             tick: Duration::ZERO,
             polls: 0,
@@ -230,6 +236,7 @@ impl TcpChannel {
 
     fn pump(&mut self) {
         self.polls = self.polls.wrapping_add(1);
+        self.unsent = (0, 0);
         let look_at_idle = self.polls % IDLE_TURN == 0 || self.last_tick.elapsed() >= self.tick;
         if self.shared.frees_waiting.load(Ordering::Relaxed) > 0 {
             self.give_back();
@@ -329,9 +336,11 @@ impl TcpChannel {
             self.links[piece.server].push(piece.addr, piece.len, Ask::Transfer { request, at: piece.at, write });
         }
         self.pieces = pieces;
-        // Out with it at once: the servers can work while the caller does something else.
-        self.pump();
-        self.ring_if_done();
+        self.unsent = (self.unsent.0 + 1, self.unsent.1 + wanted);
+        if self.unsent.0 >= TOGETHER || self.unsent.1 >= TOGETHER_BYTES {
+            self.pump();
+            self.ring_if_done();
+        }
     }
 
     /// Makes the descriptor readable if something has finished that no socket will tell of.
