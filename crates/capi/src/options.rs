@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hiroma_kernel::host::memory::Limits;
 use hiroma_pager::config::{Allocation, CONFIG_ENV, Config, ConfigError, PathChoice, ReplacementKind, parse_local, parse_stores};
-use hiroma_units::{Bytes, PAGE};
+use hiroma_units::Bytes;
 
 use crate::error::CapiError;
 
@@ -113,7 +114,7 @@ pub fn config_for(request: &Request) -> Result<Config, CapiError> {
         }
         None => Config::default(),
     };
-    Request::from_env(var, machine_memory())?.apply(&mut config)?;
+    Request::from_env(var, whole_memory()?)?.apply(&mut config)?;
     request.apply(&mut config)?;
     Ok(config)
 }
@@ -135,16 +136,10 @@ pub fn agree(request: &Request, running: &Config) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// Memory of the machine, or of the control group if that allows less.
-fn machine_memory() -> Bytes {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total_kib = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    let total = total_kib.map_or(4 << 30, |kib| kib << 10);
-    let group = std::fs::read_to_string("/proc/self/cgroup")
-        .ok()
-        .and_then(|text| Some(text.lines().find_map(|l| l.strip_prefix("0::"))?.to_owned()));
-    let max = group.and_then(|group| std::fs::read_to_string(format!("/sys/fs/cgroup{group}/memory.max")).ok());
-    Bytes(max.and_then(|text| text.trim().parse::<u64>().ok()).map_or(total, |max| max.min(total)) & !(PAGE as u64 - 1))
+/// What a share of memory is a share of, as for `hiroma run --local`.
+fn whole_memory() -> Result<Bytes, CapiError> {
+    let limits = Limits::read().map_err(|error| CapiError::Invalid(format!("how much memory there is: {error}")))?;
+    Ok(limits.whole())
 }
 
 #[cfg(test)]
@@ -216,6 +211,6 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert!(machine_memory().0 > 64 << 20);
+        assert!(whole_memory().unwrap().0 > 64 << 20);
     }
 }

@@ -15,9 +15,9 @@ use rustix::fs::{OFlags, statvfs};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::memory::Limits;
 use crate::rights::{self, ALLOW_NOW, KernelVersion, sysctl};
 use crate::run::find_preload;
+use hiroma_kernel::host::memory::Limits;
 
 /// Say what this machine allows, and how to mend what it lacks.
 ///

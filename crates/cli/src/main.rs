@@ -1,14 +1,12 @@
 //! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
 
 mod bench;
-mod cgroup;
 mod ctl;
 mod demo;
 mod doctor;
 mod files;
 mod hot;
 mod man;
-mod memory;
 mod processes;
 mod quiet;
 mod rights;

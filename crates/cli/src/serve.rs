@@ -14,8 +14,8 @@ use hiroma_units::{Bytes, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::memory::Limits;
 use crate::{refuse, show};
+use hiroma_kernel::host::memory::Limits;
 
 /// Lend this machine's memory to programs under `hiroma run`.
 ///

@@ -10,6 +10,7 @@ pub mod fds;
 pub mod frame;
 pub mod helper;
 pub mod hoard;
+pub mod host;
 pub mod hot;
 pub mod hugearena;
 pub mod hugepool;

@@ -44,9 +44,3 @@ pub fn random<const N: usize>() -> [u8; N] {
     }
     bytes
 }
-
-/// Bytes of memory of this machine.
-pub fn machine_memory_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram * u64::from(info.mem_unit.max(1))
-}

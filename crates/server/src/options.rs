@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hiroma_kernel::sockets;
+use hiroma_kernel::host::memory;
 use hiroma_units::Bytes;
 use hiroma_wire::{CHUNK, Key, KeyError};
 
@@ -88,7 +88,7 @@ impl ServeOptions {
 
     /// The number of chunks to lend.
     pub(crate) fn check_memory(&self) -> Result<usize, ServerError> {
-        let (asked, machine) = (Bytes(self.memory_bytes), Bytes(sockets::machine_memory_bytes()));
+        let (asked, machine) = (Bytes(self.memory_bytes), memory::machine());
         if asked.0 < CHUNK as u64 {
             return Err(ServerError::TooLittle { asked });
         }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use hiroma_kernel::workload::Region;
 use hiroma_units::Bytes;
 
-use crate::memory;
+use hiroma_kernel::host::memory;
 
 /// Let go at a time.
 const CHUNK: u64 = 32 << 20;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::undo::{Guard, Undo};
-use crate::cgroup::memory_controller;
+use hiroma_kernel::host::cgroup::memory_controller;
 
 /// Where the tools of util-linux are, also for users whose `PATH` lacks the system directories.
 pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";

@@ -23,7 +23,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     // A measuring process is of no use without who started it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &job.cgroup {
-        crate::cgroup::enter(cgroup)?;
+        hiroma_kernel::host::cgroup::enter(cgroup)?;
     }
     let outcome = match &job.task {
         Task::Program { argv } => {

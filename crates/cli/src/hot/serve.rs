@@ -15,8 +15,8 @@ use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::{Share, backend};
-use crate::memory::Limits;
 use crate::refuse;
+use hiroma_kernel::host::memory::Limits;
 
 /// Give huge pages to all processes that register, with fair shares between them.
 ///

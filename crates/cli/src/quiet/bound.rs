@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::cgroup::{enter, group_of, memory_controller};
+use hiroma_kernel::host::cgroup::{enter, group_of, memory_controller};
 
 /// Names of groups begin so; what a killed command left is found by it.
 const PREFIX: &str = "hiroma-quiet-";

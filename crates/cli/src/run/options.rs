@@ -15,8 +15,8 @@ use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use rustix::process::{Resource, getrlimit};
 
 use super::progress;
-use crate::memory::Limits;
 use crate::{refuse, show};
+use hiroma_kernel::host::memory::Limits;
 
 /// The least that a program can work with: the pager keeps a few extents in the air at any time.
 pub const LOCAL_MIN: Bytes = Bytes(16 << 20);

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hiroma_kernel::codec::{self, ZstdDecoder, ZstdEncoder};
 use hiroma_kernel::frame::FrameBuf;
+use hiroma_kernel::host::memory;
 use hiroma_policy::sharing;
 use hiroma_units::{Bytes, Loc};
 
@@ -59,7 +60,7 @@ impl CompressedStore {
     /// not compress.
     pub fn within(sector_bytes: usize, limit_bytes: u64, rejects: bool) -> Result<CompressedStore, StoreError> {
         // Address space for limits that are set later.
-        let mut store = CompressedStore::new(sector_bytes, (machine_bytes() / 2).max(limit_bytes / 2))?;
+        let mut store = CompressedStore::new(sector_bytes, (memory::machine().0 / 2).max(limit_bytes / 2))?;
         let shared = Arc::get_mut(&mut store.shared).expect("nobody else has it yet");
         shared.within_limit = true;
         shared.rejects = rejects;
@@ -346,12 +347,6 @@ impl Packer {
         let packed = &self.scratch[HEADER..len];
         if is_zstd { self.decoder.get_or_insert_with(ZstdDecoder::new).unpack(packed, piece) } else { codec::lz4_unpack(packed, piece) }
     }
-}
-
-/// Memory of this machine.
-fn machine_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit.max(1))
 }
 
 struct CompressedChannel {

@@ -292,7 +292,7 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         return Ok(());
     };
     let mut failed = Vec::new();
-    for setting in Setting::all(params.quick, crate::memory::available()?.0) {
+    for setting in Setting::all(params.quick, hiroma_kernel::host::memory::available()?.0) {
         match measure(&program, &setting, params, ballast, progress) {
             Ok((found, note)) => {
                 report.sections.push(found.section(&setting, &note));

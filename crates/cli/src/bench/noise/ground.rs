@@ -19,7 +19,7 @@ use super::load::{Load, Way};
 use super::nfs::Source;
 use crate::bench::children::{Failed, Interrupt, Running, this_program};
 use crate::bench::undo::{Guard, Undo};
-use crate::memory;
+use hiroma_kernel::host::memory;
 
 /// Taken at a time.
 const PIECE: u64 = 256 << 20;

@@ -65,7 +65,7 @@ pub fn main(load: &str) -> Result<ExitCode> {
     let load: Load = serde_json::from_str(load).context("the job of a loading process is not readable")?;
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &load.cgroup {
-        crate::cgroup::enter(cgroup)?;
+        hiroma_kernel::host::cgroup::enter(cgroup)?;
     }
     let file = open(&load)?;
     let buffer = Region::map(CHUNK)?;

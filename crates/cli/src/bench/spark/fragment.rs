@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::answers::Answers;
 use crate::bench::children::{Failed, Interrupt, Running, this_program};
 use crate::bench::with_parent;
-use crate::memory;
+use hiroma_kernel::host::memory;
 
 /// What is to be left.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -31,7 +31,7 @@ use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{Named, choose, machine, undo};
 use crate::files::Files;
-use crate::memory;
+use hiroma_kernel::host::memory;
 
 /// Runs the paper's experiments on Spark's cached data and huge pages, on this machine.
 ///

@@ -1,13 +1,11 @@
 //! Control groups: where memory is limited, which group a process belongs to, and moving into one.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result, anyhow, ensure};
+use std::{fs, io};
 
 /// Root of the hierarchy in which memory is limited, and whether it is of version 2.
-pub fn memory_controller() -> Result<(PathBuf, bool)> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("reading /proc/self/mounts")?;
+pub fn memory_controller() -> io::Result<(PathBuf, bool)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| doing("reading /proc/self/mounts", &error))?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let mut second = None;
     for line in fields.filter(|line| line.len() >= 4) {
@@ -17,16 +15,23 @@ pub fn memory_controller() -> Result<(PathBuf, bool)> {
             _ => {}
         }
     }
-    let root = second.ok_or_else(|| anyhow!("no control group hierarchy is mounted"))?;
+    let root = second.ok_or_else(|| io::Error::other("no control group hierarchy is mounted"))?;
     let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-    ensure!(controllers.split_whitespace().any(|name| name == "memory"), "the memory controller is not available in {}", root.display());
+    if !controllers.split_whitespace().any(|name| name == "memory") {
+        return Err(io::Error::other(format!("the memory controller is not available in {}", root.display())));
+    }
     Ok((root, true))
 }
 
 /// Moves this process into a group.
-pub fn enter(cgroup: &Path) -> Result<()> {
+pub fn enter(cgroup: &Path) -> io::Result<()> {
     let procs = cgroup.join("cgroup.procs");
-    fs::write(&procs, std::process::id().to_string()).with_context(|| format!("entering the control group {}", cgroup.display()))
+    fs::write(&procs, std::process::id().to_string())
+        .map_err(|error| doing(&format!("entering the control group {}", cgroup.display()), &error))
+}
+
+fn doing(what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 /// A process's group in the hierarchy of `controller` (empty: version 2), out of `/proc/PID/cgroup`.

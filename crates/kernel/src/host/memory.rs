@@ -1,12 +1,11 @@
 //! How much memory there is: of the machine, and of the cgroup that bounds this process (versions 1 and 2).
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use anyhow::{Context, Result};
 use hiroma_units::Bytes;
 
-use crate::cgroup::group_of;
+use super::cgroup::group_of;
 
 /// What bounds this process's memory.
 #[derive(Debug, PartialEq)]
@@ -19,7 +18,7 @@ pub struct Limits {
 
 impl Limits {
     /// Reads them.
-    pub fn read() -> Result<Limits> {
+    pub fn read() -> io::Result<Limits> {
         Limits::read_below(Path::new("/"))
     }
 
@@ -28,7 +27,7 @@ impl Limits {
         self.cgroup.as_ref().map_or(self.machine, |(limit, _)| self.machine.min(*limit))
     }
 
-    fn read_below(root: &Path) -> Result<Limits> {
+    fn read_below(root: &Path) -> io::Result<Limits> {
         let machine = meminfo(root, "MemTotal:")?;
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
@@ -38,20 +37,40 @@ impl Limits {
 }
 
 /// Memory of the machine that nobody uses, and that holds no cached files either.
-pub fn free() -> Result<Bytes> {
+pub fn free() -> io::Result<Bytes> {
     meminfo(Path::new("/"), "MemFree:")
 }
 
 /// Memory of the machine that can be had without swapping.
-pub fn available() -> Result<Bytes> {
+pub fn available() -> io::Result<Bytes> {
     meminfo(Path::new("/"), "MemAvailable:")
 }
 
+/// Memory of the machine, by `sysinfo(2)`: without a file, and so at any time.
+pub fn machine() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes(scaled(&info, info.totalram))
+}
+
+/// The same of [`free`]: the cheapest look there is.
+pub fn free_now() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes(scaled(&info, info.freeram))
+}
+
+// The fields' type differs between architectures.
+#[allow(clippy::useless_conversion)]
+fn scaled(info: &rustix::system::Sysinfo, units: impl Into<u64>) -> u64 {
+    units.into().saturating_mul(u64::from(info.mem_unit.max(1)))
+}
+
 /// A line of /proc/meminfo.
-fn meminfo(root: &Path, key: &str) -> Result<Bytes> {
-    let text = fs::read_to_string(root.join("proc/meminfo")).context("cannot read /proc/meminfo")?;
+fn meminfo(root: &Path, key: &str) -> io::Result<Bytes> {
+    let text = fs::read_to_string(root.join("proc/meminfo"))
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot read /proc/meminfo: {error}")))?;
     let kib = text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(Bytes(kib.with_context(|| format!("/proc/meminfo has no line {key}"))? << 10))
+    let kib = kib.ok_or_else(|| io::Error::other(format!("/proc/meminfo has no line {key}")))?;
+    Ok(Bytes(kib << 10))
 }
 
 /// The tightest limit in the hierarchy that is mounted as one line of `mountinfo` says.
@@ -92,6 +111,11 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         Limits::read_below(root.path()).unwrap()
+    }
+
+    #[test]
+    fn the_file_and_the_system_call_agree() {
+        assert_eq!(Limits::read().unwrap().machine.0 >> 20, super::machine().0 >> 20);
     }
 
     #[test]
