@@ -2,9 +2,11 @@
 
 mod ids;
 mod size;
+mod time;
 
 pub use ids::{BlockId, ExtentNo, Loc, Nanos};
 pub use size::{Bytes, ParseSizeError, SizeSpec};
+pub use time::{ParseTimeError, parse_time};
 
 /// Bytes in one base page of the machines that are supported (x86-64 and aarch64 with 4 KiB pages).
 pub const PAGE: usize = 4096;

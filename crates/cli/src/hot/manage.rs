@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hiroma_hot::{Engine, State, machine};
-use hiroma_units::Bytes;
+use hiroma_units::{Bytes, parse_time};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
-use super::options::{Managing, time};
+use super::options::Managing;
 use crate::show;
 
 /// Give a running process huge pages exactly where it is hot.
@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pid: u32,
     /// Go on when there is nothing more to do: look again after this time, and give back what went cold
-    #[arg(long, value_name = "TIME", value_parser = time, num_args = 0..=1, default_missing_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, num_args = 0..=1, default_missing_value = "5s")]
     keep: Option<Duration>,
     #[command(flatten)]
     managing: Managing,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use hiroma_hot::{Backend, Options};
 use hiroma_policy::huge::Window;
-use hiroma_units::{Bytes, SizeSpec};
+use hiroma_units::{Bytes, SizeSpec, parse_time};
 
 use hiroma_kernel::host::memory::Limits;
 
@@ -28,21 +28,6 @@ impl FromStr for Share {
     }
 }
 
-/// A time, as in `5ms`, `500us` or `2s`.
-pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: write a number and us, ms or s, as in 5ms");
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
-    let unit = match text[digits..].trim() {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err(wrong()),
-    };
-    // A year is as good as for ever.
-    if number * unit <= 3.2e7 { Ok(Duration::from_secs_f64(number * unit)) } else { Err(wrong()) }
-}
-
 /// A way of tracking by its name.
 pub fn backend(text: &str) -> Result<Backend, String> {
     let names: Vec<&str> = Backend::ALL.iter().map(|backend| backend.name()).collect();
@@ -59,7 +44,7 @@ pub struct Tracking {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     pub slowdown: Share,
     /// How long a round watches [default: begins with 5ms and fits itself to the program]
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub window: Option<Duration>,
     /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
@@ -88,7 +73,7 @@ struct Limiting {
     #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
     threshold: u16,
     /// Stop when collapsing takes longer than this (99th percentile)
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_time)]
     stall: Duration,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -137,16 +122,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_and_times_are_read_and_nonsense_is_refused() {
+    fn shares_are_read_and_nonsense_is_refused() {
         assert_eq!("1%".parse(), Ok(Share { ppm: 10_000 }));
         assert_eq!("0.5 %".parse(), Ok(Share { ppm: 5_000 }));
         for text in ["1", "0%", "101%", "-1%", "NaN%", "%", "inf%"] {
             assert!(text.parse::<Share>().is_err(), "{text}");
-        }
-        assert_eq!(time("5ms"), Ok(Duration::from_millis(5)));
-        assert_eq!(time("1.5s"), Ok(Duration::from_millis(1500)));
-        for text in ["5", "ms", "-5ms", "5h", "9999999999999s", ""] {
-            assert!(time(text).is_err(), "{text}");
         }
     }
 }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use hiroma_hot::Engine;
+use hiroma_units::parse_time;
 use rustix::process::Pid;
 
 use super::manage::{Clock, Ended, manage};
-use super::options::{Managing, time};
+use super::options::Managing;
 use crate::run::{Signals, find_program, start_failure};
 use crate::{Failure, show};
 
@@ -23,7 +24,7 @@ use crate::{Failure, show};
 #[derive(clap::Args)]
 pub struct Args {
     /// When there is nothing to do: look again after this time
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
     keep: Duration,
     #[command(flatten)]
     managing: Managing,

@@ -10,10 +10,11 @@ use hiroma_hot::ledger::{Ledger, last_manager};
 use hiroma_hot::tracker::RoundCost;
 use hiroma_hot::{Engine, LedgerDir, Options, State, machine};
 use hiroma_kernel::hot::target::started_at;
+use hiroma_units::parse_time;
 use serde_json::json;
 
 use super::manage::{Clock, stopped};
-use super::options::{Tracking, time};
+use super::options::Tracking;
 use super::{map, png};
 
 /// Show which pages of a process are hot.
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pid: u32,
     /// How long to watch
-    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = time)]
+    #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     duration: Duration,
     /// Go on, and show the map anew each time, until Ctrl-C
     #[arg(long)]
