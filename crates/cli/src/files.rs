@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use hiroma_report::Report;
-use hiroma_simlab::atomic::{check_writable, write_atomically};
+use hiroma_report::atomic::{check_writable, write_atomically};
 
 use crate::refuse;
 

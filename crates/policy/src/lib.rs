@@ -20,6 +20,7 @@
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is given back before the kernel has to |
+//! | [`pace`] | when work may go on that keeps to a share of a processor |
 //! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
 
 pub mod allocation;
@@ -28,6 +29,7 @@ pub mod duplication;
 pub mod granularity;
 pub mod huge;
 pub mod loss;
+pub mod pace;
 pub mod placement;
 pub mod prefetch;
 pub mod reclaim;

@@ -4,8 +4,10 @@
 //!
 //! - [`Measure`]: one figure with its spread, what the literature reports, what must and should be reached, and whether it is.
 //! - [`Table`] and [`Plot`]: what a [`Section`] shows.
+//! - [`atomic`]: files of results that are there as a whole or not at all.
 //! - [`Report`]: all of it, with the machine and the command; becomes text, JSON or HTML.
 
+pub mod atomic;
 mod html;
 mod machine;
 mod measure;

@@ -9,12 +9,10 @@
 //! | [`paper`] | every experiment of the paper, and some beyond |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
-//! | [`atomic`] | files that are there as a whole or not at all |
 //!
 //! What is written to files and printed depends on the configuration and the seeds alone: not on the number of threads, shards or
 //! interruptions.
 
-pub mod atomic;
 pub mod cluster;
 pub mod compare;
 pub mod figures;

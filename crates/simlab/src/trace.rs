@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_64;
 
-use crate::atomic::AtomicFile;
+use hiroma_report::atomic::AtomicFile;
 pub use hiroma_sim::{TraceKind, TraceRecord};
 
 /// The first eight bytes of every trace.

@@ -12,7 +12,8 @@ use std::time::Instant;
 
 use hiroma_kernel::hot::maps;
 use hiroma_kernel::hot::target::{self, Target};
-use hiroma_policy::huge::{BURDEN_PER_PAGE_NS, Pace, Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
+use hiroma_policy::huge::{Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
+use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_units::{EXTENT, PAGE};
 
 pub use types::{ActivePage, State, Step, Usage};

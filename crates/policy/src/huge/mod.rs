@@ -8,7 +8,6 @@
 //! |---|---|
 //! | [`change`] | whether a range is used in another way than before, so that what was counted is of the past |
 //! | [`decide`] | what happens to a range: [`Decision`] for each, within the limits of [`Settings`] and [`Situation`] |
-//! | [`pace`] | when the next round may run, so that tracking keeps to its share of a processor |
 //! | [`shares`] | how a budget is divided among processes |
 //! | [`stall`] | whether collapsing has become too slow to go on |
 //! | [`warm`] | whether the memory of a huge page is to be made ready before it is collapsed into |
@@ -16,7 +15,6 @@
 
 pub mod change;
 pub mod decide;
-pub mod pace;
 pub mod shares;
 pub mod stall;
 pub mod warm;
@@ -24,7 +22,6 @@ pub mod window;
 
 pub use change::{Change, KEPT_WINDOWS, Usual};
 pub use decide::{Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict};
-pub use pace::{BURDEN_PER_PAGE_NS, Pace};
 pub use stall::Stall;
 pub use warm::Warming;
 pub use window::Window;

@@ -4,7 +4,7 @@ use super::observe::{HUGE_ORDER, Node, Observation};
 use super::pages;
 use super::reason::Reason;
 use super::settings::{BEHIND_LARGE, BEHIND_NEVER, Settings};
-use crate::huge::Pace;
+use crate::pace::Pace;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// What a page costs to reclaim before it is known: 155 ms for a GiB, in picoseconds.

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::atomic::{remove_unfinished, write_atomically};
 use crate::figures::Figures;
 use crate::single::to_text;
 use crate::sweep::plan::{Manifest, Plan};
+use hiroma_report::atomic::{remove_unfinished, write_atomically};
 
 /// Unfinished files older than this belong to nobody any more.
 const ABANDONED: Duration = Duration::from_secs(3600);

@@ -49,7 +49,7 @@ fn one(program: &Program, tool: Tool, home: Option<&Path>, out: &Path) -> Result
     let mut recorder = Recorder::default();
     tool::watch(tool, home, &program.argv, &mut recorder)?;
     let file = recorder.finish(&program.name, &program.argv);
-    hiroma_simlab::atomic::write_atomically(out, &file).with_context(|| format!("writing {}", out.display()))?;
+    hiroma_report::atomic::write_atomically(out, &file).with_context(|| format!("writing {}", out.display()))?;
     let header = trace::decode(&file, |_| {}).context("what was recorded cannot be read")?;
     show::say(&format!(
         "{}: {} of anonymous memory, {} references, {} steps in {} on disk, recorded in {:.1} s",
