@@ -6,6 +6,8 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 RELEASE := target/release
+# Below share: where bash, zsh and fish look for completions.
+COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
 .PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
@@ -79,11 +81,16 @@ install: build ## install below PREFIX (/usr/local)
 	install -m 755 $(RELEASE)/libhiroma_preload.so $(RELEASE)/libhiroma_quiet_preload.so $(DESTDIR)$(PREFIX)/lib/hiroma/
 	scripts/install-capi.sh "$(RELEASE)" "$(DESTDIR)" "$(PREFIX)"
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(dir $(COMPLETIONS)))
+	$(RELEASE)/hiroma completions bash >$(DESTDIR)$(PREFIX)/share/$(word 1,$(COMPLETIONS))
+	$(RELEASE)/hiroma completions zsh >$(DESTDIR)$(PREFIX)/share/$(word 2,$(COMPLETIONS))
+	$(RELEASE)/hiroma completions fish >$(DESTDIR)$(PREFIX)/share/$(word 3,$(COMPLETIONS))
 
 uninstall: ## remove what install installed
 	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3 $(DESTDIR)$(PREFIX)/share/man/man3/hps.3
 	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h $(DESTDIR)$(PREFIX)/include/hps.h
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))
 
 clean: ## remove what was built
 	rm -rf target build jvm/hiroma-spark/target jvm/bench/target

@@ -1,6 +1,7 @@
 //! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
 
 mod bench;
+mod completions;
 mod ctl;
 mod demo;
 mod doctor;
@@ -50,8 +51,9 @@ enum Command {
     Quiet(quiet::QuietArgs),
     Sim(Box<sim::SimArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
-    #[command(hide = true)]
     Demo(demo::Args),
+    #[command(hide = true)]
+    Completions(completions::Args),
     /// Write the man pages
     #[command(hide = true)]
     Man(man::Args),
@@ -73,7 +75,23 @@ fn refuse(message: impl Into<String>) -> anyhow::Error {
     Failure { code: REFUSED, message: message.into() }.into()
 }
 
+/// What whoever knows nothing yet is told.
+const FIRST: &str = "\
+hiroma lets a program work with more data than there is memory for.
+
+  hiroma doctor                          what this machine allows
+  hiroma run --local 1G -- PROGRAM       run a program with 1 GiB of local memory
+  hiroma ctl PID                         what a running program does; --local 2G changes its limit
+  hiroma serve --memory 8G               lend memory to programs on other machines
+  hiroma hot manage --pid PID            huge pages where a process is hot
+
+hiroma help tells of everything else.";
+
 fn main() -> ExitCode {
+    if std::env::args_os().len() < 2 {
+        eprintln!("{FIRST}");
+        return ExitCode::from(REFUSED);
+    }
     let result = match Cli::parse().command {
         Command::Run(args) => run::main(*args),
         Command::Serve(args) => serve::main(args),
@@ -84,6 +102,7 @@ fn main() -> ExitCode {
         Command::Quiet(args) => quiet::run(args),
         Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::main(args),
+        Command::Completions(args) => completions::main(args),
         Command::Man(args) => man::main(args),
     };
     result.unwrap_or_else(|error| {

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::{hiroma, output};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,11 +16,49 @@ fn the_man_pages_are_those_of_the_help() {
     let dir = tempfile::tempdir().unwrap();
     assert!(output(["man", dir.path().to_str().unwrap()]).status.success());
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
-    // The pages of experiments change with them; what must not lag behind are those for everyday use.
-    for page in ["hiroma-run.1", "hiroma-serve.1", "hiroma-ctl.1", "hiroma-doctor.1"] {
-        let fresh = fs::read_to_string(dir.path().join(page)).unwrap();
-        assert!(fs::read_to_string(kept.join(page)).unwrap_or_default() == fresh, "{page} lags behind: make man");
+    let pages = |dir: &Path| -> BTreeMap<String, String> {
+        let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let pages = entries.filter(|path| path.extension().is_some_and(|section| section == "1"));
+        pages.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap())).collect()
+    };
+    let (fresh, kept) = (pages(dir.path()), pages(&kept));
+    assert!(fresh.len() > 20, "{}", fresh.len());
+    for (page, text) in &fresh {
+        assert!(kept.get(page) == Some(text), "{page} lags behind: make man");
     }
+    for page in kept.keys() {
+        assert!(fresh.contains_key(page), "{page} is of a command that is no more");
+    }
+}
+
+#[test]
+fn who_asks_for_nothing_is_told_where_to_begin() {
+    let first = output::<&str>([]);
+    let text = String::from_utf8(first.stderr).unwrap();
+    assert_eq!(first.status.code(), Some(2));
+    // Each line is a command whose help exists.
+    let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  hiroma ")).collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    for line in lines {
+        let words = line.split(' ').take_while(|word| word.chars().all(|letter| letter.is_ascii_lowercase()) && !word.is_empty());
+        assert!(output(words.chain(["--help"])).status.success(), "{line}");
+    }
+}
+
+#[test]
+fn shells_complete_commands_and_options() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(["completions", shell]);
+        assert!(script.status.success(), "{shell}");
+        let text = String::from_utf8(script.stdout).unwrap();
+        assert!(text.contains("fault-timeout") && text.contains("manage"), "{shell}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("hiroma");
+    fs::write(&file, output(["completions", "bash"]).stdout).unwrap();
+    let script = "source \"$1\"; COMP_WORDS=(hiroma ser); COMP_CWORD=1; _hiroma hiroma ser hiroma; echo \"${COMPREPLY[@]}\"";
+    let completed = Command::new("bash").args(["-c", script, "bash"]).arg(&file).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&completed.stdout).trim(), "serve");
 }
 
 #[test]
