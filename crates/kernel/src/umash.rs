@@ -4,8 +4,6 @@
 //! that are fed in pieces, as the safe `umash` crate does, are hashed 16 at a time at both ends: of 4 KiB that takes twice as long.
 #![allow(unsafe_code)]
 
-use std::mem::MaybeUninit;
-
 use umash_sys::{umash_full, umash_params, umash_params_derive};
 
 /// The 64-bit hash, not the second one for fingerprints of 128 bits.
@@ -19,11 +17,10 @@ pub struct Umash(umash_params);
 impl Umash {
     /// The function with number `bits` under a key.
     pub fn derive(bits: u64, key: &[u8; 32]) -> Umash {
-        let mut params = MaybeUninit::<umash_params>::zeroed();
+        let mut params = umash_params { poly: [[0; 2]; 2], oh: [0; 34] };
         // SAFETY: the library reads 32 bytes of the key, and fills the parameters.
-        unsafe { umash_params_derive(params.as_mut_ptr(), bits, key.as_ptr().cast()) };
-        // SAFETY: numbers, all of which were zero or have been filled.
-        Umash(unsafe { params.assume_init() })
+        unsafe { umash_params_derive(&mut params, bits, key.as_ptr().cast()) };
+        Umash(params)
     }
 
     /// The hash of `bytes`.

@@ -32,21 +32,19 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    for piece_pages in [1, 4] {
-        let pieces = sample(&mut child, piece_pages * PAGE);
-        if pieces.len() < 64 {
-            eprintln!("{program}: ended before {} KiB of its memory could be read", 256 * piece_pages);
-            return ExitCode::FAILURE;
-        }
-        table(&pieces);
-    }
+    let pieces = sample(&mut child);
     let _ = child.kill();
     let _ = child.wait();
+    if pieces.len() < 64 {
+        eprintln!("{program}: ended before 256 KiB of its memory could be read");
+        return ExitCode::FAILURE;
+    }
+    table(&pieces);
     ExitCode::SUCCESS
 }
 
-/// Pieces of the memory of the child, zero ones left out, from when it has stopped growing for a second or is half a minute old.
-fn sample(child: &mut Child, piece_bytes: usize) -> Vec<Vec<u8>> {
+/// Pages of the memory of the child, zero ones left out, from when it has stopped growing for a second or is half a minute old.
+fn sample(child: &mut Child) -> Vec<Vec<u8>> {
     let (mut pieces, mut most, mut grew) = (Vec::new(), 0, Instant::now());
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(30) && grew.elapsed() < Duration::from_secs(1) {
@@ -55,7 +53,7 @@ fn sample(child: &mut Child, piece_bytes: usize) -> Vec<Vec<u8>> {
         }
         let resident = resident_pages(child.id());
         if resident > most + most / 10 {
-            let taken = read_pieces(child.id(), piece_bytes);
+            let taken = read_pieces(child.id());
             if taken.len() >= pieces.len().min(SAMPLED_PIECES / 2) {
                 (pieces, most, grew) = (taken, resident, Instant::now());
             }
@@ -70,15 +68,15 @@ fn resident_pages(pid: u32) -> usize {
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
 }
 
-/// Resident pieces, spread evenly over the anonymous writable memory.
-fn read_pieces(pid: u32, piece_bytes: usize) -> Vec<Vec<u8>> {
+/// Resident pages, spread evenly over the anonymous writable memory.
+fn read_pieces(pid: u32) -> Vec<Vec<u8>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let (Ok(memory), Ok(pagemap)) = (File::open(format!("/proc/{pid}/mem")), File::open(format!("/proc/{pid}/pagemap"))) else {
         return Vec::new();
     };
     let mut resident = Vec::new();
     for (start, end) in maps.lines().filter_map(anonymous) {
-        for at in (start..end.saturating_sub(piece_bytes as u64 - 1)).step_by(piece_bytes) {
+        for at in (start..end).step_by(PAGE) {
             let mut entry = [0; 8];
             let read = pagemap.read_exact_at(&mut entry, at / PAGE as u64 * 8);
             if read.is_ok() && u64::from_le_bytes(entry) >> 63 == 1 {
@@ -89,7 +87,7 @@ fn read_pieces(pid: u32, piece_bytes: usize) -> Vec<Vec<u8>> {
     let every = (resident.len() / SAMPLED_PIECES).max(1);
     let mut pieces = Vec::new();
     for &at in resident.iter().step_by(every) {
-        let mut piece = vec![0; piece_bytes];
+        let mut piece = vec![0; PAGE];
         if memory.read_exact_at(&mut piece, at).is_ok() && piece.iter().any(|&byte| byte != 0) {
             pieces.push(piece);
         }
@@ -119,19 +117,18 @@ struct Codec<'a> {
 }
 
 fn table(pieces: &[Vec<u8>]) {
-    let piece_bytes = pieces[0].len();
     // The dictionary has not seen what it is judged by.
     let (learned, judged): (Vec<_>, Vec<_>) = pieces.iter().enumerate().partition(|(at, _)| at % 2 == 0);
     let learned: Vec<&Vec<u8>> = learned.into_iter().map(|(_, piece)| piece).collect();
     let judged: Vec<&Vec<u8>> = judged.into_iter().map(|(_, piece)| piece).collect();
     let dictionary = zstd::dict::from_samples(&learned, DICTIONARY_BYTES).unwrap_or_default();
-    println!("{} pieces of {} KiB", judged.len(), piece_bytes >> 10);
+    println!("{} pages of 4 KiB", judged.len());
     println!("{:<24} {:>9} {:>11} {:>11} {:>9}", "codec", "packed, %", "pack, us", "unpack, us", "> 3/4, %");
     for mut codec in codecs(&dictionary) {
-        let mut packed: Vec<Vec<u8>> = vec![vec![0; 2 * piece_bytes + 64]; judged.len()];
+        let mut packed: Vec<Vec<u8>> = vec![vec![0; 2 * PAGE + 64]; judged.len()];
         let mut lens = vec![0; judged.len()];
         let (mut pack, mut unpack) = (Duration::MAX, Duration::MAX);
-        let mut out = vec![0; piece_bytes];
+        let mut out = vec![0; PAGE];
         for _ in 0..ROUNDS {
             let began = Instant::now();
             for ((piece, packed), len) in judged.iter().zip(&mut packed).zip(&mut lens) {
@@ -140,7 +137,7 @@ fn table(pieces: &[Vec<u8>]) {
             pack = pack.min(began.elapsed());
             let began = Instant::now();
             for (packed, &len) in packed.iter().zip(&lens) {
-                assert_eq!((codec.unpack)(&packed[..len], &mut out), piece_bytes);
+                assert_eq!((codec.unpack)(&packed[..len], &mut out), PAGE);
             }
             unpack = unpack.min(began.elapsed());
         }
@@ -148,8 +145,8 @@ fn table(pieces: &[Vec<u8>]) {
             (codec.unpack)(&packed[..len], &mut out);
             assert!(out == **piece, "{} returned other bytes", codec.name);
         }
-        let all = (judged.len() * piece_bytes) as f64;
-        let bad = lens.iter().filter(|&&len| len > piece_bytes * 3 / 4).count() as f64;
+        let all = (judged.len() * PAGE) as f64;
+        let bad = lens.iter().filter(|&&len| len > PAGE * 3 / 4).count() as f64;
         let each_us = |time: Duration| time.as_secs_f64() * 1e6 / judged.len() as f64;
         println!(
             "{:<24} {:>9.1} {:>11.2} {:>11.2} {:>9.1}",

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::host::memory::free_now;
+use hiroma_kernel::host::memory;
 use hiroma_kernel::quiet::affinity::{self, show_list};
 use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
 use hiroma_kernel::quiet::mounts::{NetworkMount, network_mounts};
@@ -148,7 +148,7 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         direct_reclaims: stalls.iter().map(|name| grown(name)).sum(),
         fill_bytes_s: per_s((files(after) + grown("pgsteal_file")).saturating_sub(files(before)) * page),
         large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
-        free_bytes: free_now().0,
+        free_bytes: memory::free().0,
         fillers,
         network: network(&before.network, &after.network).into_iter().map(|(mount, bytes)| (mount, per_s(bytes))).collect(),
         idle_permille: idle.collect(),

@@ -53,9 +53,7 @@ impl Ballast {
             .spawn(move || {
                 while !of_thread.stopping.load(Ordering::Relaxed) {
                     thread::sleep(LOOK_EVERY);
-                    if let Ok(free) = memory::free() {
-                        of_thread.held().keep_ahead(free.0);
-                    }
+                    of_thread.held().keep_ahead(memory::free().0);
                 }
             })
             .context("starting a thread that lets memory go")?;
@@ -89,7 +87,7 @@ impl Shared {
             chunk.populate();
             held.chunks.push(chunk);
         }
-        held.free_at_load = memory::free()?.0;
+        held.free_at_load = memory::free().0;
         let free = held.free_at_load;
         held.keep_ahead(free);
         Ok(())

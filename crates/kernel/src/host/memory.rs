@@ -36,11 +36,6 @@ impl Limits {
     }
 }
 
-/// Memory of the machine that nobody uses, and that holds no cached files either.
-pub fn free() -> io::Result<Bytes> {
-    meminfo(Path::new("/"), "MemFree:")
-}
-
 /// Memory of the machine that can be had without swapping.
 pub fn available() -> io::Result<Bytes> {
     meminfo(Path::new("/"), "MemAvailable:")
@@ -52,8 +47,8 @@ pub fn machine() -> Bytes {
     Bytes(scaled(&info, info.totalram))
 }
 
-/// The same of [`free`]: the cheapest look there is.
-pub fn free_now() -> Bytes {
+/// Memory of the machine that nobody uses, and that holds no cached files either, by `sysinfo(2)`: the cheapest look there is.
+pub fn free() -> Bytes {
     let info = rustix::system::sysinfo();
     Bytes(scaled(&info, info.freeram))
 }

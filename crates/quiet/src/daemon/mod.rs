@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use hiroma_kernel::cpu::{now_ns, thread_ns};
-use hiroma_kernel::host::memory::free_now;
+use hiroma_kernel::host;
 use hiroma_kernel::quiet::affinity;
 use hiroma_kernel::quiet::files;
 use hiroma_kernel::quiet::memory;
@@ -216,12 +216,12 @@ impl Daemon {
     /// Whether nothing can have happened since the last look that makes another one worth its cost.
     fn may_rest(&self, now: u64) -> bool {
         let Looked { at_ns, free_pages, next } = &self.looked;
-        let changed = (free_now().0 / PAGE_BYTES).abs_diff(*free_pages);
+        let changed = (host::memory::free().0 / PAGE_BYTES).abs_diff(*free_pages);
         changed < next.changed_pages && now < at_ns.saturating_add(next.latest_ns)
     }
 
     fn decide(&mut self, now: u64) -> Result<Vec<Verdict>, QuietError> {
-        let free_pages = free_now().0 / PAGE_BYTES;
+        let free_pages = host::memory::free().0 / PAGE_BYTES;
         let filling = self.accounts.iter().any(|account| !matches!(account.last, Reason::First | Reason::Calm { .. }));
         let dropped_pages = self.behind.as_ref().map_or(0, Behind::dropped_bytes) / PAGE_BYTES;
         let seen = self.observer.look(now, filling, dropped_pages).map_err(QuietError::Machine)?;
