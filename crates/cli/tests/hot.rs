@@ -217,6 +217,8 @@ fn nonsense_is_refused_before_anything_happens() {
         ["manage", "--pid", "1", "--threshold", "513"],
         ["manage", "--pid", "1", "--backend", "magic"],
         ["show", "--pid", "1", "--window", "5h"],
+        ["show", "--pid", "1", "--window", "0s"],
+        ["show", "--pid", "1", "--window", "long"],
         ["show", "--pid", "1", "--cpu", "0%"],
     ] {
         let output = hot(&args);

@@ -34,6 +34,19 @@ pub fn backend(text: &str) -> Result<Backend, String> {
     Backend::by_name(text).ok_or_else(|| format!("there is no way of tracking `{text}`: choose from {}", names.join(", ")))
 }
 
+/// Shortest and longest round: below, a pass over the page tables takes longer than it; above, every page that is used at all was touched.
+const WINDOWS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(60)];
+
+/// How long a round watches.
+fn window(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text).map_err(|error| error.to_string())?;
+    let [shortest, longest] = WINDOWS;
+    if time < shortest || time > longest {
+        return Err(format!("a round of `{text}` tells nothing: choose between 100us and 1m"));
+    }
+    Ok(time)
+}
+
 /// How to track.
 #[derive(clap::Args)]
 pub struct Tracking {
@@ -43,8 +56,8 @@ pub struct Tracking {
     /// By how much the process may be slowed down by being tracked, as far as that can be told beforehand
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     pub slowdown: Share,
-    /// How long a round watches [default: begins with 5ms and fits itself to the program]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// How long a round watches, 100us to 1m [default: begins with 5ms and fits itself to the program]
+    #[arg(long, value_name = "TIME", value_parser = window)]
     pub window: Option<Duration>,
     /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
