@@ -57,6 +57,11 @@ impl IntervalSet {
             .collect()
     }
 
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
     /// Whether any of `start..end` is in the set.
     pub fn touches(&self, start: usize, end: usize) -> bool {
         start < end && self.map.range(..end).next_back().is_some_and(|(_, &to)| to > start)

@@ -25,6 +25,7 @@ pub const RULES: &[&str] = &[
     "content goes before its addresses",
     "moved memory ends the program",
     "unshared after a fork",
+    "not touched while it may be dropped",
     "nothing under way in a fork",
     "kept over a fork",
     "kept for a child",

@@ -18,6 +18,7 @@ use crate::extent::{Copy, flag};
 use crate::fetch::lost;
 use crate::live::Live;
 use crate::removal::OwnRemoval;
+use crate::starved::Progress;
 use crate::store::{Channel, Completion, StoreError, Tier, Token};
 use crate::trace::Moved;
 
@@ -35,6 +36,8 @@ pub struct Evicting {
     tended: Instant,
     /// When what could not leave was last tried.
     tried_held: Instant,
+    /// Whether threads that were about to discard memory have done so.
+    progress: Progress,
     /// Rounds in which nothing could be done.
     fruitless: u32,
     /// A victim was put off in the last round.
@@ -82,6 +85,7 @@ impl Evicting {
             chosen: Vec::with_capacity(BATCH),
             tended: Instant::now(),
             tried_held: Instant::now(),
+            progress: Progress::default(),
             fruitless: 0,
             put_off: false,
         }
@@ -137,6 +141,11 @@ impl Evicting {
     /// What is due now and then: limits that were asked for, statistics.
     fn tend(&mut self) {
         self.tended = Instant::now();
+        let tries_again = self.tried_held.elapsed() > TRY_HELD_AGAIN;
+        let have_acted = tries_again && {
+            let waits = self.core.lock().coming.waits();
+            self.progress.have_acted(waits)
+        };
         let mut core = self.core.lock();
         if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LIMIT_MIN) {
             core.set_limit(limit as usize);
@@ -148,9 +157,9 @@ impl Evicting {
         core.staging.observe(rescues, fetches);
         core.begin_drain();
         core.share_out(rescues);
-        if self.tried_held.elapsed() > TRY_HELD_AGAIN {
+        if tries_again {
             self.tried_held = Instant::now();
-            core.try_again();
+            core.try_again(have_acted);
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
-use hiroma_kernel::uffd::{self, Watch};
+use hiroma_kernel::uffd::{self, Message, Watch};
 use hiroma_kernel::vm::{self, Advise};
 use hiroma_kernel::{fds, helper, network};
 use hiroma_units::PAGE;
@@ -212,7 +212,12 @@ impl Core {
     pub(crate) fn adopted(&mut self) {
         self.forked = true;
         self.quiesce = false;
-        self.pending.clear();
+        // The kernel may have acted before the fork on what the parent has yet to.
+        for message in std::mem::take(&mut self.pending) {
+            if let Message::Remove { start, end } = message {
+                self.coming.let_drop(start, end);
+            }
+        }
         self.handed_over.clear();
         // A page table that the parent was giving back at that moment is not being given back here.
         for own in std::mem::take(&mut self.own_removals) {
@@ -221,7 +226,7 @@ impl Core {
         }
         self.discarding.clear();
         // Nor does the kernel act on anything that it told the parent of.
-        (0..2).for_each(|_| self.try_again());
+        (0..2).for_each(|_| self.try_again(true));
         // They are the parent's to keep.
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {

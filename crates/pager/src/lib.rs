@@ -40,6 +40,7 @@ mod removal;
 mod room;
 mod service;
 mod stage;
+mod starved;
 pub mod store;
 pub mod trace;
 mod wakes;

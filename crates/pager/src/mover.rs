@@ -156,6 +156,7 @@ impl Core {
                 vm::zero(src + (from - dst), to - from);
             }
             self.extents[(dst - self.arena.base()) / EXTENT].set(flag::HOLES, true);
+            self.coming.let_drop(from, to);
             let parts = [(start, from), (to, end)].into_iter().filter(|(from, to)| from < to);
             for (start, end) in parts {
                 self.pending.insert(at, Message::Remove { start, end });
@@ -206,7 +207,9 @@ impl Core {
 
     /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
     fn is_being_removed(&self, page: usize) -> bool {
-        self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
+        // Canary "not touched while it may be dropped": it is, once the kernel had time.
+        let may_drop = !canary::is_broken("not touched while it may be dropped") && self.coming.may_drop(page, page + PAGE);
+        may_drop || self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
     }
 
     /// After a fork pages are shared until they are unshared or written. If the child has ended by then, they stay parts of a huge

@@ -52,6 +52,8 @@ impl OwnRemoval {
 pub struct Coming {
     recent: IntervalSet,
     older: IntervalSet,
+    /// What the kernel may still drop, however long ago it was told: until the memory has left, or its content has come anew.
+    droppable: IntervalSet,
     /// Victims that were passed over.
     aside: Vec<BlockId>,
     aside_bytes: usize,
@@ -60,6 +62,24 @@ pub struct Coming {
 impl Coming {
     pub fn insert(&mut self, start: usize, end: usize) {
         self.recent.insert(start, end);
+        self.let_drop(start, end);
+    }
+
+    /// The kernel may drop what is at `start..end` from now on, which is right whenever it does.
+    pub fn let_drop(&mut self, start: usize, end: usize) {
+        self.droppable.insert(start, end);
+    }
+
+    /// Whether the kernel may drop any of `start..end` at any time (`MADV_FREE`): to touch it could be a fault that waits for us.
+    pub fn may_drop(&self, start: usize, end: usize) -> bool {
+        self.droppable.touches(start, end)
+    }
+
+    /// What is at `start..end` from now on is not what the kernel was told of.
+    pub fn renew(&mut self, start: usize, end: usize) {
+        if self.droppable.touches(start, end) {
+            self.droppable.remove(start, end);
+        }
     }
 
     /// Whether any of `start..end` is to stay.
@@ -71,6 +91,7 @@ impl Coming {
     pub fn remove(&mut self, start: usize, end: usize) {
         self.recent.remove(start, end);
         self.older.remove(start, end);
+        self.droppable.remove(start, end);
     }
 
     /// A victim that has to wait.
@@ -84,10 +105,18 @@ impl Coming {
         self.aside_bytes
     }
 
-    /// To be called a while after the last time: ranges stay for that long at least, and twice that at most. Returns the victims that may
-    /// be tried again.
-    pub fn age(&mut self) -> Vec<BlockId> {
+    /// Whether there are ranges that stay.
+    pub fn waits(&self) -> bool {
+        !self.recent.is_empty() || !self.older.is_empty()
+    }
+
+    /// To be called a while after the last time, if who was about to act then has acted since: ranges stay for that long at least.
+    pub fn age(&mut self) {
         self.older = std::mem::take(&mut self.recent);
+    }
+
+    /// The victims that were passed over, to be tried again.
+    pub fn take_aside(&mut self) -> Vec<BlockId> {
         self.aside_bytes = 0;
         std::mem::take(&mut self.aside)
     }
@@ -111,6 +140,10 @@ mod tests {
         assert!(!coming.touches(40, 45) && coming.touches(45, 46));
         coming.age();
         assert!(!coming.touches(0, 100));
+        // Freed lazily, it may go at any time, until something else is there.
+        assert!(coming.may_drop(10, 11) && coming.may_drop(45, 46) && !coming.may_drop(40, 45));
+        coming.renew(0, 48);
+        assert!(!coming.may_drop(10, 20) && coming.may_drop(48, 49));
     }
 
     #[test]

@@ -101,10 +101,14 @@ impl Core {
         self.live.page.set_held_bytes(0);
     }
 
-    /// A while has passed: what could not leave is tried again, and what was left to the kernel then it has dealt with.
-    pub fn try_again(&mut self) {
+    /// A while has passed: what could not leave is tried again. `have_acted`: what was left to the kernel at the last time it has dealt
+    /// with.
+    pub fn try_again(&mut self, have_acted: bool) {
         self.release_held();
-        for block in self.coming.age() {
+        if have_acted {
+            self.coming.age();
+        }
+        for block in self.coming.take_aside() {
             self.replacement.put_back(block);
         }
     }

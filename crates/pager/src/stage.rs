@@ -172,6 +172,7 @@ impl Core {
                 if self.extent(block).has(flag::HOLES) {
                     // Freed lazily (MADV_FREE) and not written since, a page could be dropped in its frame too.
                     vm::touch(self.frames.addr(frame), block.bytes());
+                    self.coming.renew(addr, end);
                 }
                 self.set_resident(block, false);
                 let stamp = self.enter(block, frame, Phase::Staged);

@@ -120,7 +120,7 @@ impl Process {
             8 => self.answer(),
             // A second later, the kernel has done what it was about to do.
             _ if self.random.one_in(2) || self.program(|state| state.is_discarding()) => {}
-            _ => self.core.lock().try_again(),
+            _ => self.core.lock().try_again(true),
         }
     }
 

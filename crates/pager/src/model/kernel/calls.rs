@@ -145,7 +145,10 @@ impl Memory for Model {
 
     fn unshare(&self, addr: usize) {
         let mut state = self.state();
-        state.disturb_without_reclaim();
+        state.disturb();
+        if state.random.one_in(8) {
+            state.reclaim();
+        }
         let page = state.page(addr);
         match &mut state.pages[page] {
             Some(there) => (there.shared, there.swapped) = (false, false),

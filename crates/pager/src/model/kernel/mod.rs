@@ -223,7 +223,7 @@ impl State {
     }
 
     /// The kernel needs memory: it takes pages that nobody has written since they were given up.
-    fn reclaim(&mut self) {
+    pub(super) fn reclaim(&mut self) {
         for (page, there) in self.pages.iter_mut().enumerate() {
             if there.is_some_and(|there| there.lazy) {
                 *there = None;
@@ -234,19 +234,14 @@ impl State {
 
     /// Other threads of the program run, or not.
     fn disturb(&mut self) {
-        self.disturb_without_reclaim();
+        while self.random.one_in(5) {
+            self.step();
+        }
         if self.random.one_in(400) {
             self.reclaim();
         }
         if self.has_swap && self.random.one_in(40) {
             self.swap_out();
-        }
-    }
-
-    /// The same, where the kernel takes nothing that was freed lazily.
-    fn disturb_without_reclaim(&mut self) {
-        while self.random.one_in(5) {
-            self.step();
         }
     }
 
