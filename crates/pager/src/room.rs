@@ -54,9 +54,13 @@ impl Core {
     pub fn room(&self) -> usize {
         #[cfg(any(test, feature = "model"))]
         if let Some(room) = self.room_of_test {
-            // Blocks with parts that the program may not read cannot be copied, and stay: the limit yields.
-            let held_bytes = if self.live.path == crate::live::Path::Fallback { self.held_bytes } else { 0 };
-            return room + held_bytes;
+            // Where blocks have to stay the limit yields: with parts that the program may not read they cannot be copied, shared ones that
+            // the kernel may drop are not touched. Nothing else is a reason.
+            let stays = |block: &&BlockId| {
+                let addr = self.addr(**block);
+                self.live.path == crate::live::Path::Fallback || self.coming.may_drop(addr, addr + block.bytes())
+            };
+            return room + self.held.iter().filter(stays).map(|block| block.bytes()).sum::<usize>();
         }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let working = (self.limit / 8).max(LIMIT_MIN as usize / 2);
