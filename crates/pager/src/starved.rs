@@ -1,0 +1,95 @@
+//! Whether the program's threads have had a processor since a moment. The kernel tells of a raw `madvise(MADV_DONTNEED)` before it acts,
+//! and the calling thread may be kept from acting for long: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
+
+use std::collections::HashMap;
+
+use crate::host;
+
+/// A thread that has run for so long since the event of its removal was read is past it: a gigabyte is dropped in less. In ticks of
+/// 10 ms (`USER_HZ`), which the kernel rounds down.
+const PAST_IT_TICKS: u64 = 10;
+
+/// What a thread does, from `/proc/PID/task/TID/stat`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Thread {
+    /// Runs or would, or sleeps in the kernel until something comes that it waits for (`R`, `D`). In any other state it is in no removal.
+    may_be_acting: bool,
+    /// Processor time.
+    ran_ticks: u64,
+}
+
+/// How long each thread had run at a moment.
+#[derive(Default)]
+pub struct Progress {
+    then: Option<HashMap<u32, Thread>>,
+}
+
+impl Progress {
+    /// To be called now and then. `waits`: whether anybody has to know. True: whoever was about to act at the moment of the call before
+    /// has acted, or there was none; from now on it is about this moment.
+    pub fn have_acted(&mut self, waits: bool) -> bool {
+        if !waits {
+            self.then = None;
+            return true;
+        }
+        let now = threads();
+        let starved = self.then.as_ref().is_some_and(|then| is_any_starved(then, &now));
+        if !starved {
+            self.then = Some(now);
+        }
+        !starved
+    }
+}
+
+fn is_any_starved(then: &HashMap<u32, Thread>, now: &HashMap<u32, Thread>) -> bool {
+    // Less time than before: another thread has its number.
+    let has_run = |id, now: u64| then.get(id).is_none_or(|then| now < then.ran_ticks || now - then.ran_ticks >= PAST_IT_TICKS);
+    now.iter().any(|(id, thread)| thread.may_be_acting && !has_run(id, thread.ran_ticks))
+}
+
+/// The program's threads. None, where `/proc` does not show them.
+fn threads() -> HashMap<u32, Thread> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else { return HashMap::new() };
+    let read = |task: std::fs::DirEntry| {
+        let id = task.file_name().to_str()?.parse().ok()?;
+        Some((id, parse(&std::fs::read_to_string(task.path().join("stat")).ok()?)?))
+    };
+    tasks.flatten().filter_map(read).collect()
+}
+
+/// A line of `stat` (proc_pid_stat(5)): the state is the third field, user and system time are the 14th and 15th.
+fn parse(stat: &str) -> Option<Thread> {
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let may_be_acting = matches!(fields.next()?, "R" | "D");
+    let mut times = fields.skip(10);
+    let (user, system): (u64, u64) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
+    Some(Thread { may_be_acting, ran_ticks: user + system })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_stat_is_read_whatever_the_program_is_called() {
+        let line = "71 (a) R 1 (b) D 1 71 71 0 -1 4194304 94 0 0 0 12 3 0 0 20 0 1 0 9 0 0";
+        assert_eq!(parse(line), Some(Thread { may_be_acting: true, ran_ticks: 15 }));
+        assert_eq!(parse(&line.replace(") D", ") S")), Some(Thread { may_be_acting: false, ran_ticks: 15 }));
+        assert_eq!(parse("71 (a) R 1"), None);
+        assert_eq!(parse(""), None);
+        assert!(threads().contains_key(&std::process::id()));
+    }
+
+    #[test]
+    fn starved_is_who_could_run_and_did_not() {
+        let at = |states: &[(u32, bool, u64)]| -> HashMap<u32, Thread> {
+            states.iter().map(|&(id, may_be_acting, ran_ticks)| (id, Thread { may_be_acting, ran_ticks })).collect()
+        };
+        let then = at(&[(1, true, 50), (2, true, 7), (3, false, 9)]);
+        assert!(is_any_starved(&then, &at(&[(1, true, 60), (2, true, 16)])));
+        assert!(!is_any_starved(&then, &at(&[(1, true, 60), (2, true, 17)])));
+        assert!(!is_any_starved(&then, &at(&[(1, true, 60), (2, false, 7)])), "it sleeps: it is past it");
+        assert!(is_any_starved(&then, &at(&[(3, true, 9)])), "a sleeper of then that runs now may have been woken for it");
+        assert!(!is_any_starved(&then, &at(&[(4, true, 0), (2, true, 1)])), "new ones");
+    }
+}
