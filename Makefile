@@ -77,7 +77,7 @@ man: build ## write docs/man anew
 install: build ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/hiroma $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	install -d $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man3
-	install -m 755 $(RELEASE)/hiroma $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(RELEASE)/hiroma $(RELEASE)/hiroma-bench $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(RELEASE)/libhiroma_preload.so $(RELEASE)/libhiroma_quiet_preload.so $(DESTDIR)$(PREFIX)/lib/hiroma/
 	scripts/install-capi.sh "$(RELEASE)" "$(DESTDIR)" "$(PREFIX)"
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
@@ -87,7 +87,7 @@ install: build ## install below PREFIX (/usr/local)
 	$(RELEASE)/hiroma completions fish >$(DESTDIR)$(PREFIX)/share/$(word 3,$(COMPLETIONS))
 
 uninstall: ## remove what install installed
-	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3 $(DESTDIR)$(PREFIX)/share/man/man3/hps.3
+	rm -f $(DESTDIR)$(PREFIX)/bin/hiroma $(DESTDIR)$(PREFIX)/bin/hiroma-bench $(DESTDIR)$(PREFIX)/share/man/man1/hiroma*.1 $(DESTDIR)$(PREFIX)/share/man/man3/hiroma*.3 $(DESTDIR)$(PREFIX)/share/man/man3/hps.3
 	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h $(DESTDIR)$(PREFIX)/include/hps.h
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))

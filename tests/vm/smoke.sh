@@ -362,7 +362,7 @@ hot_load() {
 	echo madvise >/sys/kernel/mm/transparent_hugepage/enabled
 	rm -f /tmp/load.in /tmp/load.out
 	mkfifo /tmp/load.in
-	hiroma bench huge-load "{\"bytes\":$(($1 << 20)),\"pattern\":\"$2\",\"pages\":\"default\"}" </tmp/load.in >/tmp/load.out &
+	hiroma-bench huge-load "{\"bytes\":$(($1 << 20)),\"pattern\":\"$2\",\"pages\":\"default\"}" </tmp/load.in >/tmp/load.out &
 	LOAD=$!
 	exec 9>/tmp/load.in
 	while [ ! -s /tmp/load.out ]; do

@@ -6,12 +6,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use hiroma_command::show;
 use hiroma_pager::control::{ControlPage, Counter, Snapshot};
 use hiroma_units::{Bytes, SizeSpec};
 use serde_json::Value;
 
 use crate::run::{local_limit, process_json};
-use crate::{processes, rundir, show};
+use crate::{processes, rundir};
 
 /// Show the statistics of a running program, or change its limit.
 #[derive(clap::Args)]

@@ -8,6 +8,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use hiroma_command::show;
+use hiroma_memload::ballast::Ballast;
+use hiroma_memload::content;
 use hiroma_report::Table;
 use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -15,10 +18,7 @@ use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::bench::ballast::Ballast;
-use crate::bench::content;
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW};
-use crate::show;
 
 /// Sort a large text natively and with a part of the memory it needs, and compare.
 #[derive(clap::Args)]
@@ -40,7 +40,7 @@ pub struct Args {
 /// Bytes of the text, the results and the temporary copies, per line.
 const DISK_BYTES_PER_LINE: u64 = 40;
 /// Least local limit that `hiroma run` takes.
-const LOCAL_MIN: u64 = crate::run::LOCAL_MIN.0;
+const LOCAL_MIN: u64 = hiroma_pager::LOCAL_MIN.0;
 
 /// Runs it.
 pub fn main(args: Args) -> Result<ExitCode> {

@@ -5,7 +5,6 @@ mod completions;
 mod ctl;
 mod demo;
 mod doctor;
-mod files;
 mod hot;
 mod man;
 mod processes;
@@ -14,12 +13,12 @@ mod rights;
 mod run;
 mod rundir;
 mod serve;
-mod show;
 mod sim;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use hiroma_command::{REFUSED, exit_code};
 
 /// Far memory and huge pages for unmodified Linux programs.
 #[derive(Parser)]
@@ -47,7 +46,7 @@ enum Command {
     Ctl(ctl::Args),
     Doctor(doctor::Args),
     Hot(hot::HotArgs),
-    Bench(Box<bench::BenchArgs>),
+    Bench(bench::Args),
     Quiet(quiet::QuietArgs),
     Sim(Box<sim::SimArgs>),
     /// Sort a large text natively and with 30 % of the memory it needs, and compare
@@ -57,22 +56,6 @@ enum Command {
     /// Write the man pages
     #[command(hide = true)]
     Man(man::Args),
-}
-
-/// A failure with an exit code of its own. The message says what happened, to what, and what to do.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-struct Failure {
-    code: u8,
-    message: String,
-}
-
-/// Exit code for everything that is refused before it begins.
-const REFUSED: u8 = 2;
-
-/// A refusal: nothing has happened yet.
-fn refuse(message: impl Into<String>) -> anyhow::Error {
-    Failure { code: REFUSED, message: message.into() }.into()
 }
 
 /// What whoever knows nothing yet is told.
@@ -98,17 +81,14 @@ fn main() -> ExitCode {
         Command::Ctl(args) => ctl::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Hot(args) => hot::run(args),
-        Command::Bench(args) => bench::run(*args),
+        Command::Bench(args) => bench::main(&args),
         Command::Quiet(args) => quiet::run(args),
         Command::Sim(args) => sim::run(*args),
         Command::Demo(args) => demo::main(args),
         Command::Completions(args) => completions::main(args),
         Command::Man(args) => man::main(args),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("hiroma: {error:#}");
-        ExitCode::from(error.downcast_ref::<Failure>().map_or(1, |failure| failure.code))
-    })
+    exit_code(result)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::CommandFactory;
 
 /// Writes the man pages.
@@ -15,11 +15,14 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Writes one page for the command and one for each subcommand that is shown.
+/// Writes one page for the command and one for each subcommand that is shown; those of `bench` by the program that it is.
 pub fn main(args: Args) -> Result<ExitCode> {
     let command = crate::Cli::command().disable_help_subcommand(true);
     fs::create_dir_all(&args.dir)
         .and_then(|()| clap_mangen::generate_to(command, &args.dir))
         .with_context(|| format!("cannot write man pages to {}", args.dir.display()))?;
+    let bench = crate::bench::program()?;
+    let ended = Command::new(&bench).arg("man").arg(&args.dir).status().with_context(|| format!("cannot start {}", bench.display()))?;
+    ensure!(ended.success(), "{} could not write its man pages ({ended})", bench.display());
     Ok(ExitCode::SUCCESS)
 }

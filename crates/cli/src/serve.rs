@@ -9,13 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use hiroma_command::{refuse, show};
+use hiroma_kernel::host::memory::Limits;
 use hiroma_server::{Log, ServeOptions, ServerStats, serve};
 use hiroma_units::{Bytes, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-
-use crate::{refuse, show};
-use hiroma_kernel::host::memory::Limits;
 
 /// Lend this machine's memory to programs under `hiroma run`.
 ///

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 #[test]
 fn the_man_pages_are_those_of_the_help() {
     let dir = tempfile::tempdir().unwrap();
+    common::bench();
     assert!(output(["man", dir.path().to_str().unwrap()]).status.success());
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
     let pages = |dir: &Path| -> BTreeMap<String, String> {

@@ -226,7 +226,7 @@ fn nonsense_is_refused_before_anything_happens() {
         assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
     }
     for args in [["--only", "magic"], ["--sizes", "3M"], ["--sizes", "1M"], ["--sizes", "1G,4000T"], ["--sizes", "many"]] {
-        let output = Command::new(HIROMA).args(["bench", "huge"]).args(args).stdin(Stdio::null()).output().unwrap();
+        let output = Command::new(common::bench()).arg("huge").args(args).stdin(Stdio::null()).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty() && text(&output.stderr).contains(args[1].rsplit(',').next().unwrap()), "{args:?}");
     }
@@ -308,8 +308,8 @@ fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
 
 #[test]
 fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
-    let script = "\"$0\" bench with-parent --parent $$ -- sleep 600 & echo $!; wait";
-    let mut parent = Command::new("sh").args(["-c", script, HIROMA]).stdout(Stdio::piped()).spawn().unwrap();
+    let script = "\"$0\" with-parent --parent $$ -- sleep 600 & echo $!; wait";
+    let mut parent = Command::new("sh").args(["-c", script]).arg(common::bench()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", line.trim())).unwrap_or_default();
@@ -319,6 +319,6 @@ fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
     // Whoever inherits it may take his time to wait for it.
     common::wait_until("the program to end", || of("stat").is_empty() || of("stat").contains(") Z"));
     // Who comes too late starts nothing.
-    let late = Command::new(HIROMA).args(["bench", "with-parent", "--parent", "1", "--", "echo", "started"]).output().unwrap();
+    let late = Command::new(common::bench()).args(["with-parent", "--parent", "1", "--", "echo", "started"]).output().unwrap();
     assert!(!late.status.success() && late.stdout.is_empty());
 }

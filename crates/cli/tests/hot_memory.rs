@@ -292,7 +292,9 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
     let Some(cgroup) = Cgroup::new() else { return };
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.dir.display());
     let mut job = Command::new("sh");
-    job.args(["-c", &enter, "sh", HIROMA, "bench", "huge-load", r#"{"bytes":16777216,"pattern":"sequential","pages":"default"}"#]);
+    job.args(["-c", &enter, "sh"])
+        .arg(common::bench())
+        .args(["huge-load", r#"{"bytes":16777216,"pattern":"sequential","pages":"default"}"#]);
     let Some(load) = Load::of(job, 16 * MIB, false) else {
         println!("skipped: nothing may be put into a cgroup here");
         return;

@@ -1,5 +1,7 @@
 //! A program recorded for the policy lab, by both tools that see every access.
 
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -10,8 +12,8 @@ fn record(tool: &str, lines: usize, dir: &Path) -> Trace {
     let (input, out) = (dir.join("lines"), dir.join(tool));
     let text: String = (0..lines).map(|at| format!("{} some text\n", at * 7919 % 100_003)).collect();
     std::fs::write(&input, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hiroma"));
-    command.args(["bench", "policy", "record", "--tool", tool, "--out"]).arg(&out);
+    let mut command = Command::new(common::bench());
+    command.args(["policy", "record", "--tool", tool, "--out"]).arg(&out);
     let output = command.args(["--", "/usr/bin/sort", "--parallel=1", "-S", "4M"]).arg(&input).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Trace::read(&std::fs::read(&out).unwrap()).unwrap()

@@ -47,7 +47,14 @@ fn machine() -> (String, BTreeSet<String>, String) {
     (swaps, made.into_iter().flatten().collect(), fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default())
 }
 
+/// A refusal of `hiroma bench`, which is there.
+fn refused<const N: usize>(args: [&str; N]) -> (Option<i32>, String) {
+    common::bench();
+    common::refusal(args)
+}
+
 fn bench(json: &Path, document: &Path, program: &Path) -> Output {
+    common::bench();
     let arms = ARMS.join(",");
     let mut args = vec!["bench", "real", "--at", "75", "--repetitions", "1", "--patience", "200", "--append", "--arms", &arms, "--json"];
     args.extend([json.to_str().unwrap(), "--document", document.to_str().unwrap(), "--", program.to_str().unwrap()]);
@@ -137,10 +144,10 @@ fn names_and_files_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other.json");
     fs::write(&other, "{\"results\": []}").unwrap();
-    let (code, said) = common::refusal(["bench", "real", "--only", "sorts"]);
+    let (code, said) = refused(["bench", "real", "--only", "sorts"]);
     assert!(code == Some(2) && said.contains("java-serial") && said.contains("random-read-t2"), "{said}");
-    let (code, said) = common::refusal(["bench", "real", "--append", "--json", other.to_str().unwrap(), "--only", "sort"]);
+    let (code, said) = refused(["bench", "real", "--append", "--json", other.to_str().unwrap(), "--only", "sort"]);
     assert!(code == Some(2) && (said.contains("no `cells`") || said.contains("root") || said.contains("skipped")), "{said}");
-    assert_eq!(common::refusal(["bench", "real", "--append"]).0, Some(2));
-    assert_eq!(common::refusal(["bench", "real", "--items", "all"]).0, Some(2));
+    assert_eq!(refused(["bench", "real", "--append"]).0, Some(2));
+    assert_eq!(refused(["bench", "real", "--items", "all"]).0, Some(2));
 }

@@ -216,6 +216,7 @@ fn ctl_says_why_a_process_cannot_be_steered() {
 fn experiments_on_spark_say_what_they_lack_before_they_begin() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
+    common::bench();
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir]);
     assert!(code == Some(2) && stderr.contains(dir) && stderr.contains("make spark-jars"), "{stderr}");
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir, "--only", "figure-4"]);

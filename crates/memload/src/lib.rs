@@ -3,8 +3,13 @@
 //!
 //! The paper on huge pages guided by the application (section 6.4) loads memcached with 800,000 items of 512 bytes, read only, keys
 //! drawn from a zipfian distribution. That is the default here.
+//!
+//! Other loads of memory: texts to sort, pages of half-compressible content ([`content`]), and memory that is held so that a hypervisor
+//! leaves it there ([`ballast`]).
 
+pub mod ballast;
 mod client;
+pub mod content;
 mod keys;
 mod run;
 pub mod server;

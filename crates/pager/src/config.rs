@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::waking::Costs;
 
+/// The least local limit with which a program can work: a few extents in flight must fit.
+pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
+
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
 

@@ -78,9 +78,6 @@ pub struct Ahead {
     pub drains: bool,
 }
 
-/// The smallest local limit that makes sense: a few extents in flight must fit.
-pub const LIMIT_MIN: u64 = 16 << 20;
-
 /// State of one pager.
 pub struct Core {
     pub live: Arc<Live>,

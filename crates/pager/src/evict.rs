@@ -10,9 +10,10 @@ use hiroma_kernel::wait;
 use hiroma_units::{BlockId, EXTENT, Loc};
 
 use crate::canary;
+use crate::config::LOCAL_MIN;
 use crate::content;
 use crate::control::Counter;
-use crate::core::{Core, LIMIT_MIN, Phase};
+use crate::core::{Core, Phase};
 use crate::discard::By;
 use crate::extent::{Copy, flag};
 use crate::fetch::lost;
@@ -147,7 +148,7 @@ impl Evicting {
             self.progress.have_acted(waits)
         };
         let mut core = self.core.lock();
-        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LIMIT_MIN) {
+        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LOCAL_MIN.0) {
             core.set_limit(limit as usize);
         }
         core.publish_slow();

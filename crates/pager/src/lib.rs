@@ -47,7 +47,7 @@ mod wakes;
 pub mod waking;
 mod watchdog;
 
-pub use config::Config;
+pub use config::{Config, LOCAL_MIN};
 pub use control::{Counter, Snapshot};
 pub use error::PagerError;
 pub use pager::{Advice, Pager};

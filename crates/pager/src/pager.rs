@@ -13,10 +13,11 @@ use hiroma_kernel::vm::{self, Access, Reservation};
 use hiroma_kernel::{helper, signals};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
+use crate::config::LOCAL_MIN;
 use crate::config::{ARENA_BYTES_MAX, Config};
 use crate::content;
 use crate::control::Snapshot;
-use crate::core::{Core, LIMIT_MIN, sector_order};
+use crate::core::{Core, sector_order};
 use crate::error::PagerError;
 use crate::evict::Evicting;
 use crate::fault::Faulting;
@@ -65,7 +66,7 @@ impl Pager {
     }
 
     fn start_inside(mut config: Config) -> Result<Pager, PagerError> {
-        if config.local_limit_bytes < LIMIT_MIN {
+        if config.local_limit_bytes < LOCAL_MIN.0 {
             return Err(PagerError::LimitTooSmall(Bytes(config.local_limit_bytes)));
         }
         if config.arena_bytes > ARENA_BYTES_MAX {
@@ -353,7 +354,7 @@ impl Pager {
 
     /// Changes the local limit; in force when the evictor has caught up.
     pub fn set_limit(&self, bytes: u64) -> Result<(), PagerError> {
-        if bytes < LIMIT_MIN {
+        if bytes < LOCAL_MIN.0 {
             return Err(PagerError::LimitTooSmall(Bytes(bytes)));
         }
         self.ask(Call::Limit(bytes as usize)).map(drop)

@@ -4,8 +4,9 @@ use hiroma_policy::duplication::Held;
 use hiroma_policy::sharing::Seen;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE};
 
+use crate::config::LOCAL_MIN;
 use crate::control::Counter;
-use crate::core::{Core, LIMIT_MIN, ahead_pages};
+use crate::core::{Core, ahead_pages};
 use crate::frames::Frame;
 use crate::store::Balance;
 
@@ -63,7 +64,7 @@ impl Core {
             return room + self.held.iter().filter(stays).map(|block| block.bytes()).sum::<usize>();
         }
         let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
-        let working = (self.limit / 8).max(LIMIT_MIN as usize / 2);
+        let working = (self.limit / 8).max(LOCAL_MIN.0 as usize / 2);
         // What cannot leave is no room for what can. What is left to the kernel is gone most times; where a fault waits, nobody looks.
         let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
         self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel)

@@ -17,7 +17,8 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("quiet", &["wire", "pager", "server", "hot"]),
     ("sim", &["wire", "kernel", "pager", "server", "hot", "report", "quiet"]),
     ("simlab", &["wire", "kernel", "pager", "server", "hot", "quiet"]),
-    ("memload", &["units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "sim", "simlab"]),
+    ("memload", &["policy", "wire", "pager", "server", "hot", "report", "quiet", "sim", "simlab"]),
+    ("command", &["policy", "wire", "kernel", "pager", "server", "hot", "quiet", "sim", "simlab", "memload"]),
     ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
     ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
     (
@@ -45,6 +46,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
         ],
     ),
     ("cli", &["capi", "preload", "quiet-preload", "jvm"]),
+    ("bench", &["server", "sim", "simlab", "capi", "preload", "quiet-preload", "jvm", "cli"]),
 ];
 
 /// Crates without IO, clocks and threads.

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use hiroma_command::show;
 use hiroma_hot::{Engine, State, machine};
 use hiroma_units::{Bytes, parse_time};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::Managing;
-use crate::show;
 
 /// Give a running process huge pages exactly where it is hot.
 ///

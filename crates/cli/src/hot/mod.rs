@@ -65,7 +65,7 @@ fn engine(pid: u32, options: Options, clock: &manage::Clock) -> anyhow::Result<E
         | HotError::NoHugePages { .. }
         | HotError::NoBackend { .. }
         | HotError::NoProcess { .. }
-        | HotError::KernelThread { .. } => crate::refuse(error.to_string()),
+        | HotError::KernelThread { .. } => hiroma_command::refuse(error.to_string()),
         other => other.into(),
     })
 }

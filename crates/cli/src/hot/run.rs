@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use hiroma_command::{Failure, show};
 use hiroma_hot::Engine;
 use hiroma_units::parse_time;
 use rustix::process::Pid;
@@ -15,7 +16,6 @@ use rustix::process::Pid;
 use super::manage::{Clock, Ended, manage};
 use super::options::Managing;
 use crate::run::{Signals, find_program, start_failure};
-use crate::{Failure, show};
 
 /// Run a program, and give it huge pages exactly where it is hot.
 ///

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use hiroma_command::refuse;
 use hiroma_hot::service::client::{own_socket, status};
 use hiroma_hot::service::daemon::{Daemon, OVERDUE_NS, ServiceOptions};
 use hiroma_hot::service::watch::Engines;
 use hiroma_hot::{Backend, LedgerDir};
+use hiroma_kernel::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::{Share, backend};
-use crate::refuse;
-use hiroma_kernel::host::memory::Limits;
 
 /// Give huge pages to all processes that register, with fair shares between them.
 ///

@@ -52,7 +52,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let options = Options { watch_only: true, ledger: None, ..args.tracking.options() };
     let mut engine = super::engine(args.pid, options, &clock)?;
     if let Some(manager) = manager_of(args.pid) {
-        crate::show::say(&format!(
+        hiroma_command::show::say(&format!(
             "process {manager} manages process {} and clears the same bits: both see fewer touches than there are",
             args.pid
         ));
@@ -89,7 +89,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             png::write(engine.heat(), path)?;
         }
         if ended {
-            crate::show::say(&format!("process {} has ended", args.pid));
+            hiroma_command::show::say(&format!("process {} has ended", args.pid));
         }
         if ended || stop() || !args.watch {
             return Ok(ExitCode::SUCCESS);

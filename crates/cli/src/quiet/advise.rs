@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
+use hiroma_command::INTERRUPTED;
+use hiroma_command::refuse;
 use hiroma_quiet::{advise, daemon};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::refuse;
-use crate::sim::shared::{INTERRUPTED, stop_on_signals};
+use crate::sim::shared::stop_on_signals;
 
 /// Find the cheapest remedy against the kernel's reclaim that would help on this machine.
 ///

@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
+use hiroma_command::files::Files;
+use hiroma_command::refuse;
+use hiroma_command::{INTERRUPTED, report};
 use hiroma_kernel::quiet::affinity;
 use hiroma_quiet::bsp::link::Link;
 use hiroma_quiet::bsp::{self, BspError, Options, STEPS_MAX, picture};
 use hiroma_units::Bytes;
 
 use super::measure::cpus;
-use crate::refuse;
-use crate::sim::shared::{Files, INTERRUPTED, report, stop_on_signals};
+use crate::sim::shared::stop_on_signals;
 
 /// Run a program that computes in step, and see what noise costs it.
 ///

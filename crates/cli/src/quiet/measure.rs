@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use hiroma_command::files::Files;
+use hiroma_command::refuse;
+use hiroma_command::{INTERRUPTED, report};
 use hiroma_kernel::quiet::affinity;
 use hiroma_quiet::meter::{self, MeterError, Method, Options};
 use hiroma_quiet::picture;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::refuse;
-use crate::sim::shared::{Files, INTERRUPTED, report, stop_on_signals};
+use crate::sim::shared::stop_on_signals;
 
 /// Measure how much time is stolen from programs on each processor, and by whom.
 ///

@@ -6,13 +6,13 @@ use std::process::{Child, Command, ExitCode};
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
+use hiroma_command::{Failure, refuse};
 use hiroma_units::Bytes;
 use rustix::process::Pid;
 
 use super::bound::Bound;
 use crate::run::{Ending, ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list, start_failure};
 use crate::rundir::RunDir;
-use crate::{Failure, refuse};
 
 /// Which way is taken; read by the library.
 const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";

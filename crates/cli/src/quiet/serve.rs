@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use hiroma_command::refuse;
 use hiroma_quiet::QuietError;
 use hiroma_quiet::daemon::{self, Daemon, Lock, Options};
 use hiroma_quiet::settings;
 
 use super::measure::cpus;
-use crate::refuse;
 use crate::sim::shared::stop_on_signals;
 
 /// Reclaim file cache before the kernel has to, while large files are read or written, until told to stop.

@@ -4,11 +4,11 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Result;
+use hiroma_command::refuse;
 use hiroma_pager::config::{Config, PathChoice, StoreSpec};
 use hiroma_units::Bytes;
 use rustix::fs::statvfs;
 
-use crate::refuse;
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW, KernelVersion};
 
 /// Any size of sectors will do to see whether a store can be opened.

@@ -6,11 +6,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use hiroma_command::show;
 use hiroma_pager::control::{ControlPage, Counter};
 use hiroma_units::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{processes, rundir, show};
+use crate::{processes, rundir};
 
 /// How often pages are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use hiroma_command::show;
 use hiroma_pager::control::{Counter, Snapshot, Waited};
 use hiroma_policy::loss::ppm;
 use hiroma_units::Bytes;
 use serde_json::{Value, json};
-
-use crate::show;
 
 /// Shorter waits are not worth a change of the limit, in millionths of the time.
 const WORTH_PPM: u64 = 10_000;

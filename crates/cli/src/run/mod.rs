@@ -15,7 +15,7 @@ mod signals;
 mod stats;
 mod watch;
 
-pub use options::{Args, LOCAL_MIN, local_limit};
+pub use options::{Args, local_limit};
 pub use preload::{QUIET, find as find_preload, find_library, list as preload_list};
 pub use program::{ProgramError, check as check_program, find as find_program};
 pub use signals::{Ending, Signals};
@@ -37,8 +37,8 @@ use hiroma_pager::waking::Costs;
 use rustix::process::Pid;
 
 use crate::rundir::RunDir;
-use crate::{Failure, refuse, show};
 use herald::Herald;
+use hiroma_command::{Failure, refuse, show};
 use outside::Outside;
 use progress::Progress;
 use record::Recording;
@@ -64,7 +64,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
 
     if let Some(path) = &args.report {
-        crate::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
+        hiroma_command::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
     }
 
     let dir = RunDir::create()?;
@@ -126,7 +126,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         write_stats(path, &report);
     }
     if let (Some(path), Some(series)) = (&args.report, &series) {
-        if let Err(error) = crate::files::write(path, &report::page(&report, series).to_html()) {
+        if let Err(error) = hiroma_command::files::write(path, &report::page(&report, series).to_html()) {
             show::say(&format!("--report: cannot write the report: {error:#}"));
         }
     }

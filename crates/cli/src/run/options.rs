@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use hiroma_command::{refuse, show};
+use hiroma_kernel::host::memory::Limits;
 use hiroma_pager::config::{
-    Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, PathChoice, ReplacementKind, StoreSpec, parse_stores,
+    Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice, ReplacementKind, StoreSpec, parse_stores,
 };
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
 
 use super::progress;
-use crate::{refuse, show};
-use hiroma_kernel::host::memory::Limits;
-
-/// The least that a program can work with: the pager keeps a few extents in the air at any time.
-pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
 
 /// Run a program with far memory.
 ///

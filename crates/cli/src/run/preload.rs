@@ -7,9 +7,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hiroma_command::refuse;
 
 use super::prepend;
-use crate::refuse;
 
 /// A library that is loaded into programs, and the variable that names another one than the one beside the executable.
 #[derive(Clone, Copy)]

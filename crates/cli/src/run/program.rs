@@ -83,7 +83,7 @@ impl ProgramError {
         match self {
             ProgramError::NotFound(_) | ProgramError::NoInterpreter { .. } => 127,
             ProgramError::Directory(_) | ProgramError::NotExecutable(_) | ProgramError::NoFormat(_) => 126,
-            _ => crate::REFUSED,
+            _ => hiroma_command::REFUSED,
         }
     }
 }

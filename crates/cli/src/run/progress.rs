@@ -7,12 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use hiroma_command::show;
 use hiroma_pager::control::{Counter, Snapshot};
 use hiroma_units::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::watch::Watch;
-use crate::show;
 
 /// Where to show it.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -8,13 +8,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Result;
+use hiroma_command::{files, refuse, show};
 use hiroma_kernel::cpu;
 use hiroma_pager::config::Config;
 use hiroma_pager::trace::{Moved, Record, Ring, page_bytes};
 use hiroma_simlab::trace::{TraceError, TraceKind, TraceRecord, TraceWriter};
 use serde_json::{Value, json};
 
-use crate::{files, processes, refuse, show};
+use crate::processes;
 
 /// How long the rings are left alone.
 const PERIOD: Duration = Duration::from_millis(5);

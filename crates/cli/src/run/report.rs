@@ -1,5 +1,7 @@
 //! The page of `--report`: how a run with far memory went, for somebody who knows nothing of how it works.
 
+use hiroma_command::machine;
+use hiroma_command::show;
 use hiroma_pager::control::{Counter, RANGE_BYTES, Snapshot, Waited};
 use hiroma_report::{Axis, Plot, Point, Section, Series as Line, Table};
 use hiroma_units::{Bytes, Nanos};
@@ -7,8 +9,6 @@ use hiroma_units::{Bytes, Nanos};
 use super::loss;
 use super::series::{Sample, Series};
 use super::stats::Report;
-use crate::bench::machine;
-use crate::show;
 
 /// Ranges that the page shows.
 const RANGES_SHOWN: usize = 10;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use hiroma_command::show;
 use hiroma_pager::config::{Config, PathChoice};
 use hiroma_pager::control::{Counter, RANGE_BYTES, Range, Snapshot, Waited};
 use hiroma_units::{Bytes, Nanos};
@@ -13,7 +14,6 @@ use super::loss::{Loss, curve_json};
 use super::outside::Outside;
 use super::signals::Ending;
 use super::watch::Watch;
-use crate::show;
 
 /// Everything that is known about a run that has ended.
 pub struct Report<'a> {

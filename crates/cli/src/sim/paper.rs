@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
+use hiroma_command::machine;
 use hiroma_simlab::lab::Lab;
 use hiroma_simlab::paper::{Paper, Params};
 
 use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};
-use crate::bench::machine;
 
 /// Runs every experiment of the paper on global page placement and prints its tables beside the paper's figures.
 ///

@@ -1,21 +1,19 @@
 //! What the subcommands share: options, exit codes, files.
 
 use anyhow::{Context, Result};
-use hiroma_report::{Report, Section};
 use hiroma_sim::RunError;
 use hiroma_simlab::jobs::Stop;
 use hiroma_simlab::lab::LabError;
 use hiroma_simlab::single::seeds_from;
 
-use crate::bench::machine;
-pub use crate::files::{Files, Outputs, check, write};
-use crate::{Failure, refuse};
+pub use hiroma_command::files::{Files, Outputs, check, write};
+pub use hiroma_command::report;
+use hiroma_command::{Failure, INTERRUPTED, refuse};
 
 /// Exit codes of runs that failed; refusals are the command's own.
 pub const STUCK: u8 = 3;
 pub const WRONG: u8 = 4;
 pub const CRASHED: u8 = 5;
-pub const INTERRUPTED: u8 = 130;
 
 /// With which seeds.
 #[derive(clap::Args)]
@@ -49,18 +47,6 @@ impl Jobs {
     }
 }
 
-/// A report of this machine and this command with these sections.
-pub fn report(title: &str, sections: Vec<Section>) -> Report {
-    Report {
-        title: title.to_owned(),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
-        made_at: machine::now(),
-        machine: machine::look(),
-        sections,
-        ..Report::default()
-    }
-}
-
 /// A flag that Ctrl-C and the like set.
 pub fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::new();
@@ -73,7 +59,7 @@ pub fn stop_on_signals() -> Result<Stop> {
 /// The failure of a run with the exit code that tells its kind.
 pub fn failed(error: LabError) -> anyhow::Error {
     let code = match &error {
-        LabError::Failed { error: RunError::Config(_), .. } => crate::REFUSED,
+        LabError::Failed { error: RunError::Config(_), .. } => hiroma_command::REFUSED,
         LabError::Failed { error: RunError::Stuck(_), .. } => STUCK,
         LabError::Failed { error: RunError::Wrong(_), .. } => WRONG,
         LabError::Interrupted => INTERRUPTED,

@@ -27,7 +27,7 @@ impl Load {
         let bytes = mib << 20;
         let mut job = json!({"bytes": bytes, "pattern": pattern, "pages": "default"});
         change(&mut job);
-        let mut words = [starter, &[HIROMA, "bench", "huge-load"]].concat();
+        let mut words = [starter, &[super::bench().to_str().unwrap(), "huge-load"]].concat();
         let job = job.to_string();
         words.push(&job);
         let mut command = Command::new(words[0]);

@@ -27,12 +27,20 @@ pub fn quiet_library() -> &'static Path {
     LIBRARY.get_or_init(|| find_library("HIROMA_QUIET_PRELOAD", "hiroma-quiet-preload"))
 }
 
+/// The program that `hiroma bench` becomes; it lies beside the command.
+pub fn bench() -> &'static Path {
+    static BENCH: OnceLock<PathBuf> = OnceLock::new();
+    BENCH.get_or_init(|| built("hiroma-bench", "hiroma-bench"))
+}
+
 fn find_library(variable: &str, package: &str) -> PathBuf {
-    if let Some(path) = env::var_os(variable) {
-        return path.into();
-    }
+    env::var_os(variable).map_or_else(|| built(package, &format!("lib{}.so", package.replace('-', "_"))), Into::into)
+}
+
+/// What cargo makes of a package, beside the command.
+fn built(package: &str, file: &str) -> PathBuf {
     let dir = Path::new(HIROMA).parent().unwrap();
-    let library = dir.join(format!("lib{}.so", package.replace('-', "_")));
+    let made = dir.join(file);
     // Cargo knows whether it is fresh.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args(["build", "-q", "-p", package, "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
@@ -40,9 +48,9 @@ fn find_library(variable: &str, package: &str) -> PathBuf {
     if dir.file_name() == Some(OsStr::new("release")) {
         cargo.arg("--release");
     }
-    assert!(cargo.status().unwrap().success(), "the library does not build");
-    assert!(library.exists());
-    library
+    assert!(cargo.status().unwrap().success(), "{package} does not build");
+    assert!(made.exists());
+    made
 }
 
 /// A command of hiroma with these arguments.

@@ -12,7 +12,6 @@ use crate::work::OPS;
 /// What the pager may have above its limit.
 const SLACK: u64 = 16 << 20;
 /// The least limit that a pager takes.
-const LIMIT_MIN: u64 = 16 << 20;
 /// A thread that finishes nothing for so long hangs. (Sixteen threads share few cores, and children run beside them.)
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Lines that a canary damages, and how many are looked at to find them.
@@ -49,7 +48,7 @@ pub fn run(checker: &Checker) {
             }
         }
         if random.once_in(100) && !checker.options.without.iter().any(|name| name == "limit") {
-            let bytes = (normal / 2 + random.next() % (normal * 3 / 2)).max(LIMIT_MIN);
+            let bytes = (normal / 2 + random.next() % (normal * 3 / 2)).max(hiroma_pager::LOCAL_MIN.0);
             limit.set(checker, bytes >> 12 << 12);
         }
         for (thread, seen) in seen.iter_mut().enumerate() {

@@ -1,0 +1,124 @@
+//! Puts the results of a measurement into a document, so that nobody copies figures by hand.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use hiroma_command::refuse;
+use hiroma_report::figures;
+use serde_json::Value;
+
+const BEGIN: &str = "<!-- results: begin -->\n";
+const END: &str = "<!-- results: end -->";
+
+/// Put results into a document, as a table between its marks `<!-- results: begin -->` and `<!-- results: end -->`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The document (Markdown)
+    document: PathBuf,
+    /// Files that were written with --json; of results of the same name the last counts
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+}
+
+/// Does it.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let mut results: Vec<Value> = Vec::new();
+    for path in &args.results {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file: Value = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+        for result in file["results"].as_array().into_iter().flatten() {
+            match results.iter_mut().find(|known| known["name"] == result["name"]) {
+                Some(known) => *known = result.clone(),
+                None => results.push(result.clone()),
+            }
+        }
+    }
+    put(&args.document, &table(&results))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts `text` between the marks of a document.
+pub fn put(document: &Path, text: &str) -> Result<()> {
+    let path = document.display();
+    let content = fs::read_to_string(document).with_context(|| format!("cannot read {path}"))?;
+    let Some(filled) = fill(&content, text) else {
+        return Err(refuse(format!("{path} has no lines `{}` and `{END}`, in this order", BEGIN.trim_end())));
+    };
+    fs::write(document, filled).with_context(|| format!("cannot write {path}"))
+}
+
+/// The document with `table` between its marks.
+fn fill(document: &str, table: &str) -> Option<String> {
+    let (head, rest) = document.split_once(BEGIN)?;
+    let (_, tail) = rest.split_once(END)?;
+    Some(format!("{head}{BEGIN}{table}{END}{tail}"))
+}
+
+fn table(results: &[Value]) -> String {
+    let mut text = "| Measure | Here | Must | Aim | | Paper |\n|---|---|---|---|---|---|\n".to_owned();
+    let number = |value: &Value| value.as_f64().map_or(String::new(), figures);
+    for result in results {
+        let here = match (result["value"].as_f64(), result["n"].as_u64()) {
+            (None, _) => "–".to_owned(),
+            (Some(value), Some(2..)) => {
+                format!("{} {} ({} to {})", figures(value), unit(result), number(&result["min"]), number(&result["max"]))
+            }
+            (Some(value), _) => format!("{} {}", figures(value), unit(result)),
+        };
+        let met = match (result["met"].as_bool(), result["aim_met"].as_bool()) {
+            (Some(false), _) => "missed",
+            (_, Some(true)) => "met, aim too",
+            (Some(true), _) => "met",
+            (None, Some(false)) => "aim missed",
+            (None, None) => "",
+        };
+        let paper = result["paper"].as_str().map_or_else(|| number(&result["paper"]), str::to_owned);
+        let title = result["title"].as_str().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {met} | {} |",
+            plain(title),
+            here.trim_end(),
+            number(&result["must"]),
+            number(&result["aim"]),
+            plain(&paper)
+        );
+    }
+    text
+}
+
+fn unit(result: &Value) -> &str {
+    result["unit"].as_str().unwrap_or_default()
+}
+
+/// Without what would end a cell.
+fn plain(text: &str) -> String {
+    text.replace(['|', '\n'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn results_become_rows_between_the_marks() {
+        let results = [
+            json!({"name": "a", "title": "A|b", "value": 0.3771, "unit": "ms", "min": 0.3, "max": 0.5, "n": 9, "must": 0.5, "aim": 0.25,
+                   "met": true, "aim_met": false, "paper": "37 ms"}),
+            json!({"name": "c", "title": "C", "value": null, "unit": "%", "paper": 1.94, "must": 90.0, "met": false}),
+        ];
+        let document = format!("before\n{BEGIN}old\n{END}\nafter\n");
+        let filled = fill(&document, &table(&results)).unwrap();
+        assert!(filled.starts_with("before\n") && filled.ends_with("-->\nafter\n") && !filled.contains("old"), "{filled}");
+        assert!(filled.contains("| A b | 0.377 ms (0.300 to 0.500) | 0.500 | 0.250 | met | 37 ms |"), "{filled}");
+        assert!(filled.contains("| C | – | 90.0 |  | missed | 1.94 |"), "{filled}");
+        assert_eq!(fill("no marks", ""), None);
+        // Filling again changes nothing.
+        assert_eq!(fill(&filled, &table(&results)).unwrap(), filled);
+    }
+}

@@ -1,0 +1,588 @@
+//! memcached with huge pages off, everywhere, and where it is hot (paper, section 6.4).
+//!
+//! The same program three times (`integrations/memcached/build.sh` makes it), filled alike, and asked in turns. What differs:
+//!
+//! | Arm | Huge pages |
+//! |---|---|
+//! | off | none: the machine's setting is `madvise`, and memcached does not ask |
+//! | THP always | the machine's setting was `always` while it was filled, and memcached asks for them too (`-L`) |
+//! | ours | `-o hiroma`, with a daemon of its own |
+//!
+//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes of the setting.
+//!
+//! Before anything is measured all three have answered equally many requests: as long as items are new to it memcached has little to do with
+//! its lists (a thread of it moves items that were read again), and huge pages would be held against that.
+//!
+//! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages gain next to nothing; and with a hot set
+//! that is wide, where what they gain can be told from what differs between rounds.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use hiroma_kernel::quiet::affinity;
+use hiroma_memload::ballast::Ballast;
+use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
+use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use tempfile::TempDir;
+
+use super::{Params, interval, thp};
+use crate::children::{Running, hiroma};
+use crate::progress::Progress;
+use crate::with_parent;
+
+const ARMS: [&str; 3] = ["off", "THP always", "ours"];
+const OFF: usize = 0;
+const ALWAYS: usize = 1;
+const OURS: usize = 2;
+/// Who is asked in which order, round by round: each is at each place, and follows each other, equally often.
+const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
+/// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the machine's speed changes within seconds.
+const TURN: Duration = Duration::from_millis(200);
+/// All are started anew so often: where their memory lies differs from start to start, and with it their speed.
+const STARTS: usize = 5;
+/// Memory that has to be available for three times the wide setting's items.
+const ROOM_FOR_WIDE: u64 = 8 << 30;
+/// How long the daemon may take to find what is hot.
+const SETTLE_MAX: Duration = Duration::from_secs(90);
+/// It has found it when it did nothing for so long: it sleeps for some seconds between looks, and takes some looks to be sure.
+const SETTLED_AFTER: Duration = Duration::from_secs(12);
+/// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
+const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
+
+/// What is stored and how it is asked for.
+struct Setting {
+    /// What names of figures begin with.
+    key: &'static str,
+    title: &'static str,
+    store: Store,
+    distribution: Distribution,
+    /// Requests on their way at a time.
+    depth: usize,
+    /// Of one start, for each repetition.
+    rounds_per_repetition: usize,
+    /// Whether its figures are the paper's too.
+    of_paper: bool,
+}
+
+impl Setting {
+    /// Both, in their smallest with `quick`.
+    fn all(quick: bool, available_bytes: u64) -> [Setting; 2] {
+        let paper_items = if quick { 50_000 } else { 800_000 };
+        let wide_items = match quick {
+            true => paper_items,
+            false if available_bytes < ROOM_FOR_WIDE => paper_items,
+            false => 1_600_000,
+        };
+        [
+            Setting {
+                key: "memcached",
+                title: "zipfian (.99), as in the paper",
+                store: Store { items: paper_items, value_bytes: 512 },
+                distribution: Distribution::Zipf { exponent: 0.99 },
+                depth: 32,
+                rounds_per_repetition: 6,
+                of_paper: true,
+            },
+            Setting {
+                key: "memcached_wide",
+                title: "a wide hot set: 95 % of requests for half of the items",
+                store: Store { items: wide_items, value_bytes: 512 },
+                distribution: Distribution::Hotspot { items_percent: 50, requests_percent: 95 },
+                depth: 64,
+                rounds_per_repetition: 4,
+                of_paper: false,
+            },
+        ]
+    }
+}
+
+/// Which processor the server is kept on, and which the load; so none waits for the other, and caches stay as they are.
+#[derive(Clone, Copy)]
+struct Places {
+    server: usize,
+    load: usize,
+}
+
+impl Places {
+    /// The first two processors that this thread may use; none where there is but one.
+    fn choose() -> Option<Places> {
+        match affinity::of(0).ok()?[..] {
+            [server, load, ..] => Some(Places { server, load }),
+            _ => None,
+        }
+    }
+}
+
+/// Keeps this thread, and those that it starts, on one processor until it goes.
+struct Kept(Vec<usize>);
+
+impl Kept {
+    fn on(cpu: usize) -> Result<Kept> {
+        let before = affinity::of(0).context("which processors this thread may use")?;
+        affinity::confine(0, &[cpu]).context("keeping the load on one processor")?;
+        Ok(Kept(before))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = affinity::confine(0, &self.0);
+    }
+}
+
+/// A memcached of one arm.
+struct Server {
+    endpoint: Endpoint,
+    running: Running,
+}
+
+/// When to stop asking.
+#[derive(Clone, Copy)]
+enum Until {
+    Passed(Duration),
+    Answered(u64),
+}
+
+/// What one turn measured.
+struct Turn {
+    operations: u64,
+    operations_per_s: f64,
+    cpu_ns_per_operation: f64,
+}
+
+fn program() -> Option<PathBuf> {
+    let built = std::env::var_os(PROGRAM_VARIABLE).map_or_else(|| "build/memcached/memcached".into(), PathBuf::from);
+    built.is_file().then_some(built)
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > Duration::from_secs(30) {
+            bail!("waited 30 s for {what}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Waits until the program takes connections. What it wrote to `said` is its reason if it ends instead.
+fn listens(running: &mut Running, socket: &Path, said: &Path) -> Result<()> {
+    let mut has_ended = false;
+    wait_for("memcached to listen", || {
+        has_ended = running.has_ended();
+        has_ended || UnixStream::connect(socket).is_ok()
+    })?;
+    if has_ended {
+        let said = std::fs::read_to_string(said)?;
+        bail!("it ended before it listened: {}", said.lines().last().unwrap_or("it said nothing"));
+    }
+    Ok(())
+}
+
+impl Server {
+    fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
+        let socket = dir.join(format!("memcached-{arm}"));
+        let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
+        // As large as it would grow to be: so it does not grow while it is measured.
+        let hashpower = format!("hashpower={}", store.items.next_power_of_two().ilog2().max(16));
+        let mut command = with_parent::command(program)?;
+        command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
+        if arm == ALWAYS {
+            command.arg("-L");
+        }
+        if arm == OURS {
+            command.args(["-o", "hiroma"]).env("HIROMA_HOT_SOCKET", dir.join("hot"));
+        }
+        command.args(["-o", &hashpower]);
+        let said = dir.join(format!("memcached-{arm}.said"));
+        let mut running = Running::start(command.stdout(Stdio::null()).stderr(File::create(&said)?))?;
+        listens(&mut running, &socket, &said).with_context(|| format!("{}", program.display()))?;
+        let server = Server { endpoint: Endpoint::Unix(socket), running };
+        fill(&server.endpoint, store, &|_| ()).with_context(|| format!("filling memcached ({})", ARMS[arm]))?;
+        Ok(server)
+    }
+
+    /// Keeps all of its threads on one processor.
+    fn keep_on(&self, cpu: usize) -> Result<()> {
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
+            let thread = task?.file_name().to_string_lossy().parse().context("the number of a thread")?;
+            affinity::confine(thread, &[cpu]).context("keeping memcached on one processor")?;
+        }
+        Ok(())
+    }
+
+    fn ask(&self, setting: &Setting, seed: u64, until: Until) -> Result<Turn> {
+        let (operations, time) = match until {
+            Until::Passed(time) => (None, Some(time)),
+            Until::Answered(operations) => (Some(operations), None),
+        };
+        let spec = RunSpec {
+            endpoint: self.endpoint.clone(),
+            store: setting.store,
+            distribution: setting.distribution,
+            connections: 1,
+            depth: setting.depth,
+            write_percent: 0,
+            operations,
+            time,
+            seed,
+            may_miss: false,
+            fresh: true,
+        };
+        let before = server::cpu_ns(self.running.pid(), "")?;
+        let outcome = ask(&spec, &|_| ())?;
+        let used = server::cpu_ns(self.running.pid(), "")?.saturating_sub(before);
+        let cpu_ns_per_operation = used as f64 / outcome.operations.max(1) as f64;
+        Ok(Turn { operations: outcome.operations, operations_per_s: outcome.operations_per_s, cpu_ns_per_operation })
+    }
+
+    fn stat(&self, name: &str) -> Result<u64> {
+        let stats = Connection::open(&self.endpoint)?.stats("")?;
+        Ok(stats.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+    }
+}
+
+/// Starts and fills all three, each under its own setting.
+fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progress: &Progress) -> Result<(Vec<Server>, Running)> {
+    let mut command = with_parent::command(&hiroma()?)?;
+    command.args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"]).arg(dir.join("hot")).stdout(Stdio::null());
+    let daemon = Running::start(&mut command)?;
+    wait_for("the hot page daemon", || dir.join("hot").exists())?;
+    let mut servers = Vec::new();
+    for (arm, name) in ARMS.iter().enumerate() {
+        progress.starts(&format!("memcached: filling ({name})"));
+        ballast.load()?;
+        let _setting = thp::set("enabled", if arm == ALWAYS { "always" } else { "madvise" })?;
+        servers.push(Server::start(program, dir, arm, store)?);
+    }
+    Ok((servers, daemon))
+}
+
+/// Asks until the daemon has had nothing to do for a while, or the time is up. Returns for how many seconds it had something to do, and
+/// how many requests were answered.
+fn settle(ours: &Server, setting: &Setting) -> Result<(f64, u64)> {
+    let (start, mut last, mut changed, mut operations) = (Instant::now(), 0, Instant::now(), 0);
+    while start.elapsed() < SETTLE_MAX && changed.elapsed() < SETTLED_AFTER {
+        let until = Until::Passed(Duration::from_millis(500));
+        operations += ours.ask(setting, start.elapsed().as_millis() as u64, until)?.operations;
+        // A few items are moved again and again.
+        let done = ours.stat("hiroma_ranges_collapsed")?;
+        if done != last {
+            (last, changed) = (done, Instant::now());
+        }
+    }
+    if last == 0 {
+        bail!("nothing became huge within {} s; memcached is tracked: {}", SETTLE_MAX.as_secs(), ours.stat("hiroma_tracked")?);
+    }
+    Ok(((changed - start).as_secs_f64(), operations))
+}
+
+/// Measures and reports.
+pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+    let Some(program) = program() else {
+        let text =
+            format!("Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}.");
+        report.sections.push(Section { title: "memcached".into(), text: vec![text], tables: vec![], plots: vec![] });
+        return Ok(());
+    };
+    let mut failed = Vec::new();
+    for setting in Setting::all(params.quick, hiroma_kernel::host::memory::available()?.0) {
+        match measure(&program, &setting, params, ballast, progress) {
+            Ok((found, note)) => {
+                report.sections.push(found.section(&setting, &note));
+                found.measure(&setting, report);
+            }
+            Err(error) => failed.push(format!("{}: {error:#}", setting.title)),
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
+}
+
+fn measure(program: &Path, setting: &Setting, params: &Params, ballast: &Ballast, progress: &Progress) -> Result<(Found, String)> {
+    let starts = if params.quick { 1 } else { STARTS };
+    let mut all = Found::default();
+    for start in 1..=starts {
+        measure_once(program, setting, params.repetitions * setting.rounds_per_repetition, (ballast, progress), &mut all)
+            .with_context(|| format!("start {start} of {starts}"))?;
+    }
+    let note = all.note(setting);
+    Ok((all, note))
+}
+
+fn measure_once(
+    program: &Path,
+    setting: &Setting,
+    rounds: usize,
+    (ballast, progress): (&Ballast, &Progress),
+    all: &mut Found,
+) -> Result<()> {
+    let dir = TempDir::new()?;
+    let (servers, _daemon) = start_all(program, dir.path(), setting.store, ballast, progress)?;
+    let places = Places::choose();
+    if let Some(places) = places {
+        servers.iter().try_for_each(|server| server.keep_on(places.server))?;
+    }
+    let _kept = places.map(|places| Kept::on(places.load)).transpose()?;
+    progress.starts("memcached: finding what is hot");
+    let (settled_s, operations) = settle(&servers[OURS], setting)?;
+    for arm in [OFF, ALWAYS] {
+        progress.starts(&format!("memcached: as many requests for the others ({})", ARMS[arm]));
+        servers[arm].ask(setting, 0, Until::Answered(operations))?;
+    }
+    for round in 0..rounds {
+        if round % setting.rounds_per_repetition == 0 {
+            progress.starts(&format!("memcached, start {}, round {} of {rounds}", all.starts + 1, round + 1));
+        }
+        for arm in ORDERS[round % ORDERS.len()] {
+            let turn = servers[arm].ask(setting, round as u64, Until::Passed(TURN))?;
+            all.turns[arm].push(turn);
+        }
+    }
+    for (sum, server) in all.memory.iter_mut().zip(&servers) {
+        let memory = server::memory(server.running.pid())?;
+        sum.resident_bytes += memory.resident_bytes;
+        sum.huge_bytes += memory.huge_bytes;
+    }
+    all.starts += 1;
+    all.settled_s_max = all.settled_s_max.max(settled_s);
+    all.moved += servers[OURS].stat("hiroma_items_moved")?;
+    all.before += operations;
+    Ok(())
+}
+
+/// What all turns of all starts found.
+#[derive(Default)]
+struct Found {
+    turns: [Vec<Turn>; 3],
+    /// Of each start together.
+    memory: [server::Memory; 3],
+    starts: usize,
+    settled_s_max: f64,
+    /// Items that ours moved.
+    moved: u64,
+    /// Requests that each had answered before it was measured.
+    before: u64,
+}
+
+/// What is compared.
+#[derive(Clone, Copy)]
+enum By {
+    Throughput,
+    Cpu,
+}
+
+impl Found {
+    fn values(&self, arm: usize, by: By) -> Vec<f64> {
+        let of = |turn: &Turn| match by {
+            By::Throughput => turn.operations_per_s,
+            By::Cpu => turn.cpu_ns_per_operation,
+        };
+        self.turns[arm].iter().map(of).collect()
+    }
+
+    /// By how many per cent `arm` is better than off, round by round.
+    fn gains(&self, arm: usize, by: By) -> Vec<f64> {
+        let better = |(one, off): (f64, f64)| match by {
+            By::Throughput => one / off,
+            By::Cpu => off / one,
+        };
+        self.values(arm, by).into_iter().zip(self.values(OFF, by)).map(|pair| 100.0 * (better(pair) - 1.0)).collect()
+    }
+
+    fn note(&self, setting: &Setting) -> String {
+        let rounds = self.turns[OFF].len() / self.starts;
+        let by_start = |arm| {
+            let gains = self.gains(arm, By::Cpu);
+            let medians = gains.chunks(rounds).filter_map(Spread::of).map(|gain| format!("{:.1}", gain.median));
+            medians.collect::<Vec<String>>().join(", ")
+        };
+        let mut note = format!(
+            "Ours settled {:.1} s at most after it was filled, and moved {} items; before it was measured each had answered {:.1} million requests. Gains \
+             of processor time in {} starts: {} % {}, {} % {}.",
+            self.settled_s_max,
+            self.moved,
+            self.before as f64 / 1e6,
+            self.starts,
+            by_start(ALWAYS),
+            ARMS[ALWAYS],
+            by_start(OURS),
+            ARMS[OURS]
+        );
+        if setting.of_paper {
+            note.push_str(" Paper (figures 19, 20): THP +2.55 %, HPS +1.94 % throughput; memory +96.2 % and +6.17 %.");
+        }
+        note
+    }
+
+    fn growth(&self, arm: usize) -> f64 {
+        100.0 * (self.memory[arm].resident_bytes as f64 / self.memory[OFF].resident_bytes as f64 - 1.0)
+    }
+
+    /// The median gain, with the interval in which it lies.
+    fn gain(&self, arm: usize, by: By) -> Option<Spread> {
+        interval::of_median(&self.gains(arm, by))
+    }
+
+    /// Ours of THP always's gain, in per cent; none where that gains nothing, or nobody can tell whether it does.
+    fn share(&self, by: By) -> Option<Spread> {
+        let (ours, always) = (self.gains(OURS, by), self.gains(ALWAYS, by));
+        self.gain(ALWAYS, by).filter(|gain| gain.min > 0.0)?;
+        interval::interval(always.len(), |rounds| {
+            let always = interval::median(&always, rounds).filter(|&gain| gain > 0.0)?;
+            Some(100.0 * interval::median(&ours, rounds)? / always)
+        })
+    }
+
+    fn section(&self, setting: &Setting, note: &str) -> Section {
+        let Setting { title, store, depth, .. } = setting;
+        let mut table = Table::new(format!("memcached, {} items of {} bytes, read only, {title}", store.items, store.value_bytes))
+            .text("huge pages")
+            .number("throughput", "1/s")
+            .number("gain", "%")
+            .number("processor time", "ns/op")
+            .number("gain", "%")
+            .number("resident", "MiB")
+            .number("growth", "%")
+            .number("on huge pages", "MiB");
+        let text = |values: Vec<f64>| Spread::of(&values).map_or("–".to_owned(), Spread::to_text);
+        let gain = |arm, by| self.gain(arm, by).map_or("–".to_owned(), Spread::to_text);
+        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / self.starts as f64 / f64::from(1 << 20));
+        for (arm, name) in ARMS.iter().enumerate() {
+            table.row([
+                (*name).to_owned(),
+                text(self.values(arm, By::Throughput)),
+                gain(arm, By::Throughput),
+                text(self.values(arm, By::Cpu)),
+                gain(arm, By::Cpu),
+                mib(self.memory[arm].resident_bytes),
+                format!("{:.2}", self.growth(arm)),
+                mib(self.memory[arm].huge_bytes),
+            ]);
+        }
+        table.note(note);
+        let text = format!(
+            "One program three times, filled alike and asked in turns of {} ms over a Unix socket by one connection with {depth} requests on their \
+             way; every value is verified. All are started anew now and then, since where memory lies makes a difference. The server is kept on one processor and the load on another, where there are two. Gains are round by \
+             round, against off, with the interval in which their median lies in 95 of 100 cases; a share of a gain is only told where that \
+             interval of THP always' gain is above zero.",
+            TURN.as_millis()
+        );
+        let figures = if setting.of_paper { " (figures 19 and 20)" } else { "" };
+        let plots = if setting.of_paper { self.plots() } else { vec![] };
+        Section { title: format!("memcached, {title}{figures}"), text: vec![text], tables: vec![table], plots }
+    }
+
+    /// The paper's figures 19 and 20: against small pages, with the paper's values beside.
+    fn plots(&self) -> Vec<Plot> {
+        let plot = |title: &str, what: &str, kept: [Option<Spread>; 2], paper: [f64; 2]| {
+            let points = |values: [Option<Spread>; 2]| {
+                let at = |(place, value): (usize, Option<Spread>)| value.map(|spread| Point::of(place as f64, spread));
+                values.into_iter().enumerate().filter_map(at).collect::<Vec<Point>>()
+            };
+            Plot {
+                title: title.to_owned(),
+                kind: Kind::Bars,
+                x: Axis::names("huge pages", [ARMS[ALWAYS], ARMS[OURS]]),
+                y: Axis::linear(what, "%"),
+                series: vec![Series::new("here", points(kept)), Series::new("paper", points(paper.map(|value| Spread::of(&[value]))))],
+            }
+        };
+        let gain = |arm| self.gain(arm, By::Throughput);
+        let growth = |arm| Spread::of(&[self.growth(arm)]);
+        vec![
+            plot("memcached: throughput over small pages (figure 19)", "gain", [gain(ALWAYS), gain(OURS)], [2.55, 1.94]),
+            plot("memcached: memory over small pages (figure 20)", "growth", [growth(ALWAYS), growth(OURS)], [96.2, 6.17]),
+        ]
+    }
+
+    fn measure(&self, setting: &Setting, report: &mut Report) {
+        let key = |name: &str| format!("{}_{name}", setting.key);
+        let title = |what: &str| format!("{}: {what}", if setting.of_paper { "memcached" } else { "memcached, wide hot set" });
+        let gain = |name: &str, what: &str| Measure::new(key(name), title(what), "%", Better::Higher);
+        let paper = |measure: Measure, number: f64| if setting.of_paper { measure.paper_number(number) } else { measure };
+        let cpu = "processor time per operation";
+        let share = |name: &str, what: &str, by: By| {
+            let measure = gain(name, &format!("gain against THP always's gain, {what}")).must(90.0).aim(100.0).spread(self.share(by));
+            match (measure.value, self.gain(ALWAYS, by)) {
+                (None, Some(gain)) => measure.note(format!("THP always' gain is not told from none: {} %", gain.to_text())),
+                _ => measure,
+            }
+        };
+        let by_cpu = share("gain_share_cpu_percent", cpu, By::Cpu);
+        report.measures.push(if setting.of_paper { by_cpu.paper("76 (throughput)") } else { by_cpu });
+        report.measures.push(paper(share("gain_share_percent", "throughput", By::Throughput), 76.0));
+        report.measures.extend([
+            gain("gain_cpu_percent", &format!("gain, {cpu}")).spread(self.gain(OURS, By::Cpu)),
+            paper(gain("gain_percent", "gain, throughput"), 1.94).spread(self.gain(OURS, By::Throughput)),
+            gain("thp_gain_cpu_percent", &format!("gain of THP always, {cpu}")).spread(self.gain(ALWAYS, By::Cpu)),
+            paper(gain("thp_gain_percent", "gain of THP always, throughput"), 2.55).spread(self.gain(ALWAYS, By::Throughput)),
+        ]);
+        let grows = |name: &str, what: &str, arm: usize, number: f64| {
+            paper(Measure::new(key(name), title(what), "%", Better::Lower), number).spread(Spread::of(&[self.growth(arm)]))
+        };
+        report.measures.push(grows("growth_percent", "memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
+        report.measures.push(grows("thp_growth_percent", "memory growth of THP always", ALWAYS, 96.2));
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// What the paper found, as if it had been measured here.
+    pub fn section() -> Section {
+        found(0.0, 2.55, 1.94).section(&Setting::all(true, 0)[0], "a note")
+    }
+
+    /// Two rounds alike, with throughputs so many per cent better than the first arm's.
+    fn found(off: f64, always: f64, ours: f64) -> Found {
+        let turn = |percent: f64| {
+            (0..2)
+                .map(|_| Turn { operations: 200_000, operations_per_s: 1e6 * (1.0 + percent / 100.0), cpu_ns_per_operation: 900.0 })
+                .collect()
+        };
+        let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
+        Found { turns: [turn(off), turn(always), turn(ours)], memory: [memory(0), memory(96), memory(6)], starts: 1, ..Found::default() }
+    }
+
+    #[test]
+    fn a_program_that_cannot_run_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = dir.path().join("said");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo cannot open libhiroma.so.0 >&2; exit 127"]).stderr(File::create(&said).unwrap());
+        let error = listens(&mut Running::start(&mut command).unwrap(), &dir.path().join("socket"), &said).unwrap_err();
+        assert!(error.to_string().contains("ended before it listened: cannot open libhiroma.so.0"), "{error}");
+    }
+
+    #[test]
+    fn a_share_of_a_gain_is_told_where_there_is_one() {
+        let share = found(0.0, 10.0, 9.5).share(By::Throughput).unwrap();
+        assert!((share.median - 95.0).abs() < 1e-6 && (share.max - share.min).abs() < 1e-6, "{share:?}");
+        // Processor time is the same in all.
+        assert_eq!((found(0.0, 10.0, 9.5).share(By::Cpu), found(0.0, -1.0, 5.0).share(By::Throughput)), (None, None));
+        let mut report = Report::default();
+        found(0.0, 10.0, 9.5).measure(&Setting::all(false, 1 << 40)[1], &mut report);
+        let named = |name: &str| report.measures.iter().find(|measure| measure.name == format!("memcached_wide_{name}")).unwrap();
+        assert_eq!((named("gain_share_percent").met, named("gain_share_percent").aim_met), (Some(true), Some(false)));
+        assert_eq!(named("gain_share_cpu_percent").met, None);
+        assert!(named("gain_share_cpu_percent").note.contains("not told from none"));
+    }
+
+    #[test]
+    fn gains_and_growth_are_drawn_beside_the_papers() {
+        let [gain, growth] = &section().plots[..] else { panic!("not two plots") };
+        for (plot, here) in [(gain, [2.55, 1.94]), (growth, [96.0, 6.0])] {
+            for (point, expected) in plot.series[0].points.iter().zip(here) {
+                assert!((point.y - expected).abs() < 1e-6, "{}: {}", plot.title, point.y);
+            }
+            assert_eq!((plot.series[0].points.len(), plot.series[1].points.len()), (2, 2));
+        }
+    }
+}

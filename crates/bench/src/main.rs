@@ -1,0 +1,177 @@
+//! `hiroma-bench`, which `hiroma bench` starts: the papers' experiments on this machine, against what it would use otherwise.
+
+mod children;
+mod far;
+mod figures;
+mod huge;
+mod job;
+mod man;
+mod noise;
+mod peers;
+mod policy;
+mod progress;
+mod real;
+mod spark;
+mod stream;
+mod undo;
+mod with_parent;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use hiroma_command::files::Files;
+use hiroma_report::Report;
+
+use self::children::{Failed, Interrupt};
+
+/// Runs experiments on this machine and reports them beside the papers' figures.
+#[derive(Parser)]
+#[command(name = "bench", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Far memory: reading, latency, strides, sorting; against raw TCP, zram and a swap file
+    Far(far::FarArgs),
+    /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process is hot
+    Huge(huge::HugeArgs),
+    /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
+    Noise(noise::NoiseArgs),
+    /// Policies of local memory on recorded page traces of real programs: who leaves, how much moves, what is fetched ahead
+    Policy(policy::PolicyArgs),
+    /// Programs that people run, with less memory than they use: against zram and a swap file
+    Real(real::RealArgs),
+    /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
+    Spark(spark::SparkArgs),
+    /// Put results into a document
+    #[command(hide = true)]
+    Figures(figures::Args),
+    /// A process that reads or writes and is started by the others
+    #[command(hide = true)]
+    NoiseLoad {
+        /// What to do (JSON)
+        job: String,
+    },
+    /// A process that computes in step and is started by the others
+    #[command(hide = true)]
+    NoiseApp {
+        /// What to do (JSON)
+        job: String,
+    },
+    /// A process that touches memory and is started by the others
+    #[command(hide = true)]
+    HugeLoad {
+        /// What to do (JSON)
+        job: String,
+    },
+    /// A process that leaves others few huge pages
+    #[command(hide = true)]
+    Fragment {
+        /// What to leave (JSON)
+        job: String,
+    },
+    /// A program that ends with whoever started it
+    #[command(hide = true)]
+    WithParent(with_parent::Args),
+    /// A process that measures and is started by the others
+    #[command(hide = true)]
+    Workload {
+        /// What to do (JSON)
+        job: String,
+    },
+    /// Write the man pages
+    #[command(hide = true)]
+    Man(man::Args),
+}
+
+/// The command as users know it: `hiroma bench`.
+fn command() -> clap::Command {
+    clap::Command::new("hiroma").subcommand_required(true).max_term_width(100).subcommand(Cli::command())
+}
+
+fn main() -> ExitCode {
+    let words = std::env::args_os().skip(1);
+    let mut matches = command().get_matches_from(["hiroma".into(), "bench".into()].into_iter().chain(words));
+    let (_, mut bench) = matches.remove_subcommand().expect("it is given above");
+    let cli = Cli::from_arg_matches_mut(&mut bench).unwrap_or_else(|error| error.exit());
+    hiroma_command::exit_code(run(cli.what))
+}
+
+fn run(what: What) -> anyhow::Result<ExitCode> {
+    match what {
+        What::Far(args) => far::run(&args),
+        What::Huge(args) => huge::run(&args),
+        What::Noise(args) => noise::run(&args),
+        What::Policy(args) => policy::run(&args),
+        What::Real(args) => real::run(&args),
+        What::Spark(args) => spark::run(&args),
+        What::Figures(args) => figures::main(&args),
+        What::NoiseLoad { job } => noise::load::main(&job),
+        What::NoiseApp { job } => noise::app::main(&job),
+        What::HugeLoad { job } => huge::load::main(&job),
+        What::Fragment { job } => spark::fragment::main(&job),
+        What::WithParent(args) => with_parent::main(&args),
+        What::Workload { job } => workload::main(&job),
+        What::Man(args) => man::main(&args),
+    }
+}
+
+/// An experiment that `--only` can choose.
+trait Named {
+    /// Its name there.
+    fn name(&self) -> &'static str;
+}
+
+/// Those of `all` that are named in `only`, in their order; all of them if nothing is named.
+fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a E>> {
+    let names: Vec<&str> = all.iter().map(Named::name).collect();
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(hiroma_command::refuse(format!("there is no experiment `{unknown}`: choose from {}", names.join(", "))));
+    }
+    Ok(all.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name())).collect())
+}
+
+/// Takes back whether goals are met: what was measured is less than what they are for, and `why` says so.
+fn forget_goals(report: &mut Report, why: &str) {
+    for measure in &mut report.measures {
+        (measure.met, measure.aim_met) = (None, None);
+        measure.note = format!("{why}{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
+    }
+}
+
+/// Does something, and puts the machine back as it was however that ends.
+fn with_clean_up<T>(work: impl FnOnce(&Interrupt) -> Result<T, Failed>) -> anyhow::Result<Result<T, Failed>> {
+    let leftovers = undo::undo_leftovers();
+    if leftovers > 0 {
+        eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
+    }
+    undo::undo_on_panic();
+    let outcome = work(&Interrupt::listen()?);
+    undo::undo_all();
+    Ok(outcome)
+}
+
+/// Measures, puts the machine back as it was however that ends, and delivers the report.
+fn measured(files: &Files, measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>) -> anyhow::Result<ExitCode> {
+    match with_clean_up(measure)? {
+        Ok(report) => deliver(report, files)?,
+        Err(Failed::Interrupted) => {
+            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
+            return Ok(ExitCode::from(130));
+        }
+        Err(failed) => return Err(failed.into()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the summary of a report and writes it to the files that were asked for.
+fn deliver(mut report: Report, files: &Files) -> anyhow::Result<()> {
+    report.command = std::env::args().collect::<Vec<_>>().join(" ");
+    println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());
+    let json = report.to_json();
+    files.write(|| json, || report)
+}

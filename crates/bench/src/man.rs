@@ -1,0 +1,22 @@
+//! The man pages of `hiroma bench`, from the same text as `--help`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+/// Writes the man pages.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Directory to write to, which is there
+    dir: PathBuf,
+}
+
+/// Writes one page for `bench` and one for each of its subcommands that is shown.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let mut whole = crate::command().disable_help_subcommand(true);
+    whole.build();
+    let bench = whole.find_subcommand("bench").context("`bench` is a subcommand")?;
+    clap_mangen::generate_to(bench.clone(), &args.dir).with_context(|| format!("cannot write man pages to {}", args.dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

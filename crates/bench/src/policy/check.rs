@@ -1,0 +1,167 @@
+//! Whether the simulation agrees with the pager: the same program, for real and simulated.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use hiroma_command::files::Files;
+use hiroma_command::machine;
+use hiroma_command::show;
+use hiroma_pager::config::BlockSize;
+use hiroma_policylab::ours::{self, Options};
+use hiroma_policylab::record::Recorder;
+use hiroma_policylab::{Costs, Outcome, Trace};
+use hiroma_report::{Better, Measure, Report, Spread, Table};
+use hiroma_units::{Bytes, PAGE};
+
+use super::programs::{self, Program};
+use super::tool::{self, Tool};
+use crate::children::hiroma;
+
+/// Run programs with far memory, simulate the same from a trace, and compare how often they fetch.
+///
+/// The trace has what the program touches natively: where its allocator is glibc's, far memory gives it another, and pages differ.
+#[derive(clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    files: Files,
+    /// Only these of the known programs
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "dictionary,sort,objects,sqlite")]
+    only: Vec<String>,
+    /// Percent of a program's pages that are local
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50")]
+    at: Vec<u8>,
+    /// How much moves at a time
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    block: BlockSize,
+    /// Fetch ahead of need
+    #[arg(long)]
+    prefetch: bool,
+    /// Python that has numpy
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
+    /// A program instead of the known ones
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// How far both may be apart.
+const MUST: f64 = 0.10;
+/// The least limit that `hiroma run` takes.
+const LEAST_BYTES: u64 = 16 << 20;
+/// A limit is more than room by what the pager takes for itself, before it has tables.
+const BESIDE_BYTES: u64 = 2 << 20;
+
+/// What a live run came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Live {
+    fetches: u64,
+    staged: u64,
+    fresh: u64,
+    local_bytes_max: u64,
+    far_bytes_max: u64,
+}
+
+/// Does it.
+pub fn run(args: &CheckArgs) -> Result<ExitCode> {
+    args.files.check()?;
+    if let Some(reason) = tool::obstacle() {
+        return Err(hiroma_command::refuse(reason));
+    }
+    let work = tempfile::tempdir()?;
+    let home = tool::build(work.path())?;
+    programs::write_inputs(work.path())?;
+    let programs = match args.program.first() {
+        Some(first) => vec![Program { name: first.clone(), argv: args.program.clone() }],
+        None => programs::find(&args.only, &args.python, work.path())?.0,
+    };
+    let options = match args.block {
+        BlockSize::Auto => Options { prefetch: args.prefetch, ..Options::AUTO },
+        BlockSize::Fixed(bytes) => {
+            Options { prefetch: args.prefetch, ..Options::plain((bytes as usize / PAGE).trailing_zeros().min(9) as u8) }
+        }
+    };
+    let columns = Table::new("Faults that fetch, for real and simulated").text("program").number("local", "MiB").number("live", "");
+    let mut table = columns
+        .number("simulated", "")
+        .number("apart", "%")
+        .number("live, staged", "")
+        .number("simulated", "")
+        .number("live, fresh", "")
+        .number("simulated", "");
+    let mut measures = Vec::new();
+    for program in &programs {
+        let mut recorder = Recorder::default();
+        tool::watch(Tool::Pages, Some(&home), &program.argv, &mut recorder)?;
+        let trace = Trace::read(&recorder.finish(&program.name, &program.argv))?;
+        for &percent in &args.at {
+            let limit = (trace.touched * PAGE) as u64 * u64::from(percent) / 100 + BESIDE_BYTES;
+            if limit < LEAST_BYTES {
+                show::say(&format!("{} at {percent} % is skipped: {} is less than hiroma run can work with", program.name, Bytes(limit)));
+                continue;
+            }
+            let live = live(program, limit, args.block, args.prefetch, work.path())?;
+            let simulated = ours::simulate(&trace, live.local_bytes_max as usize / PAGE, options, &Costs::default());
+            measures.push(compare(program, percent, &live, &simulated, &mut table));
+        }
+    }
+    let report = Report {
+        title: "The policy lab against live runs".into(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        machine: machine::look(),
+        made_at: machine::now(),
+        measures,
+        ..Report::default()
+    };
+    println!("\n{}\n{}", table.to_text(), report.summary().to_text());
+    let json = report.to_json();
+    args.files.write(|| json, || report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn compare(program: &Program, percent: u8, live: &Live, simulated: &Outcome, table: &mut Table) -> Measure {
+    let apart = (live.fetches > 0).then(|| simulated.fetches as f64 / live.fetches as f64 - 1.0);
+    table.row([
+        format!("{} {percent} %", program.name),
+        format!("{:.1}", live.local_bytes_max as f64 / f64::from(1 << 20)),
+        live.fetches.to_string(),
+        simulated.fetches.to_string(),
+        apart.map_or_else(String::new, |apart| format!("{:+.1}", 100.0 * apart)),
+        live.staged.to_string(),
+        simulated.staged.to_string(),
+        live.fresh.to_string(),
+        simulated.fresh.to_string(),
+    ]);
+    let name = format!("policy_check_{percent}_{}", program.name.replace('-', "_"));
+    let title = format!("{} with {percent} %: fetches simulated, against live", program.name);
+    let note = format!("{} live, {} simulated; {} in store at most", live.fetches, simulated.fetches, Bytes(live.far_bytes_max));
+    let apart = apart.map(|apart| 100.0 * apart.abs());
+    Measure::new(name, title, "%", Better::Lower).spread(apart.and_then(|apart| Spread::of(&[apart]))).must(100.0 * MUST).note(note)
+}
+
+fn live(program: &Program, limit: u64, block: BlockSize, prefetch: bool, dir: &std::path::Path) -> Result<Live> {
+    let stats = dir.join("stats.json");
+    let mut command = Command::new(hiroma()?);
+    let block = match block {
+        BlockSize::Auto => "auto".to_owned(),
+        BlockSize::Fixed(bytes) => bytes.to_string(),
+    };
+    command.args(["run", "--quiet", "--store", "compressed:4G", "--local", &limit.to_string(), "--block", &block, "--stats"]).arg(&stats);
+    if !prefetch {
+        command.arg("--no-prefetch");
+    }
+    let status = command.arg("--").args(&program.argv).stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    if !status.success() {
+        bail!("{} under hiroma run ended with {status}", program.argv.join(" "));
+    }
+    let text = std::fs::read_to_string(&stats).context("reading the statistics of hiroma run")?;
+    let stats: serde_json::Value = serde_json::from_str(&text).context("the statistics of hiroma run are not JSON")?;
+    let count = |name: &str| stats["total"][name].as_u64().unwrap_or(0);
+    Ok(Live {
+        fetches: count("faults_fetched"),
+        staged: count("faults_staged"),
+        fresh: count("faults_fresh"),
+        local_bytes_max: count("local_bytes_max"),
+        far_bytes_max: count("far_bytes_max"),
+    })
+}

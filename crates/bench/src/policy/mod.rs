@@ -1,0 +1,77 @@
+//! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real programs.
+
+mod check;
+mod programs;
+mod record;
+mod results;
+mod simulate;
+mod tool;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use hiroma_command::files::Files;
+use hiroma_command::machine;
+use hiroma_policylab::Costs;
+use hiroma_report::Report;
+
+/// Simulates policies of local memory on page traces of real programs.
+///
+/// Traces of the known programs are recorded first where they are not there yet; that takes some minutes, and needs valgrind and a C compiler.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct PolicyArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    files: Files,
+    /// Where the traces are
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp/hiroma-traces")]
+    traces: PathBuf,
+    /// Only these of the programs
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Percent of a program's pages that are local
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
+    at: Vec<u8>,
+    /// Python that has numpy
+    #[arg(long, value_name = "FILE", default_value = "python3")]
+    python: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Record(record::RecordArgs),
+    Check(check::CheckArgs),
+}
+
+/// Does what was asked.
+pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
+    match &args.what {
+        Some(What::Record(args)) => return record::run(args),
+        Some(What::Check(args)) => return check::run(args),
+        None => {}
+    }
+    args.files.check()?;
+    let traces = record::missing(&args.traces, &args.only, &args.python)?;
+    let costs = Costs::default();
+    let (programs, cells) = simulate::run(&traces, &args.at, &costs)?;
+    let mut report = Report {
+        title: "Policies of local memory on page traces of real programs".into(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        machine: machine::look(),
+        made_at: machine::now(),
+        preamble: vec![format!("Modelled times, in nanoseconds: {costs:?}")],
+        ..Report::default()
+    };
+    results::report(&mut report, &programs, &cells, &args.at);
+    for section in &report.sections {
+        println!("{}", section.to_text());
+    }
+    println!("{}", results::summary(&report).to_text());
+    let json = report.to_json();
+    args.files.write(|| json, || report)?;
+    Ok(ExitCode::SUCCESS)
+}

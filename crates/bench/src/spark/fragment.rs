@@ -1,0 +1,186 @@
+//! Memory in which huge pages are few: a process holds all that a cluster does not need, and one pinned small page in each 2 MiB of the
+//! rest; only so much as is asked for stays whole.
+//!
+//! The process is the first that the kernel kills for want of memory, and ends with whoever started it. It prints a line (JSON,
+//! [`Settled`]) when memory is as it should be, makes it so again for each line on its input, and ends when that does.
+
+use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{ChildStdin, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use hiroma_kernel::hoard::Hoard;
+use hiroma_kernel::host::memory;
+use hiroma_units::{Bytes, EXTENT};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use serde::{Deserialize, Serialize};
+
+use super::answers::Answers;
+use crate::children::{Failed, Interrupt, Running, this_program};
+use crate::with_parent;
+
+/// What is to be left.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// Bytes of memory of which no huge page can be made.
+    pub small: u64,
+    /// Bytes of memory in huge pages.
+    pub huge: u64,
+}
+
+/// What is there to be had.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Settled {
+    pub huge: u64,
+    pub available: u64,
+}
+
+/// While memory is being taken, so much stays for everybody else.
+const FLOOR: u64 = 768 << 20;
+const STEP: u64 = 64 << 20;
+/// After so many refusals in a row the kernel has no more huge pages.
+const REFUSALS_MAX: u32 = 8;
+/// Huge pages that a hypervisor has to bring first take some milliseconds each.
+const ANSWER_MAX: Duration = Duration::from_secs(300);
+const MARK: &str = "@ ";
+
+/// The process, as its parent sees it.
+pub struct Fragmented<'a> {
+    input: ChildStdin,
+    answers: Answers<'a>,
+    _running: Running,
+}
+
+impl<'a> Fragmented<'a> {
+    /// Fragments memory.
+    pub fn start(job: Job, interrupt: &'a Interrupt) -> Result<(Fragmented<'a>, Settled), Failed> {
+        let mut command = with_parent::command(&this_program()?)?;
+        command.arg("fragment").arg(serde_json::to_string(&job).context("writing a job")?);
+        let (mut running, input) = Running::start_with_input(command.stdout(Stdio::piped()))?;
+        let output = running.take_stdout().context("a process without an output")?;
+        let fragmented = Fragmented { input, answers: Answers::of(output, MARK, ANSWER_MAX, interrupt), _running: running };
+        let settled = fragmented.answer()?;
+        Ok((fragmented, settled))
+    }
+
+    /// Makes memory as it was at the start.
+    pub fn settle(&mut self) -> Result<Settled, Failed> {
+        // A process that has ended is known by its answer.
+        let _ = writeln!(self.input).and_then(|()| self.input.flush());
+        self.answer()
+    }
+
+    fn answer(&self) -> Result<Settled, Failed> {
+        let line = self.answers.next()?.ok_or_else(|| anyhow!("the process that fragments memory has ended: memory ran short"))?;
+        Ok(serde_json::from_str(&line).with_context(|| format!("the process that fragments memory answered `{line}`"))?)
+    }
+}
+
+/// Slots by what they hold.
+struct Holder {
+    hoard: Hoard,
+    empty: Vec<usize>,
+    huge: Vec<usize>,
+    /// A file in memory, for what is not to be had on huge pages.
+    rest: OwnedFd,
+    rest_bytes: u64,
+}
+
+impl Holder {
+    fn new(slots: usize) -> io::Result<Holder> {
+        let rest = memfd_create("hiroma-rest", MemfdFlags::CLOEXEC)?;
+        Ok(Holder { hoard: Hoard::new(slots)?, empty: (0..slots).rev().collect(), huge: Vec::new(), rest, rest_bytes: 0 })
+    }
+
+    /// Takes a huge page; whether there was one, and room for it.
+    fn take_huge(&mut self) -> Result<bool> {
+        let Some(&slot) = self.empty.last() else { return Ok(false) };
+        let huge = self.hoard.take_huge(slot)?;
+        if huge {
+            self.huge.extend(self.empty.pop());
+        }
+        Ok(huge)
+    }
+
+    /// Takes all memory, on huge pages as far as there are some: small pages of files in memory can be moved to make room for huge ones.
+    fn take_all(&mut self) -> Result<()> {
+        self.take_all_huge()?;
+        while memory::available()?.0 > FLOOR + STEP {
+            fallocate(&self.rest, FallocateFlags::empty(), self.rest_bytes, STEP).context("taking memory")?;
+            self.rest_bytes += STEP;
+        }
+        Ok(())
+    }
+
+    fn take_all_huge(&mut self) -> Result<()> {
+        let mut refusals = 0;
+        while refusals < REFUSALS_MAX && memory::available()?.0 > FLOOR {
+            refusals = if self.take_huge()? { 0 } else { refusals + 1 };
+        }
+        Ok(())
+    }
+
+    /// Makes `bytes` useless for huge pages.
+    fn crumble(&mut self, bytes: u64) -> Result<()> {
+        let count = (bytes / EXTENT as u64) as usize;
+        ensure!(self.huge.len() >= count, "the kernel gave only {} on huge pages", Bytes((self.huge.len() * EXTENT) as u64));
+        let slots = self.huge.split_off(self.huge.len() - count);
+        self.hoard.crumble(&slots).context("pinning pages with io_uring")
+    }
+
+    /// Leaves `bytes` on huge pages to others: takes all that there are, and gives so many back.
+    fn settle(&mut self, bytes: u64) -> Result<Settled> {
+        self.take_all_huge()?;
+        let count = self.huge.len().min((bytes / EXTENT as u64) as usize);
+        for slot in self.huge.split_off(self.huge.len() - count) {
+            self.hoard.empty(slot)?;
+            self.empty.push(slot);
+        }
+        Ok(Settled { huge: (count * EXTENT) as u64, available: memory::available()?.0 })
+    }
+}
+
+/// The process itself.
+pub fn main(job: &str) -> Result<ExitCode> {
+    let job: Job = serde_json::from_str(job).context("a job that cannot be read")?;
+    std::fs::write("/proc/self/oom_score_adj", "1000").context("making sure that nobody else is killed when memory runs short")?;
+    let whole = memory::Limits::read()?.machine.0;
+    let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize).context("reserving addresses")?;
+    // File cache would be in the way everywhere, and pages of it would be made room for one by one.
+    for setting in ["drop_caches", "compact_memory"] {
+        let _ = std::fs::write(Path::new("/proc/sys/vm").join(setting), "1");
+    }
+    holder.take_all()?;
+    holder.crumble(job.small)?;
+    answer(holder.settle(job.huge)?)?;
+    for line in io::stdin().lock().lines() {
+        line?;
+        answer(holder.settle(job.huge)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answer(settled: Settled) -> Result<()> {
+    println!("{MARK}{}", serde_json::to_string(&settled)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_can_be_left_again() {
+        let mut holder = Holder::new(4).unwrap();
+        match holder.take_huge() {
+            Ok(true) => {}
+            Ok(false) => return eprintln!("skipped: the kernel has no huge page at the moment"),
+            Err(error) => return eprintln!("skipped: {error:#} (Linux 6.7 tells which pages are huge)"),
+        }
+        assert!(holder.crumble(2 * EXTENT as u64).unwrap_err().to_string().contains("2MiB"));
+        let settled = holder.settle(EXTENT as u64).unwrap();
+        assert_eq!((settled.huge, holder.huge.len() + holder.empty.len()), (EXTENT as u64, 4));
+    }
+}

@@ -1,0 +1,220 @@
+//! Jobs that are compared: each has its turn in every round.
+
+use hiroma_report::{Spread, Table, figures};
+use hiroma_units::Bytes;
+
+use super::Ground;
+use super::pages::Pages;
+use super::spec::{Policy, Spec, Storage};
+use crate::children::Failed;
+use crate::progress::Progress;
+
+/// What one run of a job came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub build_s: f64,
+    /// Without those that warm up.
+    pub iterations_s: Vec<f64>,
+    /// Of all executors, caching and iterations.
+    pub gc_ms: u64,
+    /// As soon as caching has ended.
+    pub cached: Pages,
+    /// After the iterations.
+    pub steady: Pages,
+}
+
+impl Outcome {
+    /// Median of the iterations.
+    pub fn iteration_s(&self) -> f64 {
+        Spread::of(&self.iterations_s).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    /// Caching and the iterations that count: what the paper's figure 4 shows.
+    pub fn whole_s(&self) -> f64 {
+        self.build_s + self.iterations_s.iter().sum::<f64>()
+    }
+}
+
+/// A job and its runs, by round; none where it failed.
+#[derive(Clone)]
+pub struct Cell {
+    pub spec: Spec,
+    pub outcomes: Vec<Option<Outcome>>,
+    /// Why, the first time.
+    pub failure: Option<String>,
+}
+
+/// Everything that one experiment ran.
+#[derive(Default)]
+pub struct Grid(pub Vec<Cell>);
+
+/// One job from beginning to end.
+pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
+    let mut session = ground.start(spec)?;
+    let build_s = session.cache()?;
+    let cached = Pages::of_all(&session.look()?)?;
+    if cached.cached < spec.bytes / 10 * 9 {
+        return Err(anyhow::anyhow!(
+            "only {} of {} are cached: they do not fit into the executors' memory; a smaller --size, or a larger --heap",
+            Bytes(cached.cached),
+            Bytes(spec.bytes)
+        )
+        .into());
+    }
+    session.iterate(ground.params.warm_iterations)?;
+    let iterations_s = session.iterate(ground.params.iterations)?;
+    let looked = session.look()?;
+    let gc_ms = looked.iter().map(|executor| executor.gc_ms).sum();
+    Ok(Outcome { build_s, iterations_s, gc_ms, cached, steady: Pages::of_all(&looked)? })
+}
+
+impl Grid {
+    /// Runs `specs`, so many rounds, each round in another order. What there is after an interruption can be reported, too.
+    pub fn measure(ground: &Ground<'_>, specs: &[Spec], progress: &mut Progress) -> (Grid, Result<(), Failed>) {
+        let mut grid = Grid(specs.iter().map(|&spec| Cell { spec, outcomes: Vec::new(), failure: None }).collect());
+        let ended = grid.fill(ground, progress);
+        (grid, ended)
+    }
+
+    fn fill(&mut self, ground: &Ground<'_>, progress: &mut Progress) -> Result<(), Failed> {
+        let (cells, rounds) = (&mut self.0, ground.params.rounds);
+        for round in 0..rounds {
+            for turn in 0..cells.len() {
+                let at = (turn + round) % cells.len();
+                let spec = cells[at].spec;
+                progress.starts(&format!("round {} of {rounds}: {}", round + 1, describe(&spec)));
+                let outcome = match run(ground, &spec) {
+                    Err(Failed::Interrupted) => return Err(Failed::Interrupted),
+                    Ok(outcome) => Some(outcome),
+                    // One job that this machine cannot do does not end the others.
+                    Err(error) => {
+                        let error = anyhow::Error::from(error);
+                        progress.say(&format!("{}: {error:#}", describe(&spec)));
+                        cells[at].failure.get_or_insert(format!("{error:#}"));
+                        None
+                    }
+                };
+                cells[at].outcomes.push(outcome);
+                progress.done(seconds_of(ground, &spec));
+            }
+        }
+        Ok(())
+    }
+
+    /// The job of this storage and policy; the first of them.
+    pub fn cell(&self, storage: Storage, policy: Policy) -> Option<&Cell> {
+        self.0.iter().find(|cell| cell.spec.storage == storage && cell.spec.policy == policy)
+    }
+
+    /// What `value` is of the runs of a job.
+    pub fn spread(&self, storage: Storage, policy: Policy, value: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+        let cell = self.cell(storage, policy)?;
+        Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>())
+    }
+
+    /// `value` of one policy over that of another, of the runs of the same round.
+    pub fn ratio(&self, storage: Storage, over: Policy, under: Policy, value: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+        let pairs = self.cell(storage, over)?.outcomes.iter().zip(&self.cell(storage, under)?.outcomes);
+        Spread::of(&pairs.filter_map(|(over, under)| Some(value(over.as_ref()?) / value(under.as_ref()?))).collect::<Vec<_>>())
+    }
+
+    /// Why a job has no figures, or what else to say of it.
+    pub fn remark(&self, storage: Storage, policies: &[Policy]) -> String {
+        let failures = policies.iter().filter_map(|&policy| self.cell(storage, policy)?.failure.clone());
+        failures.collect::<Vec<_>>().join("; ")
+    }
+
+    /// All jobs with their medians.
+    pub fn table(&self, title: &str) -> Table {
+        let mut table = Table::new(title)
+            .text("job")
+            .text("policy")
+            .number("caching", "s")
+            .number("an iteration", "s")
+            .number("collectors", "ms")
+            .number("cached", "MiB")
+            .number("of it huge, at once", "%")
+            .number("later", "%")
+            .number("all huge", "MiB")
+            .number("other huge", "% of it")
+            .number("resident", "MiB");
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        for cell in &self.0 {
+            let of = |value: &dyn Fn(&Outcome) -> f64| {
+                let spread = Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
+                spread.map_or_else(|| "–".to_owned(), Spread::to_text)
+            };
+            let median = |value: &dyn Fn(&Outcome) -> f64| {
+                let spread = Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
+                spread.map_or_else(|| "–".to_owned(), |spread| figures(spread.median))
+            };
+            table.row([
+                job(&cell.spec),
+                cell.spec.policy.name().to_owned(),
+                of(&|outcome| outcome.build_s),
+                of(&Outcome::iteration_s),
+                median(&|outcome| outcome.gc_ms as f64),
+                median(&|outcome| mib(outcome.cached.cached)),
+                median(&|outcome| outcome.cached.cached_huge_percent()),
+                median(&|outcome| outcome.steady.cached_huge_percent()),
+                median(&|outcome| mib(outcome.steady.huge)),
+                median(&|outcome| outcome.steady.other_percent()),
+                median(&|outcome| mib(outcome.steady.resident)),
+            ]);
+            if let Some(failure) = &cell.failure {
+                let failed = cell.outcomes.iter().filter(|outcome| outcome.is_none()).count();
+                table.note(format!("{}: {failed} of {} runs failed: {failure}", describe(&cell.spec), cell.outcomes.len()));
+            }
+        }
+        table
+    }
+}
+
+fn job(spec: &Spec) -> String {
+    format!("{}, {}, {}", spec.workload.name(), spec.storage.name(), Bytes(spec.bytes))
+}
+
+/// Job and policy.
+pub fn describe(spec: &Spec) -> String {
+    format!("{}, {}", job(spec), spec.policy.name())
+}
+
+/// What a run takes, about.
+pub fn seconds_of(ground: &Ground<'_>, spec: &Spec) -> f64 {
+    let gib = spec.bytes as f64 / (1u64 << 30) as f64;
+    let iterations = (ground.params.warm_iterations + ground.params.iterations) as f64;
+    9.0 + gib * (8.0 + iterations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::Workload;
+    use super::*;
+
+    fn cell(policy: Policy, builds: &[Option<f64>]) -> Cell {
+        let spec =
+            Spec { workload: Workload::Micro, storage: Storage::Serialised, policy, bytes: 1 << 28, executors: 2, heap_bytes: 1 << 30 };
+        let outcome = |&build_s: &f64| Outcome { build_s, iterations_s: vec![3.0, 1.0, 2.0], ..Outcome::default() };
+        Cell { spec, outcomes: builds.iter().map(|build| build.as_ref().map(outcome)).collect(), failure: None }
+    }
+
+    #[test]
+    fn ratios_are_of_runs_of_the_same_round() {
+        let grid = Grid(vec![cell(Policy::Off, &[Some(2.0), Some(4.0), None]), cell(Policy::Part, &[Some(1.0), None, Some(9.0)])]);
+        let ratio = grid.ratio(Storage::Serialised, Policy::Part, Policy::Off, |outcome| outcome.build_s).unwrap();
+        assert_eq!((ratio.median, ratio.n), (0.5, 1));
+        assert_eq!(grid.ratio(Storage::OffHeap, Policy::Part, Policy::Off, |outcome| outcome.build_s), None);
+        let spread = grid.spread(Storage::Serialised, Policy::Part, Outcome::iteration_s).unwrap();
+        assert_eq!((spread.median, spread.n), (2.0, 2));
+    }
+
+    #[test]
+    fn a_job_that_failed_is_in_the_table_with_the_reason() {
+        let mut failed = cell(Policy::Part, &[None]);
+        failed.failure = Some("no room".to_owned());
+        let grid = Grid(vec![failed]);
+        let text = grid.table("Jobs").to_text();
+        assert!(text.contains("1 of 1 runs failed: no room") && text.contains('–') && !text.contains("NaN"), "{text}");
+        assert_eq!(grid.remark(Storage::Serialised, &Policy::FOUR), "no room");
+    }
+}

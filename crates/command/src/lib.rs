@@ -1,0 +1,49 @@
+//! What the commands of hiroma share: refusals and exit codes, files that results are written to, how numbers are shown, and what machine
+//! this is.
+
+pub mod files;
+pub mod machine;
+pub mod show;
+
+use std::process::ExitCode;
+
+use hiroma_report::{Report, Section};
+
+/// A failure with an exit code of its own. The message says what happened, to what, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+/// Exit code for everything that is refused before it begins.
+pub const REFUSED: u8 = 2;
+
+/// A refusal: nothing has happened yet.
+pub fn refuse(message: impl Into<String>) -> anyhow::Error {
+    Failure { code: REFUSED, message: message.into() }.into()
+}
+
+/// Exit code of what was interrupted by a signal.
+pub const INTERRUPTED: u8 = 130;
+
+/// The exit code for how a command ended; an error is told on standard error.
+pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
+        eprintln!("hiroma: {error:#}");
+        ExitCode::from(error.downcast_ref::<Failure>().map_or(1, |failure| failure.code))
+    })
+}
+
+/// A report of this machine and this command with these sections.
+pub fn report(title: &str, sections: Vec<Section>) -> Report {
+    Report {
+        title: title.to_owned(),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        made_at: machine::now(),
+        machine: machine::look(),
+        sections,
+        ..Report::default()
+    }
+}

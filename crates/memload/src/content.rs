@@ -1,0 +1,130 @@
+//! What the measurements work on: memory that compresses to about a half, and texts to sort.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use hiroma_kernel::workload::Region;
+use hiroma_units::PAGE;
+
+const PAGE_WORDS: usize = PAGE / 8;
+
+/// A small, fast generator with a seed (xorshift64*): the same numbers in every run and for every peer.
+#[derive(Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator; every seed works.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, close enough to evenly for measurements.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// Content of page `number`: one half random, one half a short text again and again, as compressible as data often is.
+pub fn page(number: u64, words: &mut [u64; PAGE_WORDS]) {
+    let mut random = Random::new(number);
+    let (noise, text) = words.split_at_mut(PAGE_WORDS / 2);
+    noise.fill_with(|| random.next_u64());
+    for (index, word) in text.iter_mut().enumerate() {
+        *word = 0x2020_2020_6665_6465 + number.wrapping_mul(8) + (index % 4) as u64;
+    }
+}
+
+/// Sum of the words of page `number`, wrapping.
+pub fn page_sum(number: u64) -> u64 {
+    let mut words = [0; PAGE_WORDS];
+    page(number, &mut words);
+    words.iter().fold(0, |sum, &word| sum.wrapping_add(word))
+}
+
+/// Fills whole pages from byte `offset` on and returns the sum of their words. Pages are numbered by their place in the region.
+pub fn fill(region: &Region, offset: usize, len: usize) -> u64 {
+    let mut words = [0; PAGE_WORDS];
+    let mut sum = 0u64;
+    for at in (offset..offset + len).step_by(PAGE) {
+        page((at / PAGE) as u64, &mut words);
+        region.write(at, &words);
+        sum = words.iter().fold(sum, |sum, &word| sum.wrapping_add(word));
+    }
+    sum
+}
+
+/// Writes random numbers of nine digits, one per line: ten bytes a line, as in the paper's sort.
+pub fn numbers(path: &Path, lines: u64) -> io::Result<()> {
+    let mut random = Random::new(14);
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    for _ in 0..lines {
+        let mut number = 100_000_000 + random.below(900_000_000);
+        let mut line = *b"000000000\n";
+        for digit in line[..9].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        out.write_all(&line)?;
+    }
+    out.flush()
+}
+
+/// Writes lines of 70 random letters: the text is most of what sort uses, and all of it is read at random.
+pub fn long_lines(path: &Path, lines: u64) -> io::Result<()> {
+    let mut random = Random::new(70);
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let mut line = [b'\n'; 71];
+    for _ in 0..lines {
+        for letters in line[..70].chunks_mut(7) {
+            let mut bits = random.next_u64();
+            for letter in letters {
+                *letter = b'a' + (bits % 26) as u8;
+                bits /= 26;
+            }
+        }
+        out.write_all(&line)?;
+    }
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filled_memory_adds_up_to_the_sum_that_was_told() {
+        let region = Region::map(8 * PAGE).unwrap();
+        let sum = fill(&region, 2 * PAGE, 5 * PAGE);
+        assert_eq!(region.sum(0, region.len()), sum);
+        assert_eq!(region.sum(3 * PAGE, PAGE), page_sum(3));
+        assert_ne!(page_sum(3), page_sum(4));
+    }
+
+    #[test]
+    fn texts_have_the_lines_that_were_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        numbers(&path, 1000).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((text.len(), text.lines().count()), (10_000, 1000));
+        assert!(text.lines().all(|line| line.parse::<u64>().is_ok_and(|number| (100_000_000..1_000_000_000).contains(&number))));
+        long_lines(&path, 100).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() == 100 && text.lines().all(|line| line.len() == 70 && line.bytes().all(|b| b.is_ascii_lowercase())));
+    }
+
+    #[test]
+    fn random_numbers_stay_below_their_bound() {
+        let mut random = Random::new(0);
+        assert!((0..10_000).all(|_| random.below(7) < 7));
+    }
+}
