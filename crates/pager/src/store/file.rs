@@ -280,7 +280,8 @@ impl Books {
                 self.chunks.resize(chunk.0 as usize + 1, ChunkHome::default());
             }
             let home = &mut self.chunks[chunk.0 as usize];
-            if home.file == 0 {
+            if usize::from(home.file) != self.files.len() {
+                // A home in an ancestor's file can only be a leftover: the space never fills such a chunk.
                 *home = ChunkHome { file: self.files.len() as u16, reserved: false };
             }
             if !home.reserved {

@@ -147,6 +147,33 @@ fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
     assert!(write_now(&mut *channel, &content(7, 8192 * 10), 10).is_some());
 }
 
+#[test]
+fn what_is_kept_for_one_child_is_not_written_over_by_the_next() {
+    let parent = store(8192, 64 << 20);
+    let mut channel = parent.open(Purpose::Write).unwrap();
+    let adopt = |child: &FileStore| {
+        let freeze = child.shared.books().space.freeze();
+        let adopted = Frozen { shared: Arc::clone(&child.shared), freeze };
+        adopted.adopt().unwrap();
+        adopted
+    };
+    // Whole chunks, which the parent frees while the first child reads them.
+    let before = write_now(&mut *channel, &content(3, 8192 * 512), 512).unwrap();
+    let _kept_for_first = parent.prepare_fork().unwrap();
+    let first = forked(&parent);
+    let _first_adopted = adopt(&first);
+    parent.free(&before);
+    let _kept_for_second = parent.prepare_fork().unwrap();
+    let second = forked(&parent);
+    let _second_adopted = adopt(&second);
+    let mut second_channel = second.open(Purpose::Write).unwrap();
+    for _ in 0..100 {
+        write_now(&mut *second_channel, &content(9, 8192 * 16), 16).unwrap();
+    }
+    let mut first_channel = first.open(Purpose::Read).unwrap();
+    assert!(read_now(&mut *first_channel, &before, 8192).unwrap() == content(3, 8192 * 512));
+}
+
 /// A file system in memory of 8 MiB that goes away with the value; `None` without the right to mount.
 struct TinyDisk(PathBuf);
 
