@@ -317,6 +317,7 @@ impl Core {
             }
         }
         let (mut at, mut unsharing) = (0, Unsharing::default());
+        let around = self.around(src, len);
         if live.memory.protect(src, len, PROT_RW).is_ok() {
             while at < len {
                 let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, len - at);
@@ -334,14 +335,27 @@ impl Core {
                     Some(_) => break,
                 }
             }
-            if let Err(error) = live.memory.protect(src, len, prot) {
-                crate::fatal::die(&format!("the protection of {src:#x} cannot be put back: {error}"));
+            if self.is_still_ours(src, len, around) {
+                if let Err(error) = live.memory.protect(src, len, prot) {
+                    crate::fatal::die(&format!("the protection of {src:#x} cannot be put back: {error}"));
+                }
             }
         }
         while live.memory.write_protect(src, len, false) == Err(Stop::Again) {
             self.drain();
         }
         at
+    }
+
+    /// The protection of the pages before and after a range.
+    fn around(&self, start: usize, len: usize) -> [Option<i32>; 2] {
+        [start - PAGE, start + len].map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
+    }
+
+    /// Whether a range that was made writable for a moment, and what lies `around` it, are as they were left: if not, the program has called
+    /// mprotect past the C library, and the protection is what it wants.
+    fn is_still_ours(&self, start: usize, len: usize, around: [Option<i32>; 2]) -> bool {
+        self.live.memory.protection(start).is_none_or(|(_, prot)| prot == PROT_RW) && self.around(start, len) == around
     }
 
     /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.
