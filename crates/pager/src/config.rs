@@ -107,7 +107,7 @@ fn fault_timeout() -> Duration {
     Duration::from_secs(30)
 }
 
-/// How blocks are spread over the servers of one store (paper T, section 4 (2)).
+/// How blocks are spread over the servers of one store (the paper on remote swap, section 4 (2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
@@ -117,7 +117,7 @@ pub enum Allocation {
     RoundRobin,
 }
 
-/// Replacement policy (paper T, sections 4 (5) and 4 (6)).
+/// Replacement policy (the paper on remote swap, sections 4 (5) and 4 (6)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplacementKind {

@@ -1,8 +1,8 @@
-//! The transfers of a pattern on this simulator's torus, for `bench/G/simgrid/compare`: makes the pattern, runs it, and holds the bytes
+//! The transfers of a pattern on this simulator's torus, for `bench/sim/simgrid/compare`: makes the pattern, runs it, and holds the bytes
 //! of every link and the times against SimGrid's.
 //!
 //! `torus pattern FILE TRANSFERS GAP_NS` writes lines of `start_ns source destination bytes`; `torus run FILE LINKS_OUT` prints what
-//! `bench/G/simgrid/torus.cpp` prints, for store and forward and for cut-through; `torus check OURS SIMGRIDS` compares two files of
+//! `bench/sim/simgrid/torus.cpp` prints, for store and forward and for cut-through; `torus check OURS SIMGRIDS` compares two files of
 //! `from to bytes`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `hiroma bench far`: paper T's experiments.
+//! `hiroma bench far`: the experiments of the paper on remote swap.
 
 mod latency;
 mod params;

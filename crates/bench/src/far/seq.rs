@@ -1,4 +1,4 @@
-//! Sequential reading with everything far at the start (paper T, figure 3).
+//! Sequential reading with everything far at the start (the paper on remote swap, figure 3).
 
 use hiroma_pager::config::BlockSize;
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Report, Section, Series, Table};

@@ -1,4 +1,4 @@
-//! `hiroma bench huge`: paper H's experiments.
+//! `hiroma bench huge`: the experiments of the paper on huge pages.
 
 mod accuracy;
 mod collapse;

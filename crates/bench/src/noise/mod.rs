@@ -1,4 +1,4 @@
-//! `hiroma bench noise`: paper N's experiment, and what is done about it today.
+//! `hiroma bench noise`: the experiment of the paper on noise, and what is done about it today.
 
 pub mod app;
 mod arm;

@@ -1,4 +1,4 @@
-//! `hiroma bench spark`: paper S's experiments.
+//! `hiroma bench spark`: the experiments of the paper on Spark's cached data.
 
 mod answers;
 mod cluster;
