@@ -66,7 +66,7 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
         }
         assert!(left_at(&stats, "fetched_left", 52) > 0.6, "{options:?} {:?}", total["miss_ratio_curve"]);
         let share = stats["loss"]["waiting_share"].as_f64().unwrap();
-        assert!(share > 0.01 && share <= 1.0 && said.contains(" % of the time waiting for far memory; "), "{said}");
+        assert!(share > 0.01 && share <= 1.0 && said.contains(" % of the time waiting for far memory"), "{said}");
         let advised = stats["loss"]["advice"]["local_bytes"].as_u64().unwrap() / MIB;
         assert!((56..=80).contains(&advised), "{said}");
         assert!(stats["loss"]["advice"]["estimated_waiting_share"].as_f64().unwrap() < share / 3.0);
@@ -97,9 +97,10 @@ fn estimated_waits_are_longer_than_service_times_and_add_up() {
         assert!(number(&format!("estimated_wait_ns_{quantile}")) >= number(&format!("fault_latency_ns_{quantile}")), "{total}");
     }
     assert!(total["waking_costs"]["apart"]["until_on_ns"].as_u64().unwrap() > 0, "{total}");
-    // One thread: what it waited in all is what it waited at any time, and not more than the run.
+    // One thread: what it waited in all is what it waited at any time, and not more than the run. Beside others' work the costs of waking
+    // are estimates of other moments.
     let far = number("waited_fetched_ns") + number("waited_staged_ns") + number("waited_room_ns");
-    assert!(far.abs_diff(number("waiting_ns")) <= far / 10, "{total}");
+    assert!(far.abs_diff(number("waiting_ns")) <= far / 4, "{total}");
     assert!((number("waiting_ns") as f64) < stats["elapsed_s"].as_f64().unwrap() * 1e9, "{stats}");
     assert!(number("waited_fetched_ns") as f64 >= number("faults_fetched") as f64 * 1e3, "{total}");
 }
