@@ -8,8 +8,10 @@ export PATH="$HOME/.cargo/bin:$PATH"
 cargo=${CARGO:-cargo}
 
 passed=0 failed=0 skipped=0 shown=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) skips=$(mktemp)
+trap 'rm -f "$log" "$skips"' EXIT
+# Tests write there what they skip, and why (crates/testkit).
+export HIROMA_SKIPS=$skips
 
 begin() {
 	printf '\n== %s\n' "$1"
@@ -191,5 +193,10 @@ lint) lint ;;
 	;;
 esac
 
+if [ -s "$skips" ]; then
+	begin "skipped tests, or parts of them, and what they lack"
+	sort -u "$skips"
+	skipped=$((skipped + $(sort -u "$skips" | wc -l)))
+fi
 printf '\n%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]

@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_swap_area_and_a_group_leave_nothing_behind() {
         if let Some(reason) = obstacle() {
-            eprintln!("skipped: {reason}");
+            hiroma_testkit::skip!(Machine, "{reason}");
             return;
         }
         let swaps = || fs::read_to_string("/proc/swaps").unwrap();
@@ -308,7 +308,7 @@ mod tests {
             let area = match SwapArea::make(kind, 16 << 20) {
                 Ok(area) => area,
                 Err(reason) => {
-                    eprintln!("skipped: {reason:#}");
+                    hiroma_testkit::skip!(Machine, "{reason:#}");
                     continue;
                 }
             };
@@ -326,7 +326,7 @@ mod tests {
                 drop(zswap);
                 assert_eq!(enabled(), settings);
             }
-            Err(reason) => eprintln!("skipped: {reason:#}"),
+            Err(reason) => hiroma_testkit::skip!(Machine, "{reason:#}"),
         }
         let cgroup = Cgroup::make(8 << 20).unwrap();
         let path = cgroup.path().to_owned();

@@ -75,7 +75,7 @@ fn show_writes_lines_and_a_picture() {
     let picture = dir.path().join("heat.png");
     let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--png", picture.to_str().unwrap()]);
     if !output.status.success() {
-        println!("skipped: {}", text(&output.stderr));
+        hiroma_testkit::skip!(Machine, "{}", text(&output.stderr));
         return;
     }
     let shown = text(&output.stdout);
@@ -102,7 +102,7 @@ fn damon_is_left_alone_where_somebody_uses_it() {
     let owners = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
     let before = fs::read_to_string(owners).unwrap_or_default();
     if before.is_empty() || before.trim() == "0" {
-        println!("skipped: nobody uses DAMON here");
+        hiroma_testkit::skip!(Machine, "nobody uses DAMON here");
         return;
     }
     let load = Load::start(4, "sequential", |_| {});
@@ -245,13 +245,13 @@ fn run_passes_exit_codes_through() {
 #[test]
 fn a_user_without_rights_is_told_what_is_missing() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become nobody");
+        hiroma_testkit::skip!(Root, "only root can become nobody");
         return;
     }
     let load = Load::start(4, "sequential", |_| {});
     let setpriv = Path::new("/usr/bin/setpriv");
     if !setpriv.exists() {
-        println!("skipped: there is no setpriv");
+        hiroma_testkit::skip!(Machine, "there is no setpriv");
         return;
     }
     // A copy that nobody can reach, whatever directory the tests are built in.

@@ -169,7 +169,7 @@ fn locked_memory_does_not_count_and_shared_memory_and_files_are_not_looked_at() 
     let program = compile(dir.path(), "mixed", MIXED, &[]);
     let (mut load, areas) = started(&program, &[&dir.path().join("file")], 6 * MIB);
     if areas.len() < 4 || load.child.try_wait().unwrap().is_some() {
-        println!("skipped: no memory may be locked here, or mapped");
+        hiroma_testkit::skip!(Machine, "no memory may be locked here, or mapped");
         return;
     }
     let counts = || -> BTreeMap<&str, Vec<u64>> {
@@ -257,7 +257,7 @@ impl Cgroup {
                 return Some(cgroup);
             }
         }
-        println!("skipped: no memory cgroup may be made here");
+        hiroma_testkit::skip!(Machine, "no memory cgroup may be made here");
         None
     }
 
@@ -285,7 +285,7 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
         return;
     }
     if fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
-        println!("skipped: where there is swap the kernel makes room");
+        hiroma_testkit::skip!(Machine, "where there is swap the kernel makes room");
         return;
     }
     // Dropped last.
@@ -296,7 +296,7 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
         .arg(common::bench())
         .args(["huge-load", r#"{"bytes":16777216,"pattern":"sequential","pages":"default"}"#]);
     let Some(load) = Load::of(job, 16 * MIB, false) else {
-        println!("skipped: nothing may be put into a cgroup here");
+        hiroma_testkit::skip!(Machine, "nothing may be put into a cgroup here");
         return;
     };
     // Too little for one.

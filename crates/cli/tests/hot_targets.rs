@@ -174,7 +174,7 @@ fn a_process_in_another_pid_namespace_is_managed() {
     }
     let starter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let Some(load) = Load::start_by(&starter, 8, "sequential", |_| {}) else {
-        println!("skipped: unshare makes no pid namespace here");
+        hiroma_testkit::skip!(Machine, "unshare makes no pid namespace here");
         return;
     };
     let inside = status(&load, "NSpid:");
@@ -195,7 +195,7 @@ fn a_traced_process_is_managed_and_stays_traced() {
     let load = Load::start(8, "sequential", |_| {});
     let mut tracer = Helper(start(Command::new(tracer).arg(load.pid())).unwrap());
     if line(&mut tracer.0) != "traced\n" {
-        println!("skipped: no process may be traced here");
+        hiroma_testkit::skip!(Machine, "no process may be traced here");
         return;
     }
     manage(&load);
@@ -213,11 +213,11 @@ fn a_32_bit_process_is_managed() {
     let flags = ["-m32", "-O1", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-fno-stack-protector", "-o"];
     let compiled = Command::new("cc").args(flags).arg(&program).arg(&source).output().unwrap();
     if !compiled.status.success() {
-        println!("skipped: the compiler makes no 32-bit programs: {}", text(&compiled.stderr));
+        hiroma_testkit::skip!(Machine, "the compiler makes no 32-bit programs: {}", text(&compiled.stderr));
         return;
     }
     let Ok(mut child) = start(&mut Command::new(&program)) else {
-        println!("skipped: the kernel runs no 32-bit programs");
+        hiroma_testkit::skip!(Machine, "the kernel runs no 32-bit programs");
         return;
     };
     assert_eq!(line(&mut child), "ready\n");
@@ -265,14 +265,14 @@ fn pretending(what: &str, args: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn without_collapsing_or_with_huge_pages_switched_off_nothing_happens_and_it_is_said() {
     if !Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
-        println!("skipped: this kernel has no transparent huge pages");
+        hiroma_testkit::skip!(Machine, "this kernel has no transparent huge pages");
         return;
     }
     let load = Load::start(8, "sequential", |_| {});
     for (what, expected) in [("no-collapse", "MADV_COLLAPSE"), ("thp-never", "echo madvise | sudo tee")] {
         let (code, said) = pretending(what, &["manage", "--pid", &load.pid()]);
         if what == "no-collapse" && said.contains("echo madvise") {
-            println!("skipped: transparent huge pages are really switched off");
+            hiroma_testkit::skip!(Machine, "transparent huge pages are really switched off");
             continue;
         }
         assert_eq!(code, Some(2), "{said}");
@@ -304,7 +304,7 @@ fn without_bpf_the_next_way_is_taken_and_named() {
 #[test]
 fn a_thread_of_the_kernel_is_refused() {
     if fs::read_to_string("/proc/2/comm").ok().as_deref() != Some("kthreadd\n") {
-        println!("skipped: process 2 is not the kernel's here");
+        hiroma_testkit::skip!(Machine, "process 2 is not the kernel's here");
         return;
     }
     for command in ["show", "manage"] {

@@ -22,7 +22,7 @@ fn record(tool: &str, lines: usize, dir: &Path) -> Trace {
 #[test]
 fn a_recorded_program_is_simulated_and_both_tools_see_the_same_memory() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
-        println!("skipped: valgrind is not installed");
+        hiroma_testkit::skip!(Machine, "valgrind is not installed");
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -160,7 +160,7 @@ fn without_rights_every_mechanism_says_what_it_lacks() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return println!("skipped: another user cannot start the command here: {error}"),
+        Err(error) => return hiroma_testkit::skip!(Machine, "another user cannot start the command here: {error}"),
     };
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");

@@ -19,7 +19,7 @@ fn can_hide() -> bool {
     let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "hidden", "/sys/kernel"]).output();
     let can = tried.as_ref().is_ok_and(|output| output.status.success());
     if !can {
-        println!("skipped: no mount namespace can be had here: {tried:?}");
+        hiroma_testkit::skip!(Machine, "no mount namespace can be had here: {tried:?}");
     }
     can
 }
@@ -108,7 +108,7 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
         let output = hidden(hide, &["quiet", "run", "--cache", "16M", "--", "true"]);
         let said = text(&output.stderr);
         if hide == first && output.status.success() {
-            println!("skipped: the memory controller is in version 2 here");
+            hiroma_testkit::skip!(Machine, "the memory controller is in version 2 here");
             continue;
         }
         assert_eq!(output.status.code(), Some(2), "{said}");
@@ -213,7 +213,7 @@ fn free_bytes() -> u64 {
 #[test]
 fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: early reclaim needs root");
+        return hiroma_testkit::skip!(Root, "early reclaim needs root");
     }
     let _alone = alone();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -222,7 +222,7 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     File::create(&file).unwrap().set_len(1 << 40).unwrap();
     let mut daemon = Daemon::start(&state);
     if !daemon.said().contains("mechanism: ") {
-        return println!("skipped: {}", daemon.said());
+        return hiroma_testkit::skip!(Machine, "{}", daemon.said());
     }
     // However slowly the stream goes here, and whatever others take meanwhile, it counts.
     daemon.set("fill_bytes_s_min", "1M");
@@ -255,11 +255,11 @@ fn where_the_kernel_is_not_asked_streams_are_dropped_behind() {
     fs::create_dir(&state).unwrap();
     File::create(&file).unwrap().set_len(1 << 40).unwrap();
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: the files of other programs are root's to look at");
+        return hiroma_testkit::skip!(Root, "the files of other programs are root's to look at");
     }
     let daemon = Daemon::start(&state);
     if !daemon.said().contains("fadvise, behind programs") {
-        return println!("skipped: {}", daemon.said());
+        return hiroma_testkit::skip!(Machine, "{}", daemon.said());
     }
     daemon.set("early_reclaim", "off");
     wait_until("the setting is taken", || daemon.said().contains("early_reclaim is off now, was on"));

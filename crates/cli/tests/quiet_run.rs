@@ -27,7 +27,7 @@ fn succeed(command: &mut Command) -> Output {
 fn there(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().is_ok_and(|output| output.status.success());
     if !found {
-        println!("skipped: there is no {program}");
+        hiroma_testkit::skip!(Machine, "there is no {program}");
     }
     found
 }
@@ -70,7 +70,7 @@ fn cache_is_seen(dir: &Path) -> bool {
     file(&probe, 4 * MIB);
     let dropped = cached(&probe) < MIB;
     if !dropped {
-        println!("skipped: the file system of {} keeps what it is told to drop", dir.display());
+        hiroma_testkit::skip!(Machine, "the file system of {} keeps what it is told to drop", dir.display());
     }
     dropped
 }
@@ -206,7 +206,7 @@ fn a_job_keeps_to_a_bound_of_its_cache_and_its_group_goes_with_it() {
     let output = hiroma_with_default_signals(["quiet", "run", "--cache", "16M", "--", "sh", "-c", &script]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(2) && said.contains("no memory control group can be had here") {
-        return println!("skipped: {said}");
+        return hiroma_testkit::skip!(Machine, "{said}");
     }
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).trim()), (Some(7), "268435456"), "{said}");
     // A part that the kernel cannot give back at once may stay.

@@ -78,13 +78,13 @@ fn options(ledger: Option<LedgerDir>) -> Options {
 /// An engine on this process; none, with a line that says why, where that is not possible.
 fn engine(options: Options) -> Option<Engine> {
     if hiroma_hot::machine::thp_setting().as_deref() == Some("always") {
-        println!("skipped: with transparent huge pages set to always everything is huge from the start");
+        hiroma_testkit::skip!(Machine, "with transparent huge pages set to always everything is huge from the start");
         return None;
     }
     match Engine::new(std::process::id(), options, now_ns()) {
         Ok(engine) => Some(engine),
         Err(error @ (HotError::NoBackend { .. } | HotError::NoHugePages { .. } | HotError::NotPermitted { .. })) => {
-            println!("skipped: {error}");
+            hiroma_testkit::skip!(Machine, "{error}");
             None
         }
         Err(error) => panic!("{error}"),
@@ -243,7 +243,7 @@ fn a_process_that_ends_is_no_error() {
     child.wait().unwrap();
     match made {
         Ok(mut engine) => assert_eq!(engine.step(1).unwrap().state, State::Gone),
-        Err(error) => println!("skipped: {error}"),
+        Err(error) => hiroma_testkit::skip!(Machine, "{error}"),
     }
     let missing = Engine::new(child.id(), options(None), 0);
     assert!(matches!(missing, Err(HotError::NoProcess { .. })));

@@ -153,7 +153,7 @@ fn not_of_another_user(socket: &Path, dir: &Path) {
     command.args(["--ignored", "--exact", "as_nobody", "--nocapture"]).env("SERVICE_TEST_SOCKET", socket).uid(65534).gid(65534);
     match command.output() {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
-        Err(error) => println!("skipped: cannot become nobody: {error}"),
+        Err(error) => hiroma_testkit::skip!(Machine, "cannot become nobody: {error}"),
     }
 }
 
@@ -332,7 +332,7 @@ fn the_real_engine_makes_what_is_hot_huge() {
     let client = match Client::register(Some(&served.path), &wish) {
         Ok(client) => client,
         Err(ClientError::Refused { reason, .. }) => {
-            println!("skipped: {reason}");
+            hiroma_testkit::skip!(Machine, "{reason}");
             return;
         }
         Err(error) => panic!("{error}"),

@@ -103,12 +103,12 @@ mod tests {
         let mut hoard = Hoard::new(4).unwrap();
         match (0..2).map(|slot| hoard.take_huge(slot)).collect::<io::Result<Vec<bool>>>() {
             Ok(huge) if huge == [true, true] => {}
-            Ok(_) => return eprintln!("skipped: the kernel has no huge page at the moment"),
-            Err(error) => return eprintln!("skipped: {error} (Linux 6.7 tells which pages are huge)"),
+            Ok(_) => return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment"),
+            Err(error) => return hiroma_testkit::skip!(Machine, "{error} (Linux 6.7 tells which pages are huge)"),
         }
         hoard.touch(hoard.address(2) + EXTENT - PAGE);
         if let Err(error) = hoard.crumble(&[0, 1]) {
-            return eprintln!("skipped: {error} (a kernel that lets io_uring pin memory)");
+            return hiroma_testkit::skip!(Machine, "{error} (a kernel that lets io_uring pin memory)");
         }
         let present = |slot: usize| {
             let bits = hoard.pagemap.present((hoard.address(slot) / EXTENT) as u64).unwrap();

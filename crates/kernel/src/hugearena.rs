@@ -174,7 +174,7 @@ mod tests {
         let arena = HugeArena::new(3 * EXTENT).unwrap();
         let middle = arena.base() + EXTENT;
         if arena.backing() == Backing::Reserved || !arena.populate(1).unwrap() {
-            return println!("skipped: no transparent huge page was to be had");
+            return hiroma_testkit::skip!(Machine, "no transparent huge page was to be had");
         }
         // Each half lies in a mapping that has room for a huge page elsewhere.
         let half = ptr::with_exposed_provenance_mut(middle + EXTENT / 2);
@@ -182,7 +182,7 @@ mod tests {
         unsafe { madvise(half, EXTENT + EXTENT / 2, Advice::LinuxDontDump) }.unwrap();
         match Pagemap::own().unwrap().huge(0, 1) {
             Ok(_) => assert_eq!(collapse(middle, EXTENT).unwrap_err().raw_os_error(), Some(libc::EINVAL)),
-            Err(error) => println!("skipped: no PAGEMAP_SCAN: {error}"),
+            Err(error) => hiroma_testkit::skip!(Machine, "no PAGEMAP_SCAN: {error}"),
         }
     }
 

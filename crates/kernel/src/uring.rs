@@ -260,7 +260,7 @@ mod tests {
     }
 
     fn ring(depth: u32) -> Option<Ring> {
-        Ring::new(depth).inspect_err(|error| println!("skipped: io_uring is not allowed here ({error})")).ok()
+        Ring::new(depth).inspect_err(|error| hiroma_testkit::skip!(Machine, "io_uring is not allowed here ({error})")).ok()
     }
 
     fn finish(ring: &mut Ring) -> Vec<Finished> {

@@ -45,7 +45,7 @@ fn scene(wanted: Features, watch: Watch) -> Option<Scene> {
     let uffd = match Uffd::open(wanted) {
         Ok(uffd) => uffd,
         Err(error) => {
-            eprintln!("skipped: {error}");
+            hiroma_testkit::skip!(Uffd, "{error}");
             return None;
         }
     };
@@ -80,12 +80,12 @@ impl Scene {
         if offered.has(Features::MOVE) {
             all.push(("MOVE", Scene::move_in));
         } else {
-            eprintln!("skipped: MOVE, which this kernel lacks (Linux 6.8)");
+            hiroma_testkit::skip!(Machine, "MOVE, which this kernel lacks (Linux 6.8)");
         }
         if offered.has(Features::POISON) {
             all.push(("POISON", |scene, page, pages| scene.uffd.poison(scene.dst(page), pages * PAGE)));
         } else {
-            eprintln!("skipped: POISON, which this kernel lacks (Linux 6.6)");
+            hiroma_testkit::skip!(Machine, "POISON, which this kernel lacks (Linux 6.6)");
         }
         all
     }
@@ -331,12 +331,12 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     let ring = match io_uring::IoUring::new(2) {
         Ok(ring) => ring,
-        Err(error) => return eprintln!("skipped: io_uring is not allowed here ({error}), so nothing can be pinned"),
+        Err(error) => return hiroma_testkit::skip!(Machine, "io_uring is not allowed here ({error}), so nothing can be pinned"),
     };
     let pinned = libc::iovec { iov_base: scene.src(1) as *mut _, iov_len: PAGE };
     // SAFETY: the memory stays mapped until the buffers are unregistered below.
     if let Err(error) = unsafe { ring.submitter().register_buffers(&[pinned]) } {
-        return eprintln!("skipped: nothing can be pinned here ({error})");
+        return hiroma_testkit::skip!(Machine, "nothing can be pinned here ({error})");
     }
     assert_eq!(scene.move_in(0, 3), stopped(1, Stop::Again));
     assert_eq!(scene.move_in(1, 2), stopped(0, Stop::Busy));
@@ -405,7 +405,7 @@ fn a_feature_that_this_kernel_lacks_is_named() {
     let Some(_scene) = scene(Features::default(), Watch::Missing) else { return };
     let offered = probe().unwrap();
     if offered.has(Features::MOVE) {
-        return eprintln!("skipped: this kernel lacks nothing that could be asked for");
+        return hiroma_testkit::skip!(Machine, "this kernel lacks nothing that could be asked for");
     }
     let error = Uffd::open(Features::MOVE.and(Features::EVENT_REMOVE)).unwrap_err().to_string();
     assert!(error.contains("lacks MOVE:"), "{error}");
@@ -596,7 +596,7 @@ fn tempfile() -> Option<File> {
     std::fs::remove_file(&path).unwrap();
     file.set_len(PAGE as u64).unwrap();
     if rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS {
-        eprintln!("skipped: files, because the directory of the build is in memory");
+        hiroma_testkit::skip!(Machine, "files, because the directory of the build is in memory");
         return None;
     }
     Some(file)

@@ -42,7 +42,7 @@ impl Memcached {
         let mut command = Command::new("memcached");
         command.arg("-s").arg(&path).args(["-u", "root", "-m", "64", "-t", "2"]).stdin(Stdio::null());
         let Ok(child) = command.spawn() else {
-            println!("skipped: memcached is not installed (sudo apt-get install memcached)");
+            hiroma_testkit::skip!(Machine, "memcached is not installed (sudo apt-get install memcached)");
             return None;
         };
         let mut server = Memcached { child, endpoint: Endpoint::Unix(path.clone()), _dir: dir };

@@ -18,6 +18,10 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("sim", &["wire", "kernel", "pager", "server", "hot", "report", "quiet"]),
     ("simlab", &["wire", "kernel", "pager", "server", "hot", "quiet"]),
     ("memload", &["policy", "wire", "pager", "server", "hot", "report", "quiet", "sim", "simlab"]),
+    (
+        "testkit",
+        &["units", "policy", "policylab", "wire", "kernel", "pager", "server", "hot", "report", "quiet", "sim", "simlab", "memload"],
+    ),
     ("command", &["policy", "wire", "kernel", "pager", "server", "hot", "quiet", "sim", "simlab", "memload"]),
     ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
     ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),

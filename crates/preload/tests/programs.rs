@@ -117,7 +117,7 @@ fn a_program_linked_to_jemalloc_is_served() {
     let options = ["-Wl,--no-as-needed", "-l:libjemalloc.so.2"];
     let linked = Command::new("sh").args(["-c", "ldconfig -p | grep -q libjemalloc.so.2"]).status().unwrap().success();
     if !linked {
-        eprintln!("skipped: no libjemalloc.so.2 on this machine");
+        hiroma_testkit::skip!(Machine, "no libjemalloc.so.2 on this machine");
         return;
     }
     let program = compile("threads", &options);

@@ -65,14 +65,14 @@ mod tests {
         let (_dir, file) = file(4 << 20);
         let fd = file.as_raw_fd();
         if sys::cached_pages(fd, 0, 1).is_none() {
-            println!("skipped: no cachestat (before Linux 6.5)");
+            hiroma_testkit::skip!(Machine, "no cachestat (before Linux 6.5)");
             return;
         }
         assert!(look(fd, 4 << 20).is_none());
         drop_read(fd, &Kept::none(), 0..4 << 20);
         let left = sys::cached_pages(fd, 0, 4 << 20).unwrap();
         if left > 512 {
-            println!("skipped: this file system keeps what it is told to drop");
+            hiroma_testkit::skip!(Machine, "this file system keeps what it is told to drop");
             return;
         }
         assert!(look(fd, 4 << 20).is_some());

@@ -176,8 +176,8 @@ mod tests {
         let mut holder = Holder::new(4).unwrap();
         match holder.take_huge() {
             Ok(true) => {}
-            Ok(false) => return eprintln!("skipped: the kernel has no huge page at the moment"),
-            Err(error) => return eprintln!("skipped: {error:#} (Linux 6.7 tells which pages are huge)"),
+            Ok(false) => return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment"),
+            Err(error) => return hiroma_testkit::skip!(Machine, "{error:#} (Linux 6.7 tells which pages are huge)"),
         }
         assert!(holder.crumble(2 * EXTENT as u64).unwrap_err().to_string().contains("2MiB"));
         let settled = holder.settle(EXTENT as u64).unwrap();

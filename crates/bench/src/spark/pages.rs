@@ -172,7 +172,7 @@ mod tests {
         memory.write(0, &[1]);
         match large_ranges(pid).and_then(|ranges| Ok((huge_of(pid, &ranges)?.len(), ranges.len()))) {
             Ok((huge, all)) => assert!(all >= 32 && huge <= all),
-            Err(error) => eprintln!("skipped: {error} (Linux 6.7, and the right to look at this process)"),
+            Err(error) => hiroma_testkit::skip!(Machine, "{error} (Linux 6.7, and the right to look at this process)"),
         }
     }
 }

@@ -112,13 +112,13 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn possible() -> bool {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if !thp.contains("[madvise]") {
-        println!("skipped: transparent huge pages are not set to madvise: {}", thp.trim());
+        hiroma_testkit::skip!(Machine, "transparent huge pages are not set to madvise: {}", thp.trim());
         return false;
     }
     let load = Load::start(4, "sequential", |_| {});
     let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--backend", "bpf", "--json"]);
     if !output.status.success() {
-        println!("skipped: {}", text(&output.stderr));
+        hiroma_testkit::skip!(Machine, "{}", text(&output.stderr));
     }
     output.status.success()
 }

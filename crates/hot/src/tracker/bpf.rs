@@ -256,7 +256,7 @@ mod tests {
     fn memory_that_was_locked_in_the_middle_of_a_large_mapping_hides_neither_what_is_before_nor_what_is_behind() {
         let mut tracker = match BpfTracker::open(std::process::id()) {
             Ok(tracker) => tracker,
-            Err(error) => return println!("skipped: {error}"),
+            Err(error) => return hiroma_testkit::skip!(Bpf, "{error}"),
         };
         // The layout is older than the lock, as in a pass that has begun before: it shows one mapping of 5 GiB, and a small one behind.
         // One page of each 2 MiB is in use.
@@ -269,7 +269,7 @@ mod tests {
         };
         let layout = Layout::of(&[vma(0, large), vma(large + EXTENT, memory.len())]);
         if let Err(error) = memory.lock(memory.base() + large / 2, PAGE) {
-            return println!("skipped: no memory may be locked here: {error}");
+            return hiroma_testkit::skip!(Machine, "no memory may be locked here: {error}");
         }
         let first = (memory.base() / EXTENT) as u64;
         let ranges: Vec<u64> = (first..first + (memory.len() / EXTENT) as u64).collect();

@@ -237,7 +237,7 @@ mod tests {
             match IdleTracker::with(std::process::id(), &dir.path().join("bitmap"), Path::new(FLAGS)) {
                 Ok(tracker) => Some(StandIn { dir, tracker }),
                 Err(error) => {
-                    println!("skipped: {error}");
+                    hiroma_testkit::skip!(Machine, "{error}");
                     None
                 }
             }
@@ -326,7 +326,7 @@ mod tests {
         stand_in.tracker.clear(&layout, &[range]).unwrap();
         let view = scanned(&mut stand_in.tracker, &layout, &[range])[0];
         if !view.huge {
-            return println!("skipped: no huge page was to be had");
+            return hiroma_testkit::skip!(Machine, "no huge page was to be had");
         }
         assert_eq!((view.present, view.touched), (bits::ALL, bits::NONE));
         stand_in.touched(range, 0);

@@ -395,7 +395,7 @@ mod tests {
         match Walk::open(std::process::id()) {
             Ok(walk) => Some(walk),
             Err(error) => {
-                println!("skipped: {error}");
+                hiroma_testkit::skip!(Machine, "{error}");
                 None
             }
         }
@@ -438,14 +438,14 @@ mod tests {
         let target = Target::open(std::process::id()).unwrap();
         let span = Span { start: memory.base() as u64, len: EXTENT as u64 };
         if let Err(error) = target.advise(&[span], Advice::Collapse) {
-            println!("skipped: this machine makes no huge page now: {error}");
+            hiroma_testkit::skip!(Machine, "this machine makes no huge page now: {error}");
             return;
         }
         let range = (memory.base() / EXTENT) as u64;
         assert!(look(&mut walk, range).huge);
         match crate::hot::pagemap::Pagemap::open(std::process::id()).unwrap().huge(range, range + 1) {
             Ok(huge) => assert!(huge),
-            Err(error) => println!("skipped: no PAGEMAP_SCAN: {error}"),
+            Err(error) => hiroma_testkit::skip!(Machine, "no PAGEMAP_SCAN: {error}"),
         }
         target.advise(&[Span { len: PAGE as u64, ..span }], Advice::Cold).unwrap();
         let bits = look(&mut walk, range);

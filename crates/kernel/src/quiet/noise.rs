@@ -328,7 +328,7 @@ mod tests {
         let cpu = affinity::of(0).unwrap()[0];
         let probe = match Probe::open(&[cpu]) {
             Ok(probe) => probe,
-            Err(error) => return eprintln!("skipped: {error}"),
+            Err(error) => return hiroma_testkit::skip!(Machine, "{error}"),
         };
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -356,7 +356,7 @@ mod tests {
             let (seen, sums, longest) = measured.join().unwrap();
             // In another name space of process numbers the kernel knows the thread by another number, and says so.
             if probe.own_ns(cpu) == 0 {
-                return eprintln!("skipped: threads have other numbers here than the kernel's own");
+                return hiroma_testkit::skip!(Machine, "threads have other numbers here than the kernel's own");
             }
             assert!(seen, "{sums:?}");
             assert!(sums.changes > 0 && sums.others_ns() > 0 && longest.is_some());

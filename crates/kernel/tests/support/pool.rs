@@ -24,20 +24,20 @@ impl Pool {
         let lock = File::create(std::env::temp_dir().join("hiroma-test-huge-pool.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let (Some(before), Some(surplus)) = (number(POOL), number(SURPLUS)) else {
-            println!("skipped: this kernel has no reserved huge pages");
+            hiroma_testkit::skip!(Machine, "this kernel has no reserved huge pages");
             return None;
         };
         if surplus != 0 {
-            println!("skipped: the pool grows by itself ({SURPLUS})");
+            hiroma_testkit::skip!(Machine, "the pool grows by itself ({SURPLUS})");
             return None;
         }
         let pool = Pool { before, _lock: lock };
         if let Err(error) = fs::write(POOL, (before + more).to_string()) {
-            println!("skipped: {POOL}: {error}");
+            hiroma_testkit::skip!(Machine, "{POOL}: {error}");
             return None;
         }
         if pool.len() < before + more {
-            println!("skipped: this machine has no {more} huge pages to reserve now");
+            hiroma_testkit::skip!(Machine, "this machine has no {more} huge pages to reserve now");
             return None;
         }
         Some(pool)

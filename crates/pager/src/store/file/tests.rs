@@ -183,8 +183,10 @@ impl TinyDisk {
         let output = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "hiroma-test"]).arg(&dir).output();
         match output {
             Ok(output) if output.status.success() => return Some(TinyDisk(dir)),
-            Ok(output) => println!("skipped: mounting is not allowed here: {}", String::from_utf8_lossy(&output.stderr).trim()),
-            Err(error) => println!("skipped: there is no mount command here: {error}"),
+            Ok(output) => {
+                hiroma_testkit::skip!(Machine, "mounting is not allowed here: {}", String::from_utf8_lossy(&output.stderr).trim())
+            }
+            Err(error) => hiroma_testkit::skip!(Machine, "there is no mount command here: {error}"),
         }
         std::fs::remove_dir(dir).unwrap();
         None
