@@ -10,7 +10,7 @@ RELEASE := target/release
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall clean
+.PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -91,6 +91,9 @@ uninstall: ## remove what install installed
 	rm -f $(DESTDIR)$(PREFIX)/lib/libhiroma.so* $(DESTDIR)$(PREFIX)/lib/pkgconfig/hiroma.pc $(DESTDIR)$(PREFIX)/include/hiroma.h $(DESTDIR)$(PREFIX)/include/hps.h
 	rm -rf $(DESTDIR)$(PREFIX)/lib/hiroma
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETIONS))
+
+release: deps-build ## archives of source and binaries with checksums, and a tag (target/release-VERSION); needs no network
+	@scripts/release.sh
 
 clean: ## remove what was built
 	rm -rf target build jvm/hiroma-spark/target jvm/bench/target

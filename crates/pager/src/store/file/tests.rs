@@ -174,6 +174,101 @@ fn what_is_kept_for_one_child_is_not_written_over_by_the_next() {
     assert!(read_now(&mut *first_channel, &before, 8192).unwrap() == content(3, 8192 * 512));
 }
 
+/// Sectors that tell which write they are of.
+fn marked(seed: u64, sectors: usize) -> Vec<u8> {
+    seed.to_le_bytes().repeat(sectors * 1024)
+}
+
+/// One process of a family, with what it should find in its store.
+struct Member {
+    store: FileStore,
+    channel: Box<dyn Channel>,
+    wrote: Vec<(Vec<Loc>, u64)>,
+    parent: usize,
+    /// What its parent keeps for it.
+    kept: Option<Box<dyn ForkGuard>>,
+    ended: bool,
+}
+
+impl Member {
+    fn check(&mut self) {
+        for (locs, seed) in &self.wrote {
+            assert!(read_now(&mut *self.channel, locs, 8192).unwrap() == marked(*seed, locs.len()), "of seed {seed}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum FamilyOp {
+    Write { sectors: usize },
+    Free { from: usize },
+    Fork,
+    End,
+}
+
+fn family_op() -> impl Strategy<Value = (usize, FamilyOp)> {
+    let op = prop_oneof![
+        5 => prop_oneof![1usize..32, 200usize..300].prop_map(|sectors| FamilyOp::Write { sectors }),
+        5 => any::<usize>().prop_map(|from| FamilyOp::Free { from }),
+        2 => Just(FamilyOp::Fork),
+        1 => Just(FamilyOp::End),
+    ];
+    (any::<usize>(), op)
+}
+
+fn fork(family: &mut Vec<Member>, at: usize) {
+    let parent = &family[at];
+    let kept = parent.store.prepare_fork().unwrap();
+    let store = forked(&parent.store);
+    let freeze = store.shared.books().space.freeze();
+    let adopted = Frozen { shared: Arc::clone(&store.shared), freeze };
+    adopted.adopt().unwrap();
+    std::mem::forget(adopted);
+    let channel = store.open(Purpose::Write).unwrap();
+    let wrote = parent.wrote.clone();
+    family.push(Member { store, channel, wrote, parent: at, kept: Some(kept), ended: false });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Parents free and write on while their children read what was there, children of children too, in any order.
+    #[test]
+    fn every_process_of_a_family_finds_what_it_should(ops in proptest::collection::vec(family_op(), 1..50)) {
+        let store = store(8192, 64 << 20);
+        let channel = store.open(Purpose::Write).unwrap();
+        let mut family = vec![Member { store, channel, wrote: Vec::new(), parent: 0, kept: None, ended: false }];
+        for (number, (who, op)) in ops.into_iter().enumerate() {
+            let alive: Vec<usize> = (0..family.len()).filter(|&at| !family[at].ended).collect();
+            let at = alive[who % alive.len()];
+            match op {
+                FamilyOp::Write { sectors } => {
+                    let seed = (number * 100 + at) as u64;
+                    if let Some(locs) = write_now(&mut *family[at].channel, &marked(seed, sectors), sectors) {
+                        family[at].wrote.push((locs, seed));
+                    }
+                }
+                FamilyOp::Free { from } => {
+                    let member = &mut family[at];
+                    if !member.wrote.is_empty() {
+                        let (locs, _) = member.wrote.swap_remove(from % member.wrote.len());
+                        member.store.free(&locs);
+                    }
+                }
+                FamilyOp::Fork if alive.len() < 5 => fork(&mut family, at),
+                // A process stays for as long as its children do.
+                FamilyOp::End if at > 0 && alive.iter().all(|&other| other == 0 || family[other].parent != at) => {
+                    family[at].check();
+                    family[at].ended = true;
+                    drop(family[at].kept.take());
+                }
+                FamilyOp::Fork | FamilyOp::End => {}
+            }
+        }
+        family.iter_mut().filter(|member| !member.ended).for_each(Member::check);
+    }
+}
+
 /// A file system in memory of 8 MiB that goes away with the value; `None` without the right to mount.
 struct TinyDisk(PathBuf);
 
