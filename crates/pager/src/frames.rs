@@ -96,6 +96,12 @@ impl Frames {
         if order == 9 { &mut self.huge } else { self.small.as_mut().expect("small blocks exist only where sectors are small") }
     }
 
+    /// Changes the protection of a part of the staging area, which is readable and writable.
+    pub fn protect(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
+        let pool = std::iter::once(&self.huge).chain(&self.small).find(|pool| pool.area.contains(addr)).expect("a frame's address");
+        pool.area.protect(addr, len, prot)
+    }
+
     /// Address of a frame.
     pub fn addr(&self, frame: Frame) -> usize {
         self.pool(frame.order()).area.base() + ((frame.index() as usize * PAGE) << frame.order())

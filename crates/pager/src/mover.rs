@@ -46,6 +46,18 @@ pub enum TakeOut {
 /// "Again" from the kernel so often in a row is usual.
 const REFUSALS_QUICK: u32 = 16;
 
+/// What is made writable for a move is made executable, too, where that is allowed: no program asks for both, so its own mprotect shows.
+const PROT_MARK: i32 = PROT_RW | libc::PROT_EXEC;
+
+/// The protection of memory that is writable for a move.
+struct Lent {
+    /// To be put back.
+    prot: i32,
+    as_lent: i32,
+    /// Of the pages before and after it, when it was lent.
+    around: [Option<i32>; 2],
+}
+
 impl Core {
     /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock is free. The books are the caller's
     /// affair, except for the memory behind frames.
@@ -304,7 +316,7 @@ impl Core {
     /// Returns how many bytes have moved. `whole`: none, unless one mapping holds them all.
     fn move_protected(&mut self, src: usize, dst: usize, len: usize, whole: bool) -> usize {
         let live = self.live.clone();
-        let Some((end, prot)) = live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0) else { return 0 };
+        let Some((end, _)) = live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0) else { return 0 };
         if whole && end - src < len {
             return 0;
         }
@@ -317,8 +329,7 @@ impl Core {
             }
         }
         let (mut at, mut unsharing) = (0, Unsharing::default());
-        let around = self.around(src, len);
-        if live.memory.protect(src, len, PROT_RW).is_ok() {
+        if let Some(lent) = self.lend_writable(src, dst, len) {
             while at < len {
                 let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, len - at);
                 at += done;
@@ -335,11 +346,8 @@ impl Core {
                     Some(_) => break,
                 }
             }
-            if self.is_still_ours(src, len, around) {
-                if let Err(error) = live.memory.protect(src, len, prot) {
-                    crate::fatal::die(&format!("the protection of {src:#x} cannot be put back: {error}"));
-                }
-            }
+            self.put_back(src, len, &lent);
+            self.frames_writable(dst, len, PROT_RW);
         }
         while live.memory.write_protect(src, len, false) == Err(Stop::Again) {
             self.drain();
@@ -347,15 +355,58 @@ impl Core {
         at
     }
 
-    /// The protection of the pages before and after a range.
+    /// The protection of the pages before and after a range: if it has changed, a larger one was given another protection.
     fn around(&self, start: usize, len: usize) -> [Option<i32>; 2] {
         [start - PAGE, start + len].map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
     }
 
-    /// Whether a range that was made writable for a moment, and what lies `around` it, are as they were left: if not, the program has called
-    /// mprotect past the C library, and the protection is what it wants.
-    fn is_still_ours(&self, start: usize, len: usize, around: [Option<i32>; 2]) -> bool {
-        self.live.memory.protection(start).is_none_or(|(_, prot)| prot == PROT_RW) && self.around(start, len) == around
+    /// Makes both ends of a move writable, and marks them if that is allowed. None: the program has made the memory writable itself, or only
+    /// a part of it is one mapping now.
+    fn lend_writable(&self, src: usize, dst: usize, len: usize) -> Option<Lent> {
+        let memory = &self.live.memory;
+        let is_marked = self.frames.protect(dst, len, PROT_MARK).is_ok();
+        let around = self.around(src, len);
+        // As late as possible: what the program changes after this look is seen by what lies around only.
+        let before = memory.protection(src).filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len);
+        let lent = before.and_then(|(_, prot)| {
+            if is_marked && memory.protect(src, len, PROT_MARK).is_ok() {
+                return Some(Lent { prot, as_lent: PROT_MARK, around });
+            }
+            self.frames_writable(dst, len, PROT_RW);
+            memory.protect(src, len, PROT_RW).ok().map(|()| Lent { prot, as_lent: PROT_RW, around })
+        });
+        if lent.is_none() {
+            self.frames_writable(dst, len, PROT_RW);
+        }
+        lent
+    }
+
+    fn frames_writable(&self, dst: usize, len: usize, prot: i32) {
+        if let Err(error) = self.frames.protect(dst, len, prot) {
+            crate::fatal::die(&format!("the protection of the staging area cannot be put back: {error}"));
+        }
+    }
+
+    /// Gives back the protection of what is still as it was lent. What is not has been changed by the program meanwhile, by an mprotect past
+    /// the C library, and is as it wants it. Where what lies around has become writable, this is in doubt, and becomes writable too.
+    fn put_back(&self, start: usize, len: usize, lent: &Lent) {
+        let memory = &self.live.memory;
+        let became_writable = |(then, now): (Option<i32>, Option<i32>)| then != now && now == Some(PROT_RW);
+        let is_writable = lent.around.into_iter().zip(self.around(start, len)).any(became_writable);
+        let prot = if is_writable { PROT_RW } else { lent.prot };
+        let mut at = start;
+        while at < start + len {
+            let Some((end, now)) = memory.protection(at) else { return };
+            let end = end.min(start + len);
+            if now == lent.as_lent {
+                if let Err(error) = memory.protect(at, end - at, prot) {
+                    if memory.protection(at).is_some_and(|(_, now)| now == lent.as_lent) {
+                        crate::fatal::die(&format!("the protection of {at:#x} cannot be put back: {error}"));
+                    }
+                }
+            }
+            at = end;
+        }
     }
 
     /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.

@@ -1,7 +1,7 @@
 //! Whether the program's threads have had a processor since a moment. The kernel tells of a raw `madvise(MADV_DONTNEED)` before it acts,
 //! and the calling thread may be kept from acting for long: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::host;
 
@@ -21,7 +21,7 @@ struct Thread {
 /// How long each thread had run at a moment.
 #[derive(Default)]
 pub struct Progress {
-    then: Option<HashMap<u32, Thread>>,
+    then: Option<BTreeMap<u32, Thread>>,
 }
 
 impl Progress {
@@ -41,15 +41,15 @@ impl Progress {
     }
 }
 
-fn is_any_starved(then: &HashMap<u32, Thread>, now: &HashMap<u32, Thread>) -> bool {
+fn is_any_starved(then: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> bool {
     // Less time than before: another thread has its number.
     let has_run = |id, now: u64| then.get(id).is_none_or(|then| now < then.ran_ticks || now - then.ran_ticks >= PAST_IT_TICKS);
     now.iter().any(|(id, thread)| thread.may_be_acting && !has_run(id, thread.ran_ticks))
 }
 
 /// The program's threads. None, where `/proc` does not show them.
-fn threads() -> HashMap<u32, Thread> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else { return HashMap::new() };
+fn threads() -> BTreeMap<u32, Thread> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else { return BTreeMap::new() };
     let read = |task: std::fs::DirEntry| {
         let id = task.file_name().to_str()?.parse().ok()?;
         Some((id, parse(&std::fs::read_to_string(task.path().join("stat")).ok()?)?))
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn starved_is_who_could_run_and_did_not() {
-        let at = |states: &[(u32, bool, u64)]| -> HashMap<u32, Thread> {
+        let at = |states: &[(u32, bool, u64)]| -> BTreeMap<u32, Thread> {
             states.iter().map(|&(id, may_be_acting, ran_ticks)| (id, Thread { may_be_acting, ran_ticks })).collect()
         };
         let then = at(&[(1, true, 50), (2, true, 7), (3, false, 9)]);
