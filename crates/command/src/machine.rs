@@ -32,20 +32,10 @@ pub fn look() -> Machine {
     }
 }
 
-/// The time, in UTC, as text.
+/// The time, in UTC, as text: `2026-05-01 09:30 UTC`.
 pub fn now() -> String {
-    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, minute) = ((seconds / 86_400) as i64, seconds % 86_400 / 60);
-    // Civil date from days since 1970, after Howard Hinnant.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minute / 60, minute % 60)
+    let text = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    format!("{} {} UTC", &text[..10], &text[11..16])
 }
 
 #[cfg(test)]

@@ -347,7 +347,7 @@ impl Core {
                 }
             }
             self.put_back(src, len, &lent);
-            self.frames_writable(dst, len, PROT_RW);
+            self.make_frames_plain(dst, len);
         }
         while live.memory.write_protect(src, len, false) == Err(Stop::Again) {
             self.drain();
@@ -364,25 +364,22 @@ impl Core {
     /// a part of it is one mapping now.
     fn lend_writable(&self, src: usize, dst: usize, len: usize) -> Option<Lent> {
         let memory = &self.live.memory;
-        let is_marked = self.frames.protect(dst, len, PROT_MARK).is_ok();
         let around = self.around(src, len);
-        // As late as possible: what the program changes after this look is seen by what lies around only.
-        let before = memory.protection(src).filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len);
-        let lent = before.and_then(|(_, prot)| {
-            if is_marked && memory.protect(src, len, PROT_MARK).is_ok() {
-                return Some(Lent { prot, as_lent: PROT_MARK, around });
-            }
-            self.frames_writable(dst, len, PROT_RW);
-            memory.protect(src, len, PROT_RW).ok().map(|()| Lent { prot, as_lent: PROT_RW, around })
+        let lent = [PROT_MARK, PROT_RW].into_iter().find_map(|as_lent| {
+            self.frames.protect(dst, len, as_lent).ok()?;
+            // As late as possible: what the program changes after this look is seen by what lies around only.
+            let (_, prot) = memory.protection(src).filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len)?;
+            memory.protect(src, len, as_lent).ok()?;
+            Some(Lent { prot, as_lent, around })
         });
         if lent.is_none() {
-            self.frames_writable(dst, len, PROT_RW);
+            self.make_frames_plain(dst, len);
         }
         lent
     }
 
-    fn frames_writable(&self, dst: usize, len: usize, prot: i32) {
-        if let Err(error) = self.frames.protect(dst, len, prot) {
+    fn make_frames_plain(&self, dst: usize, len: usize) {
+        if let Err(error) = self.frames.protect(dst, len, PROT_RW) {
             crate::fatal::die(&format!("the protection of the staging area cannot be put back: {error}"));
         }
     }
