@@ -47,8 +47,11 @@ impl Interrupt {
     /// Listens to SIGINT, SIGTERM and SIGHUP from now on.
     pub fn listen() -> Result<Interrupt> {
         let interrupt = Interrupt::default();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-            signal_hook::flag::register(signal, interrupt.0.clone()).context("listening to signals")?;
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, interrupt.0.clone())
+                .context("listening to signals")?;
         }
         Ok(interrupt)
     }
@@ -110,7 +113,10 @@ impl Running {
 
     /// Asks it to end, and waits until it has; kills it when `limit` has passed.
     pub fn end(self, limit: Duration) -> Result<Ended, Failed> {
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), rustix::process::Signal::TERM);
+        let _ = rustix::process::kill_process(
+            Pid::from_child(&self.child),
+            rustix::process::Signal::TERM,
+        );
         self.wait(limit, &Interrupt::default())
     }
 
@@ -144,7 +150,12 @@ impl Running {
         if let Some(errors) = &mut errors {
             let _ = errors.take(1 << 16).read_to_end(&mut text);
         }
-        Ok(Ended { seconds, peak_bytes, status, errors: String::from_utf8_lossy(&text).trim().to_owned() })
+        Ok(Ended {
+            seconds,
+            peak_bytes,
+            status,
+            errors: String::from_utf8_lossy(&text).trim().to_owned(),
+        })
     }
 }
 
@@ -161,7 +172,8 @@ impl Drop for Running {
 fn peak_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).unwrap_or(0) << 10
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).unwrap_or(0)
+        << 10
 }
 
 /// This program.
@@ -172,18 +184,29 @@ pub fn this_program() -> Result<PathBuf> {
 /// The command that is measured: it lies beside this program.
 pub fn hiroma() -> Result<PathBuf> {
     let beside = this_program()?.with_file_name("hiroma");
-    ensure!(beside.exists(), "{} is missing: the benches measure the command that lies beside them", beside.display());
+    ensure!(
+        beside.exists(),
+        "{} is missing: the benches measure the command that lies beside them",
+        beside.display()
+    );
     Ok(beside)
 }
 
 /// The same as one of the words of a command.
 pub fn hiroma_word() -> Result<String> {
-    hiroma()?.into_os_string().into_string().map_err(|name| anyhow!("the name of the command is not UTF-8: {name:?}"))
+    hiroma()?
+        .into_os_string()
+        .into_string()
+        .map_err(|name| anyhow!("the name of the command is not UTF-8: {name:?}"))
 }
 
 fn job_command(job: &Job) -> Result<Command> {
     let mut command = Command::new(this_program()?);
-    command.arg("workload").arg(serde_json::to_string(job)?).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("workload")
+        .arg(serde_json::to_string(job)?)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     Ok(command)
 }
 
@@ -224,12 +247,16 @@ pub fn run_stream(bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<
     let mut out = BufReader::new(sink.child.stdout.take().context("no output")?);
     let mut line = String::new();
     out.read_line(&mut line)?;
-    let port = line.trim().parse().with_context(|| format!("the receiving process said `{}` where its port should be", line.trim()))?;
+    let port = line.trim().parse().with_context(|| {
+        format!("the receiving process said `{}` where its port should be", line.trim())
+    })?;
     run_job(&job(Task::StreamSource { port, bytes }), limit, interrupt)?;
     check(&sink.wait(limit, interrupt)?)?;
     line.clear();
     out.read_line(&mut line)?;
-    serde_json::from_str(&line).context("reading what the receiving process found").map_err(Failed::Other)
+    serde_json::from_str(&line)
+        .context("reading what the receiving process found")
+        .map_err(Failed::Other)
 }
 
 /// A memory server, which is killed when this goes.
@@ -248,7 +275,8 @@ impl Server {
 
     /// The same in a control group.
     pub fn start_in(cgroup: &Cgroup, memory: u64) -> Result<Server> {
-        let argv: Vec<String> = std::iter::once(hiroma_word()?).chain(serve_words(memory)).collect();
+        let argv: Vec<String> =
+            std::iter::once(hiroma_word()?).chain(serve_words(memory)).collect();
         Server::start_as(&mut command_in(cgroup, &argv)?, memory)
     }
 
@@ -256,35 +284,50 @@ impl Server {
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         let mut running = Running::start(command)?;
         let mut line = String::new();
-        BufReader::new(running.child.stdout.take().context("a server without an output")?).read_line(&mut line)?;
+        BufReader::new(running.child.stdout.take().context("a server without an output")?)
+            .read_line(&mut line)?;
         match address_in(&line) {
             Some(address) => Ok(Server { _running: running, address }),
-            None => bail!("the memory server did not start; `hiroma serve --listen 127.0.0.1:0 --memory {memory}` shows why"),
+            None => bail!(
+                "the memory server did not start; `hiroma serve --listen 127.0.0.1:0 --memory {memory}` shows why"
+            ),
         }
     }
 }
 
 fn serve_words(memory: u64) -> [String; 6] {
-    ["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.to_string()].map(str::to_owned)
+    ["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.to_string()]
+        .map(str::to_owned)
 }
 
 /// A command that enters `cgroup`, becomes `argv`, and ends with this program.
 pub fn command_in(cgroup: &Cgroup, argv: &[String]) -> Result<Command> {
-    let job = Job { memory: Memory::Native, cgroup: Some(cgroup.path().to_owned()), task: Task::Program { argv: argv.to_vec() } };
+    let job = Job {
+        memory: Memory::Native,
+        cgroup: Some(cgroup.path().to_owned()),
+        task: Task::Program { argv: argv.to_vec() },
+    };
     let mut command = Command::new(this_program()?);
-    command.args(["workload", &serde_json::to_string(&job)?]).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(["workload", &serde_json::to_string(&job)?])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     Ok(command)
 }
 
 /// The address in the line by which a server says that it is ready.
 fn address_in(line: &str) -> Option<String> {
     let words = line.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'));
-    words.map(|word| word.trim_matches([':', '.'])).find(|word| word.parse::<std::net::SocketAddrV4>().is_ok()).map(str::to_owned)
+    words
+        .map(|word| word.trim_matches([':', '.']))
+        .find(|word| word.parse::<std::net::SocketAddrV4>().is_ok())
+        .map(str::to_owned)
 }
 
 /// Whether two files hold the same bytes.
 pub fn same_content(one: &Path, other: &Path) -> Result<bool> {
-    let open = |path: &Path| fs::File::open(path).with_context(|| format!("opening {}", path.display()));
+    let open =
+        |path: &Path| fs::File::open(path).with_context(|| format!("opening {}", path.display()));
     let (mut one, mut other) = (open(one)?, open(other)?);
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
@@ -318,7 +361,9 @@ mod tests {
     fn a_child_that_takes_too_long_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
-        let running = Running::start(&mut shell(&format!("sleep 1000 & echo $! > {}; wait", file.display()))).unwrap();
+        let running =
+            Running::start(&mut shell(&format!("sleep 1000 & echo $! > {}; wait", file.display())))
+                .unwrap();
         let result = running.wait(Duration::from_millis(500), &Interrupt::default());
         assert!(matches!(result, Err(Failed::TimeLimit(_))));
         let pid: i32 = fs::read_to_string(file).unwrap().trim().parse().unwrap();
@@ -342,13 +387,21 @@ mod tests {
             .ok()
             .unwrap();
         assert!(check(&ended).unwrap_err().to_string().contains("no room"));
-        let ended = Running::start(&mut shell("kill -9 $$")).unwrap().wait(Duration::from_secs(60), &Interrupt::default()).ok().unwrap();
+        let ended = Running::start(&mut shell("kill -9 $$"))
+            .unwrap()
+            .wait(Duration::from_secs(60), &Interrupt::default())
+            .ok()
+            .unwrap();
         assert!(matches!(check(&ended), Err(Failed::OutOfMemory)));
     }
 
     #[test]
     fn a_server_says_where_it_listens() {
-        for line in ["hiroma: serving 1GiB on 127.0.0.1:4711\n", "tcp://127.0.0.1:4711", "listening on 127.0.0.1:4711."] {
+        for line in [
+            "hiroma: serving 1GiB on 127.0.0.1:4711\n",
+            "tcp://127.0.0.1:4711",
+            "listening on 127.0.0.1:4711.",
+        ] {
             assert_eq!(address_in(line).as_deref(), Some("127.0.0.1:4711"), "{line}");
         }
         assert_eq!(address_in("hiroma: no room for 1.5 things at 10:30"), None);
@@ -358,7 +411,9 @@ mod tests {
     fn an_interrupt_ends_the_wait() {
         let interrupt = Interrupt::default();
         interrupt.0.store(true, Ordering::Relaxed);
-        let result = Running::start(&mut shell("sleep 1000")).unwrap().wait(Duration::from_secs(1000), &interrupt);
+        let result = Running::start(&mut shell("sleep 1000"))
+            .unwrap()
+            .wait(Duration::from_secs(1000), &interrupt);
         assert!(matches!(result, Err(Failed::Interrupted)));
     }
 

@@ -27,8 +27,10 @@ pub struct Args {
 pub fn main(args: &Args) -> Result<ExitCode> {
     let mut results: Vec<Value> = Vec::new();
     for path in &args.results {
-        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let file: Value = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let file: Value = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not JSON", path.display()))?;
         for result in file["results"].as_array().into_iter().flatten() {
             match results.iter_mut().find(|known| known["name"] == result["name"]) {
                 Some(known) => *known = result.clone(),
@@ -45,7 +47,10 @@ pub fn put(document: &Path, text: &str) -> Result<()> {
     let path = document.display();
     let content = fs::read_to_string(document).with_context(|| format!("cannot read {path}"))?;
     let Some(filled) = fill(&content, text) else {
-        return Err(refuse(format!("{path} has no lines `{}` and `{END}`, in this order", BEGIN.trim_end())));
+        return Err(refuse(format!(
+            "{path} has no lines `{}` and `{END}`, in this order",
+            BEGIN.trim_end()
+        )));
     };
     fs::write(document, filled).with_context(|| format!("cannot write {path}"))
 }
@@ -58,13 +63,20 @@ fn fill(document: &str, table: &str) -> Option<String> {
 }
 
 fn table(results: &[Value]) -> String {
-    let mut text = "| Measure | Here | Must | Aim | | Paper |\n|---|---|---|---|---|---|\n".to_owned();
+    let mut text =
+        "| Measure | Here | Must | Aim | | Paper |\n|---|---|---|---|---|---|\n".to_owned();
     let number = |value: &Value| value.as_f64().map_or(String::new(), figures);
     for result in results {
         let here = match (result["value"].as_f64(), result["n"].as_u64()) {
             (None, _) => "–".to_owned(),
             (Some(value), Some(2..)) => {
-                format!("{} {} ({} to {})", figures(value), unit(result), number(&result["min"]), number(&result["max"]))
+                format!(
+                    "{} {} ({} to {})",
+                    figures(value),
+                    unit(result),
+                    number(&result["min"]),
+                    number(&result["max"])
+                )
             }
             (Some(value), _) => format!("{} {}", figures(value), unit(result)),
         };
@@ -75,7 +87,8 @@ fn table(results: &[Value]) -> String {
             (None, Some(false)) => "aim missed",
             (None, None) => "",
         };
-        let paper = result["paper"].as_str().map_or_else(|| number(&result["paper"]), str::to_owned);
+        let paper =
+            result["paper"].as_str().map_or_else(|| number(&result["paper"]), str::to_owned);
         let title = result["title"].as_str().unwrap_or_default();
         let _ = writeln!(
             text,
@@ -114,8 +127,16 @@ mod tests {
         ];
         let document = format!("before\n{BEGIN}old\n{END}\nafter\n");
         let filled = fill(&document, &table(&results)).unwrap();
-        assert!(filled.starts_with("before\n") && filled.ends_with("-->\nafter\n") && !filled.contains("old"), "{filled}");
-        assert!(filled.contains("| A b | 0.377 ms (0.300 to 0.500) | 0.500 | 0.250 | met | 37 ms |"), "{filled}");
+        assert!(
+            filled.starts_with("before\n")
+                && filled.ends_with("-->\nafter\n")
+                && !filled.contains("old"),
+            "{filled}"
+        );
+        assert!(
+            filled.contains("| A b | 0.377 ms (0.300 to 0.500) | 0.500 | 0.250 | met | 37 ms |"),
+            "{filled}"
+        );
         assert!(filled.contains("| C | – | 90.0 |  | missed | 1.94 |"), "{filled}");
         assert_eq!(fill("no marks", ""), None);
         // Filling again changes nothing.

@@ -101,7 +101,9 @@ impl Latency {
         let n = nanos.len() as f64;
         let mean = nanos.iter().map(|&ns| ns as f64).sum::<f64>() / n;
         let variance = nanos.iter().map(|&ns| (ns as f64 - mean).powi(2)).sum::<f64>() / n;
-        let quantile = |share: f64| nanos[((n * share).ceil() as usize).clamp(1, nanos.len()) - 1] as f64 / 1e3;
+        let quantile = |share: f64| {
+            nanos[((n * share).ceil() as usize).clamp(1, nanos.len()) - 1] as f64 / 1e3
+        };
         Some(Latency {
             mean_us: mean / 1e3,
             deviation_us: variance.sqrt() / 1e3,
@@ -132,7 +134,9 @@ mod tests {
     fn a_distribution_has_exact_quantiles() {
         let latency = Latency::of((1..=1000).map(|us| us * 1000).collect()).unwrap();
         assert_eq!((latency.p50_us, latency.p99_us, latency.max_us), (500.0, 990.0, 1000.0));
-        assert!((latency.mean_us - 500.5).abs() < 1e-9 && (latency.deviation_us - 288.67).abs() < 0.1);
+        assert!(
+            (latency.mean_us - 500.5).abs() < 1e-9 && (latency.deviation_us - 288.67).abs() < 0.1
+        );
         assert_eq!(Latency::of(vec![]), None);
     }
 }

@@ -90,12 +90,16 @@ enum What {
 
 /// The command as users know it: `hiroma bench`.
 fn command() -> clap::Command {
-    clap::Command::new("hiroma").subcommand_required(true).max_term_width(100).subcommand(Cli::command())
+    clap::Command::new("hiroma")
+        .subcommand_required(true)
+        .max_term_width(100)
+        .subcommand(Cli::command())
 }
 
 fn main() -> ExitCode {
     let words = std::env::args_os().skip(1);
-    let mut matches = command().get_matches_from(["hiroma".into(), "bench".into()].into_iter().chain(words));
+    let mut matches =
+        command().get_matches_from(["hiroma".into(), "bench".into()].into_iter().chain(words));
     let (_, mut bench) = matches.remove_subcommand().expect("it is given above");
     let cli = Cli::from_arg_matches_mut(&mut bench).unwrap_or_else(|error| error.exit());
     hiroma_command::exit_code(run(cli.what))
@@ -130,24 +134,35 @@ trait Named {
 fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a E>> {
     let names: Vec<&str> = all.iter().map(Named::name).collect();
     if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
-        return Err(hiroma_command::refuse(format!("there is no experiment `{unknown}`: choose from {}", names.join(", "))));
+        return Err(hiroma_command::refuse(format!(
+            "there is no experiment `{unknown}`: choose from {}",
+            names.join(", ")
+        )));
     }
-    Ok(all.iter().filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name())).collect())
+    Ok(all
+        .iter()
+        .filter(|experiment| only.is_empty() || only.iter().any(|name| name == experiment.name()))
+        .collect())
 }
 
 /// Takes back whether goals are met: what was measured is less than what they are for, and `why` says so.
 fn forget_goals(report: &mut Report, why: &str) {
     for measure in &mut report.measures {
         (measure.met, measure.aim_met) = (None, None);
-        measure.note = format!("{why}{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
+        measure.note =
+            format!("{why}{}{}", if measure.note.is_empty() { "" } else { "; " }, measure.note);
     }
 }
 
 /// Does something, and puts the machine back as it was however that ends.
-fn with_clean_up<T>(work: impl FnOnce(&Interrupt) -> Result<T, Failed>) -> anyhow::Result<Result<T, Failed>> {
+fn with_clean_up<T>(
+    work: impl FnOnce(&Interrupt) -> Result<T, Failed>,
+) -> anyhow::Result<Result<T, Failed>> {
     let leftovers = undo::undo_leftovers();
     if leftovers > 0 {
-        eprintln!("hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind");
+        eprintln!(
+            "hiroma: put back {leftovers} things that a bench before this one, which was killed, had left behind"
+        );
     }
     undo::undo_on_panic();
     let outcome = work(&Interrupt::listen()?);
@@ -156,11 +171,16 @@ fn with_clean_up<T>(work: impl FnOnce(&Interrupt) -> Result<T, Failed>) -> anyho
 }
 
 /// Measures, puts the machine back as it was however that ends, and delivers the report.
-fn measured(files: &Files, measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>) -> anyhow::Result<ExitCode> {
+fn measured(
+    files: &Files,
+    measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>,
+) -> anyhow::Result<ExitCode> {
     match with_clean_up(measure)? {
         Ok(report) => deliver(report, files)?,
         Err(Failed::Interrupted) => {
-            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
+            eprintln!(
+                "hiroma: interrupted; swap, control groups and files are as they were before"
+            );
             return Ok(ExitCode::from(130));
         }
         Err(failed) => return Err(failed.into()),

@@ -86,14 +86,17 @@ impl SwapArea {
     pub fn memory_bytes(&self) -> u64 {
         let device = self.path.file_name().unwrap_or_default();
         // The third of mm_stat is mem_used_total (Documentation/admin-guide/blockdev/zram.rst).
-        let stat = fs::read_to_string(Path::new("/sys/block").join(device).join("mm_stat")).unwrap_or_default();
+        let stat = fs::read_to_string(Path::new("/sys/block").join(device).join("mm_stat"))
+            .unwrap_or_default();
         stat.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
     /// Starts to swap to it.
     pub fn switch_on(&self) -> Result<SwapOn> {
         let guard = Guard::new(Undo::SwapOff(self.path.clone()));
-        if let Err(error) = system("swapon", &["-p".as_ref(), PRIORITY.as_ref(), self.path.as_os_str()]) {
+        if let Err(error) =
+            system("swapon", &["-p".as_ref(), PRIORITY.as_ref(), self.path.as_os_str()])
+        {
             guard.disarm();
             return Err(error);
         }
@@ -104,7 +107,11 @@ impl SwapArea {
 fn make_zram(bytes: u64) -> Result<(PathBuf, String, Guard)> {
     if !Path::new("/sys/class/zram-control").exists() {
         // Not loaded, or built in: asking for the module is harmless either way.
-        let _ = Command::new("modprobe").env("PATH", SYSTEM_PATH).args(["zram", "num_devices=0"]).stderr(Stdio::null()).status();
+        let _ = Command::new("modprobe")
+            .env("PATH", SYSTEM_PATH)
+            .args(["zram", "num_devices=0"])
+            .stderr(Stdio::null())
+            .status();
     }
     let id = fs::read_to_string("/sys/class/zram-control/hot_add")
         .context("no zram here: this kernel has no /sys/class/zram-control (modprobe zram)")?;
@@ -113,10 +120,18 @@ fn make_zram(bytes: u64) -> Result<(PathBuf, String, Guard)> {
     let dir = PathBuf::from(format!("/sys/block/zram{id}"));
     let _ = fs::write(dir.join("comp_algorithm"), "lz4");
     let algorithms = fs::read_to_string(dir.join("comp_algorithm")).unwrap_or_default();
-    let algorithm = algorithms.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("unknown", |(name, _)| name);
-    fs::write(dir.join("disksize"), bytes.to_string()).with_context(|| format!("setting the size of zram{id} to {bytes}"))?;
+    let algorithm = algorithms
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("unknown", |(name, _)| name);
+    fs::write(dir.join("disksize"), bytes.to_string())
+        .with_context(|| format!("setting the size of zram{id} to {bytes}"))?;
     let device = PathBuf::from(format!("/dev/zram{id}"));
-    ensure!(device.exists(), "the kernel made zram{id}, but {} is not there: is devtmpfs mounted on /dev?", device.display());
+    ensure!(
+        device.exists(),
+        "the kernel made zram{id}, but {} is not there: is devtmpfs mounted on /dev?",
+        device.display()
+    );
     Ok((device, format!("zram with {algorithm}"), made))
 }
 
@@ -141,14 +156,22 @@ fn make_file(bytes: u64) -> Result<(PathBuf, String, Guard)> {
         free >> 20,
         bytes >> 20
     );
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .with_context(|| format!("allocating {} MiB for {}: does this file system support swap files?", bytes >> 20, path.display()))?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).with_context(
+        || {
+            format!(
+                "allocating {} MiB for {}: does this file system support swap files?",
+                bytes >> 20,
+                path.display()
+            )
+        },
+    )?;
     file.sync_all()?;
     Ok((path, "swap file in /var/tmp".to_owned(), made))
 }
 
 fn system(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
-    let output = Command::new(program).env("PATH", SYSTEM_PATH).args(args).stdin(Stdio::null()).output();
+    let output =
+        Command::new(program).env("PATH", SYSTEM_PATH).args(args).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("starting {program} (package util-linux)"))?;
     if !output.status.success() {
         bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -166,14 +189,17 @@ impl Cgroup {
             let control = root.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&control).unwrap_or_default();
             if !enabled.split_whitespace().any(|name| name == "memory") {
-                fs::write(&control, "+memory").context("enabling the memory controller for new control groups")?;
+                fs::write(&control, "+memory")
+                    .context("enabling the memory controller for new control groups")?;
             }
         }
         let path = root.join(format!("hiroma-bench-{}-{number}", std::process::id()));
         let made = Guard::new(Undo::CgroupRemove(path.clone()));
-        fs::create_dir(&path).with_context(|| format!("making the control group {}", path.display()))?;
+        fs::create_dir(&path)
+            .with_context(|| format!("making the control group {}", path.display()))?;
         let limit = path.join(if second { "memory.max" } else { "memory.limit_in_bytes" });
-        fs::write(&limit, bytes.to_string()).with_context(|| format!("setting {}", limit.display()))?;
+        fs::write(&limit, bytes.to_string())
+            .with_context(|| format!("setting {}", limit.display()))?;
         Ok(Cgroup { path, _made: made })
     }
 
@@ -195,7 +221,8 @@ impl Cgroup {
     pub fn clear(&self) {
         for _ in 0..300 {
             let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
-            let left: Vec<_> = text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect();
+            let left: Vec<_> =
+                text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect();
             if left.is_empty() {
                 return;
             }
@@ -208,7 +235,9 @@ impl Cgroup {
 
     /// How often the kernel killed a process of the group for want of memory.
     pub fn kills(&self) -> u64 {
-        let text = ["memory.events", "memory.oom_control"].iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
+        let text = ["memory.events", "memory.oom_control"]
+            .iter()
+            .find_map(|name| fs::read_to_string(self.path.join(name)).ok());
         word_after(&text.unwrap_or_default(), "oom_kill")
     }
 }
@@ -226,26 +255,37 @@ impl Zswap {
     /// Switches it on, with the algorithm that zram has here.
     pub fn switch_on() -> Result<Zswap> {
         let dir = Path::new("/sys/module/zswap/parameters");
-        ensure!(dir.join("enabled").exists(), "no zswap here: this kernel has no {}", dir.display());
+        ensure!(
+            dir.join("enabled").exists(),
+            "no zswap here: this kernel has no {}",
+            dir.display()
+        );
         let (_, charged) = memory_controller()?;
         let mut settings = Vec::new();
         let mut set = |name: &str, value: &str| -> Result<()> {
             let path = dir.join(name);
             let before = fs::read_to_string(&path)?.trim().to_owned();
             settings.push(Guard::new(Undo::FileWrite(path.clone(), before)));
-            fs::write(&path, value).with_context(|| format!("writing {value} to {}", path.display()))
+            fs::write(&path, value)
+                .with_context(|| format!("writing {value} to {}", path.display()))
         };
         // A kernel without it stays with what it has.
         let _ = set("compressor", "lz4");
         set("enabled", "Y")?;
         let algorithm = fs::read_to_string(dir.join("compressor")).unwrap_or_default();
-        Ok(Zswap { description: format!("zswap with {}", algorithm.trim()), charged, _settings: settings })
+        Ok(Zswap {
+            description: format!("zswap with {}", algorithm.trim()),
+            charged,
+            _settings: settings,
+        })
     }
 
     /// Memory that it takes now, beside what the control group counts.
     pub fn memory_bytes(&self) -> u64 {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kib = text.lines().find_map(|line| line.strip_prefix("Zswap:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        let kib = text.lines().find_map(|line| {
+            line.strip_prefix("Zswap:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+        });
         if self.charged { 0 } else { kib.unwrap_or(0) << 10 }
     }
 }
@@ -262,7 +302,9 @@ pub fn reclaim(cgroup: &Path) {
 }
 
 fn word_after(text: &str, key: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
     value.unwrap_or(0)
 }
 
@@ -270,12 +312,18 @@ impl SwapTraffic {
     /// Since the machine was started.
     pub fn now() -> SwapTraffic {
         let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-        SwapTraffic { pages_in: word_after(&text, "pswpin"), pages_out: word_after(&text, "pswpout") }
+        SwapTraffic {
+            pages_in: word_after(&text, "pswpin"),
+            pages_out: word_after(&text, "pswpout"),
+        }
     }
 
     /// From `earlier` to this.
     pub fn since(self, earlier: SwapTraffic) -> SwapTraffic {
-        SwapTraffic { pages_in: self.pages_in - earlier.pages_in, pages_out: self.pages_out - earlier.pages_out }
+        SwapTraffic {
+            pages_in: self.pages_in - earlier.pages_in,
+            pages_out: self.pages_out - earlier.pages_out,
+        }
     }
 }
 
@@ -286,7 +334,10 @@ mod tests {
     #[test]
     fn counters_are_found_by_their_whole_name() {
         let text = "pswpin 12\npswpout 7\noom_kill_disable 0\nunder_oom 1\noom_kill 3\n";
-        assert_eq!((word_after(text, "pswpin"), word_after(text, "oom_kill"), word_after(text, "swp")), (12, 3, 0));
+        assert_eq!(
+            (word_after(text, "pswpin"), word_after(text, "oom_kill"), word_after(text, "swp")),
+            (12, 3, 0)
+        );
     }
 
     #[test]
@@ -299,11 +350,14 @@ mod tests {
         let devices = || {
             fs::read_dir("/sys/block")
                 .unwrap()
-                .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("zram"))
+                .filter(|entry| {
+                    entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("zram")
+                })
                 .count()
         };
         let before = (swaps(), devices());
-        let settings = fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default();
+        let settings =
+            fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default();
         for kind in [SwapKind::Zram, SwapKind::File] {
             let area = match SwapArea::make(kind, 16 << 20) {
                 Ok(area) => area,
@@ -321,7 +375,8 @@ mod tests {
         }
         match Zswap::switch_on() {
             Ok(zswap) => {
-                let enabled = || fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap();
+                let enabled =
+                    || fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap();
                 assert_eq!(enabled().trim(), "Y");
                 drop(zswap);
                 assert_eq!(enabled(), settings);

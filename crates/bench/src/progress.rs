@@ -57,15 +57,25 @@ impl Progress {
 
     /// What is done, in seconds of the estimate; of a part in which we are, as much as time has passed.
     fn reached(&self) -> f64 {
-        self.done + self.part.map_or(0.0, |(began, seconds)| of_part(began.elapsed().as_secs_f64(), seconds))
+        self.done
+            + self
+                .part
+                .map_or(0.0, |(began, seconds)| of_part(began.elapsed().as_secs_f64(), seconds))
     }
 
     /// The estimate, corrected by how wrong it has been so far.
     fn left(&self) -> String {
-        let (elapsed, in_part) = (self.start.elapsed().as_secs_f64(), self.part.map_or(0.0, |(began, _)| began.elapsed().as_secs_f64()));
+        let (elapsed, in_part) = (
+            self.start.elapsed().as_secs_f64(),
+            self.part.map_or(0.0, |(began, _)| began.elapsed().as_secs_f64()),
+        );
         let pace = if self.done > 5.0 { (elapsed - in_part) / self.done } else { 1.0 };
         let left = (self.total - self.reached()).max(0.0) * pace;
-        if left > 90.0 { format!("about {:.0} min left", left / 60.0) } else { format!("about {left:.0} s left") }
+        if left > 90.0 {
+            format!("about {:.0} min left", left / 60.0)
+        } else {
+            format!("about {left:.0} s left")
+        }
     }
 
     /// Tells the user something that stays.

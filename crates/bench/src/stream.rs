@@ -12,7 +12,8 @@ const BLOCK: usize = 2 << 20;
 
 /// Sends `bytes` to `port`.
 pub fn source(port: u16, bytes: u64) -> Result<Outcome> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("connecting to the receiving process")?;
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+        .context("connecting to the receiving process")?;
     let block = vec![0x5au8; BLOCK];
     let start = Instant::now();
     let mut left = bytes;

@@ -86,7 +86,11 @@ impl Undo {
     fn act(&self) {
         match self {
             Undo::SwapOff(path) => {
-                let _ = Command::new("swapoff").env("PATH", super::peers::SYSTEM_PATH).arg(path).stderr(Stdio::null()).status();
+                let _ = Command::new("swapoff")
+                    .env("PATH", super::peers::SYSTEM_PATH)
+                    .arg(path)
+                    .stderr(Stdio::null())
+                    .status();
             }
             Undo::ZramRemove(id) => {
                 let _ = fs::write(format!("/sys/block/zram{id}/reset"), "1");
@@ -156,7 +160,11 @@ fn write_journal(list: &[(u64, Undo)]) {
     let Some(dir) = journal_dir() else { return };
     let path = dir.join(format!("{}.undo", std::process::id()));
     let lasting = list.iter().filter(|(_, undo)| !matches!(undo, Undo::GroupKill(_)));
-    let lines: String = lasting.rev().filter_map(|(_, undo)| serde_json::to_string(undo).ok()).map(|line| line + "\n").collect();
+    let lines: String = lasting
+        .rev()
+        .filter_map(|(_, undo)| serde_json::to_string(undo).ok())
+        .map(|line| line + "\n")
+        .collect();
     if lines.is_empty() {
         let _ = fs::remove_file(path);
         let _ = fs::remove_dir(dir);
@@ -177,7 +185,11 @@ fn undo_leftovers_in(dir: &Path) -> usize {
     let journals = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut count = 0;
     for path in journals {
-        let owner = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok()).and_then(Pid::from_raw);
+        let owner = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .and_then(|stem| stem.parse().ok())
+            .and_then(Pid::from_raw);
         if owner.is_none_or(|owner| test_kill_process(owner).is_ok()) {
             continue;
         }

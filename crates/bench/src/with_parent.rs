@@ -36,5 +36,6 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     let name = &args.command[0];
-    Err(Command::new(name).args(&args.command[1..]).exec()).with_context(|| format!("cannot start {}", name.to_string_lossy()))
+    Err(Command::new(name).args(&args.command[1..]).exec())
+        .with_context(|| format!("cannot start {}", name.to_string_lossy()))
 }

@@ -19,7 +19,8 @@ use super::{peers, stream};
 
 /// Does what `job` (JSON) says.
 pub fn main(job: &str) -> Result<ExitCode> {
-    let job: Job = serde_json::from_str(job).context("the job of a measuring process is not readable")?;
+    let job: Job =
+        serde_json::from_str(job).context("the job of a measuring process is not readable")?;
     // A measuring process is of no use without who started it.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &job.cgroup {
@@ -55,8 +56,11 @@ impl Ground {
         let Memory::Pager(config) = &job.memory else {
             return Ok(Ground { region: Region::map(bytes)?, pager: None, cgroup });
         };
-        let pager = Pager::start(config.as_ref().clone()).map_err(|error| anyhow::anyhow!("starting the pager: {error}"))?;
-        let addr = pager.map(bytes, 2 << 20).map_err(|error| anyhow::anyhow!("mapping {bytes} bytes: {error}"))?;
+        let pager = Pager::start(config.as_ref().clone())
+            .map_err(|error| anyhow::anyhow!("starting the pager: {error}"))?;
+        let addr = pager
+            .map(bytes, 2 << 20)
+            .map_err(|error| anyhow::anyhow!("mapping {bytes} bytes: {error}"))?;
         Ok(Ground { region: Region::adopt(addr, bytes)?, pager: Some(pager), cgroup })
     }
 
@@ -64,7 +68,9 @@ impl Ground {
     fn push_out(&self) -> Result<f64> {
         if let Some(pager) = &self.pager {
             pager.evict_all().map_err(|error| anyhow::anyhow!("evicting everything: {error}"))?;
-            return Ok(pager.snapshot().get(Counter::ResidentBytes) as f64 / self.region.len() as f64);
+            return Ok(
+                pager.snapshot().get(Counter::ResidentBytes) as f64 / self.region.len() as f64
+            );
         }
         // Pages being written stay in the swap cache until they are done, so it takes a few rounds.
         let mut share = 1.0;
@@ -83,33 +89,53 @@ impl Ground {
     fn finish(&self, outcome: &mut Outcome) {
         if let Some(pager) = &self.pager {
             let snapshot = pager.snapshot();
-            outcome.counters = Counter::ALL.iter().map(|&counter| (counter.name().to_owned(), snapshot.get(counter))).collect();
+            outcome.counters = Counter::ALL
+                .iter()
+                .map(|&counter| (counter.name().to_owned(), snapshot.get(counter)))
+                .collect();
         }
     }
 
     fn far_use(&self) -> Option<FarUse> {
         let snapshot = self.pager.as_ref()?.snapshot();
-        Some(FarUse { far_bytes: snapshot.get(Counter::FarBytes), metadata_bytes: snapshot.get(Counter::MetadataBytes) })
+        Some(FarUse {
+            far_bytes: snapshot.get(Counter::FarBytes),
+            metadata_bytes: snapshot.get(Counter::MetadataBytes),
+        })
     }
 }
 
 fn measure(job: &Job) -> Result<Outcome> {
     match &job.task {
         &Task::Sequential { bytes } => with_ground(job, bytes, sequential),
-        &Task::Latency { bytes, block } => with_ground(job, bytes, |ground, outcome| latency(ground, outcome, block)),
+        &Task::Latency { bytes, block } => {
+            with_ground(job, bytes, |ground, outcome| latency(ground, outcome, block))
+        }
         &Task::Random { bytes, settle, accesses, time_limit_ms } => {
             let limit = Duration::from_millis(time_limit_ms);
-            with_ground(job, bytes, |ground, outcome| random(ground, outcome, settle, accesses, limit))
+            with_ground(job, bytes, |ground, outcome| {
+                random(ground, outcome, settle, accesses, limit)
+            })
         }
-        Task::Stride { bytes, strides } => with_ground(job, *bytes, |ground, outcome| stride(ground, outcome, strides)),
+        Task::Stride { bytes, strides } => {
+            with_ground(job, *bytes, |ground, outcome| stride(ground, outcome, strides))
+        }
         &Task::Reserve { reserved, touched, stretches } => {
-            with_ground(job, reserved, |ground, outcome| reserve(ground, outcome, touched, stretches))
+            with_ground(job, reserved, |ground, outcome| {
+                reserve(ground, outcome, touched, stretches)
+            })
         }
-        Task::Load(_) | Task::Program { .. } | Task::StreamSource { .. } | Task::StreamSink => unreachable!("handled by the caller"),
+        Task::Load(_) | Task::Program { .. } | Task::StreamSource { .. } | Task::StreamSink => {
+            unreachable!("handled by the caller")
+        }
     }
 }
 
-fn with_ground(job: &Job, bytes: usize, work: impl FnOnce(&Ground, &mut Outcome) -> Result<()>) -> Result<Outcome> {
+fn with_ground(
+    job: &Job,
+    bytes: usize,
+    work: impl FnOnce(&Ground, &mut Outcome) -> Result<()>,
+) -> Result<Outcome> {
     let ground = Ground::make(job, bytes)?;
     let mut outcome = Outcome::default();
     work(&ground, &mut outcome)?;
@@ -133,7 +159,10 @@ fn sequential(ground: &Ground, outcome: &mut Outcome) -> Result<()> {
     let read = ground.region.sum(0, ground.region.len());
     outcome.seconds = start.elapsed().as_secs_f64();
     outcome.bytes = ground.region.len() as u64;
-    ensure!(read == written, "the memory came back changed: its sum is {read:#x} and was {written:#x}");
+    ensure!(
+        read == written,
+        "the memory came back changed: its sum is {read:#x} and was {written:#x}"
+    );
     Ok(())
 }
 
@@ -155,7 +184,13 @@ fn latency(ground: &Ground, outcome: &mut Outcome, block: usize) -> Result<()> {
     Ok(())
 }
 
-fn random(ground: &Ground, outcome: &mut Outcome, settle: u64, accesses: u64, limit: Duration) -> Result<()> {
+fn random(
+    ground: &Ground,
+    outcome: &mut Outcome,
+    settle: u64,
+    accesses: u64,
+    limit: Duration,
+) -> Result<()> {
     fill(ground, outcome);
     let pages = (ground.region.len() / PAGE) as u64;
     let mut random = Random::new(25);
@@ -205,13 +240,19 @@ fn stride(ground: &Ground, outcome: &mut Outcome, strides: &[usize]) -> Result<(
 fn reserve(ground: &Ground, outcome: &mut Outcome, touched: usize, stretches: usize) -> Result<()> {
     let (apart, length) = (ground.region.len() / stretches, touched / stretches);
     let start = Instant::now();
-    let written = (0..stretches).fold(0u64, |sum, stretch| sum.wrapping_add(content::fill(&ground.region, stretch * apart, length)));
+    let written = (0..stretches).fold(0u64, |sum, stretch| {
+        sum.wrapping_add(content::fill(&ground.region, stretch * apart, length))
+    });
     outcome.fill_seconds = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let read = (0..stretches).fold(0u64, |sum, stretch| sum.wrapping_add(ground.region.sum(stretch * apart, length)));
+    let read = (0..stretches)
+        .fold(0u64, |sum, stretch| sum.wrapping_add(ground.region.sum(stretch * apart, length)));
     outcome.seconds = start.elapsed().as_secs_f64();
     outcome.bytes = touched as u64;
     outcome.far = ground.far_use();
-    ensure!(read == written, "the memory came back changed: its sum is {read:#x} and was {written:#x}");
+    ensure!(
+        read == written,
+        "the memory came back changed: its sum is {read:#x} and was {written:#x}"
+    );
     Ok(())
 }

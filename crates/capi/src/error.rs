@@ -12,7 +12,9 @@ pub enum CapiError {
     #[error("{0}")]
     Invalid(String),
     /// An options structure of a later version, with fields in use that this one does not know.
-    #[error("the options use fields that this version of libhiroma does not know: install the library that hiroma.h came with")]
+    #[error(
+        "the options use fields that this version of libhiroma does not know: install the library that hiroma.h came with"
+    )]
     TooNew,
     /// An option's text is wrong.
     #[error("option {option}: {source}")]
@@ -48,7 +50,10 @@ impl CapiError {
     /// The errno for this error.
     pub fn errno(&self) -> i32 {
         match self {
-            CapiError::Invalid(_) | CapiError::Option { .. } | CapiError::NotAllocated { .. } | CapiError::NoRegion => libc::EINVAL,
+            CapiError::Invalid(_)
+            | CapiError::Option { .. }
+            | CapiError::NotAllocated { .. }
+            | CapiError::NoRegion => libc::EINVAL,
             CapiError::TooNew => libc::E2BIG,
             CapiError::Conflict { .. } => libc::EBUSY,
             CapiError::NoRoom { .. } => libc::ENOMEM,

@@ -144,7 +144,9 @@ pub(crate) fn export_ungated<T>(failed: T, body: impl FnOnce() -> Result<T, Capi
             failed
         }
         Err(_) => {
-            eprintln!("hiroma: libhiroma has a bug (see the message above); the process ends, since its memory may be wrong");
+            eprintln!(
+                "hiroma: libhiroma has a bug (see the message above); the process ends, since its memory may be wrong"
+            );
             process::abort();
         }
     }
@@ -182,7 +184,9 @@ pub(crate) unsafe fn text(option: &str, text: *const c_char) -> Result<Option<St
     }
     // SAFETY: as above.
     let bytes = unsafe { CStr::from_ptr(text) };
-    let utf8 = bytes.to_str().map_err(|_| CapiError::Invalid(format!("option {option} is not UTF-8 text")))?;
+    let utf8 = bytes
+        .to_str()
+        .map_err(|_| CapiError::Invalid(format!("option {option} is not UTF-8 text")))?;
     Ok(Some(utf8.to_owned()))
 }
 
@@ -195,7 +199,9 @@ unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> 
     // SAFETY: `size` is the first field.
     let size = unsafe { *options.cast::<usize>() };
     if size < size_of::<usize>() || size > 1 << 16 {
-        return Err(CapiError::Invalid(format!("options of {size} bytes make no sense: call hiroma_options_init first")));
+        return Err(CapiError::Invalid(format!(
+            "options of {size} bytes make no sense: call hiroma_options_init first"
+        )));
     }
     // SAFETY: as above.
     let given = unsafe { slice::from_raw_parts(options.cast::<u8>(), size) };
@@ -210,7 +216,11 @@ unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> 
         -1 => None,
         0 => Some(false),
         1 => Some(true),
-        other => return Err(CapiError::Invalid(format!("option prefetch: {other} is not one of -1 (default), 0 (off), 1 (on)"))),
+        other => {
+            return Err(CapiError::Invalid(format!(
+                "option prefetch: {other} is not one of -1 (default), 0 (off), 1 (on)"
+            )));
+        }
     };
     // SAFETY: the strings are the caller's, valid for the call.
     unsafe {
@@ -249,7 +259,9 @@ extern "C" fn fork_child() {
 }
 
 /// What a handle stands for.
-fn region_of(region: *const hiroma_region) -> Result<(&'static Session, std::sync::Arc<session::Region>), CapiError> {
+fn region_of(
+    region: *const hiroma_region,
+) -> Result<(&'static Session, std::sync::Arc<session::Region>), CapiError> {
     let session = Session::running().map_err(|_| CapiError::NoRegion)?;
     Ok((session, session.region(region.addr())?))
 }
@@ -269,7 +281,10 @@ pub unsafe extern "C" fn hiroma_options_init(options: *mut hiroma_options, size:
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroma_region_create(options: *const hiroma_options, bytes: usize) -> *mut hiroma_region {
+pub unsafe extern "C" fn hiroma_region_create(
+    options: *const hiroma_options,
+    bytes: usize,
+) -> *mut hiroma_region {
     // SAFETY: the caller's options.
     address(|| start(&unsafe { request(options) }?)?.create_region(bytes)).cast()
 }
@@ -300,7 +315,11 @@ pub extern "C" fn hiroma_alloc(region: *mut hiroma_region, size: usize) -> *mut 
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn hiroma_aligned_alloc(region: *mut hiroma_region, alignment: usize, size: usize) -> *mut c_void {
+pub extern "C" fn hiroma_aligned_alloc(
+    region: *mut hiroma_region,
+    alignment: usize,
+    size: usize,
+) -> *mut c_void {
     address(|| {
         let (session, region) = region_of(region)?;
         Ok(session.allocate(&region, size, alignment)?.addr)
@@ -308,7 +327,11 @@ pub extern "C" fn hiroma_aligned_alloc(region: *mut hiroma_region, alignment: us
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn hiroma_calloc(region: *mut hiroma_region, count: usize, size: usize) -> *mut c_void {
+pub extern "C" fn hiroma_calloc(
+    region: *mut hiroma_region,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
     address(|| {
         let (session, region) = region_of(region)?;
         let bytes = product(count, size)?;
@@ -318,7 +341,11 @@ pub extern "C" fn hiroma_calloc(region: *mut hiroma_region, count: usize, size: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroma_realloc(region: *mut hiroma_region, memory: *mut c_void, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn hiroma_realloc(
+    region: *mut hiroma_region,
+    memory: *mut c_void,
+    size: usize,
+) -> *mut c_void {
     address(|| {
         let (session, region) = region_of(region)?;
         if memory.is_null() {
@@ -332,7 +359,10 @@ pub unsafe extern "C" fn hiroma_realloc(region: *mut hiroma_region, memory: *mut
 
 /// # Safety
 /// The copy's source and destination are live allocations of at least that many bytes.
-unsafe fn finish(moved: Moved, free: impl FnOnce(usize) -> Result<(), CapiError>) -> Result<usize, CapiError> {
+unsafe fn finish(
+    moved: Moved,
+    free: impl FnOnce(usize) -> Result<(), CapiError>,
+) -> Result<usize, CapiError> {
     match moved {
         Moved::There(addr) => Ok(addr),
         Moved::Copy { from, to, bytes } => {
@@ -387,7 +417,9 @@ pub extern "C" fn terafree(memory: *mut c_void) {
         if memory.is_null() {
             return Ok(());
         }
-        Session::running().map_err(|_| CapiError::NotAllocated { addr: memory.addr() })?.tera_free(memory.addr())
+        Session::running()
+            .map_err(|_| CapiError::NotAllocated { addr: memory.addr() })?
+            .tera_free(memory.addr())
     });
     if freed != 0 {
         // Like free(): there is no way to report it, and going on would spread the damage.
@@ -405,7 +437,11 @@ pub extern "C" fn hiroma_advise(memory: *mut c_void, size: usize, advice: c_int)
             2 => Advice::Cold,
             3 => Advice::Sequential,
             4 => Advice::Random,
-            other => return Err(CapiError::Invalid(format!("advice {other} is not one of the HIROMA_ADVICE constants"))),
+            other => {
+                return Err(CapiError::Invalid(format!(
+                    "advice {other} is not one of the HIROMA_ADVICE constants"
+                )));
+            }
         };
         Session::running()?.advise(memory.addr(), size, advice)
     })
@@ -428,7 +464,11 @@ pub unsafe extern "C" fn hiroma_stats_read(stats: *mut hiroma_stats, size: usize
         // SAFETY: the caller has `size` bytes there; fields that we do not know read as zero.
         unsafe {
             ptr::write_bytes(stats.cast::<u8>(), 0, size);
-            ptr::copy_nonoverlapping((&raw const now).cast::<u8>(), stats.cast::<u8>(), size.min(size_of::<hiroma_stats>()));
+            ptr::copy_nonoverlapping(
+                (&raw const now).cast::<u8>(),
+                stats.cast::<u8>(),
+                size.min(size_of::<hiroma_stats>()),
+            );
         }
         Ok(())
     })

@@ -77,7 +77,13 @@ impl Heap {
     /// A heap over `bytes` bytes from `base`, which hold zeros.
     pub fn new(base: usize, bytes: usize) -> Heap {
         let pages = bytes / PAGE;
-        Heap { base, pages, free: FreeRuns::new(pages), taken: BTreeMap::new(), partial: std::array::from_fn(|_| BTreeSet::new()) }
+        Heap {
+            base,
+            pages,
+            free: FreeRuns::new(pages),
+            taken: BTreeMap::new(),
+            partial: std::array::from_fn(|_| BTreeSet::new()),
+        }
     }
 
     /// Length of the region.
@@ -105,8 +111,14 @@ impl Heap {
             self.free.give(page + lead + pages, align_pages - lead);
             page + lead
         } else {
-            let extent = if pages >= PAGES_PER_EXTENT && self.base % EXTENT == 0 { PAGES_PER_EXTENT } else { 1 };
-            self.free.take(pages, align_pages.max(extent)).or_else(|| self.free.take(pages, align_pages))?
+            let extent = if pages >= PAGES_PER_EXTENT && self.base % EXTENT == 0 {
+                PAGES_PER_EXTENT
+            } else {
+                1
+            };
+            self.free
+                .take(pages, align_pages.max(extent))
+                .or_else(|| self.free.take(pages, align_pages))?
         };
         self.taken.insert(page, Taken::Run { pages });
         Some(Allocated { addr: self.base + page * PAGE, zeroed: true })
@@ -118,12 +130,17 @@ impl Heap {
             None => {
                 let page = self.free.take_from_end(SPAN_PAGES)?;
                 let words = slots(class).div_ceil(64);
-                self.taken.insert(page, Taken::Span(Span { class, used: 0, fresh: 0, taken: vec![0; words].into() }));
+                self.taken.insert(
+                    page,
+                    Taken::Span(Span { class, used: 0, fresh: 0, taken: vec![0; words].into() }),
+                );
                 self.partial[class].insert(page);
                 page
             }
         };
-        let Some(Taken::Span(span)) = self.taken.get_mut(&page) else { unreachable!("a partial span is taken") };
+        let Some(Taken::Span(span)) = self.taken.get_mut(&page) else {
+            unreachable!("a partial span is taken")
+        };
         let slot = span.take_slot();
         if span.used == slots(class) {
             self.partial[class].remove(&page);
@@ -141,7 +158,8 @@ impl Heap {
                 span.taken[slot / 64] &= !(1 << (slot % 64));
                 span.used -= 1;
                 let class = span.class;
-                let (empty, others) = (span.used == 0, self.partial[class].iter().any(|&other| other != page));
+                let (empty, others) =
+                    (span.used == 0, self.partial[class].iter().any(|&other| other != page));
                 // One span with room stays, so that a pair of malloc and free does not discard each time.
                 if !empty || !others {
                     self.partial[class].insert(page);
@@ -192,7 +210,11 @@ impl Heap {
             Some(Taken::Span(span)) => {
                 let slot = slot_bytes(span.class);
                 // Moving pays only if it saves half.
-                Ok(if size <= slot && size > slot / 2 { Resized::Done } else { Resized::MustMove { usable: slot } })
+                Ok(if size <= slot && size > slot / 2 {
+                    Resized::Done
+                } else {
+                    Resized::MustMove { usable: slot }
+                })
             }
             None => Err(NotAllocated),
         }
@@ -204,14 +226,18 @@ impl Heap {
 
     /// Start page, and slot in a span, of the allocation that begins exactly at `addr`.
     fn find(&self, addr: usize) -> Result<(usize, usize), NotAllocated> {
-        let offset = addr.checked_sub(self.base).filter(|&offset| offset < self.bytes()).ok_or(NotAllocated)?;
+        let offset = addr
+            .checked_sub(self.base)
+            .filter(|&offset| offset < self.bytes())
+            .ok_or(NotAllocated)?;
         let (&page, taken) = self.taken.range(..=offset / PAGE).next_back().ok_or(NotAllocated)?;
         let within = offset - page * PAGE;
         match taken {
             Taken::Run { .. } if within == 0 => Ok((page, 0)),
             Taken::Span(span) if within < SPAN_BYTES && within % slot_bytes(span.class) == 0 => {
                 let slot = within / slot_bytes(span.class);
-                let live = slot < slots(span.class) && span.taken[slot / 64] >> (slot % 64) & 1 == 1;
+                let live =
+                    slot < slots(span.class) && span.taken[slot / 64] >> (slot % 64) & 1 == 1;
                 if live { Ok((page, slot)) } else { Err(NotAllocated) }
             }
             _ => Err(NotAllocated),
@@ -225,7 +251,11 @@ pub struct NotAllocated;
 
 impl Span {
     fn take_slot(&mut self) -> usize {
-        let word = self.taken.iter().position(|&word| word != u64::MAX).expect("a partial span has a free slot");
+        let word = self
+            .taken
+            .iter()
+            .position(|&word| word != u64::MAX)
+            .expect("a partial span has a free slot");
         let slot = word * 64 + self.taken[word].trailing_ones() as usize;
         self.taken[word] |= 1 << (slot % 64);
         self.used += 1;

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hiroma_kernel::host::memory::Limits;
-use hiroma_pager::config::{Allocation, CONFIG_ENV, Config, ConfigError, PathChoice, ReplacementKind, parse_local, parse_stores};
+use hiroma_pager::config::{
+    Allocation, CONFIG_ENV, Config, ConfigError, PathChoice, ReplacementKind, parse_local,
+    parse_stores,
+};
 use hiroma_units::Bytes;
 
 use crate::error::CapiError;
@@ -26,8 +29,13 @@ pub struct Request {
 
 impl Request {
     /// What the environment asks for: `HIROMA_LOCAL`, `HIROMA_STORE`, `HIROMA_BLOCK` and so on.
-    pub fn from_env(var: impl Fn(&str) -> Option<String>, machine: Bytes) -> Result<Request, CapiError> {
-        let invalid = |name: &str, text: &str, wanted: &str| CapiError::Invalid(format!("{name}: `{text}` makes no sense: {wanted}"));
+    pub fn from_env(
+        var: impl Fn(&str) -> Option<String>,
+        machine: Bytes,
+    ) -> Result<Request, CapiError> {
+        let invalid = |name: &str, text: &str, wanted: &str| {
+            CapiError::Invalid(format!("{name}: `{text}` makes no sense: {wanted}"))
+        };
         let local = var("HIROMA_LOCAL").map(|text| parse_local(&text, machine)).transpose();
         let prefetch = match var("HIROMA_PREFETCH").as_deref() {
             None => None,
@@ -39,11 +47,19 @@ impl Request {
             None => None,
             Some(text) => match text.parse() {
                 Ok(ms) if ms > 0 => Some(ms),
-                _ => return Err(invalid("HIROMA_STORE_TIMEOUT_MS", &text, "use milliseconds, like 30000")),
+                _ => {
+                    return Err(invalid(
+                        "HIROMA_STORE_TIMEOUT_MS",
+                        &text,
+                        "use milliseconds, like 30000",
+                    ));
+                }
             },
         };
         Ok(Request {
-            local_limit_bytes: local.map_err(|source| CapiError::Option { option: "HIROMA_LOCAL", source })?.map(|bytes| bytes.0),
+            local_limit_bytes: local
+                .map_err(|source| CapiError::Option { option: "HIROMA_LOCAL", source })?
+                .map(|bytes| bytes.0),
             store: var("HIROMA_STORE"),
             block: var("HIROMA_BLOCK"),
             replacement: var("HIROMA_REPLACEMENT"),
@@ -58,16 +74,20 @@ impl Request {
 
     /// Sets in `config` what was asked for.
     pub fn apply(&self, config: &mut Config) -> Result<(), CapiError> {
-        let unknown =
-            |option: &str, text: &str, wanted: &str| CapiError::Invalid(format!("option {option}: `{text}` is not one of {wanted}"));
+        let unknown = |option: &str, text: &str, wanted: &str| {
+            CapiError::Invalid(format!("option {option}: `{text}` is not one of {wanted}"))
+        };
         if let Some(bytes) = self.local_limit_bytes {
             config.local_limit_bytes = bytes;
         }
         if let Some(text) = &self.store {
-            config.stores = parse_stores(text).map_err(|source| CapiError::Option { option: "store", source })?;
+            config.stores = parse_stores(text)
+                .map_err(|source| CapiError::Option { option: "store", source })?;
         }
         if let Some(text) = &self.block {
-            config.block = text.parse().map_err(|source: ConfigError| CapiError::Option { option: "block", source })?;
+            config.block = text
+                .parse()
+                .map_err(|source: ConfigError| CapiError::Option { option: "block", source })?;
         }
         match self.replacement.as_deref() {
             None => {}
@@ -109,9 +129,11 @@ pub fn config_for(request: &Request) -> Result<Config, CapiError> {
     let var = |name: &str| std::env::var(name).ok();
     let mut config = match var(CONFIG_ENV) {
         // The control page belongs to the preloaded pager; two in one directory would have the same name.
-        Some(text) => {
-            Config { control_dir: None, ..serde_json::from_str(&text).map_err(|e| CapiError::Invalid(format!("{CONFIG_ENV}: {e}")))? }
-        }
+        Some(text) => Config {
+            control_dir: None,
+            ..serde_json::from_str(&text)
+                .map_err(|e| CapiError::Invalid(format!("{CONFIG_ENV}: {e}")))?
+        },
         None => Config::default(),
     };
     Request::from_env(var, whole_memory()?)?.apply(&mut config)?;
@@ -138,7 +160,8 @@ pub fn agree(request: &Request, running: &Config) -> Result<(), CapiError> {
 
 /// What a share of memory is a share of, as for `hiroma run --local`.
 fn whole_memory() -> Result<Bytes, CapiError> {
-    let limits = Limits::read().map_err(|error| CapiError::Invalid(format!("how much memory there is: {error}")))?;
+    let limits = Limits::read()
+        .map_err(|error| CapiError::Invalid(format!("how much memory there is: {error}")))?;
     Ok(limits.whole())
 }
 
@@ -163,9 +186,18 @@ mod tests {
         };
         let mut config = Config::default();
         request.apply(&mut config).unwrap();
-        assert_eq!((config.local_limit_bytes, config.stores.len(), config.block), (7 << 20, 2, BlockSize::Fixed(65536)));
-        assert_eq!((config.replacement, config.allocation, config.prefetch), (ReplacementKind::Fifo, Allocation::RoundRobin, false));
-        assert_eq!((config.store_timeout, config.path), (Duration::from_millis(1500), PathChoice::Fallback));
+        assert_eq!(
+            (config.local_limit_bytes, config.stores.len(), config.block),
+            (7 << 20, 2, BlockSize::Fixed(65536))
+        );
+        assert_eq!(
+            (config.replacement, config.allocation, config.prefetch),
+            (ReplacementKind::Fifo, Allocation::RoundRobin, false)
+        );
+        assert_eq!(
+            (config.store_timeout, config.path),
+            (Duration::from_millis(1500), PathChoice::Fallback)
+        );
         assert_eq!((config.key_file, config.control_dir), (Some("/k".into()), Some("/c".into())));
     }
 
@@ -173,7 +205,10 @@ mod tests {
     fn a_later_region_may_leave_options_open_or_repeat_them_but_not_change_them() {
         let running = Config::default();
         assert!(agree(&Request::default(), &running).is_ok());
-        assert!(agree(&Request { replacement: Some("lru".into()), ..Request::default() }, &running).is_ok());
+        assert!(
+            agree(&Request { replacement: Some("lru".into()), ..Request::default() }, &running)
+                .is_ok()
+        );
         let other = Request { replacement: Some("fifo".into()), ..Request::default() };
         let error = agree(&other, &running).unwrap_err();
         assert_eq!(error.errno(), libc::EBUSY);
@@ -182,13 +217,24 @@ mod tests {
 
     #[test]
     fn the_environment_is_read_and_nonsense_in_it_is_named() {
-        let env = |name: &'static str, value: &'static str| move |asked: &str| (asked == name).then(|| value.to_owned());
+        let env = |name: &'static str, value: &'static str| {
+            move |asked: &str| (asked == name).then(|| value.to_owned())
+        };
         let machine = Bytes(1 << 30);
-        assert_eq!(Request::from_env(env("HIROMA_LOCAL", "25%"), machine).unwrap().local_limit_bytes, Some(1 << 28));
-        assert_eq!(Request::from_env(env("HIROMA_PREFETCH", "off"), machine).unwrap().prefetch, Some(false));
-        for (name, value) in
-            [("HIROMA_LOCAL", "-1"), ("HIROMA_LOCAL", "1Q"), ("HIROMA_PREFETCH", "maybe"), ("HIROMA_STORE_TIMEOUT_MS", "0")]
-        {
+        assert_eq!(
+            Request::from_env(env("HIROMA_LOCAL", "25%"), machine).unwrap().local_limit_bytes,
+            Some(1 << 28)
+        );
+        assert_eq!(
+            Request::from_env(env("HIROMA_PREFETCH", "off"), machine).unwrap().prefetch,
+            Some(false)
+        );
+        for (name, value) in [
+            ("HIROMA_LOCAL", "-1"),
+            ("HIROMA_LOCAL", "1Q"),
+            ("HIROMA_PREFETCH", "maybe"),
+            ("HIROMA_STORE_TIMEOUT_MS", "0"),
+        ] {
             let error = Request::from_env(env(name, value), machine).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
             assert_eq!(error.errno(), libc::EINVAL);
@@ -199,8 +245,14 @@ mod tests {
     fn an_option_that_is_not_known_is_named_with_its_choices() {
         for (request, part) in [
             (Request { replacement: Some("random".into()), ..Request::default() }, "lru, fifo"),
-            (Request { allocation: Some("all".into()), ..Request::default() }, "simple, round-robin"),
-            (Request { kernel_path: Some("slow".into()), ..Request::default() }, "auto, full, fallback"),
+            (
+                Request { allocation: Some("all".into()), ..Request::default() },
+                "simple, round-robin",
+            ),
+            (
+                Request { kernel_path: Some("slow".into()), ..Request::default() },
+                "auto, full, fallback",
+            ),
             (Request { block: Some("3K".into()), ..Request::default() }, "power of two"),
             (Request { store: Some("tape".into()), ..Request::default() }, "tcp://HOST:PORT"),
         ] {

@@ -36,8 +36,11 @@ impl FreeRuns {
             (at.checked_add(pages)? <= start + len).then_some((start, len, at))
         };
         let tight = self.by_len.range((pages, 0)..).take(TRIES).find_map(aligned);
-        let roomy = || self.by_len.range((pages.checked_add(align - 1)?, 0)..).next().and_then(aligned);
-        let (start, len, at) = tight.or_else(roomy).or_else(|| self.by_len.range((pages, 0)..).skip(TRIES).find_map(aligned))?;
+        let roomy =
+            || self.by_len.range((pages.checked_add(align - 1)?, 0)..).next().and_then(aligned);
+        let (start, len, at) = tight
+            .or_else(roomy)
+            .or_else(|| self.by_len.range((pages, 0)..).skip(TRIES).find_map(aligned))?;
         self.remove(start, len);
         self.insert(start, at - start);
         self.insert(at + pages, start + len - at - pages);

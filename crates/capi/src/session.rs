@@ -5,7 +5,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use hiroma_pager::config::Config;
 use hiroma_pager::control::Snapshot;
@@ -108,11 +110,16 @@ pub fn after_fork_in_child() {
 impl Session {
     /// The session of this process, if far memory was started.
     pub fn running() -> Result<&'static Session, CapiError> {
-        SESSION.get().ok_or_else(|| CapiError::Invalid("far memory is not in use yet: create a region first".to_owned()))
+        SESSION.get().ok_or_else(|| {
+            CapiError::Invalid("far memory is not in use yet: create a region first".to_owned())
+        })
     }
 
     /// The session of this process, started with `request` if need be; `on_start` runs once, after the start.
-    pub fn start(request: &Request, on_start: impl FnOnce()) -> Result<&'static Session, CapiError> {
+    pub fn start(
+        request: &Request,
+        on_start: impl FnOnce(),
+    ) -> Result<&'static Session, CapiError> {
         let starting = lock(&START);
         if let Some(session) = SESSION.get() {
             drop(starting);
@@ -121,7 +128,12 @@ impl Session {
         }
         let config = options::config_for(request)?;
         let pager = Pager::start(config.clone())?;
-        let session = SESSION.get_or_init(|| Session { pager, config, regions: RwLock::default(), tera: Mutex::default() });
+        let session = SESSION.get_or_init(|| Session {
+            pager,
+            config,
+            regions: RwLock::default(),
+            tera: Mutex::default(),
+        });
         on_start();
         Ok(session)
     }
@@ -139,7 +151,9 @@ impl Session {
 
     fn map_region(&self, bytes: usize) -> Result<Arc<Region>, CapiError> {
         if bytes == 0 || bytes > SIZE_MAX {
-            return Err(CapiError::Invalid(format!("a region of {bytes} bytes makes no sense: use at least one byte and at most 128 TiB")));
+            return Err(CapiError::Invalid(format!(
+                "a region of {bytes} bytes makes no sense: use at least one byte and at most 128 TiB"
+            )));
         }
         let bytes = bytes.next_multiple_of(PAGE);
         let base = self.pager.map(bytes, PAGE)?;
@@ -162,7 +176,12 @@ impl Session {
     }
 
     /// Takes room in `region`.
-    pub fn allocate(&self, region: &Region, size: usize, align: usize) -> Result<Allocated, CapiError> {
+    pub fn allocate(
+        &self,
+        region: &Region,
+        size: usize,
+        align: usize,
+    ) -> Result<Allocated, CapiError> {
         let align = check_align(align)?;
         let fits = size <= region.bytes && align <= SIZE_MAX;
         let room = if fits { lock(&region.heap).allocate(size, align) } else { None };
@@ -171,7 +190,8 @@ impl Session {
 
     /// Ends an allocation in `region`; its pages lose their content, near and far.
     pub fn free(&self, region: &Region, addr: usize) -> Result<(), CapiError> {
-        let unused = lock(&region.heap).release(addr).map_err(|_| CapiError::NotAllocated { addr })?;
+        let unused =
+            lock(&region.heap).release(addr).map_err(|_| CapiError::NotAllocated { addr })?;
         unused.map_or(Ok(()), |unused| self.give_back(region, unused))
     }
 
@@ -183,8 +203,14 @@ impl Session {
     }
 
     /// Changes the size of an allocation in `region`.
-    pub fn reallocate(&self, region: &Region, addr: usize, size: usize) -> Result<Moved, CapiError> {
-        let resized = lock(&region.heap).resize(addr, size).map_err(|_| CapiError::NotAllocated { addr })?;
+    pub fn reallocate(
+        &self,
+        region: &Region,
+        addr: usize,
+        size: usize,
+    ) -> Result<Moved, CapiError> {
+        let resized =
+            lock(&region.heap).resize(addr, size).map_err(|_| CapiError::NotAllocated { addr })?;
         match resized {
             Resized::Done => Ok(Moved::There(addr)),
             Resized::Cut(unused) => self.give_back(region, unused).map(|()| Moved::There(addr)),
@@ -207,7 +233,9 @@ impl Session {
             return Ok(Allocated { addr, zeroed: true });
         }
         let mut tera = lock(&self.tera);
-        if let Some(room) = tera.shared.values().find_map(|region| lock(&region.heap).allocate(size, 16)) {
+        if let Some(room) =
+            tera.shared.values().find_map(|region| lock(&region.heap).allocate(size, 16))
+        {
             return Ok(room);
         }
         let region = self.map_region(SHARED_REGION_BYTES)?;
@@ -244,7 +272,9 @@ impl Session {
             Some(&old) => old,
             None => {
                 let region = tera.shared_at(addr)?;
-                let usable = lock(&region.heap).usable(addr).map_err(|_| CapiError::NotAllocated { addr })?;
+                let usable = lock(&region.heap)
+                    .usable(addr)
+                    .map_err(|_| CapiError::NotAllocated { addr })?;
                 if size < OWN_MAP_MIN && (size <= usable || usable > SMALL_MAX) {
                     drop(tera);
                     return self.reallocate(&region, addr, size);
@@ -278,7 +308,13 @@ impl Session {
     fn check_range(&self, addr: usize, bytes: usize) -> Result<(), CapiError> {
         let (base, len) = self.pager.arena();
         let inside = addr >= base && bytes <= len && addr - base <= len - bytes;
-        if inside { Ok(()) } else { Err(CapiError::Invalid(format!("{bytes} bytes from {addr:#x} are not all in far memory"))) }
+        if inside {
+            Ok(())
+        } else {
+            Err(CapiError::Invalid(format!(
+                "{bytes} bytes from {addr:#x} are not all in far memory"
+            )))
+        }
     }
 
     /// Changes the local limit.
@@ -300,7 +336,10 @@ impl Session {
 impl Tera {
     fn shared_at(&self, addr: usize) -> Result<Arc<Region>, CapiError> {
         let region = self.shared.range(..=addr).next_back().map(|(_, region)| region);
-        region.filter(|region| addr < region.base + region.bytes).cloned().ok_or(CapiError::NotAllocated { addr })
+        region
+            .filter(|region| addr < region.base + region.bytes)
+            .cloned()
+            .ok_or(CapiError::NotAllocated { addr })
     }
 }
 
@@ -320,5 +359,7 @@ fn check_align(align: usize) -> Result<usize, CapiError> {
     if align.is_power_of_two() && align <= EXTENT * 512 {
         return Ok(align);
     }
-    Err(CapiError::Invalid(format!("an alignment of {align} makes no sense: use a power of two up to 1 GiB")))
+    Err(CapiError::Invalid(format!(
+        "an alignment of {align} makes no sense: use a power of two up to 1 GiB"
+    )))
 }

@@ -30,10 +30,12 @@ fn the_example_sorts_an_array_far_larger_than_its_local_memory() {
     let program = dir.path().join("teramalloc");
     compile(C99, &root().join("examples/c/teramalloc.c"), &program);
     let store = format!("compressed:8M,file:{}:1G", dir.path().display());
-    let output = succeed(clean(&program).arg("64").env("HIROMA_LOCAL", "24M").env("HIROMA_STORE", store));
+    let output =
+        succeed(clean(&program).arg("64").env("HIROMA_LOCAL", "24M").env("HIROMA_STORE", store));
     let text = String::from_utf8(output.stdout).unwrap();
     let figure = |name: &str| -> u64 {
-        let rest = &text[text.find(name).unwrap_or_else(|| panic!("no `{name}` in {text}")) + name.len()..];
+        let rest = &text
+            [text.find(name).unwrap_or_else(|| panic!("no `{name}` in {text}")) + name.len()..];
         rest.split_whitespace().next().unwrap().parse().unwrap()
     };
     assert_eq!(figure("sorted"), 64 * 1024 * 1024 / 8);
@@ -50,7 +52,10 @@ fn freeing_what_was_never_allocated_ends_the_program_with_a_message() {
     let output = clean(&program).env("HIROMA_STORE", "compressed").output().unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("hiroma: terafree: 0x") && text.contains("was not allocated by hiroma"), "{text}");
+    assert!(
+        text.contains("hiroma: terafree: 0x") && text.contains("was not allocated by hiroma"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -58,12 +63,18 @@ fn nonsense_in_the_environment_is_reported_by_the_first_call() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("teramalloc");
     compile(C99, &root().join("examples/c/teramalloc.c"), &program);
-    for (name, value, part) in
-        [("HIROMA_LOCAL", "-1", "greater than zero"), ("HIROMA_LOCAL", "1Q", "is not a size"), ("HIROMA_STORE", "tape", "is not a store")]
-    {
+    for (name, value, part) in [
+        ("HIROMA_LOCAL", "-1", "greater than zero"),
+        ("HIROMA_LOCAL", "1Q", "is not a size"),
+        ("HIROMA_STORE", "tape", "is not a store"),
+    ] {
         let output = clean(&program).arg("1").env(name, value).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && text.contains(part), "{name}={value}: {} {text}", output.status);
+        assert!(
+            output.status.code() == Some(1) && text.contains(part),
+            "{name}={value}: {} {text}",
+            output.status
+        );
     }
 }
 
@@ -76,10 +87,21 @@ fn the_header_alone_compiles_as_c_and_as_cpp_without_a_warning() {
         "#include <hiroma.h>\n#include <hiroma.h>\nint main(void) { hiroma_stats s; return hiroma_stats_read(&s, sizeof s) == 0; }\n",
     )
     .unwrap();
-    for compiler in [&["cc", "-std=c99"][..], &["cc", "-std=c11"], &["g++", "-std=c++11", "-x", "c++"], &["g++", "-std=c++20", "-x", "c++"]]
-    {
+    for compiler in [
+        &["cc", "-std=c99"][..],
+        &["cc", "-std=c11"],
+        &["g++", "-std=c++11", "-x", "c++"],
+        &["g++", "-std=c++20", "-x", "c++"],
+    ] {
         let mut command = Command::new(compiler[0]);
-        command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
+        command.args(&compiler[1..]).args([
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            "-fsyntax-only",
+            "-I",
+        ]);
         succeed(command.arg(root().join("include")).arg(&source));
     }
 }
@@ -99,23 +121,35 @@ fn the_structures_of_the_header_are_laid_out_as_the_library_expects() {
     ] {
         text += &format!("typedef char {name}_size[sizeof({name}) == {size} ? 1 : -1];\n");
         for (field, offset) in fields {
-            text += &format!("typedef char {name}_{field}[offsetof({name}, {field}) == {offset} ? 1 : -1];\n");
+            text += &format!(
+                "typedef char {name}_{field}[offsetof({name}, {field}) == {offset} ? 1 : -1];\n"
+            );
         }
         let body = header();
         let body = &body[body.find(&format!("typedef struct {name} {{")).unwrap()..];
-        let declared = body[..body.find('}').unwrap()].lines().skip(1).filter(|line| line.contains(';')).count();
+        let declared = body[..body.find('}').unwrap()]
+            .lines()
+            .skip(1)
+            .filter(|line| line.contains(';'))
+            .count();
         assert_eq!(declared, fields.len(), "fields of {name} in the header");
     }
     let dir = TempDir::new().unwrap();
     let source = dir.path().join("layout.c");
     fs::write(&source, text).unwrap();
-    succeed(Command::new("cc").args(["-std=c99", "-fsyntax-only", "-I"]).arg(root().join("include")).arg(source));
+    succeed(
+        Command::new("cc")
+            .args(["-std=c99", "-fsyntax-only", "-I"])
+            .arg(root().join("include"))
+            .arg(source),
+    );
 }
 
 #[test]
 fn every_counter_of_the_pager_has_its_field() {
     assert_eq!(STATS_COUNTERS, Counter::ALL);
-    let names: Vec<&str> = STATS_FIELDS.iter().map(|(name, _)| *name).skip(1).take(Counter::ALL.len()).collect();
+    let names: Vec<&str> =
+        STATS_FIELDS.iter().map(|(name, _)| *name).skip(1).take(Counter::ALL.len()).collect();
     assert_eq!(names, Counter::ALL.iter().map(|counter| counter.name()).collect::<Vec<_>>());
 }
 
@@ -125,8 +159,13 @@ fn functions(text: &str) -> BTreeSet<String> {
     for part in text.split("/*") {
         code.push_str(part.split_once("*/").map_or(part, |(_, code)| code));
     }
-    let words = code.match_indices('(').map(|(at, _)| code[..at].rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap());
-    words.filter(|word| ["hiroma_", "tera", "hps_"].iter().any(|prefix| word.starts_with(prefix))).map(str::to_owned).collect()
+    let words = code.match_indices('(').map(|(at, _)| {
+        code[..at].rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap()
+    });
+    words
+        .filter(|word| ["hiroma_", "tera", "hps_"].iter().any(|prefix| word.starts_with(prefix)))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -134,17 +173,32 @@ fn the_header_declares_exactly_what_the_library_exports_and_the_manual_names_all
     let declared = functions(&header());
     let output = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(library()));
     let symbols = String::from_utf8(output.stdout).unwrap();
-    let exported: BTreeSet<String> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect();
+    let exported: BTreeSet<String> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .map(str::to_owned)
+        .collect();
     assert_eq!(declared, exported);
     let page = |name: &str| fs::read_to_string(root().join("docs/man").join(name)).unwrap();
     let (manual, hot) = (page("hiroma.3"), page("hps.3"));
     for name in &declared {
-        let about_hot = ["hps_", "hiroma_hot_", "hiroma_arena_"].iter().any(|prefix| name.starts_with(prefix));
+        let about_hot =
+            ["hps_", "hiroma_hot_", "hiroma_arena_"].iter().any(|prefix| name.starts_with(prefix));
         let text = if about_hot { &hot } else { &manual };
         assert!(text.contains(&format!("{name}(")), "{name} in the synopsis of its manual page");
     }
-    for name in ["LOCAL", "STORE", "BLOCK", "REPLACEMENT", "ALLOCATION", "PREFETCH", "STORE_TIMEOUT_MS", "KEY_FILE", "CONTROL_DIR", "PATH"]
-    {
+    for name in [
+        "LOCAL",
+        "STORE",
+        "BLOCK",
+        "REPLACEMENT",
+        "ALLOCATION",
+        "PREFETCH",
+        "STORE_TIMEOUT_MS",
+        "KEY_FILE",
+        "CONTROL_DIR",
+        "PATH",
+    ] {
         assert!(manual.contains(&format!("HIROMA_{name}")), "HIROMA_{name} in hiroma(3)");
     }
 }
@@ -160,10 +214,24 @@ fn pkg_config_gives_flags_that_compile_the_example() {
     assert!(!text.contains('@'), "{text}");
     fs::write(prefix.path().join("hiroma.pc"), text).unwrap();
     symlink(root().join("include").canonicalize().unwrap(), prefix.path().join("include")).unwrap();
-    let output = succeed(Command::new("pkg-config").env("PKG_CONFIG_PATH", prefix.path()).args(["--cflags", "--libs", "hiroma"]));
+    let output = succeed(
+        Command::new("pkg-config")
+            .env("PKG_CONFIG_PATH", prefix.path())
+            .args(["--cflags", "--libs", "hiroma"]),
+    );
     let flags = String::from_utf8(output.stdout).unwrap();
     let source = root().join("examples/c/teramalloc.c");
-    succeed(Command::new("cc").arg(source).args(flags.split_whitespace()).arg("-o").arg(prefix.path().join("example")));
-    let output = succeed(Command::new("pkg-config").env("PKG_CONFIG_PATH", prefix.path()).args(["--modversion", "hiroma"]));
+    succeed(
+        Command::new("cc")
+            .arg(source)
+            .args(flags.split_whitespace())
+            .arg("-o")
+            .arg(prefix.path().join("example")),
+    );
+    let output = succeed(
+        Command::new("pkg-config")
+            .env("PKG_CONFIG_PATH", prefix.path())
+            .args(["--modversion", "hiroma"]),
+    );
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), env!("CARGO_PKG_VERSION"));
 }

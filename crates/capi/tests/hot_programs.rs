@@ -46,7 +46,11 @@ impl Run {
         let script = Arc::new(Script::default());
         let served = Some(serve(&dir, &script));
         let mut command = clean(program());
-        command.arg(mode).env("HIROMA_HOT_SOCKET", dir.path().join("s")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(mode)
+            .env("HIROMA_HOT_SOCKET", dir.path().join("s"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Run { dir, script, served, child, out }
@@ -56,7 +60,9 @@ impl Run {
     fn ready(&mut self) -> u64 {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
-        let Some(address) = line.trim().strip_prefix("ready 0x") else { panic!("the program said: {line}") };
+        let Some(address) = line.trim().strip_prefix("ready 0x") else {
+            panic!("the program said: {line}")
+        };
         u64::from_str_radix(address, 16).unwrap() / EXTENT
     }
 
@@ -179,9 +185,16 @@ fn the_example_moves_its_hot_records_together() {
     compile(C99, &root().join("examples/c/hot_records.c"), &example);
     // Without a daemon it says so, and does its work all the same.
     let mut command = clean(&example);
-    let output = command.arg("0").env("HIROMA_HOT_SOCKET", dir.path().join("none")).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("no `hiroma hot serve`") && text.contains("sum right"), "{text}");
+    let output =
+        command.arg("0").env("HIROMA_HOT_SOCKET", dir.path().join("none")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success()
+            && text.contains("no `hiroma hot serve`")
+            && text.contains("sum right"),
+        "{text}"
+    );
 }
 
 #[test]

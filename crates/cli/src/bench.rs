@@ -24,11 +24,15 @@ pub fn program() -> Result<PathBuf> {
     if beside.exists() {
         return Ok(beside);
     }
-    Err(refuse(format!("{} is missing, which runs the experiments: `make install` puts it there", beside.display())))
+    Err(refuse(format!(
+        "{} is missing, which runs the experiments: `make install` puts it there",
+        beside.display()
+    )))
 }
 
 /// Becomes it.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let program = program()?;
-    Err(Command::new(&program).args(&args.words).exec()).with_context(|| format!("cannot start {}", program.display()))
+    Err(Command::new(&program).args(&args.words).exec())
+        .with_context(|| format!("cannot start {}", program.display()))
 }

@@ -43,13 +43,17 @@ pub fn main(args: Args) -> Result<ExitCode> {
     if let Some(limit) = limit {
         set_limit(&pages, limit)?;
     }
-    let snapshots: Vec<(u32, Snapshot)> = pages.iter().map(|(pid, page)| (*pid, page.snapshot())).collect();
+    let snapshots: Vec<(u32, Snapshot)> =
+        pages.iter().map(|(pid, page)| (*pid, page.snapshot())).collect();
     let mut out = stdout().lock();
     if args.json {
-        let processes: Vec<Value> = snapshots.iter().map(|(pid, snapshot)| process_json(*pid, snapshot)).collect();
+        let processes: Vec<Value> =
+            snapshots.iter().map(|(pid, snapshot)| process_json(*pid, snapshot)).collect();
         writeln!(out, "{}", serde_json::to_string_pretty(&processes)?)?;
     } else {
-        snapshots.iter().try_for_each(|(pid, snapshot)| writeln!(out, "{}", describe(*pid, snapshot)))?;
+        snapshots
+            .iter()
+            .try_for_each(|(pid, snapshot)| writeln!(out, "{}", describe(*pid, snapshot)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -64,41 +68,59 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
         let dir = match processes::control_dir(pid) {
             Ok(Some(dir)) => dir,
             Ok(None) => continue,
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => match known_dir(owner, pid) {
-                Some(dir) => dir,
-                None if pid == root && owner != rustix::process::geteuid().as_raw() => {
-                    bail!("process {root} belongs to user {owner}: run this as that user, or with sudo")
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                match known_dir(owner, pid) {
+                    Some(dir) => dir,
+                    None if pid == root && owner != rustix::process::geteuid().as_raw() => {
+                        bail!(
+                            "process {root} belongs to user {owner}: run this as that user, or with sudo"
+                        )
+                    }
+                    None => continue,
                 }
-                None => continue,
-            },
+            }
             // It has just ended, or is a zombie.
             Err(_) => continue,
         };
         match ControlPage::open(&dir, pid) {
             Ok(page) => pages.push((pid, page)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot open the control page of process {pid} in {}", dir.display())),
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("cannot open the control page of process {pid} in {}", dir.display())
+                });
+            }
         }
     }
     if pages.is_empty() {
-        bail!("process {root} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`");
+        bail!(
+            "process {root} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`"
+        );
     }
     Ok(pages)
 }
 
 /// The run directory that has a page for `pid`, where its own maps cannot be read (programs can forbid that).
 fn known_dir(owner: u32, pid: u32) -> Option<std::path::PathBuf> {
-    let runs = rundir::parents(owner).into_iter().filter_map(|parent| std::fs::read_dir(parent).ok()).flatten().flatten();
+    let runs = rundir::parents(owner)
+        .into_iter()
+        .filter_map(|parent| std::fs::read_dir(parent).ok())
+        .flatten()
+        .flatten();
     runs.map(|run| run.path()).find(|dir| ControlPage::path(dir, pid).exists())
 }
 
 fn set_limit(pages: &[(u32, ControlPage)], limit: Bytes) -> Result<()> {
     pages.iter().for_each(|(_, page)| page.request_limit(limit.0));
     let deadline = Instant::now() + PATIENCE;
-    let in_force = |(pid, page): &(u32, ControlPage)| page.get(Counter::LimitBytes) == limit.0 || !processes::is_alive(*pid);
+    let in_force = |(pid, page): &(u32, ControlPage)| {
+        page.get(Counter::LimitBytes) == limit.0 || !processes::is_alive(*pid)
+    };
     while let Some((pid, _)) = pages.iter().find(|page| !in_force(page)) {
         if Instant::now() > deadline {
-            bail!("process {pid} has not taken over the limit of {limit} within {PATIENCE:?}: is it stopped, or waiting for a store?");
+            bail!(
+                "process {pid} has not taken over the limit of {limit} within {PATIENCE:?}: is it stopped, or waiting for a store?"
+            );
         }
         sleep(Duration::from_millis(2));
     }

@@ -45,19 +45,28 @@ const LOCAL_MIN: u64 = hiroma_pager::LOCAL_MIN.0;
 /// Runs it.
 pub fn main(args: Args) -> Result<ExitCode> {
     if let Err(why) = rights::best_path() {
-        eprintln!("The demonstration needs userfaultfd, by which far memory hears of missing pages, and it cannot be had:\n  {why}");
-        eprintln!("Allow it until the next start of the machine:\n  {ALLOW_NOW}\nor for good:\n  {ALLOW_FOR_GOOD}\nand try again.");
+        eprintln!(
+            "The demonstration needs userfaultfd, by which far memory hears of missing pages, and it cannot be had:\n  {why}"
+        );
+        eprintln!(
+            "Allow it until the next start of the machine:\n  {ALLOW_NOW}\nor for good:\n  {ALLOW_FOR_GOOD}\nand try again."
+        );
         return Ok(ExitCode::FAILURE);
     }
     let found = statvfs(&args.dir).with_context(|| format!("cannot use {}", args.dir.display()))?;
-    let (free, needed) = (Bytes(found.f_bavail * found.f_frsize), Bytes(args.lines * DISK_BYTES_PER_LINE));
+    let (free, needed) =
+        (Bytes(found.f_bavail * found.f_frsize), Bytes(args.lines * DISK_BYTES_PER_LINE));
     ensure!(
         free >= needed,
         "{} has {free} free and the demonstration takes {needed}: make room, or name another directory with --dir",
         args.dir.display()
     );
-    let dir = tempfile::Builder::new().prefix("hiroma-demo-").tempdir_in(&args.dir).context("cannot make a directory for the text")?;
-    let bench = Bench { hiroma: env::current_exe()?, sort: gnu_sort()?, dir: dir.path().to_owned() };
+    let dir = tempfile::Builder::new()
+        .prefix("hiroma-demo-")
+        .tempdir_in(&args.dir)
+        .context("cannot make a directory for the text")?;
+    let bench =
+        Bench { hiroma: env::current_exe()?, sort: gnu_sort()?, dir: dir.path().to_owned() };
 
     println!("Writing {} random numbers, one per line ...", show::count(args.lines));
     content::numbers(&bench.file("text"), args.lines).context("cannot write the text")?;
@@ -67,8 +76,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let peak_native = Bytes(u64::try_from(getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())? << 10);
     let local = Bytes((peak_native.0 * args.share / 100).max(LOCAL_MIN));
     let ballast = Ballast::new(Bytes(peak_native.0 * 3 / 2))?;
-    println!("It takes {peak_native}. Now with {local} local and the rest in a memory server on this machine:");
-    let server = Server::start(&bench.hiroma, Bytes((peak_native.0 * 3 / 2).next_multiple_of(64 << 20)))?;
+    println!(
+        "It takes {peak_native}. Now with {local} local and the rest in a memory server on this machine:"
+    );
+    let server =
+        Server::start(&bench.hiroma, Bytes((peak_native.0 * 3 / 2).next_multiple_of(64 << 20)))?;
     let (mut native, mut far) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
         ballast.load()?;
@@ -84,13 +96,24 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     native.sort_by(f64::total_cmp);
     far.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    println!("\n{}", table(native[native.len() / 2], peak_native, &far[far.len() / 2], local, args.rounds).to_text());
+    println!(
+        "\n{}",
+        table(native[native.len() / 2], peak_native, &far[far.len() / 2], local, args.rounds)
+            .to_text()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(native_seconds: f64, native_peak: Bytes, far: &FarRun, local: Bytes, rounds: u32) -> Table {
+fn table(
+    native_seconds: f64,
+    native_peak: Bytes,
+    far: &FarRun,
+    local: Bytes,
+    rounds: u32,
+) -> Table {
     let mib = |bytes: u64| format!("{}", bytes >> 20);
-    let latency = |name| far.total[name].as_u64().map_or("-".to_owned(), |nanos| show::latency(Nanos(nanos)));
+    let latency =
+        |name| far.total[name].as_u64().map_or("-".to_owned(), |nanos| show::latency(Nanos(nanos)));
     let mut table = Table::new(format!("sort --parallel=1 of random numbers, median of {rounds}"))
         .text("")
         .number("time", "s")
@@ -101,7 +124,13 @@ fn table(native_seconds: f64, native_peak: Bytes, far: &FarRun, local: Bytes, ro
         .number("faults", "")
         .number("p50", "")
         .number("p99", "");
-    table.row(["native".to_owned(), format!("{native_seconds:.2}"), "1.00".to_owned(), "-".to_owned(), mib(native_peak.0)]);
+    table.row([
+        "native".to_owned(),
+        format!("{native_seconds:.2}"),
+        "1.00".to_owned(),
+        "-".to_owned(),
+        mib(native_peak.0),
+    ]);
     table.row([
         "hiroma".to_owned(),
         format!("{:.2}", far.seconds),
@@ -137,7 +166,12 @@ impl Bench {
     }
 
     fn sort_arguments(&self, command: &mut Command, output: &str) {
-        command.args(["--parallel=1", "-S", "2G", "-T"]).arg(&self.dir).arg(self.file("text")).arg("-o").arg(self.file(output));
+        command
+            .args(["--parallel=1", "-S", "2G", "-T"])
+            .arg(&self.dir)
+            .arg(self.file("text"))
+            .arg("-o")
+            .arg(self.file(output));
         command.env("LC_ALL", "C").stdin(Stdio::null());
     }
 
@@ -153,14 +187,27 @@ impl Bench {
     fn sort_far(&self, local: Bytes, store: &str) -> Result<FarRun> {
         let stats = self.file("stats.json");
         let mut command = Command::new(&self.hiroma);
-        command.args(["run", "--quiet", "--local", &local.0.to_string(), "--store", store, "--stats"]).arg(&stats).args(["--", self.sort]);
+        command
+            .args(["run", "--quiet", "--local", &local.0.to_string(), "--store", store, "--stats"])
+            .arg(&stats)
+            .args(["--", self.sort]);
         self.sort_arguments(&mut command, "far");
         let status = command.status().context("cannot start hiroma run")?;
         ensure!(status.success(), "sort failed with far memory: {status}");
-        ensure!(same_content(&self.file("native"), &self.file("far"))?, "the outputs differ: this is a bug in hiroma, please report it");
-        let stats: Value = serde_json::from_slice(&fs::read(&stats)?).context("the statistics are not JSON")?;
-        ensure!(!stats["total"].is_null(), "sort had no managed memory: is {} built together with this command?", "libhiroma_preload.so");
-        let number = |name: &str| stats[name].as_u64().with_context(|| format!("the statistics lack {name}"));
+        ensure!(
+            same_content(&self.file("native"), &self.file("far"))?,
+            "the outputs differ: this is a bug in hiroma, please report it"
+        );
+        let stats: Value =
+            serde_json::from_slice(&fs::read(&stats)?).context("the statistics are not JSON")?;
+        ensure!(
+            !stats["total"].is_null(),
+            "sort had no managed memory: is {} built together with this command?",
+            "libhiroma_preload.so"
+        );
+        let number = |name: &str| {
+            stats[name].as_u64().with_context(|| format!("the statistics lack {name}"))
+        };
         Ok(FarRun {
             seconds: stats["elapsed_s"].as_f64().context("the statistics lack elapsed_s")?,
             peak_rss_bytes: number("peak_rss_bytes")?,
@@ -182,7 +229,8 @@ fn gnu_sort() -> Result<&'static str> {
 }
 
 fn same_content(one: &Path, other: &Path) -> Result<bool> {
-    let open = |path: &Path| File::open(path).with_context(|| format!("cannot read {}", path.display()));
+    let open =
+        |path: &Path| File::open(path).with_context(|| format!("cannot read {}", path.display()));
     let (mut one, mut other) = (open(one)?, open(other)?);
     if one.metadata()?.len() != other.metadata()?.len() {
         return Ok(false);
@@ -209,14 +257,30 @@ struct Server {
 impl Server {
     fn start(hiroma: &Path, memory: Bytes) -> Result<Server> {
         let mut command = Command::new(hiroma);
-        command.args(["serve", "--quiet", "--listen", "127.0.0.1:0", "--memory", &memory.0.to_string()]);
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start hiroma serve")?;
+        command.args([
+            "serve",
+            "--quiet",
+            "--listen",
+            "127.0.0.1:0",
+            "--memory",
+            &memory.0.to_string(),
+        ]);
+        let mut process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start hiroma serve")?;
         let mut line = String::new();
         if let Some(output) = process.stdout.take() {
             BufReader::new(output).read_line(&mut line)?;
         }
-        let address = line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse::<std::net::SocketAddr>().ok());
-        let server = Server { process, store: address.map_or(String::new(), |address| format!("tcp://{address}")) };
+        let address = line
+            .split_whitespace()
+            .find_map(|word| word.trim_end_matches(',').parse::<std::net::SocketAddr>().ok());
+        let server = Server {
+            process,
+            store: address.map_or(String::new(), |address| format!("tcp://{address}")),
+        };
         ensure!(address.is_some(), "the memory server did not start");
         Ok(server)
     }
@@ -245,7 +309,8 @@ mod tests {
         let long = vec![7; (1 << 20) + 3];
         let mut late = long.clone();
         late[(1 << 20) + 2] = 8;
-        let (a, b, c, d) = (file("a", &long), file("b", &long), file("c", &late), file("d", &long[1..]));
+        let (a, b, c, d) =
+            (file("a", &long), file("b", &long), file("c", &late), file("d", &long[1..]));
         assert!(same_content(&a, &b).unwrap());
         assert!(!same_content(&a, &c).unwrap());
         assert!(!same_content(&a, &d).unwrap());

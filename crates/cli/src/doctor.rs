@@ -63,11 +63,26 @@ impl Check {
 
 /// Checks everything and prints it.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let mut checks = vec![kernel(), userfaultfd(), library(), address_space(), overcommit(), map_count()];
-    checks.extend([huge_pages(), free_huge_pages(), memory()?, cgroup()?, scheduling(), io_uring(), file_store(), direct_io(), loopback()]);
+    let mut checks =
+        vec![kernel(), userfaultfd(), library(), address_space(), overcommit(), map_count()];
+    checks.extend([
+        huge_pages(),
+        free_huge_pages(),
+        memory()?,
+        cgroup()?,
+        scheduling(),
+        io_uring(),
+        file_store(),
+        direct_io(),
+        loopback(),
+    ]);
     let works = checks.iter().all(|check| check.state != State::Lacks);
     if args.json {
-        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&serde_json::json!({ "works": works, "checks": checks }))?)?;
+        writeln!(
+            io::stdout(),
+            "{}",
+            serde_json::to_string_pretty(&serde_json::json!({ "works": works, "checks": checks }))?
+        )?;
     } else {
         print(&checks, works)?;
     }
@@ -87,20 +102,37 @@ fn print(checks: &[Check], works: bool) -> io::Result<()> {
             writeln!(out, "       {:16} -> {mend}", "")?;
         }
     }
-    writeln!(out, "{}", if works { "hiroma run can work here." } else { "hiroma run cannot work here until what is lacking is mended." })
+    writeln!(
+        out,
+        "{}",
+        if works {
+            "hiroma run can work here."
+        } else {
+            "hiroma run cannot work here until what is lacking is mended."
+        }
+    )
 }
 
 fn kernel() -> Check {
     const NAME: &str = "kernel";
     let newer = "install a newer kernel (Debian 12: sudo apt install -t bookworm-backports linux-image-amd64)";
     match KernelVersion::running() {
-        None => Check::weak(NAME, "of unknown version", "run `uname -r`: it should be 6.8 or newer"),
-        Some(version) if version < KernelVersion::OLDEST => {
-            Check::lacks(NAME, format!("Linux {version} is older than {}", KernelVersion::OLDEST), newer)
+        None => {
+            Check::weak(NAME, "of unknown version", "run `uname -r`: it should be 6.8 or newer")
         }
-        Some(version) if version < KernelVersion::FULL => {
-            Check::weak(NAME, format!("Linux {version}: fallback path, slower; the full path needs {}", KernelVersion::FULL), newer)
-        }
+        Some(version) if version < KernelVersion::OLDEST => Check::lacks(
+            NAME,
+            format!("Linux {version} is older than {}", KernelVersion::OLDEST),
+            newer,
+        ),
+        Some(version) if version < KernelVersion::FULL => Check::weak(
+            NAME,
+            format!(
+                "Linux {version}: fallback path, slower; the full path needs {}",
+                KernelVersion::FULL
+            ),
+            newer,
+        ),
         Some(version) => Check::ok(NAME, format!("Linux {version}")),
     }
 }
@@ -123,10 +155,16 @@ fn library() -> Check {
 fn address_space() -> Check {
     match getrlimit(Resource::As).current {
         None => Check::ok("address space", "not limited"),
-        Some(bytes) if bytes >= 4 << 30 => {
-            Check::weak("address space", format!("limited to {}: managed memory gets half of it", Bytes(bytes)), "ulimit -v unlimited")
-        }
-        Some(bytes) => Check::lacks("address space", format!("limited to {}", Bytes(bytes)), "ulimit -v unlimited"),
+        Some(bytes) if bytes >= 4 << 30 => Check::weak(
+            "address space",
+            format!("limited to {}: managed memory gets half of it", Bytes(bytes)),
+            "ulimit -v unlimited",
+        ),
+        Some(bytes) => Check::lacks(
+            "address space",
+            format!("limited to {}", Bytes(bytes)),
+            "ulimit -v unlimited",
+        ),
     }
 }
 
@@ -144,9 +182,11 @@ fn overcommit() -> Check {
 fn map_count() -> Check {
     const USUAL: u64 = 65_530;
     match sysctl("vm/max_map_count").and_then(|count| count.parse::<u64>().ok()) {
-        Some(count) if count < USUAL => {
-            Check::weak("vm.max_map_count", format!("{count}, less than usual"), "sudo sysctl -w vm.max_map_count=1048576")
-        }
+        Some(count) if count < USUAL => Check::weak(
+            "vm.max_map_count",
+            format!("{count}, less than usual"),
+            "sudo sysctl -w vm.max_map_count=1048576",
+        ),
         Some(count) => Check::ok("vm.max_map_count", count.to_string()),
         None => Check::weak("vm.max_map_count", "unknown", "mount /proc"),
     }
@@ -154,14 +194,21 @@ fn map_count() -> Check {
 
 fn huge_pages() -> Check {
     const NAME: &str = "huge pages";
-    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let enabled =
+        fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let mode = enabled.split('[').nth(1).and_then(|rest| rest.split(']').next());
     match mode {
-        Some("never") => {
-            Check::weak(NAME, "off: streams move 4 KiB at a time", "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
-        }
+        Some("never") => Check::weak(
+            NAME,
+            "off: streams move 4 KiB at a time",
+            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+        ),
         Some(mode) => Check::ok(NAME, format!("{mode} (transparent)")),
-        None => Check::weak(NAME, "the kernel has none", "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
+        None => Check::weak(
+            NAME,
+            "the kernel has none",
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+        ),
     }
 }
 
@@ -172,22 +219,40 @@ fn free_huge_pages() -> Check {
         return Check::ok(NAME, "not known without /proc/buddyinfo");
     };
     // `Node 0, zone Normal` and then the number of free pieces of order 0, 1, ...; 2 MiB is order 9.
-    let counts = |line: &str| line.split_whitespace().skip(4).map(|count| count.parse::<u64>().unwrap_or(0)).collect::<Vec<_>>();
+    let counts = |line: &str| {
+        line.split_whitespace()
+            .skip(4)
+            .map(|count| count.parse::<u64>().unwrap_or(0))
+            .collect::<Vec<_>>()
+    };
     let extents = buddies
         .lines()
-        .map(|line| counts(line).iter().enumerate().skip(9).map(|(order, count)| count << (order - 9)).sum::<u64>())
+        .map(|line| {
+            counts(line)
+                .iter()
+                .enumerate()
+                .skip(9)
+                .map(|(order, count)| count << (order - 9))
+                .sum::<u64>()
+        })
         .sum::<u64>();
     let free = Bytes(extents << 21);
     if extents >= 64 {
         Check::ok(NAME, format!("{free} of free memory is in pieces of 2 MiB"))
     } else {
-        Check::weak(NAME, format!("only {free} of free memory is in pieces of 2 MiB"), "echo 1 | sudo tee /proc/sys/vm/compact_memory")
+        Check::weak(
+            NAME,
+            format!("only {free} of free memory is in pieces of 2 MiB"),
+            "echo 1 | sudo tee /proc/sys/vm/compact_memory",
+        )
     }
 }
 
 fn memory() -> Result<Check> {
     let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok())?;
+        let kib = text.lines().find_map(|line| {
+            line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok()
+        })?;
         Some(Bytes(kib << 10))
     });
     let available = available.map_or(String::new(), |bytes| format!(", {bytes} available"));
@@ -196,7 +261,9 @@ fn memory() -> Result<Check> {
 
 fn cgroup() -> Result<Check> {
     Ok(match Limits::read()?.cgroup {
-        Some((limit, file)) => Check::ok("cgroup", format!("limited to {limit} by {}", file.display())),
+        Some((limit, file)) => {
+            Check::ok("cgroup", format!("limited to {limit} by {}", file.display()))
+        }
         None => Check::ok("cgroup", "no limit"),
     })
 }
@@ -205,7 +272,10 @@ fn cgroup() -> Result<Check> {
 fn scheduling() -> Check {
     const NAME: &str = "scheduling";
     if cpu::may_raise_from_idle() {
-        Check::ok(NAME, "threads may come back from SCHED_IDLE: faults are answered on the processor where they happen")
+        Check::ok(
+            NAME,
+            "threads may come back from SCHED_IDLE: faults are answered on the processor where they happen",
+        )
     } else {
         Check::weak(
             NAME,
@@ -255,7 +325,11 @@ fn direct_io() -> Check {
     const NAME: &str = "direct I/O";
     let opened = tempfile::tempdir_in(STORE_DIR).and_then(|dir| {
         let direct = OFlags::DIRECT.bits() as i32;
-        fs::OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(Path::new(dir.path()).join("direct"))
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .custom_flags(direct)
+            .open(Path::new(dir.path()).join("direct"))
     });
     match opened {
         Ok(_) => Check::ok(NAME, format!("{STORE_DIR} allows it")),
@@ -268,9 +342,14 @@ fn direct_io() -> Check {
 }
 
 fn loopback() -> Check {
-    let connected = TcpListener::bind("127.0.0.1:0").and_then(|listener| TcpStream::connect(listener.local_addr()?));
+    let connected = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| TcpStream::connect(listener.local_addr()?));
     match connected {
         Ok(_) => Check::ok("loopback", "works"),
-        Err(error) => Check::weak("loopback", format!("{error}: no memory server on this machine"), "sudo ip link set lo up"),
+        Err(error) => Check::weak(
+            "loopback",
+            format!("{error}: no memory server on this machine"),
+            "sudo ip link set lo up",
+        ),
     }
 }

@@ -22,7 +22,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .and_then(|()| clap_mangen::generate_to(command, &args.dir))
         .with_context(|| format!("cannot write man pages to {}", args.dir.display()))?;
     let bench = crate::bench::program()?;
-    let ended = Command::new(&bench).arg("man").arg(&args.dir).status().with_context(|| format!("cannot start {}", bench.display()))?;
+    let ended = Command::new(&bench)
+        .arg("man")
+        .arg(&args.dir)
+        .status()
+        .with_context(|| format!("cannot start {}", bench.display()))?;
     ensure!(ended.success(), "{} could not write its man pages ({ended})", bench.display());
     Ok(ExitCode::SUCCESS)
 }

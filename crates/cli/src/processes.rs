@@ -13,7 +13,8 @@ pub fn is_alive(pid: u32) -> bool {
     match status(pid) {
         None | Some((_, 'X')) => false,
         // The first thread can end before the others, and waits for them in this state.
-        Some((_, 'Z')) => fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|threads| threads.flatten().count() > 1),
+        Some((_, 'Z')) => fs::read_dir(format!("/proc/{pid}/task"))
+            .is_ok_and(|threads| threads.flatten().count() > 1),
         Some(_) => true,
     }
 }
@@ -65,8 +66,12 @@ pub fn control_dir(pid: u32) -> io::Result<Option<PathBuf>> {
     }
     let environ = fs::read(format!("/proc/{pid}/environ"))?;
     let prefix = format!("{CONFIG_ENV}=");
-    let config = environ.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
-    let dir = config.and_then(|json| serde_json::from_slice::<Config>(json).ok()).and_then(|config| config.control_dir);
+    let config = environ
+        .split(|&byte| byte == 0)
+        .find_map(|variable| variable.strip_prefix(prefix.as_bytes()));
+    let dir = config
+        .and_then(|json| serde_json::from_slice::<Config>(json).ok())
+        .and_then(|config| config.control_dir);
     Ok(dir.filter(|dir| dir.join(&name).exists()))
 }
 

@@ -70,6 +70,9 @@ mod tests {
         assert_eq!(KernelVersion::parse("5.4.0-200-generic"), Some(KernelVersion(5, 4)));
         assert_eq!(KernelVersion::parse("6.12-rc1"), Some(KernelVersion(6, 12)));
         assert_eq!(KernelVersion::parse("unknown"), None);
-        assert!(KernelVersion(5, 15) > KernelVersion::OLDEST && KernelVersion(6, 12) > KernelVersion::FULL);
+        assert!(
+            KernelVersion(5, 15) > KernelVersion::OLDEST
+                && KernelVersion(6, 12) > KernelVersion::FULL
+        );
     }
 }

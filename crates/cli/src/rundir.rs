@@ -49,20 +49,26 @@ impl Drop for RunDir {
 /// Where user `uid` may have run directories; the first is the one that new ones go to.
 pub fn parents(uid: u32) -> Vec<PathBuf> {
     let own = uid == rustix::process::geteuid().as_raw();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| own && dir.is_absolute() && dir.is_dir());
-    let fallbacks = ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| PathBuf::from(format!("{dir}/hiroma-{uid}")));
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|dir| own && dir.is_absolute() && dir.is_dir());
+    let fallbacks =
+        ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| PathBuf::from(format!("{dir}/hiroma-{uid}")));
     runtime.map(|dir| dir.join("hiroma")).into_iter().chain(fallbacks).collect()
 }
 
 /// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.
 fn private_dir(path: &Path) -> Result<()> {
-    hiroma_kernel::private::private_dir(path).with_context(|| format!("cannot use the directory {} for control pages", path.display()))
+    hiroma_kernel::private::private_dir(path)
+        .with_context(|| format!("cannot use the directory {} for control pages", path.display()))
 }
 
 /// The process ids that have a control page in `dir`.
 pub fn page_pids(dir: &Path) -> Vec<u32> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".hiroma")?.parse().ok()).collect();
+    let mut pids: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".hiroma")?.parse().ok())
+        .collect();
     pids.sort_unstable();
     pids
 }
@@ -92,7 +98,9 @@ mod tests {
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(format!("{:#}", private_dir(&open).unwrap_err()).contains("not a private directory"));
+        assert!(
+            format!("{:#}", private_dir(&open).unwrap_err()).contains("not a private directory")
+        );
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
         assert!(private_dir(&link).is_err());

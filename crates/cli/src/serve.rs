@@ -63,7 +63,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
             let _ = writeln!(stderr(), "hiroma serve: {line}");
         }
     });
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
     let options = ServeOptions {
         listen: args.listen,
         memory_bytes: memory.0,
@@ -72,7 +73,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
         ..ServeOptions::default()
     };
     let server = serve(options).map_err(|error| refuse(error.to_string()))?;
-    let _ = writeln!(stdout(), "hiroma serve: ready on {}, lending {}", server.local_addr(), Bytes(server.stats().capacity_bytes));
+    let _ = writeln!(
+        stdout(),
+        "hiroma serve: ready on {}, lending {}",
+        server.local_addr(),
+        Bytes(server.stats().capacity_bytes)
+    );
 
     let (stop, stopped) = channel();
     thread::spawn(move || {
@@ -94,7 +100,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 /// How full the server is and what each client has and did, in lines.
 fn account(stats: &ServerStats) -> Vec<String> {
-    let whole = format!("{} of {} in use by {} clients", Bytes(stats.used_bytes), Bytes(stats.capacity_bytes), stats.sessions.len());
+    let whole = format!(
+        "{} of {} in use by {} clients",
+        Bytes(stats.used_bytes),
+        Bytes(stats.capacity_bytes),
+        stats.sessions.len()
+    );
     let clients = stats.sessions.iter().map(|session| {
         let usage = &session.usage;
         format!(

@@ -39,9 +39,16 @@ impl Sweep {
     fn start(dir: &Path, options: &[&str]) -> Sweep {
         let program = compile(dir, "sweep", SWEEP, &[]);
         let mut command = hiroma(["run", "--local", "32M", "--store", "compressed:256M"]);
-        command.args(options).arg("--").arg(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(options)
+            .arg("--")
+            .arg(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut run = command.spawn().unwrap();
-        let (input, mut output) = (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
+        let (input, mut output) =
+            (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let pid = line.trim().strip_prefix("filled ").and_then(|pid| pid.parse().ok());
@@ -76,11 +83,19 @@ fn ctl_shows_and_changes_the_limit_of_a_running_program() {
         assert_eq!(processes.len(), 1);
         let number = |name: &str| processes[0][name].as_u64().unwrap();
         assert_eq!((number("pid"), number("limit_bytes")), (u64::from(sweep.pid), 32 << 20));
-        assert!(number("local_bytes") <= 48 << 20 && number("far_bytes") >= 48 << 20, "{processes:?}");
+        assert!(
+            number("local_bytes") <= 48 << 20 && number("far_bytes") >= 48 << 20,
+            "{processes:?}"
+        );
     }
     let told = output(["ctl", &sweep.pid.to_string(), "--local", "64M"]);
     let text = String::from_utf8(told.stdout).unwrap();
-    assert!(told.status.success() && text.starts_with(&format!("{}: local ", sweep.pid)) && text.contains("(limit 64MiB, "), "{text}");
+    assert!(
+        told.status.success()
+            && text.starts_with(&format!("{}: local ", sweep.pid))
+            && text.contains("(limit 64MiB, "),
+        "{text}"
+    );
     assert_eq!(counters(sweep.pid)[0]["limit_bytes"].as_u64(), Some(64 << 20));
     sweep.finish();
 }
@@ -90,10 +105,18 @@ fn the_summary_and_the_statistics_tell_what_was_far() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");
     let summary = Sweep::start(dir.path(), &["--stats", file.to_str().unwrap()]).finish();
-    assert!(summary.starts_with("hiroma: ") && summary.contains("(limit 32MiB), far ") && summary.lines().count() == 1, "{summary}");
+    assert!(
+        summary.starts_with("hiroma: ")
+            && summary.contains("(limit 32MiB), far ")
+            && summary.lines().count() == 1,
+        "{summary}"
+    );
     let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let number = |name: &str| stats[name].as_u64().unwrap();
-    assert!(number("local_bytes_max") <= 48 << 20 && number("far_bytes_max") >= 48 << 20, "{stats}");
+    assert!(
+        number("local_bytes_max") <= 48 << 20 && number("far_bytes_max") >= 48 << 20,
+        "{stats}"
+    );
     let process = &stats["processes"][0];
     assert_eq!(process["pid"].as_u64(), Some(number("main_pid")));
     assert_eq!(process["faults"], stats["total"]["faults"]);
@@ -111,7 +134,12 @@ fn progress_shows_where_the_memory_is() {
     // It comes while the program waits, however long that takes.
     let lines = BufReader::new(sweep.run.stderr.take().unwrap()).lines();
     let line = lines.map(Result::unwrap).find(|line| line.contains(" of 32MiB, far ")).unwrap();
-    assert!(line.starts_with("hiroma: local ") && line.contains(" faults/s, p99 ") && line.ends_with("% of 256MiB"), "{line}");
+    assert!(
+        line.starts_with("hiroma: local ")
+            && line.contains(" faults/s, p99 ")
+            && line.ends_with("% of 256MiB"),
+        "{line}"
+    );
     drop(sweep.input);
     let mut said = String::new();
     sweep.output.read_line(&mut said).unwrap();
@@ -138,7 +166,12 @@ fn children_count_as_well() {
     .status();
     assert!(run.unwrap().success());
     let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let pids: Vec<u64> = stats["processes"].as_array().unwrap().iter().map(|process| process["pid"].as_u64().unwrap()).collect();
+    let pids: Vec<u64> = stats["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["pid"].as_u64().unwrap())
+        .collect();
     assert!(pids.len() >= 3 && pids.contains(&stats["main_pid"].as_u64().unwrap()), "{pids:?}");
 }
 
@@ -201,15 +234,29 @@ fn children_without_far_memory_are_named() {
         }"#;
     let parent = compile(dir.path(), "parent", source, &[]);
     let file = dir.path().join("stats.json");
-    let run =
-        hiroma(["run", "--local", "32M", "--stats", file.to_str().unwrap(), "--", parent.to_str().unwrap()]).arg(&alone).output().unwrap();
+    let run = hiroma([
+        "run",
+        "--local",
+        "32M",
+        "--stats",
+        file.to_str().unwrap(),
+        "--",
+        parent.to_str().unwrap(),
+    ])
+    .arg(&alone)
+    .output()
+    .unwrap();
     assert_eq!(run.status.code(), Some(0));
     let said = String::from_utf8(run.stderr).unwrap();
     let wanted = "8 children ran without far memory: alone (static), sleep (environment without LD_PRELOAD or HIROMA_CONFIG)";
     assert!(said.trim_end().ends_with(wanted), "{said}");
     let stats: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let counts: Vec<u64> =
-        stats["without_far_memory"].as_array().unwrap().iter().map(|program| program["count"].as_u64().unwrap()).collect();
+    let counts: Vec<u64> = stats["without_far_memory"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|program| program["count"].as_u64().unwrap())
+        .collect();
     assert_eq!(counts.iter().sum::<u64>(), 8);
 }
 
@@ -231,9 +278,14 @@ fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
         }"#;
     let program = compile(dir.path(), "locked", source, &[]);
     for limit in ["48M", "64M"] {
-        let run = hiroma(["run", "--local", limit, "--", program.to_str().unwrap()]).output().unwrap();
+        let run =
+            hiroma(["run", "--local", limit, "--", program.to_str().unwrap()]).output().unwrap();
         let said = String::from_utf8_lossy(&run.stderr);
-        assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{said}");
+        assert_eq!(
+            (run.status.code(), run.stdout.as_slice()),
+            (Some(0), &b"right\n"[..]),
+            "{said}"
+        );
         assert!(said.contains("locked") && said.contains("so the limit of"), "{said}");
     }
 }
@@ -255,8 +307,15 @@ fn a_locked_page_in_each_extent_holds_no_more_than_itself() {
             return 0;
         }"#;
     let program = compile(dir.path(), "locked", source, &[]);
-    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()]).output().unwrap();
-    assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{}", String::from_utf8_lossy(&run.stderr));
+    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(
+        (run.status.code(), run.stdout.as_slice()),
+        (Some(0), &b"right\n"[..]),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }
 
 #[test]
@@ -288,8 +347,15 @@ fn memory_that_is_read_only_and_shared_with_children_leaves() {
             return 0;
         }"#;
     let program = compile(dir.path(), "shared", source, &[]);
-    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()]).output().unwrap();
-    assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(0), &b"right\n"[..]), "{}", String::from_utf8_lossy(&run.stderr));
+    let run = hiroma(["run", "--local", "64M", "--hard-limit", "--", program.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(
+        (run.status.code(), run.stdout.as_slice()),
+        (Some(0), &b"right\n"[..]),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }
 
 #[test]
@@ -298,10 +364,17 @@ fn a_program_that_becomes_one_without_far_memory_lives_on() {
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { sleep(2); puts(\"done\"); return 3; }";
     let alone = compile(dir.path(), "alone", source, &["-static"]);
     let shared = compile(dir.path(), "shared", source, &[]);
-    for script in [format!("exec {}", alone.display()), format!("sleep 0.2; exec env -i {}", shared.display())] {
+    for script in [
+        format!("exec {}", alone.display()),
+        format!("sleep 0.2; exec env -i {}", shared.display()),
+    ] {
         let run = hiroma(["run", "--local", "32M", "--", "sh", "-c", &script]).output().unwrap();
         let said = String::from_utf8_lossy(&run.stderr);
-        assert_eq!((run.status.code(), run.stdout.as_slice()), (Some(3), &b"done\n"[..]), "{script}: {said}");
+        assert_eq!(
+            (run.status.code(), run.stdout.as_slice()),
+            (Some(3), &b"done\n"[..]),
+            "{script}: {said}"
+        );
         assert!(said.contains("1 child ran without far memory"), "{said}");
     }
 }

@@ -20,7 +20,14 @@ fn the_man_pages_are_those_of_the_help() {
     let pages = |dir: &Path| -> BTreeMap<String, String> {
         let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         let pages = entries.filter(|path| path.extension().is_some_and(|section| section == "1"));
-        pages.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(path).unwrap())).collect()
+        pages
+            .map(|path| {
+                (
+                    path.file_name().unwrap().to_str().unwrap().to_owned(),
+                    fs::read_to_string(path).unwrap(),
+                )
+            })
+            .collect()
     };
     let (fresh, kept) = (pages(dir.path()), pages(&kept));
     assert!(fresh.len() > 20, "{}", fresh.len());
@@ -41,7 +48,9 @@ fn who_asks_for_nothing_is_told_where_to_begin() {
     let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  hiroma ")).collect();
     assert_eq!(lines.len(), 5, "{text}");
     for line in lines {
-        let words = line.split(' ').take_while(|word| word.chars().all(|letter| letter.is_ascii_lowercase()) && !word.is_empty());
+        let words = line.split(' ').take_while(|word| {
+            word.chars().all(|letter| letter.is_ascii_lowercase()) && !word.is_empty()
+        });
         assert!(output(words.chain(["--help"])).status.success(), "{line}");
     }
 }
@@ -71,7 +80,9 @@ fn doctor_says_the_same_in_both_forms_and_by_its_exit_code() {
     let text = String::from_utf8(text.stdout).unwrap();
     for check in json["checks"].as_array().unwrap() {
         let (name, state) = (check["name"].as_str().unwrap(), check["state"].as_str().unwrap());
-        let line = text.lines().find(|line| line.get(7..).is_some_and(|rest| rest.starts_with(&format!("{name} "))));
+        let line = text
+            .lines()
+            .find(|line| line.get(7..).is_some_and(|rest| rest.starts_with(&format!("{name} "))));
         assert!(line.is_some_and(|line| line.starts_with(state)), "{name} in:\n{text}");
         assert_eq!(check["mend"].is_null(), state == "ok", "{name}");
     }
@@ -87,8 +98,11 @@ fn doctor_finds_what_is_lacking() {
 
 #[test]
 fn a_server_says_where_it_is_and_stops_when_told() {
-    let mut server =
-        hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut server = hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
@@ -102,5 +116,8 @@ fn a_server_says_where_it_is_and_stops_when_told() {
     assert!(server.wait().unwrap().success());
     let mut log = String::new();
     server.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.contains("0B of 64MiB in use") && log.ends_with("hiroma serve: stopped\n"), "{log}");
+    assert!(
+        log.contains("0B of 64MiB in use") && log.ends_with("hiroma serve: stopped\n"),
+        "{log}"
+    );
 }

@@ -27,7 +27,10 @@ fn counts(load: &Load, extra: &[&str]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     for run in shown["ranges"].as_array().unwrap() {
         let (start, end) = (run["start"].as_u64().unwrap(), run["end"].as_u64().unwrap());
-        for page in (start..end).step_by(4096).filter(|page| (load.base..load.base + load.bytes).contains(page)) {
+        for page in (start..end)
+            .step_by(4096)
+            .filter(|page| (load.base..load.base + load.bytes).contains(page))
+        {
             counts.insert(page, run["count"].as_u64().unwrap());
         }
     }
@@ -73,14 +76,20 @@ fn show_writes_lines_and_a_picture() {
     let load = Load::start(8, "sequential", |_| {});
     let dir = tempfile::tempdir().unwrap();
     let picture = dir.path().join("heat.png");
-    let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--png", picture.to_str().unwrap()]);
+    let output =
+        hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--png", picture.to_str().unwrap()]);
     if !output.status.success() {
         hiroma_testkit::skip!(Machine, "{}", text(&output.stderr));
         return;
     }
     let shown = text(&output.stdout);
-    assert!(shown.starts_with(&format!("# process {}", load.pid())) && shown.contains("tracked with"), "{shown}");
-    let is_range = |line: &str| line.split_once(" : ").is_some_and(|(range, _)| range.split_once('-').is_some());
+    assert!(
+        shown.starts_with(&format!("# process {}", load.pid())) && shown.contains("tracked with"),
+        "{shown}"
+    );
+    let is_range = |line: &str| {
+        line.split_once(" : ").is_some_and(|(range, _)| range.split_once('-').is_some())
+    };
     assert!(shown.lines().filter(|line| !line.starts_with('#')).all(is_range), "{shown}");
     assert_eq!(&fs::read(&picture).unwrap()[..8], b"\x89PNG\r\n\x1a\n");
 }
@@ -94,7 +103,11 @@ fn a_page_that_a_child_shares_is_not_counted() {
     let load = Load::start(8, "scattered", |job| job["forks"] = json!(true));
     let counts = counts(&load, &["--backend", "bpf", "--window", "100ms"]);
     let hot = counts.values().filter(|&&count| count > 0).count();
-    assert!(hot * 100 < counts.len() * 40, "{hot} of {} pages: what cannot be forgotten was counted", counts.len());
+    assert!(
+        hot * 100 < counts.len() * 40,
+        "{hot} of {} pages: what cannot be forgotten was counted",
+        counts.len()
+    );
 }
 
 #[test]
@@ -109,7 +122,11 @@ fn damon_is_left_alone_where_somebody_uses_it() {
     let output = hot(&["show", "--pid", &load.pid(), "--for", "1ms", "--backend", "damon"]);
     assert!(!output.status.success());
     let said = text(&output.stderr);
-    assert!(said.contains("damon:") && (said.contains("in use by somebody else") || said.contains("Linux 6.7")), "{said}");
+    assert!(
+        said.contains("damon:")
+            && (said.contains("in use by somebody else") || said.contains("Linux 6.7")),
+        "{said}"
+    );
     assert_eq!(fs::read_to_string(owners).unwrap(), before);
 }
 
@@ -122,7 +139,11 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
     let pid = load.pid();
     // A dry run changes nothing.
     let dry = hot(&["manage", "--pid", &pid, "--dry-run", "--cpu", "50%"]);
-    assert!(dry.status.success() && text(&dry.stderr).contains("would become huge"), "{}", text(&dry.stderr));
+    assert!(
+        dry.status.success() && text(&dry.stderr).contains("would become huge"),
+        "{}",
+        text(&dry.stderr)
+    );
     assert_eq!(load.huge_bytes(), 0);
     let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
     assert!(told.contains("would be huge") && told.contains("nothing is huge now"), "{told}");
@@ -137,9 +158,20 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
     // A third is hot; what is not stays small. (How many ranges of so few are hot is a matter of the pattern.)
     assert!(huge < load.bytes / 2, "{huge}");
     let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
-    assert!(told.contains("collapsed: ") && told.contains("huge now") && told.contains("nothing more to do"), "{told}");
+    assert!(
+        told.contains("collapsed: ")
+            && told.contains("huge now")
+            && told.contains("nothing more to do"),
+        "{told}"
+    );
     let lines = text(&hot(&["explain", "--pid", &pid, "--json"]).stdout);
-    assert!(lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok_and(|entry| entry["what"].is_string())), "{lines}");
+    assert!(
+        lines
+            .lines()
+            .all(|line| serde_json::from_str::<Value>(line)
+                .is_ok_and(|entry| entry["what"].is_string())),
+        "{lines}"
+    );
     let undone = hot(&["undo", "--pid", &pid]);
     assert!(undone.status.success(), "{}", text(&undone.stderr));
     assert_eq!(load.huge_bytes(), 0);
@@ -151,7 +183,8 @@ fn a_budget_holds() {
         return;
     }
     let load = Load::start(32, "sequential", |_| {});
-    let managed = hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--budget", "6M"]);
+    let managed =
+        hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--budget", "6M"]);
     assert!(managed.status.success(), "{}", text(&managed.stderr));
     assert!(load.huge_bytes() <= 3 * HUGE);
 }
@@ -194,7 +227,11 @@ fn a_process_that_does_not_exist_or_ends_is_told_of() {
         assert!(text(&missing.stderr).contains("no process 4194303"), "{}", text(&missing.stderr));
     }
     let nothing = hot(&["explain", "--pid", "4194303"]);
-    assert!(!nothing.status.success() && text(&nothing.stderr).contains("not managed"), "{}", text(&nothing.stderr));
+    assert!(
+        !nothing.status.success() && text(&nothing.stderr).contains("not managed"),
+        "{}",
+        text(&nothing.stderr)
+    );
     if !possible() {
         return;
     }
@@ -206,7 +243,12 @@ fn a_process_that_does_not_exist_or_ends_is_told_of() {
     load.child.wait().unwrap();
     let ended = manager.wait_with_output().unwrap();
     let said = text(&ended.stderr);
-    assert!(said.contains("the process ended") || said.contains("has ended") || said.contains("no process"), "{said}");
+    assert!(
+        said.contains("the process ended")
+            || said.contains("has ended")
+            || said.contains("no process"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -225,10 +267,25 @@ fn nonsense_is_refused_before_anything_happens() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
     }
-    for args in [["--only", "magic"], ["--sizes", "3M"], ["--sizes", "1M"], ["--sizes", "1G,4000T"], ["--sizes", "many"]] {
-        let output = Command::new(common::bench()).arg("huge").args(args).stdin(Stdio::null()).output().unwrap();
+    for args in [
+        ["--only", "magic"],
+        ["--sizes", "3M"],
+        ["--sizes", "1M"],
+        ["--sizes", "1G,4000T"],
+        ["--sizes", "many"],
+    ] {
+        let output = Command::new(common::bench())
+            .arg("huge")
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
-        assert!(output.stdout.is_empty() && text(&output.stderr).contains(args[1].rsplit(',').next().unwrap()), "{args:?}");
+        assert!(
+            output.stdout.is_empty()
+                && text(&output.stderr).contains(args[1].rsplit(',').next().unwrap()),
+            "{args:?}"
+        );
     }
     let output = hot(&["manage", "--pid", "0"]);
     assert!(text(&output.stderr).contains("no process 0"), "{}", text(&output.stderr));
@@ -270,13 +327,21 @@ fn a_user_without_rights_is_told_what_is_missing() {
         let (code, _, said) = asked(command, &load.pid(), &[]);
         assert_eq!(code, Some(2), "{said}");
         if command == "show" || !said.contains("cannot have huge pages") {
-            assert!(said.contains("bpf:") && said.contains("smaps:") && said.contains("no right to look into process"), "{said}");
+            assert!(
+                said.contains("bpf:")
+                    && said.contains("smaps:")
+                    && said.contains("no right to look into process"),
+                "{said}"
+            );
         }
     }
     // A process of one's own can be tracked, by what that needs no rights for.
-    let mut own = Command::new(nobody[0]).args(&nobody[1..]).args(["sleep", "600"]).spawn().unwrap();
+    let mut own =
+        Command::new(nobody[0]).args(&nobody[1..]).args(["sleep", "600"]).spawn().unwrap();
     let pid = own.id().to_string();
-    common::wait_until("setpriv to become sleep", || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "sleep");
+    common::wait_until("setpriv to become sleep", || {
+        fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "sleep"
+    });
     let shown = asked("show", &pid, &["--for", "1ms"]);
     let refused = asked("show", &pid, &["--for", "1ms", "--backend", "bpf"]);
     own.kill().unwrap();
@@ -293,13 +358,21 @@ fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
     let load = Load::start(8, "sequential", |_| {});
     let pid = load.pid();
     let mut first = Command::new(HIROMA);
-    first.args(["hot", "manage", "--keep", "--cpu", "50%", "--stall", "60s", "--window", "50ms", "--pid", &pid]).stderr(Stdio::null());
+    first
+        .args([
+            "hot", "manage", "--keep", "--cpu", "50%", "--stall", "60s", "--window", "50ms",
+            "--pid", &pid,
+        ])
+        .stderr(Stdio::null());
     let mut first = first.spawn().unwrap();
     common::wait_until("something to be huge", || load.huge_bytes() > 0);
     first.kill().unwrap();
     first.wait().unwrap();
     let told = text(&hot(&["explain", "--pid", &pid]).stdout);
-    assert!(told.contains(&format!("its manager (process {}) ended without a word", first.id())), "{told}");
+    assert!(
+        told.contains(&format!("its manager (process {}) ended without a word", first.id())),
+        "{told}"
+    );
     // The program goes on with what it has, and nothing of the first is in the way of the next.
     let second = hot(&["manage", "--pid", &pid, "--cpu", "50%"]);
     assert!(second.status.success(), "{}", text(&second.stderr));
@@ -309,16 +382,28 @@ fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
 #[test]
 fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
     let script = "\"$0\" with-parent --parent $$ -- sleep 600 & echo $!; wait";
-    let mut parent = Command::new("sh").args(["-c", script]).arg(common::bench()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut parent = Command::new("sh")
+        .args(["-c", script])
+        .arg(common::bench())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut line = String::new();
     BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", line.trim())).unwrap_or_default();
+    let of = |file: &str| {
+        fs::read_to_string(format!("/proc/{}/{file}", line.trim())).unwrap_or_default()
+    };
     common::wait_until("the program to run", || of("comm").trim() == "sleep");
     parent.kill().unwrap();
     parent.wait().unwrap();
     // Whoever inherits it may take his time to wait for it.
-    common::wait_until("the program to end", || of("stat").is_empty() || of("stat").contains(") Z"));
+    common::wait_until("the program to end", || {
+        of("stat").is_empty() || of("stat").contains(") Z")
+    });
     // Who comes too late starts nothing.
-    let late = Command::new(common::bench()).args(["with-parent", "--parent", "1", "--", "echo", "started"]).output().unwrap();
+    let late = Command::new(common::bench())
+        .args(["with-parent", "--parent", "1", "--", "echo", "started"])
+        .output()
+        .unwrap();
     assert!(!late.status.success() && late.stdout.is_empty());
 }

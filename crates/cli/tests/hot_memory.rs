@@ -108,7 +108,12 @@ int main(void)
 
 /// Starts a program of these tests; returns it and the addresses that it printed.
 fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String, u64>) {
-    let mut child = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut areas = BTreeMap::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
@@ -117,13 +122,28 @@ fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String
             None => break,
         }
     }
-    let load = Load { pid: child.id(), child, base: areas.get("private").copied().unwrap_or_default(), bytes };
+    let load = Load {
+        pid: child.id(),
+        child,
+        base: areas.get("private").copied().unwrap_or_default(),
+        bytes,
+    };
     (load, areas)
 }
 
 /// Manages once; what it says at the end.
 fn manage_once(load: &Load) -> String {
-    let managed = hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--window", "50ms"]);
+    let managed = hot(&[
+        "manage",
+        "--pid",
+        &load.pid(),
+        "--cpu",
+        "50%",
+        "--stall",
+        "60s",
+        "--window",
+        "50ms",
+    ]);
     assert!(managed.status.success(), "{}", text(&managed.stderr));
     text(&managed.stderr)
 }
@@ -137,7 +157,10 @@ fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
             Some("begin") => refused.clear(),
             Some("refused") => {
                 let address = entry["address"].as_u64().unwrap();
-                refused.entry(address).or_default().push(entry["error"].as_str().unwrap().to_owned());
+                refused
+                    .entry(address)
+                    .or_default()
+                    .push(entry["error"].as_str().unwrap().to_owned());
             }
             _ => {}
         }
@@ -148,7 +171,10 @@ fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
 }
 
 /// Manages until `enough` of what was refused. On a busy machine one call may find nothing to do before the process had its turn.
-fn manage_until(load: &Load, enough: impl Fn(&BTreeMap<u64, Vec<String>>) -> bool) -> BTreeMap<u64, Vec<String>> {
+fn manage_until(
+    load: &Load,
+    enough: impl Fn(&BTreeMap<u64, Vec<String>>) -> bool,
+) -> BTreeMap<u64, Vec<String>> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let said = manage_once(load);
@@ -173,14 +199,27 @@ fn locked_memory_does_not_count_and_shared_memory_and_files_are_not_looked_at() 
         return;
     }
     let counts = || -> BTreeMap<&str, Vec<u64>> {
-        let shown = hot(&["show", "--json", "--for", "1ms", "--window", "200ms", "--backend", "bpf", "--pid", &load.pid()]);
+        let shown = hot(&[
+            "show",
+            "--json",
+            "--for",
+            "1ms",
+            "--window",
+            "200ms",
+            "--backend",
+            "bpf",
+            "--pid",
+            &load.pid(),
+        ]);
         assert!(shown.status.success(), "{}", text(&shown.stderr));
         let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
-        let mut counts: BTreeMap<&str, Vec<u64>> = areas.keys().map(|name| (name.as_str(), Vec::new())).collect();
+        let mut counts: BTreeMap<&str, Vec<u64>> =
+            areas.keys().map(|name| (name.as_str(), Vec::new())).collect();
         for run in shown["ranges"].as_array().unwrap() {
             let (start, end) = (run["start"].as_u64().unwrap(), run["end"].as_u64().unwrap());
             for page in (start..end).step_by(4096) {
-                let area = areas.iter().find(|(_, base)| (**base..**base + load.bytes).contains(&page));
+                let area =
+                    areas.iter().find(|(_, base)| (**base..**base + load.bytes).contains(&page));
                 if let Some((name, _)) = area {
                     counts.get_mut(name.as_str()).unwrap().push(run["count"].as_u64().unwrap());
                 }
@@ -217,7 +256,10 @@ fn a_range_that_cannot_be_huge_is_tried_once() {
     // MADV_NOHUGEPAGE: the kernel says EINVAL.
     let load = Load::start(8, "sequential", |job| job["pages"] = "small".into());
     let refused = manage_until(&load, |refused| !refused.is_empty());
-    assert!(refused.values().all(|errors| errors.len() == 1 && errors[0].contains("Invalid argument")), "{refused:?}");
+    assert!(
+        refused.values().all(|errors| errors.len() == 1 && errors[0].contains("Invalid argument")),
+        "{refused:?}"
+    );
     assert_eq!(load.huge_bytes(), 0);
 }
 
@@ -232,7 +274,10 @@ fn a_range_that_is_refused_for_now_is_tried_three_times_and_then_left_alone() {
     assert!(!areas.is_empty(), "it did not start");
     let refused = manage_until(&load, |refused| refused.values().any(|errors| errors.len() >= 3));
     assert!(refused.values().all(|errors| errors.len() <= 3), "{refused:?}");
-    assert!(!refused.values().flatten().any(|error| error.contains("Invalid argument")), "{refused:?}");
+    assert!(
+        !refused.values().flatten().any(|error| error.contains("Invalid argument")),
+        "{refused:?}"
+    );
     assert_eq!(load.huge_bytes(), 0);
     assert!(text(&hot(&["explain", "--all", "--pid", &load.pid()]).stdout).contains("refused"));
 }
@@ -247,7 +292,9 @@ impl Cgroup {
     /// None, with a line that says so, where this user may make none.
     fn new() -> Option<Cgroup> {
         let name = format!("hiroma-test-{}", std::process::id());
-        for (root, limit) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
+        for (root, limit) in
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]
+        {
             let dir = Path::new(root).join(&name);
             if fs::create_dir(&dir).is_err() {
                 continue;
@@ -263,7 +310,9 @@ impl Cgroup {
 
     /// So many bytes more than what is in it now.
     fn allow(&self, more: u64) {
-        let used = ["memory.usage_in_bytes", "memory.current"].iter().find_map(|name| fs::read_to_string(self.dir.join(name)).ok());
+        let used = ["memory.usage_in_bytes", "memory.current"]
+            .iter()
+            .find_map(|name| fs::read_to_string(self.dir.join(name)).ok());
         let used: u64 = used.unwrap().trim().parse().unwrap();
         fs::write(self.dir.join(self.limit), (used + more).to_string()).unwrap();
     }
@@ -303,7 +352,9 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
     cgroup.allow(MIB);
     let refused = manage_until(&load, |refused| !refused.is_empty());
     // `madvise(2)`: EBUSY where the cgroup has no room, ENOMEM where the machine has none.
-    let told = |error: &String| error.contains("cgroup has no room") || error.contains("no free huge page");
+    let told = |error: &String| {
+        error.contains("cgroup has no room") || error.contains("no free huge page")
+    };
     assert!(refused.values().flatten().all(told), "{refused:?}");
     assert_eq!(load.huge_bytes(), 0);
     // With room it works, with the same process.
@@ -322,22 +373,42 @@ fn who_only_looks_at_a_managed_process_is_told_that_both_see_less() {
     }
     let load = Load::start(8, "sequential", |_| {});
     let mut manager = Command::new(HIROMA);
-    let mut manager = manager.args(["hot", "manage", "--keep", "--dry-run", "--pid", &load.pid()]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut manager = manager
+        .args(["hot", "manage", "--keep", "--dry-run", "--pid", &load.pid()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = String::new();
     // It says so once it has the ledger.
     BufReader::new(manager.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     // Two at a time, and the manager: nobody fails, and who looks is told.
     let args = ["hot", "show", "--for", "1ms", "--pid", &load.pid()];
-    let look = || Command::new(HIROMA).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let look = || {
+        Command::new(HIROMA)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
     let lookers = [look(), look()].map(|looker| looker.wait_with_output().unwrap());
     manager.kill().unwrap();
     let id = manager.id();
     manager.wait().unwrap();
     for looker in lookers {
         assert!(looker.status.success(), "{}", text(&looker.stderr));
-        assert!(text(&looker.stderr).contains(&format!("process {id} manages process {}", load.pid())), "{}", text(&looker.stderr));
+        assert!(
+            text(&looker.stderr).contains(&format!("process {id} manages process {}", load.pid())),
+            "{}",
+            text(&looker.stderr)
+        );
     }
     // It has ended: no such line.
     let alone = hot(&["show", "--for", "1ms", "--pid", &load.pid()]);
-    assert!(alone.status.success() && !text(&alone.stderr).contains("manages"), "{}", text(&alone.stderr));
+    assert!(
+        alone.status.success() && !text(&alone.stderr).contains("manages"),
+        "{}",
+        text(&alone.stderr)
+    );
 }

@@ -22,27 +22,45 @@ impl Drop for Running {
 }
 
 fn text(output: &Output) -> String {
-    [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+    [&output.stdout[..], &output.stderr[..]]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .concat()
 }
 
 #[test]
 fn it_serves_until_it_is_told_to_stop_and_a_second_one_is_refused() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("hot.sock");
-    let mut child = Running(serve(&socket).args(["--budget", "100M"]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut child =
+        Running(serve(&socket).args(["--budget", "100M"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, format!("hiroma hot serve: ready on {}, 100MiB may be huge\n", socket.display()));
+    assert_eq!(
+        line,
+        format!("hiroma hot serve: ready on {}, 100MiB may be huge\n", socket.display())
+    );
     let status = serve(&socket).arg("--status").output().unwrap();
-    assert!(status.status.success() && text(&status).starts_with("budget 100 MiB, 0 processes"), "{}", text(&status));
+    assert!(
+        status.status.success() && text(&status).starts_with("budget 100 MiB, 0 processes"),
+        "{}",
+        text(&status)
+    );
     let second = serve(&socket).output().unwrap();
-    assert!(second.status.code() == Some(2) && text(&second).contains("another daemon serves"), "{}", text(&second));
+    assert!(
+        second.status.code() == Some(2) && text(&second).contains("another daemon serves"),
+        "{}",
+        text(&second)
+    );
     let pid = rustix::process::Pid::from_child(&child.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(child.0.wait().unwrap().success());
     assert!(!socket.exists());
     let status = serve(&socket).arg("--status").output().unwrap();
-    assert!(status.status.code() == Some(2) && text(&status).contains("no `hiroma hot serve` listens"), "{}", text(&status));
+    assert!(
+        status.status.code() == Some(2) && text(&status).contains("no `hiroma hot serve` listens"),
+        "{}",
+        text(&status)
+    );
 }
 
 #[test]
@@ -59,6 +77,13 @@ fn absurd_options_are_refused() {
         let said = text(&output);
         assert!(output.status.code() == Some(2) && said.contains(part), "{option} {value}: {said}");
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_hiroma")).args(["hot", "serve", "--socket", "/proc/version"]).output().unwrap();
-    assert!(output.status.code() == Some(2) && text(&output).contains("cannot listen"), "{}", text(&output));
+    let output = Command::new(env!("CARGO_BIN_EXE_hiroma"))
+        .args(["hot", "serve", "--socket", "/proc/version"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.code() == Some(2) && text(&output).contains("cannot listen"),
+        "{}",
+        text(&output)
+    );
 }

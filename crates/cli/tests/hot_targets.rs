@@ -156,7 +156,17 @@ fn manage(load: &Load) {
     let deadline = Instant::now() + LIMIT;
     while load.huge_bytes() == 0 {
         assert!(Instant::now() < deadline, "nothing became huge");
-        let managed = hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--window", "50ms"]);
+        let managed = hot(&[
+            "manage",
+            "--pid",
+            &load.pid(),
+            "--cpu",
+            "50%",
+            "--stall",
+            "60s",
+            "--window",
+            "50ms",
+        ]);
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
 }
@@ -210,10 +220,23 @@ fn a_32_bit_process_is_managed() {
     let dir = tempfile::tempdir().unwrap();
     let (source, program) = (dir.path().join("small.c"), dir.path().join("small"));
     fs::write(&source, SMALL).unwrap();
-    let flags = ["-m32", "-O1", "-nostdlib", "-static", "-ffreestanding", "-fno-pic", "-fno-stack-protector", "-o"];
+    let flags = [
+        "-m32",
+        "-O1",
+        "-nostdlib",
+        "-static",
+        "-ffreestanding",
+        "-fno-pic",
+        "-fno-stack-protector",
+        "-o",
+    ];
     let compiled = Command::new("cc").args(flags).arg(&program).arg(&source).output().unwrap();
     if !compiled.status.success() {
-        hiroma_testkit::skip!(Machine, "the compiler makes no 32-bit programs: {}", text(&compiled.stderr));
+        hiroma_testkit::skip!(
+            Machine,
+            "the compiler makes no 32-bit programs: {}",
+            text(&compiled.stderr)
+        );
         return;
     }
     let Ok(mut child) = start(&mut Command::new(&program)) else {
@@ -239,7 +262,20 @@ fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
     let mut load = Load::adopt(child, 10).unwrap();
     // No pauses: the more is read while mappings change, the better. Windows are long enough for a process that has to wait for its turn.
     let mut manager = Command::new(HIROMA);
-    manager.args(["hot", "manage", "--keep", "10ms", "--cpu", "50%", "--stall", "60s", "--window", "50ms", "--pid", &load.pid()]);
+    manager.args([
+        "hot",
+        "manage",
+        "--keep",
+        "10ms",
+        "--cpu",
+        "50%",
+        "--stall",
+        "60s",
+        "--window",
+        "50ms",
+        "--pid",
+        &load.pid(),
+    ]);
     let manager = Helper(manager.stderr(Stdio::null()).spawn().unwrap());
     wait_until("what stays to be huge", || load.huge_bytes() > 0);
     for _ in 0..5 {
@@ -258,7 +294,13 @@ fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
 
 /// What managing says on a machine that is said to be so.
 fn pretending(what: &str, args: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(HIROMA).arg("hot").args(args).env("HIROMA_HOT_PRETEND", what).stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(HIROMA)
+        .arg("hot")
+        .args(args)
+        .env("HIROMA_HOT_PRETEND", what)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     (output.status.code(), text(&output.stderr))
 }
 
@@ -269,7 +311,9 @@ fn without_collapsing_or_with_huge_pages_switched_off_nothing_happens_and_it_is_
         return;
     }
     let load = Load::start(8, "sequential", |_| {});
-    for (what, expected) in [("no-collapse", "MADV_COLLAPSE"), ("thp-never", "echo madvise | sudo tee")] {
+    for (what, expected) in
+        [("no-collapse", "MADV_COLLAPSE"), ("thp-never", "echo madvise | sudo tee")]
+    {
         let (code, said) = pretending(what, &["manage", "--pid", &load.pid()]);
         if what == "no-collapse" && said.contains("echo madvise") {
             hiroma_testkit::skip!(Machine, "transparent huge pages are really switched off");
@@ -286,19 +330,37 @@ fn without_bpf_the_next_way_is_taken_and_named() {
     let pid = load.pid();
     let show = |lacks: &str, more: &[&str]| {
         let args = [&["hot", "show", "--for", "1ms", "--pid", &pid], more].concat();
-        Command::new(HIROMA).args(args).env("HIROMA_HOT_PRETEND", lacks).stdin(Stdio::null()).output().unwrap()
+        Command::new(HIROMA)
+            .args(args)
+            .env("HIROMA_HOT_PRETEND", lacks)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
     };
     let without = show("no-bpf,no-bpf-clear-refs,no-idle-bitmap,no-damon", &[]);
     assert!(without.status.success(), "{}", text(&without.stderr));
     let shown = text(&without.stdout);
-    assert!(shown.contains("tracked with smaps") && shown.contains("only how much of each mapping"), "{shown}");
+    assert!(
+        shown.contains("tracked with smaps") && shown.contains("only how much of each mapping"),
+        "{shown}"
+    );
     let only = show("no-bpf", &["--backend", "bpf"]);
     assert_eq!(only.status.code(), Some(2));
     assert!(text(&only.stderr).contains("bpf: "), "{}", text(&only.stderr));
     let nothing = show("no-bpf,no-bpf-clear-refs,no-idle-bitmap,no-damon,no-smaps", &[]);
     let said = text(&nothing.stderr);
-    let named = ["no way to track process", "bpf: ", "bpf-clear-refs: ", "idle-bitmap: ", "damon: ", "smaps: "];
-    assert!(nothing.status.code() == Some(2) && named.iter().all(|name| said.contains(name)), "{said}");
+    let named = [
+        "no way to track process",
+        "bpf: ",
+        "bpf-clear-refs: ",
+        "idle-bitmap: ",
+        "damon: ",
+        "smaps: ",
+    ];
+    assert!(
+        nothing.status.code() == Some(2) && named.iter().all(|name| said.contains(name)),
+        "{said}"
+    );
 }
 
 #[test]
@@ -310,6 +372,10 @@ fn a_thread_of_the_kernel_is_refused() {
     for command in ["show", "manage"] {
         let refused = hot(&[command, "--pid", "2"]);
         assert_eq!(refused.status.code(), Some(2));
-        assert!(text(&refused.stderr).contains("is a thread of the kernel"), "{}", text(&refused.stderr));
+        assert!(
+            text(&refused.stderr).contains("is a thread of the kernel"),
+            "{}",
+            text(&refused.stderr)
+        );
     }
 }

@@ -49,24 +49,39 @@ fn run(dir: &Path, options: &[&str], words: &[&str]) -> (String, String, Value) 
 /// What is left of the fetches with `mib` of local memory.
 fn left_at(stats: &Value, name: &str, mib: u64) -> f64 {
     let points = stats["total"]["miss_ratio_curve"].as_array().unwrap();
-    let mut reached = points.iter().filter(|point| point["local_bytes"].as_u64().unwrap() <= mib * MIB);
+    let mut reached =
+        points.iter().filter(|point| point["local_bytes"].as_u64().unwrap() <= mib * MIB);
     reached.next_back().map_or(1.0, |point| point[name].as_f64().unwrap())
 }
 
 #[test]
 fn a_cycle_is_fetched_until_all_of_it_fits() {
     let dir = tempfile::tempdir().unwrap();
-    for options in [&["--local", "32M", "--block", "4K"][..], &["--local", "32M", "--no-prefetch", "--replacement", "fifo"]] {
+    for options in [
+        &["--local", "32M", "--block", "4K"][..],
+        &["--local", "32M", "--no-prefetch", "--replacement", "fifo"],
+    ] {
         let (_, said, stats) = run(dir.path(), options, &["3"]);
         let total = &stats["total"];
         assert!(total["fetched_bytes"].as_u64().unwrap() > 64 * MIB, "{stats}");
         // 64 MiB, and what the pager keeps free; the buckets of the curve are 19 % to 25 % of what comes on top of the limit.
         for name in ["fetched_left", "waited_left"] {
-            assert!(left_at(&stats, name, 80) < 0.05, "{name} {options:?} {:?}", total["miss_ratio_curve"]);
+            assert!(
+                left_at(&stats, name, 80) < 0.05,
+                "{name} {options:?} {:?}",
+                total["miss_ratio_curve"]
+            );
         }
-        assert!(left_at(&stats, "fetched_left", 52) > 0.6, "{options:?} {:?}", total["miss_ratio_curve"]);
+        assert!(
+            left_at(&stats, "fetched_left", 52) > 0.6,
+            "{options:?} {:?}",
+            total["miss_ratio_curve"]
+        );
         let share = stats["loss"]["waiting_share"].as_f64().unwrap();
-        assert!(share > 0.01 && share <= 1.0 && said.contains(" % of the time waiting for far memory"), "{said}");
+        assert!(
+            share > 0.01 && share <= 1.0 && said.contains(" % of the time waiting for far memory"),
+            "{said}"
+        );
         let advised = stats["loss"]["advice"]["local_bytes"].as_u64().unwrap() / MIB;
         assert!((56..=80).contains(&advised), "{said}");
         assert!(stats["loss"]["advice"]["estimated_waiting_share"].as_f64().unwrap() < share / 3.0);
@@ -75,7 +90,12 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
         let fetched = |stats: &Value| stats["total"]["fetched_bytes"].as_u64().unwrap();
         let advised = format!("{}M", advised + 8);
         let (_, _, enough) = run(dir.path(), &["--local", &advised], &["3"]);
-        assert!(fetched(&enough) < fetched(&stats) / 3, "{} of {}", fetched(&enough), fetched(&stats));
+        assert!(
+            fetched(&enough) < fetched(&stats) / 3,
+            "{} of {}",
+            fetched(&enough),
+            fetched(&stats)
+        );
     }
 }
 
@@ -90,11 +110,16 @@ fn a_program_that_fits_has_lost_nothing() {
 #[test]
 fn estimated_waits_are_longer_than_service_times_and_add_up() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, _, stats) = run(dir.path(), &["--local", "32M", "--block", "4K", "--no-prefetch"], &["1", "mixed"]);
+    let (_, _, stats) =
+        run(dir.path(), &["--local", "32M", "--block", "4K", "--no-prefetch"], &["1", "mixed"]);
     let total = &stats["total"];
     let number = |name: &str| total[name].as_u64().unwrap();
     for quantile in ["p50", "p90", "p99"] {
-        assert!(number(&format!("estimated_wait_ns_{quantile}")) >= number(&format!("fault_latency_ns_{quantile}")), "{total}");
+        assert!(
+            number(&format!("estimated_wait_ns_{quantile}"))
+                >= number(&format!("fault_latency_ns_{quantile}")),
+            "{total}"
+        );
     }
     assert!(total["waking_costs"]["apart"]["until_on_ns"].as_u64().unwrap() > 0, "{total}");
     // One thread: what it waited in all is what it waited at any time, and not more than the run. Beside others' work the costs of waking
@@ -110,12 +135,17 @@ fn unbalanced(html: &str) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
     let mut rest = html;
     while let Some(start) = rest.find('<') {
-        let end = start + rest[start..].find('>').unwrap_or_else(|| panic!("a tag without an end: {}", &rest[start..]));
+        let end = start
+            + rest[start..]
+                .find('>')
+                .unwrap_or_else(|| panic!("a tag without an end: {}", &rest[start..]));
         let tag = &rest[start + 1..end];
         rest = &rest[end + 1..];
         let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap().to_owned();
         match tag {
-            _ if tag.starts_with('!') || tag.ends_with('/') || ["meta", "br"].contains(&name.as_str()) => {}
+            _ if tag.starts_with('!')
+                || tag.ends_with('/')
+                || ["meta", "br"].contains(&name.as_str()) => {}
             _ if tag.starts_with('/') && open.last() == Some(&name) => drop(open.pop()),
             _ if tag.starts_with('/') => return vec![format!("/{name} in {open:?}")],
             _ => open.push(name),
@@ -128,7 +158,8 @@ fn unbalanced(html: &str) -> Vec<String> {
 fn the_report_is_one_page_that_holds_everything() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("run & more.html");
-    let (told, said, stats) = run(dir.path(), &["--local", "32M", "--report", page.to_str().unwrap()], &["2", "<b>"]);
+    let (told, said, stats) =
+        run(dir.path(), &["--local", "32M", "--report", page.to_str().unwrap()], &["2", "<b>"]);
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!DOCTYPE html>") && html.trim_end().ends_with("</html>"));
     assert_eq!(unbalanced(&html), Vec::<String>::new());
@@ -146,23 +177,38 @@ fn the_report_is_one_page_that_holds_everything() {
         "How long faults were waited for",
         "Totals",
     ] {
-        let section = html.split("<section>").find(|section| section.contains(&format!("<h2>{heading}</h2>")));
+        let section = html
+            .split("<section>")
+            .find(|section| section.contains(&format!("<h2>{heading}</h2>")));
         let section = section.unwrap_or_else(|| panic!("no section {heading}"));
-        assert!(section.contains("<p") && (section.contains("<polyline") || section.contains("<td")), "{heading}: {section}");
+        assert!(
+            section.contains("<p") && (section.contains("<polyline") || section.contains("<td")),
+            "{heading}: {section}"
+        );
     }
-    for axis in ["time since the start (s)", "memory (MiB)", "faults (per second)", "share of the time (%)", "local memory (--local) (MiB)"]
-    {
+    for axis in [
+        "time since the start (s)",
+        "memory (MiB)",
+        "faults (per second)",
+        "share of the time (%)",
+        "local memory (--local) (MiB)",
+    ] {
         assert!(html.contains(axis), "{axis}");
     }
     // The summary, and the mapping in which the program waited.
     let summary = said.lines().last().unwrap().strip_prefix("hiroma: ").unwrap();
     assert!(html.contains(summary), "{summary}");
-    let memory = u64::from_str_radix(told.lines().next().unwrap().trim_start_matches("0x"), 16).unwrap();
+    let memory =
+        u64::from_str_radix(told.lines().next().unwrap().trim_start_matches("0x"), 16).unwrap();
     let ranges = stats["total"]["ranges"].as_array().cloned().unwrap_or_default();
     let process = &stats["processes"][0]["ranges"];
-    let most = process.as_array().unwrap().iter().max_by_key(|range| range["faults"].as_u64()).unwrap();
+    let most =
+        process.as_array().unwrap().iter().max_by_key(|range| range["faults"].as_u64()).unwrap();
     let (start, bytes) = (most["start"].as_u64().unwrap(), most["bytes"].as_u64().unwrap());
-    assert!(start < memory + 64 * MIB && memory < start + bytes, "{memory:#x} {process} {ranges:?}");
+    assert!(
+        start < memory + 64 * MIB && memory < start + bytes,
+        "{memory:#x} {process} {ranges:?}"
+    );
     assert!(html.contains(&format!("{:#x}", most["mapping"].as_u64().unwrap())));
 }
 
@@ -171,8 +217,20 @@ fn a_report_that_cannot_be_written_is_refused_before_the_program_starts() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("started");
     let nowhere = dir.path().join("missing").join("run.html");
-    let (code, said) = refusal(["run", "--report", nowhere.to_str().unwrap(), "--", "touch", mark.to_str().unwrap()]);
+    let (code, said) = refusal([
+        "run",
+        "--report",
+        nowhere.to_str().unwrap(),
+        "--",
+        "touch",
+        mark.to_str().unwrap(),
+    ]);
     assert_eq!(code, Some(2));
-    assert!(said.contains("--report") && said.contains("run.html") && said.contains("choose another place"), "{said}");
+    assert!(
+        said.contains("--report")
+            && said.contains("run.html")
+            && said.contains("choose another place"),
+        "{said}"
+    );
     assert!(!mark.exists());
 }

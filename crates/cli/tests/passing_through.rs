@@ -20,7 +20,8 @@ fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho $$\nwhile :; do sleep 0.02; done");
     let args = ["run", "--quiet", "--", "sh", "-c", &script];
     // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could continue.
-    let mut child = hiroma_with_default_signals(args).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        hiroma_with_default_signals(args).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
@@ -41,8 +42,12 @@ fn a_program_that_dies_by_a_signal_takes_hiroma_along_by_the_same() {
     for signal in ["TERM", "KILL", "SEGV", "ABRT", "PIPE", "USR1"] {
         let dir = tempfile::tempdir().unwrap();
         let script = format!("kill -{signal} $$");
-        let output = hiroma(["run", "--quiet", "--", "sh", "-c", &script]).current_dir(dir.path()).output().unwrap();
-        let native = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).status().unwrap();
+        let output = hiroma(["run", "--quiet", "--", "sh", "-c", &script])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let native =
+            Command::new("sh").args(["-c", &script]).current_dir(dir.path()).status().unwrap();
         assert_eq!(output.status.signal(), native.signal(), "{signal}");
         assert!(!output.status.core_dumped(), "hiroma left a core of its own at {signal}");
     }
@@ -115,7 +120,12 @@ fn what_is_ignored_stays_ignored() {
 
 #[test]
 fn standard_input_and_output_are_the_programs() {
-    let mut child = hiroma(["run", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = hiroma(["run", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.stdout, b"through");
@@ -126,21 +136,41 @@ fn standard_input_and_output_are_the_programs() {
 #[test]
 fn quiet_is_quiet() {
     let output = output(["run", "--quiet", "--", "true"]);
-    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.stdout.is_empty() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
 fn a_preload_list_that_was_there_is_kept() {
     let other = std::env::temp_dir().join("not-there.so");
-    let output = hiroma(["run", "--quiet", "--", "sh", "-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", &other).output().unwrap();
+    let output = hiroma(["run", "--quiet", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", &other)
+        .output()
+        .unwrap();
     let list = String::from_utf8(output.stdout).unwrap();
     let parts: Vec<&str> = list.trim().split(':').collect();
-    assert!(parts.len() == 2 && parts[0].ends_with(".so") && parts[1] == other.to_str().unwrap(), "{list}");
+    assert!(
+        parts.len() == 2 && parts[0].ends_with(".so") && parts[1] == other.to_str().unwrap(),
+        "{list}"
+    );
 }
 
 #[test]
 fn the_program_sees_its_own_name_and_arguments() {
-    let output = output(["run", "--quiet", "--", "sh", "-c", "echo \"$0 $*\"; tr '\\0' ' ' </proc/$$/cmdline", "name", "--local", "x"]);
+    let output = output([
+        "run",
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "echo \"$0 $*\"; tr '\\0' ' ' </proc/$$/cmdline",
+        "name",
+        "--local",
+        "x",
+    ]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("name --local x\nsh -c "), "{text}");
 }
@@ -150,7 +180,17 @@ fn statistics_tell_how_it_ended() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");
     let stats = |script: &str| -> serde_json::Value {
-        output(["run", "--local", "64M", "--stats", file.to_str().unwrap(), "--", "sh", "-c", script]);
+        output([
+            "run",
+            "--local",
+            "64M",
+            "--stats",
+            file.to_str().unwrap(),
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]);
         serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap()
     };
     let exited = stats("exit 7");

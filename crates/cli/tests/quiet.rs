@@ -21,10 +21,22 @@ fn noise_is_measured_shown_and_written_down() {
         let output = output(args.into_iter().chain(files));
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("time stolen; a column is") && text.contains("Who stole the time"), "{text}");
-        let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
-        let names: Vec<&str> = written["results"].as_array().unwrap().iter().filter_map(|result| result["name"].as_str()).collect();
-        assert_eq!(names, ["noise_share", "slowed_share", "quantum_p99", "quantum_max", "explained_share"]);
+        assert!(
+            text.contains("time stolen; a column is") && text.contains("Who stole the time"),
+            "{text}"
+        );
+        let written: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let names: Vec<&str> = written["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|result| result["name"].as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["noise_share", "slowed_share", "quantum_p99", "quantum_max", "explained_share"]
+        );
         assert!(written["results"][3]["value"].as_f64().unwrap() >= 1.0);
         let page = fs::read_to_string(&html).unwrap();
         assert_eq!(page.matches("<svg").count(), 2);
@@ -60,7 +72,8 @@ impl DryRun {
     }
 
     fn start_with(state: &Path, args: &[&str]) -> DryRun {
-        let mut command = hiroma(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap()]);
+        let mut command =
+            hiroma(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap()]);
         command.args(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -139,11 +152,21 @@ fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
         stream.read_to_string(&mut text).unwrap();
         text
     };
-    wait_until("a second look", || ask().contains("hiroma_quiet_verdicts_total{node=\"0\",reason=\"first\"} 1"));
+    wait_until("a second look", || {
+        ask().contains("hiroma_quiet_verdicts_total{node=\"0\",reason=\"first\"} 1")
+    });
     // Nothing is done in a dry run, and the metrics say so.
     assert!(ask().contains("hiroma_quiet_mechanism{name=\"node_reclaim\"} 0"), "{}", ask());
     let state = dir.path().join("two");
-    let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state.to_str().unwrap(), "--metrics", address]);
+    let (code, said) = refusal([
+        "quiet",
+        "serve",
+        "--dry-run",
+        "--state",
+        state.to_str().unwrap(),
+        "--metrics",
+        address,
+    ]);
     assert!(code == Some(2) && said.contains("choose another address"), "{said}");
 }
 
@@ -160,7 +183,12 @@ fn without_rights_every_mechanism_says_what_it_lacks() {
     }
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return hiroma_testkit::skip!(Machine, "another user cannot start the command here: {error}"),
+        Err(error) => {
+            return hiroma_testkit::skip!(
+                Machine,
+                "another user cannot start the command here: {error}"
+            );
+        }
     };
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -188,9 +216,15 @@ fn after_a_kill_the_next_daemon_and_restore_find_the_way_free() {
 fn processors_must_be_left_for_reclaim() {
     let dir = tempfile::tempdir().unwrap();
     let all = fs::read_to_string("/proc/self/status").unwrap();
-    let all = all.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned();
+    let all = all
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap()
+        .trim()
+        .to_owned();
     let state = dir.path().to_str().unwrap();
-    let (code, said) = refusal(["quiet", "serve", "--dry-run", "--state", state, "--app-cpus", &all]);
+    let (code, said) =
+        refusal(["quiet", "serve", "--dry-run", "--state", state, "--app-cpus", &all]);
     assert!(code == Some(2) && said.contains("no processor would be left"), "{said}");
 }
 
@@ -198,19 +232,39 @@ fn processors_must_be_left_for_reclaim() {
 fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
     let dir = tempfile::tempdir().unwrap();
     let (json, html) = (dir.path().join("bsp.json"), dir.path().join("bsp.html"));
-    let mut first = hiroma(["quiet", "bsp", "--steps", "20", "--step-us", "200", "--listen", "127.0.0.1:0", "--processes", "2"]);
+    let mut first = hiroma([
+        "quiet",
+        "bsp",
+        "--steps",
+        "20",
+        "--step-us",
+        "200",
+        "--listen",
+        "127.0.0.1:0",
+        "--processes",
+        "2",
+    ]);
     first.args(["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()]);
     let mut first = first.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(first.stderr.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
-    let address = line.split(' ').find(|word| word.starts_with("127.0.0.1:")).unwrap_or_else(|| panic!("{line}"));
+    let address = line
+        .split(' ')
+        .find(|word| word.starts_with("127.0.0.1:"))
+        .unwrap_or_else(|| panic!("{line}"));
     let second = output(["quiet", "bsp", "--no-bpf", "--connect", address]);
     let text = String::from_utf8(second.stdout).unwrap();
     assert!(second.status.success(), "{}", String::from_utf8_lossy(&second.stderr));
-    assert!(text.contains("20 steps of 0.200 ms") && text.contains("Who came last") && text.contains("there is no BPF"), "{text}");
+    assert!(
+        text.contains("20 steps of 0.200 ms")
+            && text.contains("Who came last")
+            && text.contains("there is no BPF"),
+        "{text}"
+    );
     assert!(first.wait().unwrap().success());
-    let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let written: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     assert_eq!(written["results"].as_array().unwrap().len(), 4);
     assert_eq!(fs::read_to_string(&html).unwrap().matches("<svg").count(), 2);
     for (args, expected) in [
@@ -229,10 +283,16 @@ fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
 #[test]
 fn advice_shows_what_was_seen_and_what_would_help() {
     let dir = tempfile::tempdir().unwrap();
-    let output = output(["quiet", "advise", "--seconds", "1", "--state", dir.path().to_str().unwrap()]);
+    let output =
+        output(["quiet", "advise", "--seconds", "1", "--state", dir.path().to_str().unwrap()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("kswapd ran") && text.contains("the file cache fills at") && text.contains("  1. "), "{text}");
+    assert!(
+        text.contains("kswapd ran")
+            && text.contains("the file cache fills at")
+            && text.contains("  1. "),
+        "{text}"
+    );
     let (code, said) = refusal(["quiet", "advise", "--seconds", "0"]);
     assert!(code == Some(2) && said.contains("1..=600"), "{said}");
 }

@@ -16,7 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Whether the machine lets us hide things; else a line says why not.
 fn can_hide() -> bool {
-    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "hidden", "/sys/kernel"]).output();
+    let tried = Command::new("unshare")
+        .args(["-m", "mount", "-t", "tmpfs", "hidden", "/sys/kernel"])
+        .output();
     let can = tried.as_ref().is_ok_and(|output| output.status.success());
     if !can {
         hiroma_testkit::skip!(Machine, "no mount namespace can be had here: {tried:?}");
@@ -74,7 +76,10 @@ fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     let advice = shown(&hidden(NO_TYPES, &["quiet", "advise", "--seconds", "1", "--state", state]));
-    assert!(advice.contains("kswapd ran") && advice.contains("the file cache fills at"), "{advice}");
+    assert!(
+        advice.contains("kswapd ran") && advice.contains("the file cache fills at"),
+        "{advice}"
+    );
     // A signal ends it, sent before it can have begun to wait: it says that it was ready, and ends well.
     let serve = format!(
         "{NO_TYPES}\n\"$0\" \"$@\" > {state}/said & read -r line < {state}/lines; kill -TERM $!; wait $!; cat {state}/said; exit 0"
@@ -83,13 +88,19 @@ fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
     assert!(Command::new("mkfifo").arg(&lines).status().unwrap().success());
     let said = dir.path().join("said");
     let asks = thread::spawn(move || {
-        wait_until("the daemon is ready", || fs::read_to_string(&said).is_ok_and(|said| said.contains("ready")));
+        wait_until("the daemon is ready", || {
+            fs::read_to_string(&said).is_ok_and(|said| said.contains("ready"))
+        });
         fs::write(lines, "go\n").unwrap();
     });
     let served = hidden(&serve, &["quiet", "serve", "--dry-run", "--state", state]);
     asks.join().unwrap();
     assert!(shown(&served).contains("ready, dry run"), "{}", text(&served.stderr));
-    assert!(text(&served.stderr).contains("stopped; everything is as it was"), "{}", text(&served.stderr));
+    assert!(
+        text(&served.stderr).contains("stopped; everything is as it was"),
+        "{}",
+        text(&served.stderr)
+    );
 }
 
 #[test]
@@ -98,13 +109,15 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
         return;
     }
     // All of them away; only those with memory in version 1; all out of sight, but still in the list of mounts.
-    let away = "while grep -q ' /sys/fs/cgroup' /proc/self/mounts; do umount -R -l /sys/fs/cgroup; done";
-    let first =
-        "awk '$3 == \"cgroup\" && $4 ~ /memory/ { print $2 }' /proc/self/mounts | while read -r place; do umount -l \"$place\"; done";
+    let away =
+        "while grep -q ' /sys/fs/cgroup' /proc/self/mounts; do umount -R -l /sys/fs/cgroup; done";
+    let first = "awk '$3 == \"cgroup\" && $4 ~ /memory/ { print $2 }' /proc/self/mounts | while read -r place; do umount -l \"$place\"; done";
     let covered = "mount -t tmpfs hidden /sys/fs/cgroup";
-    for (hide, expected) in
-        [(away, "no control group hierarchy is mounted"), (first, "the memory controller is not available"), (covered, "")]
-    {
+    for (hide, expected) in [
+        (away, "no control group hierarchy is mounted"),
+        (first, "the memory controller is not available"),
+        (covered, ""),
+    ] {
         let output = hidden(hide, &["quiet", "run", "--cache", "16M", "--", "true"]);
         let said = text(&output.stderr);
         if hide == first && output.status.success() {
@@ -112,7 +125,11 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
             continue;
         }
         assert_eq!(output.status.code(), Some(2), "{said}");
-        for expected in ["no memory control group can be had here", expected, "without --cache no rights are needed"] {
+        for expected in [
+            "no memory control group can be had here",
+            expected,
+            "without --cache no rights are needed",
+        ] {
             assert!(said.contains(expected), "{expected} is missing in {said}");
         }
     }
@@ -128,18 +145,32 @@ struct Daemon {
 impl Daemon {
     fn start(state: &Path) -> Daemon {
         let journal = state.join("journal");
-        let mut command = hiroma(["quiet", "serve", "--metrics", "127.0.0.1:0", "--state", state.to_str().unwrap()]);
-        let mut child = command.stdout(Stdio::piped()).stderr(File::create(&journal).unwrap()).spawn().unwrap();
+        let mut command = hiroma([
+            "quiet",
+            "serve",
+            "--metrics",
+            "127.0.0.1:0",
+            "--state",
+            state.to_str().unwrap(),
+        ]);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(File::create(&journal).unwrap()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said = fs::read_to_string(&journal).unwrap();
         assert!(line.contains("ready"), "{said}");
-        let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
+        let address = said
+            .split("http://")
+            .nth(1)
+            .and_then(|rest| rest.split('/').next())
+            .unwrap()
+            .to_owned();
         Daemon { child, address, state: state.to_owned() }
     }
 
     fn set(&self, key: &str, value: &str) {
-        let (code, said) = refusal(["quiet", "set", "--state", self.state.to_str().unwrap(), key, value]);
+        let (code, said) =
+            refusal(["quiet", "set", "--state", self.state.to_str().unwrap(), key, value]);
         assert_eq!(code, Some(0), "{said}");
     }
 
@@ -262,7 +293,9 @@ fn where_the_kernel_is_not_asked_streams_are_dropped_behind() {
         return hiroma_testkit::skip!(Machine, "{}", daemon.said());
     }
     daemon.set("early_reclaim", "off");
-    wait_until("the setting is taken", || daemon.said().contains("early_reclaim is off now, was on"));
+    wait_until("the setting is taken", || {
+        daemon.said().contains("early_reclaim is off now, was on")
+    });
     daemon.set("fill_bytes_s_min", "1M");
     daemon.set("cause_permille", "51%");
     let batches = || daemon.metric("hiroma_quiet_batches_total{node=\"0\"}");

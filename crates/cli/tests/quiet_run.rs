@@ -25,7 +25,10 @@ fn succeed(command: &mut Command) -> Output {
 }
 
 fn there(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).output().is_ok_and(|output| output.status.success());
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !found {
         hiroma_testkit::skip!(Machine, "there is no {program}");
     }
@@ -70,7 +73,11 @@ fn cache_is_seen(dir: &Path) -> bool {
     file(&probe, 4 * MIB);
     let dropped = cached(&probe) < MIB;
     if !dropped {
-        hiroma_testkit::skip!(Machine, "the file system of {} keeps what it is told to drop", dir.display());
+        hiroma_testkit::skip!(
+            Machine,
+            "the file system of {} keeps what it is told to drop",
+            dir.display()
+        );
     }
     dropped
 }
@@ -89,7 +96,11 @@ fn holds(what: &str, mut check: impl FnMut() -> Result<(), String>) {
 
 fn at_most(path: &Path, bytes: usize) -> Result<(), String> {
     let found = cached(path);
-    if found <= bytes { Ok(()) } else { Err(format!("{} bytes of {} are cached", found, path.display())) }
+    if found <= bytes {
+        Ok(())
+    } else {
+        Err(format!("{} bytes of {} are cached", found, path.display()))
+    }
 }
 
 #[test]
@@ -118,8 +129,15 @@ fn programs_do_what_they_do_without_it() {
             }
             let _ = fs::remove_file(path("to"));
             forget(&path("from"));
-            succeed(quiet(&["--method", method, "--", "sh", "-c", script]).current_dir(dir.path()).env("PYTHON", python));
-            assert!(fs::read(path("to")).unwrap() == content, "{method}: {script}: another content");
+            succeed(
+                quiet(&["--method", method, "--", "sh", "-c", script])
+                    .current_dir(dir.path())
+                    .env("PYTHON", python),
+            );
+            assert!(
+                fs::read(path("to")).unwrap() == content,
+                "{method}: {script}: another content"
+            );
         }
     }
 }
@@ -136,13 +154,25 @@ fn what_is_read_or_written_as_a_stream_does_not_stay() {
         for script in ["cat from", "cp from to", "tar cf to from", "md5sum from"] {
             holds(script, || {
                 forget(&from);
-                succeed(quiet(&["--method", method, "--", "sh", "-c", script]).current_dir(dir.path()));
+                succeed(
+                    quiet(&["--method", method, "--", "sh", "-c", script]).current_dir(dir.path()),
+                );
                 at_most(&from, 20 * MIB)
             });
         }
         // What waits for its device cannot be dropped; nothing waits for long here.
         holds("dd", || {
-            succeed(quiet(&["--method", method, "--", "sh", "-c", "dd if=from of=to bs=1M conv=fsync && cat to"]).current_dir(dir.path()));
+            succeed(
+                quiet(&[
+                    "--method",
+                    method,
+                    "--",
+                    "sh",
+                    "-c",
+                    "dd if=from of=to bs=1M conv=fsync && cat to",
+                ])
+                .current_dir(dir.path()),
+            );
             at_most(&to, 20 * MIB)
         });
     }
@@ -161,14 +191,21 @@ fn what_was_cached_is_small_or_is_read_twice_stays() {
             holds(what, || {
                 forget(&path);
                 prepare();
-                succeed(quiet(&["--method", method, "--", "sh", "-c", script]).current_dir(dir.path()));
+                succeed(
+                    quiet(&["--method", method, "--", "sh", "-c", script]).current_dir(dir.path()),
+                );
                 let found = cached(&path);
-                if found >= expected { Ok(()) } else { Err(format!("{method}: {found} of {expected} bytes are cached")) }
+                if found >= expected {
+                    Ok(())
+                } else {
+                    Err(format!("{method}: {found} of {expected} bytes are cached"))
+                }
             });
         }
     };
     let read = |skip: usize, count: usize| {
-        let args = ["if=file", "of=/dev/null", "bs=1M", "iflag=fullblock", "status=none"].map(str::to_owned);
+        let args = ["if=file", "of=/dev/null", "bs=1M", "iflag=fullblock", "status=none"]
+            .map(str::to_owned);
         let range = [format!("skip={skip}"), format!("count={count}")];
         succeed(Command::new("dd").args(args.into_iter().chain(range)).current_dir(dir.path()));
     };
@@ -193,8 +230,14 @@ fn exit_codes_signals_and_refusals_are_as_without_it() {
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("statically linked") && said.contains("hiroma quiet serve"), "{said}");
     let mut without = Command::new(HIROMA);
-    let said = without.args(["quiet", "run", "--", "true"]).env("HIROMA_QUIET_PRELOAD", "/no/such.so").output().unwrap();
-    assert!(String::from_utf8(said.stderr).unwrap().contains("HIROMA_QUIET_PRELOAD names /no/such.so"));
+    let said = without
+        .args(["quiet", "run", "--", "true"])
+        .env("HIROMA_QUIET_PRELOAD", "/no/such.so")
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8(said.stderr).unwrap().contains("HIROMA_QUIET_PRELOAD names /no/such.so")
+    );
 }
 
 #[test]
@@ -203,15 +246,23 @@ fn a_job_keeps_to_a_bound_of_its_cache_and_its_group_goes_with_it() {
     let path = dir.path().join("big");
     File::create(&path).unwrap().set_len(256 * MIB as u64).unwrap();
     let script = format!("cat {} | wc -c; exit 7", path.display());
-    let output = hiroma_with_default_signals(["quiet", "run", "--cache", "16M", "--", "sh", "-c", &script]).output().unwrap();
+    let output =
+        hiroma_with_default_signals(["quiet", "run", "--cache", "16M", "--", "sh", "-c", &script])
+            .output()
+            .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(2) && said.contains("no memory control group can be had here") {
         return hiroma_testkit::skip!(Machine, "{said}");
     }
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).trim()), (Some(7), "268435456"), "{said}");
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).trim()),
+        (Some(7), "268435456"),
+        "{said}"
+    );
     // A part that the kernel cannot give back at once may stay.
     assert!(cached(&path) < 128 * MIB, "{} bytes are cached", cached(&path));
     assert!(!said.contains("still run"), "{said}");
-    let (code, said) = common::refusal(["quiet", "run", "--cache", "16M", "--method", "auto", "--", "true"]);
+    let (code, said) =
+        common::refusal(["quiet", "run", "--cache", "16M", "--method", "auto", "--", "true"]);
     assert!(code == Some(2) && said.contains("cannot be used with"), "{said}");
 }

@@ -38,13 +38,25 @@ fn alone() -> MutexGuard<'static, ()> {
 /// What a run must leave as it was.
 fn machine() -> (String, BTreeSet<String>, String) {
     let names = |dir: &str, prefix: &str| {
-        let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let entries = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned());
         entries.filter(|name| name.starts_with(prefix)).collect::<Vec<_>>()
     };
     let swaps = fs::read_to_string("/proc/swaps").unwrap();
     let swaps = swaps.lines().filter(|line| line.contains("hiroma-bench")).collect();
-    let made = [names("/sys/block", "zram"), names("/sys/fs/cgroup/memory", "hiroma-bench"), names("/sys/fs/cgroup", "hiroma-bench")];
-    (swaps, made.into_iter().flatten().collect(), fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default())
+    let made = [
+        names("/sys/block", "zram"),
+        names("/sys/fs/cgroup/memory", "hiroma-bench"),
+        names("/sys/fs/cgroup", "hiroma-bench"),
+    ];
+    (
+        swaps,
+        made.into_iter().flatten().collect(),
+        fs::read_to_string("/sys/module/zswap/parameters/enabled").unwrap_or_default(),
+    )
 }
 
 /// A refusal of `hiroma bench`, which is there.
@@ -56,8 +68,27 @@ fn refused<const N: usize>(args: [&str; N]) -> (Option<i32>, String) {
 fn bench(json: &Path, document: &Path, program: &Path) -> Output {
     common::bench();
     let arms = ARMS.join(",");
-    let mut args = vec!["bench", "real", "--at", "75", "--repetitions", "1", "--patience", "200", "--append", "--arms", &arms, "--json"];
-    args.extend([json.to_str().unwrap(), "--document", document.to_str().unwrap(), "--", program.to_str().unwrap()]);
+    let mut args = vec![
+        "bench",
+        "real",
+        "--at",
+        "75",
+        "--repetitions",
+        "1",
+        "--patience",
+        "200",
+        "--append",
+        "--arms",
+        &arms,
+        "--json",
+    ];
+    args.extend([
+        json.to_str().unwrap(),
+        "--document",
+        document.to_str().unwrap(),
+        "--",
+        program.to_str().unwrap(),
+    ]);
     output(args)
 }
 
@@ -67,7 +98,8 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "program", PROGRAM, &["-O1"]);
     let (json, document) = (dir.path().join("real.json"), dir.path().join("README.md"));
-    fs::write(&document, "# Before\n<!-- results: begin -->\nold\n<!-- results: end -->\n").unwrap();
+    fs::write(&document, "# Before\n<!-- results: begin -->\nold\n<!-- results: end -->\n")
+        .unwrap();
     let before = machine();
     let ended = bench(&json, &document, &program);
     let said = String::from_utf8_lossy(&ended.stderr);
@@ -81,23 +113,37 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
     let results = read();
     for arm in ARMS {
         let cells = results["cells"].as_array().unwrap();
-        let cell = cells.iter().find(|cell| cell["arm"] == arm).unwrap_or_else(|| panic!("no {arm} in {results}"));
+        let cell = cells
+            .iter()
+            .find(|cell| cell["arm"] == arm)
+            .unwrap_or_else(|| panic!("no {arm} in {results}"));
         if let Some(reason) = cell["end"]["skipped"].as_str() {
             hiroma_testkit::skip!(Machine, "{arm}: {reason}");
             continue;
         }
         assert!(cell["end"].is_null(), "{cell}");
-        let (target, total) = (cell["target_bytes"].as_u64().unwrap(), cell["runs"][0]["total_bytes"].as_u64().unwrap());
+        let (target, total) = (
+            cell["target_bytes"].as_u64().unwrap(),
+            cell["runs"][0]["total_bytes"].as_u64().unwrap(),
+        );
         assert!(target > 70 << 20 && total <= target + (target / 32).max(2 << 20), "{cell}");
         let remote = cell["runs"][0]["remote_bytes"].as_u64().unwrap();
         assert_eq!(remote > 8 << 20, arm == "tcp", "{cell}");
     }
     let text = fs::read_to_string(&document).unwrap();
-    assert!(text.starts_with("# Before\n") && text.contains("### Programs with 75% of their memory") && !text.contains("old"), "{text}");
+    assert!(
+        text.starts_with("# Before\n")
+            && text.contains("### Programs with 75% of their memory")
+            && !text.contains("old"),
+        "{text}"
+    );
 
     // Everything is there: nothing is run again.
     let ended = bench(&json, &document, &program);
-    assert!(ended.status.success() && !String::from_utf8_lossy(&ended.stderr).contains("natively"), "{ended:?}");
+    assert!(
+        ended.status.success() && !String::from_utf8_lossy(&ended.stderr).contains("natively"),
+        "{ended:?}"
+    );
     assert_eq!(read()["cells"], results["cells"]);
 }
 
@@ -105,10 +151,12 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
 fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
-    for (does, end) in [("sleep 60", "stopped"), ("kill -9 $$", "killed"), ("echo other", "failed")] {
+    for (does, end) in [("sleep 60", "stopped"), ("kill -9 $$", "killed"), ("echo other", "failed")]
+    {
         let (json, marker) = (dir.path().join(format!("{end}.json")), dir.path().join(end));
         // The native run is the first.
-        let script = format!("if [ -e {0} ]; then {does}; fi; touch {0}; echo done", marker.display());
+        let script =
+            format!("if [ -e {0} ]; then {does}; fi; touch {0}; echo done", marker.display());
         let args = [
             "bench",
             "real",
@@ -133,7 +181,12 @@ fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
         }
         assert!(ended.status.success(), "{said}");
         let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
-        let cell = results["cells"].as_array().unwrap().iter().find(|cell| cell["arm"] == "default").unwrap();
+        let cell = results["cells"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|cell| cell["arm"] == "default")
+            .unwrap();
         assert!(cell["end"] == end || cell["end"].get(end).is_some(), "{cell}");
     }
 }
@@ -145,9 +198,17 @@ fn names_and_files_that_make_no_sense_are_refused() {
     let other = dir.path().join("other.json");
     fs::write(&other, "{\"results\": []}").unwrap();
     let (code, said) = refused(["bench", "real", "--only", "sorts"]);
-    assert!(code == Some(2) && said.contains("java-serial") && said.contains("random-read-t2"), "{said}");
-    let (code, said) = refused(["bench", "real", "--append", "--json", other.to_str().unwrap(), "--only", "sort"]);
-    assert!(code == Some(2) && (said.contains("no `cells`") || said.contains("root") || said.contains("skipped")), "{said}");
+    assert!(
+        code == Some(2) && said.contains("java-serial") && said.contains("random-read-t2"),
+        "{said}"
+    );
+    let (code, said) =
+        refused(["bench", "real", "--append", "--json", other.to_str().unwrap(), "--only", "sort"]);
+    assert!(
+        code == Some(2)
+            && (said.contains("no `cells`") || said.contains("root") || said.contains("skipped")),
+        "{said}"
+    );
     assert_eq!(refused(["bench", "real", "--append"]).0, Some(2));
     assert_eq!(refused(["bench", "real", "--items", "all"]).0, Some(2));
 }

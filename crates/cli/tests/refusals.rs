@@ -25,7 +25,9 @@ fn assert_usage_error(args: &[&str], text: &str) {
 #[test]
 fn absurd_sizes_are_usage_errors() {
     let not_positive = |text: &str| {
-        format!("error: invalid value '{text}' for '--local <SIZE>': `{text}` is not a usable size: it must be greater than zero")
+        format!(
+            "error: invalid value '{text}' for '--local <SIZE>': `{text}` is not a usable size: it must be greater than zero"
+        )
     };
     assert_usage_error(&["run", "--local", "0", "--", "true"], &not_positive("0"));
     assert_usage_error(&["run", "--local", "-1", "--", "true"], &not_positive("-1"));
@@ -34,7 +36,10 @@ fn absurd_sizes_are_usage_errors() {
         &["run", "--local", "1Q", "--", "true"],
         &format!("error: invalid value '1Q' for '--local <SIZE>': `1Q` {not_a_size}"),
     );
-    assert_usage_error(&["ctl", "1", "--local", "x"], &format!("error: invalid value 'x' for '--local <SIZE>': `x` {not_a_size}"));
+    assert_usage_error(
+        &["ctl", "1", "--local", "x"],
+        &format!("error: invalid value 'x' for '--local <SIZE>': `x` {not_a_size}"),
+    );
     assert_usage_error(
         &["run", "--local", "101%", "--", "true"],
         "error: invalid value '101%' for '--local <SIZE>': `101%` is not a share of memory: write a percentage above 0% and up to 100%",
@@ -53,8 +58,14 @@ fn absurd_sizes_are_usage_errors() {
 fn absurd_sizes_of_stores_and_servers_are_usage_errors() {
     let not_positive = "`0` is not a usable size: it must be greater than zero";
     let not_a_size = "`1Q` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)";
-    assert_usage_error(&["serve", "--memory", "0"], &format!("error: invalid value '0' for '--memory <SIZE>': {not_positive}"));
-    assert_usage_error(&["serve", "--memory", "1Q"], &format!("error: invalid value '1Q' for '--memory <SIZE>': {not_a_size}"));
+    assert_usage_error(
+        &["serve", "--memory", "0"],
+        &format!("error: invalid value '0' for '--memory <SIZE>': {not_positive}"),
+    );
+    assert_usage_error(
+        &["serve", "--memory", "1Q"],
+        &format!("error: invalid value '1Q' for '--memory <SIZE>': {not_a_size}"),
+    );
     for (store, reason) in [("compressed:0", not_positive), ("file:/tmp:1Q", not_a_size)] {
         let text = format!("error: invalid value '{store}' for '--store <LIST>': {reason}");
         assert_usage_error(&["run", "--store", store, "--", "true"], &text);
@@ -65,7 +76,11 @@ fn absurd_sizes_of_stores_and_servers_are_usage_errors() {
 
 #[test]
 fn a_limit_too_small_to_work_with_is_refused() {
-    assert_refused(&["run", "--local", "1M", "--", "true"], 2, "hiroma: --local 1MiB is too little to work with: give at least 16MiB");
+    assert_refused(
+        &["run", "--local", "1M", "--", "true"],
+        2,
+        "hiroma: --local 1MiB is too little to work with: give at least 16MiB",
+    );
 }
 
 #[test]
@@ -96,7 +111,11 @@ fn a_program_that_is_missing_or_not_executable_has_the_shells_exit_codes() {
     let text = dir.path().join("text");
     fs::write(&text, "#!/bin/sh\n").unwrap();
     let text = text.to_str().unwrap();
-    assert_refused(&["run", "--", text], 126, &format!("hiroma: `{text}` is not executable: chmod +x {text}"));
+    assert_refused(
+        &["run", "--", text],
+        126,
+        &format!("hiroma: `{text}` is not executable: chmod +x {text}"),
+    );
     let (code, _) = refusal(["run", "--", dir.path().to_str().unwrap()]);
     assert_eq!(code, Some(126));
 }
@@ -117,11 +136,12 @@ fn a_static_program_is_refused() {
 #[test]
 fn a_go_program_is_refused_by_its_section_and_by_its_note_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let section =
-        r#"__attribute__((section(".go.buildinfo"))) const char info[] = "\xff Go buildinf:"; int main(void) { return info[0] == 0; }"#;
+    let section = r#"__attribute__((section(".go.buildinfo"))) const char info[] = "\xff Go buildinf:"; int main(void) { return info[0] == 0; }"#;
     let note = r#"__asm__(".pushsection .note.go.buildid,\"a\",@note\n.long 4,4,4\n.asciz \"Go\\0\"\n.long 1\n.popsection"); int main(void) { return 0; }"#;
     let text = |program: &str| {
-        format!("hiroma: `{program}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma")
+        format!(
+            "hiroma: `{program}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma"
+        )
     };
     for (name, source) in [("section", section), ("note", note)] {
         let program = compile(dir.path(), name, source, &[]);
@@ -141,9 +161,17 @@ fn a_go_program_is_refused_by_its_section_and_by_its_note_alone() {
 #[test]
 fn a_musl_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let program = compile(dir.path(), "musl", "int main(void) { return 0; }", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    let program = compile(
+        dir.path(),
+        "musl",
+        "int main(void) { return 0; }",
+        &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"],
+    );
     let (code, stderr) = refusal(["run", "--", program.to_str().unwrap()]);
-    assert!(code == Some(2) && stderr.contains("is linked against musl (/lib/ld-musl-x86_64.so.1)"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains("is linked against musl (/lib/ld-musl-x86_64.so.1)"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -156,16 +184,24 @@ fn a_server_that_cannot_be_reached_is_named() {
 
 #[test]
 fn of_two_servers_the_one_that_cannot_be_reached_is_named() {
-    let mut server =
-        hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut server = hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    let here = lines.map_while(Result::ok).find_map(|line| Some(line.split_once("ready on ")?.1.split(',').next()?.to_owned()));
+    let here = lines
+        .map_while(Result::ok)
+        .find_map(|line| Some(line.split_once("ready on ")?.1.split(',').next()?.to_owned()));
     let here = here.expect("the server is ready");
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let (code, stderr) = refusal(["run", "--store", &format!("tcp://{here},{gone}"), "--", "true"]);
     server.kill().unwrap();
     server.wait().unwrap();
-    assert!(code == Some(2) && stderr.contains(&gone) && stderr.contains("hiroma serve"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains(&gone) && stderr.contains("hiroma serve"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -176,16 +212,30 @@ fn a_directory_of_a_file_store_must_be_there() {
 
 #[test]
 fn statistics_that_cannot_be_written_are_known_before_the_program_starts() {
-    let (code, stderr) = refusal(["run", "--stats", "/no/such/place/stats.json", "--", "sh", "-c", "echo started >&2"]);
+    let (code, stderr) = refusal([
+        "run",
+        "--stats",
+        "/no/such/place/stats.json",
+        "--",
+        "sh",
+        "-c",
+        "echo started >&2",
+    ]);
     assert!(code == Some(2) && !stderr.contains("started"), "{stderr}");
 }
 
 #[test]
 fn a_library_that_is_missing_is_said() {
-    let output = hiroma(["run", "--", "true"]).env("HIROMA_PRELOAD", "/no/such/library.so").output().unwrap();
+    let output = hiroma(["run", "--", "true"])
+        .env("HIROMA_PRELOAD", "/no/such/library.so")
+        .output()
+        .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(stderr, "hiroma: HIROMA_PRELOAD names /no/such/library.so, which is not there: correct it, or unset it\n");
+    assert_eq!(
+        stderr,
+        "hiroma: HIROMA_PRELOAD names /no/such/library.so, which is not there: correct it, or unset it\n"
+    );
 }
 
 #[test]
@@ -196,19 +246,33 @@ fn serving_beyond_this_machine_needs_a_key() {
     assert!(code == Some(2) && stderr.contains("lend less"), "{stderr}");
     let (code, stderr) = refusal(["serve", "--listen", "nonsense", "--memory", "64M"]);
     assert!(code == Some(2) && stderr.contains("write HOST:PORT"), "{stderr}");
-    let (code, stderr) = refusal(["serve", "--listen", "127.0.0.1:0", "--memory", "64M", "--key-file", "/no/such/key"]);
+    let (code, stderr) = refusal([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory",
+        "64M",
+        "--key-file",
+        "/no/such/key",
+    ]);
     assert!(code == Some(2) && stderr.contains("make one with"), "{stderr}");
 }
 
 #[test]
 fn ctl_says_why_a_process_cannot_be_steered() {
     let nobody = u32::MAX / 2;
-    assert_refused(&["ctl", &nobody.to_string()], 1, &format!("hiroma: there is no process {nobody}"));
+    assert_refused(
+        &["ctl", &nobody.to_string()],
+        1,
+        &format!("hiroma: there is no process {nobody}"),
+    );
     let me = std::process::id();
     assert_refused(
         &["ctl", &me.to_string(), "--local", "1G"],
         1,
-        &format!("hiroma: process {me} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`"),
+        &format!(
+            "hiroma: process {me} is not under hiroma, and neither is a child of it: start it with `hiroma run -- PROGRAM`"
+        ),
     );
 }
 
@@ -218,7 +282,13 @@ fn experiments_on_spark_say_what_they_lack_before_they_begin() {
     let dir = dir.path().to_str().unwrap();
     common::bench();
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir]);
-    assert!(code == Some(2) && stderr.contains(dir) && stderr.contains("make spark-jars"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains(dir) && stderr.contains("make spark-jars"),
+        "{stderr}"
+    );
     let (code, stderr) = refusal(["bench", "spark", "--jvm", dir, "--only", "figure-4"]);
-    assert!(code == Some(2) && stderr.contains("storage, sizes, workloads, inside, timeline"), "{stderr}");
+    assert!(
+        code == Some(2) && stderr.contains("storage, sizes, workloads, inside, timeline"),
+        "{stderr}"
+    );
 }

@@ -8,13 +8,14 @@ use std::path::Path;
 use common::output;
 
 /// A cluster that takes no time.
-const SMALL: &str =
-    "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 40\nrun.warmup_ns = \"1ms\"\nrun.duration_ns = \"20ms\"\n";
+const SMALL: &str = "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 40\nrun.warmup_ns = \"1ms\"\nrun.duration_ns = \"20ms\"\n";
 
 fn hiroma(directory: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let args = args.iter().map(|arg| arg.replace("DIR", directory.to_str().unwrap()));
     let output = output(["sim".to_owned()].into_iter().chain(args));
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(directory.to_str().unwrap(), "DIR");
+    let text = |bytes: Vec<u8>| {
+        String::from_utf8(bytes).unwrap().replace(directory.to_str().unwrap(), "DIR")
+    };
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
@@ -26,14 +27,26 @@ fn mistakes_in_files_are_refused_with_their_line() {
     write("s.toml", "[grid]\nnode.frames = [0]\n");
     write("t.bin", "\x7fELF and so on");
     for (args, message) in [
-        (&["run", "DIR/c.toml"][..], "hiroma: DIR/c.toml:2: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256\n"),
-        (&["compare", "DIR/c.toml"], "hiroma: DIR/c.toml:2: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256\n"),
+        (
+            &["run", "DIR/c.toml"][..],
+            "hiroma: DIR/c.toml:2: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256\n",
+        ),
+        (
+            &["compare", "DIR/c.toml"],
+            "hiroma: DIR/c.toml:2: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256\n",
+        ),
         (
             &["sweep", "DIR/s.toml", "--out", "DIR/out"],
             "hiroma: DIR/s.toml:2: `node.frames`: 0 is out of range; allowed are 2 to 16777216\n",
         ),
-        (&["replay", "DIR/t.bin"], "hiroma: DIR/t.bin: not a trace: it begins with “\\x7fELF and”, and a trace with HIROTRC\n"),
-        (&["run", "DIR/none.toml"], "hiroma: DIR/none.toml: No such file or directory (os error 2)\n"),
+        (
+            &["replay", "DIR/t.bin"],
+            "hiroma: DIR/t.bin: not a trace: it begins with “\\x7fELF and”, and a trace with HIROTRC\n",
+        ),
+        (
+            &["run", "DIR/none.toml"],
+            "hiroma: DIR/none.toml: No such file or directory (os error 2)\n",
+        ),
         (
             &["run", "paper", "--json", "DIR/no/such/place"],
             "hiroma: DIR/no/such/place: No such file or directory (os error 2): choose another place\n",
@@ -49,13 +62,24 @@ fn mistakes_in_files_are_refused_with_their_line() {
 fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();
-    let (code, text, errors) = hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "7", "--json", "DIR/1.json", "--csv", "DIR/tables"]);
+    let (code, text, errors) = hiroma(
+        dir.path(),
+        &["run", "DIR/c.toml", "--seed", "7", "--json", "DIR/1.json", "--csv", "DIR/tables"],
+    );
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("seed 7\n"), "{text}");
-    hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "7", "--jobs", "3", "--json", "DIR/2.json"]);
-    assert_eq!(fs::read(dir.path().join("1.json")).unwrap(), fs::read(dir.path().join("2.json")).unwrap());
-    let tables: Vec<String> =
-        fs::read_dir(dir.path().join("tables")).unwrap().map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    hiroma(
+        dir.path(),
+        &["run", "DIR/c.toml", "--seed", "7", "--jobs", "3", "--json", "DIR/2.json"],
+    );
+    assert_eq!(
+        fs::read(dir.path().join("1.json")).unwrap(),
+        fs::read(dir.path().join("2.json")).unwrap()
+    );
+    let tables: Vec<String> = fs::read_dir(dir.path().join("tables"))
+        .unwrap()
+        .map(|file| fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
     assert!(tables.iter().any(|table| table.contains("\npage-outs,")), "{tables:?}");
 }
 
@@ -63,7 +87,11 @@ fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
 fn a_wrong_run_has_an_exit_code_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     // As in the simulator's own tests: pages are forgotten, which the checkers see.
-    fs::write(dir.path().join("c.toml"), SMALL.replace("20ms", "400ms") + "run.canary = \"lose_page\"\n").unwrap();
+    fs::write(
+        dir.path().join("c.toml"),
+        SMALL.replace("20ms", "400ms") + "run.canary = \"lose_page\"\n",
+    )
+    .unwrap();
     let (code, _, errors) = hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "1"]);
     assert_eq!(code, Some(4), "{errors}");
     assert!(errors.contains("seed 1: wrong at event "), "{errors}");
@@ -73,15 +101,22 @@ fn a_wrong_run_has_an_exit_code_of_its_own() {
 fn shards_of_a_sweep_are_merged() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();
-    fs::write(dir.path().join("s.toml"), "cluster = \"c.toml\"\nseeds = 2\n[grid]\nload.arrivals_per_s = [20, 40]\n").unwrap();
-    let sweep = |shard: &str| hiroma(dir.path(), &["sweep", "DIR/s.toml", "--out", "DIR/out", "--shard", shard]);
+    fs::write(
+        dir.path().join("s.toml"),
+        "cluster = \"c.toml\"\nseeds = 2\n[grid]\nload.arrivals_per_s = [20, 40]\n",
+    )
+    .unwrap();
+    let sweep = |shard: &str| {
+        hiroma(dir.path(), &["sweep", "DIR/s.toml", "--out", "DIR/out", "--shard", shard])
+    };
     assert_eq!(sweep("1/2").1, "2 runs done, 0 were there already; results in DIR/out\n");
     let (code, _, errors) = hiroma(dir.path(), &["merge", "DIR/out"]);
     assert_eq!(code, Some(2));
     assert!(errors.contains("2 of 4 points are missing, the first is number 1"), "{errors}");
     assert_eq!(sweep("2/2").1, "2 runs done, 0 were there already; results in DIR/out\n");
     assert_eq!(sweep("2/2").1, "0 runs done, 2 were there already; results in DIR/out\n");
-    let (code, text, _) = hiroma(dir.path(), &["merge", "DIR/out", "--csv", "DIR/m.csv", "--html", "DIR/m.html"]);
+    let (code, text, _) =
+        hiroma(dir.path(), &["merge", "DIR/out", "--csv", "DIR/m.csv", "--html", "DIR/m.html"]);
     assert_eq!(code, Some(0));
     assert!(text.starts_with("2 cells, seeds 1 to 2."), "{text}");
     assert_eq!(fs::read_to_string(dir.path().join("m.csv")).unwrap().lines().count(), 3);

@@ -54,7 +54,10 @@ fn record(dir: &Path, name: &str, args: &[&str], options: &[&str]) -> (Output, V
     let mut command = hiroma(["run", "--local", "16M", "--store", "compressed:512M"]);
     command.arg("--trace").arg(file("trace")).arg("--stats").arg(file("json")).args(options);
     let ended = command.arg("--").arg(program).args(args).output().unwrap();
-    let stats = fs::read(file("json")).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let stats = fs::read(file("json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
     (ended, stats)
 }
 
@@ -68,7 +71,10 @@ fn number(value: &Value, path: &str) -> u64 {
 fn assert_complete(stats: &Value) {
     let recorded = number(stats, "/trace/page_outs") + number(stats, "/trace/lost");
     let written = number(stats, "/total/written_bytes") / number(stats, "/trace/page_bytes");
-    assert!(written > 0 && recorded.abs_diff(written) <= (2 << 20) / number(stats, "/trace/page_bytes"), "{stats}");
+    assert!(
+        written > 0 && recorded.abs_diff(written) <= (2 << 20) / number(stats, "/trace/page_bytes"),
+        "{stats}"
+    );
 }
 
 /// Replays a trace; the figures of the run.
@@ -94,7 +100,11 @@ fn what_a_program_pages_out_is_recorded_and_replayed() {
     assert!(text.starts_with(&format!("{outs} page-outs, {ins} page-ins and ")), "{text}");
     // Every page-out of the trace leaves its node in the simulated cluster, or was out there already and is counted as such.
     let figure = |name: &str| run[name].as_f64().unwrap_or(0.0) as u64;
-    assert_eq!(figure("page_outs") - figure("replay_drops") + figure("replay_skipped"), outs, "{run}");
+    assert_eq!(
+        figure("page_outs") - figure("replay_drops") + figure("replay_skipped"),
+        outs,
+        "{run}"
+    );
     assert!(figure("faults") > 0 && figure("faults") <= ins, "{run}");
 }
 
@@ -123,8 +133,18 @@ fn a_forked_child_is_a_node_of_its_own_and_traces_join() {
 #[test]
 fn a_trace_that_cannot_be_written_keeps_the_program_from_starting() {
     let dir = tempfile::tempdir().unwrap();
-    for (target, why) in [("/nonexistent/t.bin", "No such file or directory"), (dir.path().to_str().unwrap(), "Is a directory")] {
-        let refused = output(["run", "--trace", target, "--", "touch", dir.path().join("started").to_str().unwrap()]);
+    for (target, why) in [
+        ("/nonexistent/t.bin", "No such file or directory"),
+        (dir.path().to_str().unwrap(), "Is a directory"),
+    ] {
+        let refused = output([
+            "run",
+            "--trace",
+            target,
+            "--",
+            "touch",
+            dir.path().join("started").to_str().unwrap(),
+        ]);
         assert_eq!(refused.status.code(), Some(2));
         let message = String::from_utf8(refused.stderr).unwrap();
         assert!(message.starts_with(&format!("hiroma: --trace {target}: {why}")), "{message}");

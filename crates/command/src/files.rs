@@ -26,7 +26,11 @@ impl Files {
     }
 
     /// Writes what was asked for.
-    pub fn write(&self, json: impl FnOnce() -> String, html: impl FnOnce() -> Report) -> Result<()> {
+    pub fn write(
+        &self,
+        json: impl FnOnce() -> String,
+        html: impl FnOnce() -> Report,
+    ) -> Result<()> {
         if let Some(path) = &self.json {
             write(path, &json())?;
         }
@@ -52,12 +56,18 @@ impl Outputs {
     pub fn check(&self) -> Result<()> {
         self.files.check()?;
         self.csv.iter().try_for_each(|directory| {
-            std::fs::create_dir_all(directory).map_err(|error| refuse(format!("{}: {error}: choose another place", directory.display())))
+            std::fs::create_dir_all(directory).map_err(|error| {
+                refuse(format!("{}: {error}: choose another place", directory.display()))
+            })
         })
     }
 
     /// Writes what was asked for.
-    pub fn write(&self, json: impl FnOnce() -> String, report: impl FnOnce() -> Report) -> Result<()> {
+    pub fn write(
+        &self,
+        json: impl FnOnce() -> String,
+        report: impl FnOnce() -> Report,
+    ) -> Result<()> {
         if self.csv.is_none() {
             return self.files.write(json, report);
         }
@@ -80,13 +90,17 @@ fn write_tables(directory: &Path, report: &Report) -> Result<()> {
 
 /// A title as the name of a file: small letters and digits, everything else a hyphen.
 fn file_name(title: &str) -> String {
-    let letters: String = title.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' }).collect();
+    let letters: String = title
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' })
+        .collect();
     letters.split_whitespace().collect::<Vec<_>>().join("-")
 }
 
 /// Refuses a file that cannot be written.
 pub fn check(path: &Path) -> Result<()> {
-    check_writable(path).map_err(|error| refuse(format!("{}: {error}: choose another place", path.display())))
+    check_writable(path)
+        .map_err(|error| refuse(format!("{}: {error}: choose another place", path.display())))
 }
 
 /// Writes a file whole or not at all.
@@ -98,6 +112,9 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 mod tests {
     #[test]
     fn titles_become_names_of_files() {
-        assert_eq!(super::file_name("Figure 2: when others are told"), "figure-2-when-others-are-told");
+        assert_eq!(
+            super::file_name("Figure 2: when others are told"),
+            "figure-2-when-others-are-told"
+        );
     }
 }

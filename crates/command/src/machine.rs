@@ -9,18 +9,27 @@ use hiroma_report::Machine;
 pub fn look() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, key: &str, separator: char| {
-        let line = text.lines().find(|line| line.starts_with(key)).and_then(|line| line.split_once(separator));
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(key))
+            .and_then(|line| line.split_once(separator));
         line.map_or(String::new(), |(_, value)| value.trim().trim_matches('"').to_owned())
     };
     let cpuinfo = read("/proc/cpuinfo");
-    let kib = after(&read("/proc/meminfo"), "MemTotal", ':').trim_end_matches(" kB").parse::<u64>().unwrap_or(0);
+    let kib = after(&read("/proc/meminfo"), "MemTotal", ':')
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .unwrap_or(0);
     let mut remarks = Vec::new();
     if cpuinfo.lines().any(|line| line.starts_with("flags") && line.contains(" hypervisor")) {
         remarks.push("virtual machine".to_owned());
     }
     let huge = read("/sys/kernel/mm/transparent_hugepage/enabled");
     if let Some((_, rest)) = huge.split_once('[') {
-        remarks.push(format!("transparent huge pages: {}", rest.split(']').next().unwrap_or_default()));
+        remarks.push(format!(
+            "transparent huge pages: {}",
+            rest.split(']').next().unwrap_or_default()
+        ));
     }
     Machine {
         cpu_model: after(&cpuinfo, "model name", ':'),

@@ -29,13 +29,21 @@ pub fn latency(nanos: Nanos) -> String {
 
 /// `34 %`, `0.4 %`: millionths as a share.
 pub fn percent(ppm: u64) -> String {
-    if (1..9_950).contains(&ppm) { format!("{:.1} %", (ppm as f64 / 1e4).max(0.1)) } else { format!("{:.0} %", ppm as f64 / 1e4) }
+    if (1..9_950).contains(&ppm) {
+        format!("{:.1} %", (ppm as f64 / 1e4).max(0.1))
+    } else {
+        format!("{:.0} %", ppm as f64 / 1e4)
+    }
 }
 
 /// `6.9 s`, `2 min 5 s`.
 pub fn elapsed(time: Duration) -> String {
     let seconds = time.as_secs_f64();
-    if seconds < 120.0 { format!("{seconds:.1} s") } else { format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60) }
+    if seconds < 120.0 {
+        format!("{seconds:.1} s")
+    } else {
+        format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60)
+    }
 }
 
 /// `999`, `12.3k`, `4.5M`.
@@ -68,7 +76,10 @@ mod tests {
 
     #[test]
     fn counts_and_times_are_short() {
-        assert_eq!((count(1234), count(12_345), count(4_500_000)), ("1234".into(), "12.3k".into(), "4.5M".into()));
+        assert_eq!(
+            (count(1234), count(12_345), count(4_500_000)),
+            ("1234".into(), "12.3k".into(), "4.5M".into())
+        );
         assert_eq!(elapsed(Duration::from_millis(6940)), "6.9 s");
         assert_eq!(elapsed(Duration::from_secs(125)), "2 min 5 s");
     }

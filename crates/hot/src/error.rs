@@ -21,7 +21,9 @@ pub enum HotError {
     NoBackend { pid: u32, reasons: String },
     #[error("{backend} does not work here: {reason}")]
     Backend { backend: &'static str, reason: String },
-    #[error("process {pid} is managed by process {manager} already: stop that one first, or ask it with `hiroma hot explain --pid {pid}`")]
+    #[error(
+        "process {pid} is managed by process {manager} already: stop that one first, or ask it with `hiroma hot explain --pid {pid}`"
+    )]
     Managed { pid: u32, manager: u32 },
     #[error("nothing is known of process {pid}: it is not managed, and was not")]
     NoLedger { pid: u32 },

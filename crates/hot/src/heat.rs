@@ -154,7 +154,9 @@ impl Heat {
     /// ranges count with the picture from before: they were the hottest.
     pub fn top_permille(&self) -> u16 {
         let pages = |permille: u16| {
-            let of = |heat: &RangeHeat| bits::count(&heat.counts.at_least((heat.windows * permille).div_ceil(1000).max(1)));
+            let of = |heat: &RangeHeat| {
+                bits::count(&heat.counts.at_least((heat.windows * permille).div_ceil(1000).max(1)))
+            };
             self.ranges.values().map(|heat| u64::from(of(heat))).sum::<u64>()
         };
         let enough = pages(0).div_ceil(TOP_PART);
@@ -178,7 +180,9 @@ impl Heat {
                 touched += u64::from(bits::count(&view.touched));
             }
         }
-        let (Some(first), Some(last)) = (views.first(), views.last()) else { return (present, touched) };
+        let (Some(first), Some(last)) = (views.first(), views.last()) else {
+            return (present, touched);
+        };
         // Both are in the order of addresses: side by side, without searching for each.
         let mut known = self.ranges.range_mut(first.range..=last.range).peekable();
         let mut fresh: Vec<&RangeView> = Vec::new();
@@ -236,7 +240,10 @@ mod tests {
         heat.add(&[view(0b11, false)]);
         assert_eq!(heat.add(&[view(0b10, false)]), (512, 2));
         let range = heat.range(7).unwrap();
-        assert_eq!((range.counts.get(0), range.counts.get(1), range.counts.get(2), range.counts.get(511)), (1, 2, 0, 2));
+        assert_eq!(
+            (range.counts.get(0), range.counts.get(1), range.counts.get(2), range.counts.get(511)),
+            (1, 2, 0, 2)
+        );
         assert_eq!(range.windows, 2);
         assert_eq!(range.hot_pages(2), [0b10, 0, 0, 0, 0, 0, 0, 1 << 63]);
     }
@@ -252,7 +259,9 @@ mod tests {
         }
         assert_eq!(heat.top_permille(), 200);
         // As many pages of another range in all.
-        (0..100).for_each(|_| _ = heat.add(&[RangeView { range: 8, touched: bits::ALL, ..view(0, false) }]));
+        (0..100).for_each(|_| {
+            _ = heat.add(&[RangeView { range: 8, touched: bits::ALL, ..view(0, false) }])
+        });
         assert_eq!(heat.top_permille(), 1000);
         // Once it is huge, it is not forgotten.
         (0..100).for_each(|_| _ = heat.add(&[RangeView { range: 8, ..view(1, true) }]));
@@ -267,7 +276,10 @@ mod tests {
 
     #[test]
     fn a_range_that_went_cold_or_became_hot_is_noticed_within_few_windows() {
-        let (used, unused) = (RangeView { touched: bits::ALL, ..view(0, false) }, RangeView { touched: bits::NONE, ..view(0, false) });
+        let (used, unused) = (
+            RangeView { touched: bits::ALL, ..view(0, false) },
+            RangeView { touched: bits::NONE, ..view(0, false) },
+        );
         let mut heat = Heat::new();
         (0..100).for_each(|_| _ = heat.add(&[used]));
         for view in [unused, used, unused] {
@@ -287,8 +299,10 @@ mod tests {
     #[test]
     fn pages_that_change_places_within_a_range_are_noticed_too() {
         let mut heat = Heat::new();
-        let half =
-            |at: usize| RangeView { touched: std::array::from_fn(|word| if word / 4 == at { u64::MAX } else { 0 }), ..view(0, false) };
+        let half = |at: usize| RangeView {
+            touched: std::array::from_fn(|word| if word / 4 == at { u64::MAX } else { 0 }),
+            ..view(0, false)
+        };
         (0..100).for_each(|_| _ = heat.add(&[half(0)]));
         (0..3).for_each(|_| _ = heat.add(&[half(1)]));
         let range = heat.range(7).unwrap();
@@ -300,7 +314,9 @@ mod tests {
         let mut heat = Heat::new();
         (0..1000).for_each(|_| _ = heat.add(&[view(1, false)]));
         let high = heat.range(7).unwrap().counts.get(0);
-        assert!(u16::from(high) <= WINDOWS_MAX && u16::from(high) == heat.range(7).unwrap().windows);
+        assert!(
+            u16::from(high) <= WINDOWS_MAX && u16::from(high) == heat.range(7).unwrap().windows
+        );
         (0..300).for_each(|_| _ = heat.add(&[view(0, false)]));
         assert!(heat.range(7).unwrap().counts.get(0) < high / 4);
     }

@@ -18,7 +18,13 @@ impl Layout {
     /// The private anonymous memory among `maps` (by address).
     pub fn of(maps: &[Vma]) -> Layout {
         let ours = |vma: &&Vma| vma.anonymous && vma.writable && !vma.shared;
-        Layout { spans: maps.iter().filter(ours).map(|vma| Span { start: vma.start, len: vma.end - vma.start }).collect() }
+        Layout {
+            spans: maps
+                .iter()
+                .filter(ours)
+                .map(|vma| Span { start: vma.start, len: vma.end - vma.start })
+                .collect(),
+        }
     }
 
     /// The stretches.
@@ -79,7 +85,9 @@ impl Layout {
 
 /// The pages of `range` that lie in `span`.
 pub fn pages_in(range: u64, span: &Span) -> PageBits {
-    let page_at = |address: u64| (address.clamp(range * RANGE, (range + 1) * RANGE) - range * RANGE) / PAGE as u64;
+    let page_at = |address: u64| {
+        (address.clamp(range * RANGE, (range + 1) * RANGE) - range * RANGE) / PAGE as u64
+    };
     let mut pages = bits::NONE;
     for page in page_at(span.start)..page_at(span.start + span.len) {
         pages[page as usize / 64] |= 1 << (page % 64);
@@ -94,7 +102,14 @@ mod tests {
     fn layout(spans: &[(u64, u64)]) -> Layout {
         let maps: Vec<Vma> = spans
             .iter()
-            .map(|&(start, end)| Vma { start, end, writable: true, shared: false, anonymous: true, name: String::new() })
+            .map(|&(start, end)| Vma {
+                start,
+                end,
+                writable: true,
+                shared: false,
+                anonymous: true,
+                name: String::new(),
+            })
             .collect();
         Layout::of(&maps)
     }
@@ -113,7 +128,10 @@ mod tests {
         let span = Span { start: RANGE + RANGE / 2, len: RANGE };
         let low = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, 0, 0, 0];
         let high = [0, 0, 0, 0, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
-        assert_eq!((0..4).map(|range| pages_in(range, &span)).collect::<Vec<_>>(), [bits::NONE, high, low, bits::NONE]);
+        assert_eq!(
+            (0..4).map(|range| pages_in(range, &span)).collect::<Vec<_>>(),
+            [bits::NONE, high, low, bits::NONE]
+        );
     }
 
     #[test]
@@ -123,6 +141,9 @@ mod tests {
         layout.parts_of(&[0, 1, 2, 4, 5], &mut parts);
         assert_eq!(layout.pages_of(0), [0, 0, 0, 0, u64::MAX, u64::MAX, u64::MAX, u64::MAX]);
         assert_eq!((layout.pages_of(1), layout.pages_of(4)), (bits::ALL, bits::NONE));
-        assert_eq!(parts, [Span { start: RANGE / 2, len: 5 * RANGE / 2 }, Span { start: 5 * RANGE, len: RANGE }]);
+        assert_eq!(
+            parts,
+            [Span { start: RANGE / 2, len: 5 * RANGE / 2 }, Span { start: 5 * RANGE, len: RANGE }]
+        );
     }
 }

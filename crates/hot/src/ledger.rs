@@ -29,7 +29,9 @@ impl LedgerDir {
     /// The directory of this user.
     pub fn of_this_user() -> LedgerDir {
         let uid = rustix::process::geteuid().as_raw();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute() && dir.is_dir());
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute() && dir.is_dir());
         LedgerDir(match runtime {
             _ if uid == 0 => PathBuf::from("/run/hiroma"),
             Some(dir) => dir.join("hiroma"),
@@ -58,7 +60,10 @@ impl LedgerDir {
         let started = |entry: &fs::DirEntry| -> Option<u64> {
             entry.file_name().to_str()?.strip_prefix(&prefix)?.strip_suffix(".jsonl")?.parse().ok()
         };
-        entries.filter_map(|entry| Some((started(&entry)?, entry.path()))).max().map(|(_, path)| path)
+        entries
+            .filter_map(|entry| Some((started(&entry)?, entry.path())))
+            .max()
+            .map(|(_, path)| path)
     }
 }
 
@@ -193,9 +198,19 @@ impl Ledger {
     /// processes that have ended. [`HotError::Managed`] if somebody else holds it.
     pub fn take(dir: &LedgerDir, pid: u32, started: u64) -> Result<Ledger, HotError> {
         let failed = HotError::of(pid, "cannot open its ledger");
-        private_dir(&dir.0).map_err(|source| HotError::Io { pid, doing: "cannot make the directory of ledgers", source })?;
+        private_dir(&dir.0).map_err(|source| HotError::Io {
+            pid,
+            doing: "cannot make the directory of ledgers",
+            source,
+        })?;
         clear_stale(dir);
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
+        let options = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .clone();
         let mut file = options.open(dir.file(pid, started)).map_err(&failed)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(HotError::Managed { pid, manager: manager_of(&mut file).unwrap_or(0) });
@@ -211,7 +226,8 @@ impl Ledger {
         let mut line = serde_json::to_vec(entry).expect("numbers and text always become JSON");
         line.push(b'\n');
         // The end is always told.
-        let room = self.written + line.len() as u64 <= BYTES_MAX || matches!(entry, Entry::End { .. });
+        let room =
+            self.written + line.len() as u64 <= BYTES_MAX || matches!(entry, Entry::End { .. });
         if room && file.write_all(&line).is_ok() {
             self.written += line.len() as u64;
         }
@@ -225,7 +241,11 @@ impl Ledger {
     /// Reads the newest ledger of process `pid`, whoever keeps it.
     pub fn read(dir: &LedgerDir, pid: u32) -> Result<Vec<Entry>, HotError> {
         let path = dir.newest(pid).ok_or(HotError::NoLedger { pid })?;
-        let file = File::open(path).map_err(|source| HotError::Io { pid, doing: "cannot read its ledger", source })?;
+        let file = File::open(path).map_err(|source| HotError::Io {
+            pid,
+            doing: "cannot read its ledger",
+            source,
+        })?;
         // A line that is being written just now is cut off, and left out.
         let lines = BufReader::new(file).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())
@@ -240,7 +260,9 @@ pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     for entry in entries {
         match entry {
             Entry::Begin { dry_run, .. } => dry = *dry_run,
-            Entry::Collapse { address, hot_pages, .. } if !dry => _ = huge.insert(*address, *hot_pages),
+            Entry::Collapse { address, hot_pages, .. } if !dry => {
+                _ = huge.insert(*address, *hot_pages)
+            }
             Entry::Split { address, .. } | Entry::Check { address, .. } => _ = huge.remove(address),
             _ => {}
         }
@@ -250,7 +272,10 @@ pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
 
 /// The process that manages, by what the ledger says last, whether it still runs or not. None where managing has ended.
 pub fn last_manager(entries: &[Entry]) -> Option<u32> {
-    let last = entries.iter().rev().find(|entry| matches!(entry, Entry::Begin { .. } | Entry::End { .. }))?;
+    let last = entries
+        .iter()
+        .rev()
+        .find(|entry| matches!(entry, Entry::Begin { .. } | Entry::End { .. }))?;
     match last {
         Entry::Begin { manager, .. } => Some(*manager),
         _ => None,
@@ -274,10 +299,15 @@ fn clear_stale(dir: &LedgerDir) {
     const KEPT: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
     for entry in fs::read_dir(&dir.0).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let parsed = name.to_str().and_then(|name| name.strip_prefix("hot-")?.strip_suffix(".jsonl")?.split_once('-'));
+        let parsed = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("hot-")?.strip_suffix(".jsonl")?.split_once('-'));
         let Some((pid, started)) = parsed else { continue };
         let (Ok(pid), Ok(started)) = (pid.parse::<u32>(), started.parse::<u64>()) else { continue };
-        let old = entry.metadata().and_then(|found| found.modified()).is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT));
+        let old = entry
+            .metadata()
+            .and_then(|found| found.modified())
+            .is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT));
         if old && target::started_at(pid) != Some(started) {
             let _ = fs::remove_file(entry.path());
         }
@@ -335,7 +365,10 @@ mod tests {
         let mut first = Ledger::take(&dir, 77, 5).unwrap();
         first.note(&begin(77));
         let error = Ledger::take(&dir, 77, 5).unwrap_err();
-        assert!(matches!(error, HotError::Managed { pid: 77, manager } if manager == std::process::id()), "{error}");
+        assert!(
+            matches!(error, HotError::Managed { pid: 77, manager } if manager == std::process::id()),
+            "{error}"
+        );
         drop(first);
         Ledger::take(&dir, 77, 5).unwrap();
     }
@@ -366,7 +399,13 @@ mod tests {
         assert_eq!(huge_ranges(&entries), BTreeMap::from([(2 << 20, 200)]));
         let Entry::Begin { dry_run, .. } = &mut entries[0] else { panic!("no beginning") };
         *dry_run = true;
-        assert_eq!((Totals::of(&entries), huge_ranges(&entries)), (Totals::default(), BTreeMap::new()));
-        assert_eq!((totals.collapses, totals.collapse_ns, totals.collapse_ns_max, totals.hot_pages), (2, 40, 30, 400));
+        assert_eq!(
+            (Totals::of(&entries), huge_ranges(&entries)),
+            (Totals::default(), BTreeMap::new())
+        );
+        assert_eq!(
+            (totals.collapses, totals.collapse_ns, totals.collapse_ns_max, totals.hot_pages),
+            (2, 40, 30, 400)
+        );
     }
 }

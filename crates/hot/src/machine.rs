@@ -14,7 +14,8 @@ const HUGE_ORDER: usize = 9;
 /// the rest of the free memory, which compaction can put together.
 pub fn free_huge_pages() -> u64 {
     let ready = fs::read_to_string("/proc/buddyinfo").map_or(0, |text| ready_blocks(&text));
-    let free_bytes = fs::read_to_string("/proc/meminfo").map_or(0, |text| kib(&text, "MemFree:") * 1024);
+    let free_bytes =
+        fs::read_to_string("/proc/meminfo").map_or(0, |text| kib(&text, "MemFree:") * 1024);
     let rest = (free_bytes / EXTENT as u64).saturating_sub(ready);
     ready + rest / 2
 }
@@ -29,7 +30,9 @@ fn ready_blocks(buddyinfo: &str) -> u64 {
 
 /// The number behind `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, in KiB as a rule.
 pub fn kib(text: &str, name: &str) -> u64 {
-    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Bytes that process `pid` has resident in memory without a file (`RssAnon`).
@@ -41,14 +44,20 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
 pub fn command_of(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
-    let name = || fs::read_to_string(format!("/proc/{pid}/comm")).map_or(String::new(), |name| name.trim().to_owned());
+    let name = || {
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .map_or(String::new(), |name| name.trim().to_owned())
+    };
     if line.is_empty() { name() } else { line.chars().take(200).collect() }
 }
 
 /// Why process `pid` cannot have huge pages whatever we do; none if it can.
 pub fn huge_pages_refused(pid: u32) -> io::Result<Option<String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    if status.lines().any(|line| line.strip_prefix("THP_enabled:").is_some_and(|rest| rest.trim() == "0")) {
+    if status
+        .lines()
+        .any(|line| line.strip_prefix("THP_enabled:").is_some_and(|rest| rest.trim() == "0"))
+    {
         let why = "it, or who started it, has switched them off with prctl(PR_SET_THP_DISABLE); start it without that".to_owned();
         return Ok(Some(why));
     }
@@ -84,21 +93,33 @@ fn collapse_own() -> io::Result<()> {
     let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
     hiroma_kernel::vm::zero(memory.base(), PAGE);
     let ourselves = Target::open(std::process::id())?;
-    ourselves.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse).map(drop)
+    ourselves
+        .advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse)
+        .map(drop)
 }
 
 fn refusal(setting: Option<&str>, attempt: impl FnOnce() -> io::Result<()>) -> Option<String> {
     match setting {
-        None => return Some("this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)".to_owned()),
+        None => {
+            return Some(
+                "this kernel has no transparent huge pages (CONFIG_TRANSPARENT_HUGEPAGE)"
+                    .to_owned(),
+            );
+        }
         Some("never") => {
             let mended = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled";
-            return Some(format!("transparent huge pages are switched off on this machine: {mended}"));
+            return Some(format!(
+                "transparent huge pages are switched off on this machine: {mended}"
+            ));
         }
         Some(_) => {}
     }
     let error = attempt().err()?;
     Some(match rustix::io::Errno::from_io_error(&error) {
-        Some(rustix::io::Errno::INVAL) => "this kernel cannot collapse on request: Linux 6.1 or newer is needed (MADV_COLLAPSE)".to_owned(),
+        Some(rustix::io::Errno::INVAL) => {
+            "this kernel cannot collapse on request: Linux 6.1 or newer is needed (MADV_COLLAPSE)"
+                .to_owned()
+        }
         _ => format!("collapsing memory of our own failed: {error}"),
     })
 }
@@ -122,7 +143,9 @@ mod tests {
     #[test]
     fn each_reason_not_to_collapse_is_told_apart() {
         use rustix::io::Errno;
-        let with = |setting, result: Result<(), Errno>| refusal(setting, || result.map_err(io::Error::from));
+        let with = |setting, result: Result<(), Errno>| {
+            refusal(setting, || result.map_err(io::Error::from))
+        };
         assert_eq!(with(Some("madvise"), Ok(())), None);
         assert!(with(Some("never"), Ok(())).unwrap().contains("echo madvise"));
         assert!(with(None, Ok(())).unwrap().contains("CONFIG_TRANSPARENT_HUGEPAGE"));

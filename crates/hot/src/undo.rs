@@ -20,7 +20,12 @@ pub fn undo(dir: &LedgerDir, pid: u32) -> Result<u64, HotError> {
         match target.advise(&[Span { start: address, len: PAGE as u64 }], Advice::Cold) {
             Ok(_) => {
                 undone += 1;
-                ledger.note(&Entry::Split { at_ms: 0, address, why: "undone".to_owned(), took_ns: 0 });
+                ledger.note(&Entry::Split {
+                    at_ms: 0,
+                    address,
+                    why: "undone".to_owned(),
+                    took_ns: 0,
+                });
             }
             Err(error) => match HotError::of(pid, "split a huge page")(error) {
                 // It is mapped no more.

@@ -30,7 +30,8 @@ struct Load {
 impl Load {
     /// `pages` of every range are there; all of those of the first [`HOT`] ranges are kept hot.
     fn start(pages: usize) -> Load {
-        let memory = Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
+        let memory =
+            Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
         let each = move |memory: &Reservation, ranges: Range<usize>| {
             for range in ranges {
                 touch(memory.base() + range * EXTENT, pages * PAGE);
@@ -78,12 +79,19 @@ fn options(ledger: Option<LedgerDir>) -> Options {
 /// An engine on this process; none, with a line that says why, where that is not possible.
 fn engine(options: Options) -> Option<Engine> {
     if hiroma_hot::machine::thp_setting().as_deref() == Some("always") {
-        hiroma_testkit::skip!(Machine, "with transparent huge pages set to always everything is huge from the start");
+        hiroma_testkit::skip!(
+            Machine,
+            "with transparent huge pages set to always everything is huge from the start"
+        );
         return None;
     }
     match Engine::new(std::process::id(), options, now_ns()) {
         Ok(engine) => Some(engine),
-        Err(error @ (HotError::NoBackend { .. } | HotError::NoHugePages { .. } | HotError::NotPermitted { .. })) => {
+        Err(
+            error @ (HotError::NoBackend { .. }
+            | HotError::NoHugePages { .. }
+            | HotError::NotPermitted { .. }),
+        ) => {
             hiroma_testkit::skip!(Machine, "{error}");
             None
         }
@@ -109,7 +117,9 @@ fn run(engine: &mut Engine, mut done: impl FnMut(&Engine) -> bool) {
 }
 
 fn huge(engine: &Engine, load: &Load) -> BTreeSet<usize> {
-    (0..RANGES).filter(|&index| engine.heat().range(load.range(index)).is_some_and(|heat| heat.huge)).collect()
+    (0..RANGES)
+        .filter(|&index| engine.heat().range(load.range(index)).is_some_and(|heat| heat.huge))
+        .collect()
 }
 
 // One process has one set of accessed bits: the engine's tests run one after another.
@@ -146,7 +156,8 @@ fn sparse_ranges_are_left_for_regrouping() {
     assert_eq!(huge(&engine, &load), BTreeSet::new());
     let mut active = Vec::new();
     engine.active_pages(&mut active);
-    let of_first = active.iter().filter(|page| page.address / EXTENT as u64 == load.range(0)).count();
+    let of_first =
+        active.iter().filter(|page| page.address / EXTENT as u64 == load.range(0)).count();
     // A window can end in the middle of a round of touches; what is not there is never hot.
     assert!((1..=32).contains(&of_first), "{of_first}");
 }
@@ -156,8 +167,13 @@ fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
     const WRITTEN: usize = PAGES_PER_EXTENT / 2;
     let load = Load::start(WRITTEN);
     let region = Region::adopt(load.memory.base(), load.memory.len()).unwrap();
-    (0..RANGES).for_each(|range| (0..WRITTEN).for_each(|page| region.write(range * EXTENT + page * PAGE, &[1])));
-    let Some(mut engine) = engine(Options { settings: Settings::default(), ..options(None) }) else { return };
+    (0..RANGES).for_each(|range| {
+        (0..WRITTEN).for_each(|page| region.write(range * EXTENT + page * PAGE, &[1]))
+    });
+    let Some(mut engine) = engine(Options { settings: Settings::default(), ..options(None) })
+    else {
+        return;
+    };
     let read_all = || {
         for page in 0..RANGES * PAGES_PER_EXTENT {
             let _ = std::hint::black_box(region.read(page * PAGE));
@@ -170,8 +186,13 @@ fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
         });
     };
     run_until(&mut engine, &|engine| engine.passes() >= 12);
-    let present = |engine: &Engine, index: usize| engine.heat().range(load.range(index)).map_or(0, |heat| bits_set(&heat.present));
-    assert_eq!((0..RANGES).map(|index| present(&engine, index)).collect::<Vec<u32>>(), [WRITTEN as u32; RANGES]);
+    let present = |engine: &Engine, index: usize| {
+        engine.heat().range(load.range(index)).map_or(0, |heat| bits_set(&heat.present))
+    };
+    assert_eq!(
+        (0..RANGES).map(|index| present(&engine, index)).collect::<Vec<u32>>(),
+        [WRITTEN as u32; RANGES]
+    );
     assert_eq!((huge(&engine, &load), engine.grown_bytes()), (BTreeSet::new(), 0));
     // Where growing is allowed, it is counted.
     let added = (RANGES * (PAGES_PER_EXTENT - WRITTEN) * PAGE) as u64;
@@ -182,9 +203,16 @@ fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
     // Taken apart, it comes back or it does not (before Linux 6.12); it is known which.
     engine.set_budget(0, 0);
     let passes = engine.passes();
-    run_until(&mut engine, &|engine| huge(engine, &load).is_empty() && engine.passes() > passes + 3);
-    let missing: u64 = (0..RANGES).map(|index| (PAGES_PER_EXTENT as u64 - u64::from(present(&engine, index))) * PAGE as u64).sum();
-    assert!(engine.grown_bytes() <= grown - missing && (missing > 0 || engine.grown_bytes() == grown), "{grown}, {missing}");
+    run_until(&mut engine, &|engine| {
+        huge(engine, &load).is_empty() && engine.passes() > passes + 3
+    });
+    let missing: u64 = (0..RANGES)
+        .map(|index| (PAGES_PER_EXTENT as u64 - u64::from(present(&engine, index))) * PAGE as u64)
+        .sum();
+    assert!(
+        engine.grown_bytes() <= grown - missing && (missing > 0 || engine.grown_bytes() == grown),
+        "{grown}, {missing}"
+    );
     println!("of {added} bytes that collapsing added {missing} came back");
 }
 
@@ -207,7 +235,10 @@ fn a_second_manager_is_refused() {
     let Some(first) = engine(options(Some(dir.clone()))) else { return };
     let second = Engine::new(std::process::id(), options(Some(dir.clone())), 0);
     let Err(error) = second else { panic!("two managers on one process") };
-    assert!(matches!(error, HotError::Managed { manager, .. } if manager == std::process::id()), "{error}");
+    assert!(
+        matches!(error, HotError::Managed { manager, .. } if manager == std::process::id()),
+        "{error}"
+    );
     drop(first.finish(0, "asked to"));
     assert!(engine(options(Some(dir))).is_some());
 }
@@ -216,7 +247,13 @@ fn after_a_sleep_what_went_cold_is_found_and_given_back() {
     let load = Load::start(PAGES_PER_EXTENT);
     // It sleeps only when nothing was to be done for a while.
     let window = Window::fixed(20_000_000);
-    let waking = Options { recheck_ns: Some(1), recheck_ranges: 2, quiet_passes: 2, window, ..options(None) };
+    let waking = Options {
+        recheck_ns: Some(1),
+        recheck_ranges: 2,
+        quiet_passes: 2,
+        window,
+        ..options(None)
+    };
     let Some(mut engine) = engine(waking) else { return };
     let hot = |first: usize| (first..HOT).collect::<BTreeSet<usize>>();
     // Every look after a sleep takes two ranges apart for a short time, so what is huge comes and goes.
@@ -231,7 +268,8 @@ fn after_a_sleep_what_went_cold_is_found_and_given_back() {
     run(&mut engine, |engine| {
         let cold = huge(engine, &load).is_subset(&hot(2));
         cold_since = if cold { cold_since.or(Some(engine.passes())) } else { None };
-        engine.ledger().totals().checks >= checks + 2 && cold_since.is_some_and(|since| engine.passes() >= since + 8)
+        engine.ledger().totals().checks >= checks + 2
+            && cold_since.is_some_and(|since| engine.passes() >= since + 8)
     });
 }
 
@@ -252,20 +290,35 @@ fn a_process_that_ends_is_no_error() {
 #[test]
 fn a_process_that_is_losing_its_memory_has_ended() {
     // Its memory goes first, which takes a while: in that time it is there, and looks like a thread of the kernel.
-    let mut child = Command::new("dd").args(["if=/dev/zero", "of=/dev/null", "bs=256M"]).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = Command::new("dd")
+        .args(["if=/dev/zero", "of=/dev/null", "bs=256M"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let began = Instant::now();
     while !status().contains("\nRssAnon:\t  26") {
         assert!(began.elapsed() < LIMIT, "dd does not fill its memory: {}", status());
         thread::sleep(Duration::from_millis(2));
     }
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
     loop {
         assert!(began.elapsed() < LIMIT, "it does not end");
         match Engine::new(child.id(), Options { watch_only: true, ..options(None) }, 0) {
             Err(HotError::NoProcess { .. }) => break,
             Err(error) => {
-                assert!(error.is_gone() || matches!(error, HotError::NotPermitted { .. } | HotError::NoBackend { .. }), "{error}")
+                assert!(
+                    error.is_gone()
+                        || matches!(
+                            error,
+                            HotError::NotPermitted { .. } | HotError::NoBackend { .. }
+                        ),
+                    "{error}"
+                )
             }
             Ok(_) => {}
         }

@@ -22,7 +22,15 @@ use support::{EXTENT, Script, Served, pages, scripted, until};
 use tempfile::TempDir;
 
 fn wish() -> Registration {
-    Registration { pid: 0, mode: Mode::Notified, signal: 0, eventfd: true, count_min: 0, pages_min: 1, budget_bytes: 0 }
+    Registration {
+        pid: 0,
+        mode: Mode::Notified,
+        signal: 0,
+        eventfd: true,
+        count_min: 0,
+        pages_min: 1,
+        budget_bytes: 0,
+    }
 }
 
 fn refused(error: &ClientError) -> Errno {
@@ -87,10 +95,15 @@ fn a_process_is_told_and_fetches_with_buffers_of_any_size() {
     assert_eq!(seen, all);
     assert_eq!(sizes[..2], [40, 30]);
     assert_eq!(client.fetch(&mut []).unwrap().pages, 0);
-    client.handled(&Outcome { collapsed: 1, compacted: 1, left: 1, failed: 0, call_ns_max: 5 }).unwrap();
+    client
+        .handled(&Outcome { collapsed: 1, compacted: 1, left: 1, failed: 0, call_ns_max: 5 })
+        .unwrap();
     assert_eq!(client.fetch(&mut buffer).unwrap().may_collapse, 99);
     let text = status(Some(&served.path)).unwrap();
-    assert!(text.contains(&format!("process {}: notified, tracked by script", std::process::id())), "{text}");
+    assert!(
+        text.contains(&format!("process {}: notified, tracked by script", std::process::id())),
+        "{text}"
+    );
     assert!(text.contains("it made 1 ranges huge, moved the objects of 1, left 1"), "{text}");
 }
 
@@ -109,7 +122,10 @@ fn pages_that_come_up_during_handling_are_announced_afterwards() {
     set([pages(1, 5), pages(2, 7)].concat());
     until("the new pages", || status(Some(&served.path)).unwrap().contains("7 pages wait"));
     let mut number = [0; 8];
-    assert!(rustix::io::read(client.event().unwrap(), &mut number).is_err(), "told while it was handling");
+    assert!(
+        rustix::io::read(client.event().unwrap(), &mut number).is_err(),
+        "told while it was handling"
+    );
     client.handled(&Outcome::default()).unwrap();
     assert_eq!(announced(&client), 7);
     assert_eq!(client.fetch(&mut buffer).unwrap().pages, 7);
@@ -132,7 +148,10 @@ fn who_may_register_whom() {
     drop(first);
     until("leaving", || script.watches.load(Ordering::SeqCst) == 0);
     drop(register(&theirs).unwrap());
-    assert_eq!(refused(&register(&Registration { pid: i32::MAX as u32, ..wish() }).unwrap_err()), Errno::SRCH);
+    assert_eq!(
+        refused(&register(&Registration { pid: i32::MAX as u32, ..wish() }).unwrap_err()),
+        Errno::SRCH
+    );
     if rustix::process::geteuid().is_root() {
         not_of_another_user(&served.path, dir.path());
     } else {
@@ -150,9 +169,15 @@ fn not_of_another_user(socket: &Path, dir: &Path) {
     let program = dir.join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(&program);
-    command.args(["--ignored", "--exact", "as_nobody", "--nocapture"]).env("SERVICE_TEST_SOCKET", socket).uid(65534).gid(65534);
+    command
+        .args(["--ignored", "--exact", "as_nobody", "--nocapture"])
+        .env("SERVICE_TEST_SOCKET", socket)
+        .uid(65534)
+        .gid(65534);
     match command.output() {
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout))
+        }
         Err(error) => hiroma_testkit::skip!(Machine, "cannot become nobody: {error}"),
     }
 }
@@ -161,7 +186,8 @@ fn not_of_another_user(socket: &Path, dir: &Path) {
 #[ignore = "started by who_may_register_whom"]
 fn as_nobody() {
     let Some(path) = std::env::var_os("SERVICE_TEST_SOCKET") else { return };
-    let error = Client::register(Some(Path::new(&path)), &Registration { pid: 1, ..wish() }).unwrap_err();
+    let error =
+        Client::register(Some(Path::new(&path)), &Registration { pid: 1, ..wish() }).unwrap_err();
     assert_eq!(refused(&error), Errno::PERM);
     Client::register(Some(Path::new(&path)), &wish()).unwrap();
 }
@@ -200,7 +226,9 @@ fn processes_that_end_and_watches_that_fail_leave_nothing_behind() {
     let open = Arc::clone(&script);
     let served = Served::start(&dir.path().join("s"), move || scripted(open)).unwrap();
     let other = Sleeper::start();
-    let client = Client::register(Some(&served.path), &Registration { pid: other.0.id(), ..wish() }).unwrap();
+    let client =
+        Client::register(Some(&served.path), &Registration { pid: other.0.id(), ..wish() })
+            .unwrap();
     drop(other);
     until("the end of the process", || script.watches.load(Ordering::SeqCst) == 0);
     assert!(served.said("has ended"));
@@ -234,14 +262,18 @@ fn a_client_notices_that_the_daemon_went_and_can_register_with_the_next() {
 
 #[test]
 fn nonsense_on_the_socket_harms_nobody_else() {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+    };
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
     let served = Served::start(&dir.path().join("s"), move || scripted(open)).unwrap();
     let client = Client::register(Some(&served.path), &wish()).unwrap();
     let raw = || {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
         connect(&socket, &SocketAddrUnix::new(&served.path).unwrap()).unwrap();
         socket
     };
@@ -250,11 +282,15 @@ fn nonsense_on_the_socket_harms_nobody_else() {
     later.version = 77;
     let mut unknown = good;
     unknown.kind = 999;
-    let fetch = hiroma_hot::service::protocol::Header::new(hiroma_hot::service::protocol::Kind::Fetch, [u64::MAX; 6]);
+    let fetch = hiroma_hot::service::protocol::Header::new(
+        hiroma_hot::service::protocol::Kind::Fetch,
+        [u64::MAX; 6],
+    );
     for message in [later, unknown, fetch] {
         let socket = raw();
         hiroma_hot::service::protocol::send(socket.as_fd(), &message, &[], None).unwrap();
-        let (answer, _, _) = hiroma_hot::service::protocol::receive(socket.as_fd(), &mut [0; 1000]).unwrap();
+        let (answer, _, _) =
+            hiroma_hot::service::protocol::receive(socket.as_fd(), &mut [0; 1000]).unwrap();
         assert_eq!(answer.kind, hiroma_hot::service::protocol::Kind::Refused as u16);
     }
     let socket = raw();
@@ -262,9 +298,15 @@ fn nonsense_on_the_socket_harms_nobody_else() {
     // One that asks and never takes the answers is let go, and nobody waits for it.
     let greedy = raw();
     rustix::io::ioctl_fionbio(&greedy, true).unwrap();
-    let ask = hiroma_hot::service::protocol::Header::new(hiroma_hot::service::protocol::Kind::Status, [0; 6]);
+    let ask = hiroma_hot::service::protocol::Header::new(
+        hiroma_hot::service::protocol::Kind::Status,
+        [0; 6],
+    );
     until("the greedy one to be let go", || {
-        matches!(hiroma_hot::service::protocol::send(greedy.as_fd(), &ask, &[], None), Err(Errno::PIPE | Errno::CONNRESET))
+        matches!(
+            hiroma_hot::service::protocol::send(greedy.as_fd(), &ask, &[], None),
+            Err(Errno::PIPE | Errno::CONNRESET)
+        )
     });
     let twice = Client::register(Some(&served.path), &wish()).unwrap_err();
     assert_eq!(refused(&twice), Errno::BUSY);
@@ -283,12 +325,17 @@ fn a_budget_is_shared_by_use_and_the_idle_give_way() {
         script.uses.lock().unwrap().insert(sleeper.0.id(), Use { active, wanted, idle });
     };
     let budget = |sleeper: &Sleeper| script.budgets.lock().unwrap().get(&sleeper.0.id()).copied();
-    let managed = |sleeper: &Sleeper| Registration { pid: sleeper.0.id(), mode: Mode::Managed, ..wish() };
+    let managed =
+        |sleeper: &Sleeper| Registration { pid: sleeper.0.id(), mode: Mode::Managed, ..wish() };
     let first = Client::register(Some(&served.path), &managed(&one)).unwrap();
     until("all for the first", || budget(&one) == Some(100));
     set(&one, 90, 0, 0);
     set(&two, 0, 80, 0);
-    let second = Client::register(Some(&served.path), &Registration { budget_bytes: 30 * EXTENT, ..managed(&two) }).unwrap();
+    let second = Client::register(
+        Some(&served.path),
+        &Registration { budget_bytes: 30 * EXTENT, ..managed(&two) },
+    )
+    .unwrap();
     // Half each by fairness, but the second asked for no more than 30.
     until("a fair share", || budget(&one) == Some(50) && budget(&two) == Some(30));
     set(&one, 0, 0, 50);
@@ -314,7 +361,9 @@ fn touches_memory() {
 
 fn huge_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let kib = text.lines().find_map(|line| {
+        line.strip_prefix("AnonHugePages:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+    });
     kib.unwrap_or(0) * 1024
 }
 
@@ -324,7 +373,11 @@ fn the_real_engine_makes_what_is_hot_huge() {
     let engines = Engines { backend: None, ledger: None };
     let served = Served::start(&dir.path().join("s"), move || engines.into_open()).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--ignored", "--exact", "touches_memory"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["--ignored", "--exact", "touches_memory"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let toucher = Sleeper(command.spawn().unwrap());
     let pid = toucher.0.id();
     let before = huge_bytes(pid);
@@ -338,7 +391,9 @@ fn the_real_engine_makes_what_is_hot_huge() {
         Err(error) => panic!("{error}"),
     };
     println!("tracked by {}", client.backend());
-    until("huge pages, or word that the machine gives none", || huge_bytes(pid) >= before + (8 << 20) || served.said("is let go"));
+    until("huge pages, or word that the machine gives none", || {
+        huge_bytes(pid) >= before + (8 << 20) || served.said("is let go")
+    });
     let text = status(Some(&served.path)).unwrap();
     println!("{text}");
 }

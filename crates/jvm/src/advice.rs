@@ -47,7 +47,11 @@ mod tests {
     #[test]
     fn what_is_not_mapped_is_refused() {
         for advice in (0..3).filter_map(Advice::from_number) {
-            assert_eq!(advise(0, 2 << 20, advice).unwrap_err().raw_os_error(), Some(libc::ENOMEM), "{advice:?}");
+            assert_eq!(
+                advise(0, 2 << 20, advice).unwrap_err().raw_os_error(),
+                Some(libc::ENOMEM),
+                "{advice:?}"
+            );
         }
         assert_eq!(Advice::from_number(3), None);
     }

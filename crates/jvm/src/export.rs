@@ -54,8 +54,16 @@ fn number(error: &io::Error) -> i32 {
 /// `madvise`; 0, or the number of the error.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_advise0(_env: JNIEnv, _class: JClass, address: jlong, len: jlong, kind: jint) -> jint {
-    let (Ok(address), Ok(len), Some(advice)) = (usize::try_from(address), usize::try_from(len), Advice::from_number(kind)) else {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_advise0(
+    _env: JNIEnv,
+    _class: JClass,
+    address: jlong,
+    len: jlong,
+    kind: jint,
+) -> jint {
+    let (Ok(address), Ok(len), Some(advice)) =
+        (usize::try_from(address), usize::try_from(len), Advice::from_number(kind))
+    else {
         return libc::EINVAL;
     };
     advise(address, len, advice).map_or_else(|error| number(&error), |()| 0)
@@ -64,7 +72,11 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_advise0(_env: JNIEnv, _class:
 /// `dlsym`; 0 if there is no such symbol.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_symbol0(mut env: JNIEnv, _class: JClass, name: JString) -> jlong {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_symbol0(
+    mut env: JNIEnv,
+    _class: JClass,
+    name: JString,
+) -> jlong {
     let name = env.get_string(&name).ok().and_then(|name| CString::new(String::from(name)).ok());
     name.and_then(|name| libc_calls::symbol(&name)).map_or(0, |at| at as jlong)
 }
@@ -72,15 +84,26 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_symbol0(mut env: JNIEnv, _cla
 /// `mmap`; the address, or the negative number of the error.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_map0(_env: JNIEnv, _class: JClass, bytes: jlong) -> jlong {
-    let mapped = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput.into()).and_then(libc_calls::map);
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_map0(
+    _env: JNIEnv,
+    _class: JClass,
+    bytes: jlong,
+) -> jlong {
+    let mapped = usize::try_from(bytes)
+        .map_err(|_| io::ErrorKind::InvalidInput.into())
+        .and_then(libc_calls::map);
     mapped.map_or_else(|error| -jlong::from(number(&error)), |at| at as jlong)
 }
 
 /// `munmap` of a part of what `map0` has mapped.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(_env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(
+    _env: JNIEnv,
+    _class: JClass,
+    address: jlong,
+    bytes: jlong,
+) {
     if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
         // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it can be reached.
         unsafe { libc_calls::unmap(address, len) };
@@ -90,26 +113,40 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(_env: JNIEnv, _class: 
 /// What `map0` has mapped, as a direct buffer; null and an exception if there is none.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(mut env: JNIEnv, _class: JClass, address: jlong, bytes: jlong) -> jobject {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(
+    mut env: JNIEnv,
+    _class: JClass,
+    address: jlong,
+    bytes: jlong,
+) -> jobject {
     let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) else {
         return std::ptr::null_mut();
     };
     // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when nothing reaches the buffer any more.
-    let buffer = unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(address), len) };
+    let buffer =
+        unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(address), len) };
     buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())
 }
 
 /// Address of the memory of a direct buffer; 0 for another one.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_address0(env: JNIEnv, _class: JClass, buffer: JByteBuffer) -> jlong {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_address0(
+    env: JNIEnv,
+    _class: JClass,
+    buffer: JByteBuffer,
+) -> jlong {
     env.get_direct_buffer_address(&buffer).map_or(0, |at| at.expose_provenance() as jlong)
 }
 
 /// Address of each object at this moment; 0 for null.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(mut env: JNIEnv, _class: JClass, objects: JObjectArray) -> jlongArray {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(
+    mut env: JNIEnv,
+    _class: JClass,
+    objects: JObjectArray,
+) -> jlongArray {
     let found = object_addresses(&mut env, &objects);
     returned(&mut env, found)
 }
@@ -117,7 +154,11 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(mut env: JNIEnv, _cl
 /// `PAGEMAP_SCAN`; how many runs there are, or the negative number of the error.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
-pub extern "system" fn Java_io_hiroma_jvm_JniCalls_scan0(_env: JNIEnv, _class: JClass, argument: jlong) -> jint {
+pub extern "system" fn Java_io_hiroma_jvm_JniCalls_scan0(
+    _env: JNIEnv,
+    _class: JClass,
+    argument: jlong,
+) -> jint {
     // SAFETY: `PageMap.java` writes the argument, and both buffers live as long as it does.
     let filled = usize::try_from(argument)
         .map_err(|_| io::ErrorKind::InvalidInput.into())

@@ -17,10 +17,17 @@ pub fn symbol(name: &CStr) -> Option<usize> {
 
 /// Maps `len` bytes of anonymous memory, wherever the kernel has room.
 pub fn map(len: usize) -> io::Result<usize> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
     // SAFETY: a new mapping.
     let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.expose_provenance()) }
+    if at == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(at.expose_provenance())
+    }
 }
 
 /// Unmaps `len` bytes at `address`.
@@ -79,7 +86,8 @@ mod tests {
         let mut runs = [0u64; 3 * 8];
         let vec = runs.as_mut_ptr().expose_provenance() as u64;
         // size, flags, start, end, walk_end, vec, vec_len, max_pages, and masks: inverted, all of, any of, returned.
-        let mut argument = [96, 0, start as u64, (start + 2 * PAGE) as u64, 0, vec, 8, 0, 0, 1 << 3, 0, 1 << 3];
+        let mut argument =
+            [96, 0, start as u64, (start + 2 * PAGE) as u64, 0, vec, 8, 0, 0, 1 << 3, 0, 1 << 3];
         // SAFETY: it has the layout and the size that it states, and so has the vector.
         match unsafe { scan(argument.as_mut_ptr().expose_provenance()) } {
             Err(error) => hiroma_testkit::skip!(Machine, "{error}"),

@@ -11,12 +11,16 @@ pub struct OwnMemory(File);
 
 impl OwnMemory {
     pub fn open() -> Result<OwnMemory, Error> {
-        File::open("/proc/self/mem").map(OwnMemory).map_err(|source| Error::Unreadable { address: 0, source })
+        File::open("/proc/self/mem")
+            .map(OwnMemory)
+            .map_err(|source| Error::Unreadable { address: 0, source })
     }
 
     pub fn u64(&self, address: u64) -> Result<u64, Error> {
         let mut bytes = [0; 8];
-        self.0.read_exact_at(&mut bytes, address).map_err(|source| Error::Unreadable { address, source })?;
+        self.0
+            .read_exact_at(&mut bytes, address)
+            .map_err(|source| Error::Unreadable { address, source })?;
         Ok(u64::from_ne_bytes(bytes))
     }
 }

@@ -28,7 +28,9 @@ impl<T> Shared<T> {
     /// Maps `len` bytes of a map.
     pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Shared<T>> {
         // SAFETY: a new mapping at an address of the kernel's choice; the map is at least `len` bytes, or the call fails.
-        let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
+        let start = unsafe {
+            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
+        };
         Ok(Shared { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?, len })
     }
 
@@ -53,7 +55,11 @@ pub(crate) fn unsupported(message: &str) -> io::Error {
 /// Why a program was refused, and what to do.
 pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
     // To a user without the rights the kernel answers EPERM, to a program that it does not like EACCES; libbpf-rs takes both for one.
-    let kind = if rustix::process::geteuid().is_root() { io::ErrorKind::Unsupported } else { io::ErrorKind::PermissionDenied };
+    let kind = if rustix::process::geteuid().is_root() {
+        io::ErrorKind::Unsupported
+    } else {
+        io::ErrorKind::PermissionDenied
+    };
     let hint = match (error.kind(), kind) {
         (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
         // A helper that a locked kernel does not have is EINVAL (6.12), a program that may not be loaded EPERM.

@@ -9,8 +9,9 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use zstd_sys::{
-    ZSTD_CCtx, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_DCtx_setParameter, ZSTD_compress2, ZSTD_decompressDCtx,
-    ZSTD_estimateCCtxSize_usingCParams, ZSTD_estimateDCtxSize, ZSTD_getCParams, ZSTD_initStaticCCtx, ZSTD_initStaticDCtx, ZSTD_isError,
+    ZSTD_CCtx, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_DCtx_setParameter, ZSTD_compress2,
+    ZSTD_decompressDCtx, ZSTD_estimateCCtxSize_usingCParams, ZSTD_estimateDCtxSize,
+    ZSTD_getCParams, ZSTD_initStaticCCtx, ZSTD_initStaticDCtx, ZSTD_isError,
 };
 
 /// Longest piece.
@@ -29,10 +30,19 @@ pub const fn packed_bytes_max(len: usize) -> usize {
 
 /// Packs `piece` with LZ4 into `out`, which has room for `packed_bytes_max`; returns the packed length.
 pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
-    assert!(piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()), "a small piece, and room for it");
+    assert!(
+        piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()),
+        "a small piece, and room for it"
+    );
     // SAFETY: both lengths are those of the slices, and fit.
-    let len =
-        unsafe { lz4_sys::LZ4_compress_default(piece.as_ptr().cast(), out.as_mut_ptr().cast(), piece.len() as i32, out.len() as i32) };
+    let len = unsafe {
+        lz4_sys::LZ4_compress_default(
+            piece.as_ptr().cast(),
+            out.as_mut_ptr().cast(),
+            piece.len() as i32,
+            out.len() as i32,
+        )
+    };
     assert!(len > 0, "there is room for the worst case");
     len as usize
 }
@@ -40,8 +50,14 @@ pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
 /// Unpacks what `lz4_pack` made; the length of the piece, or nothing where `packed` is damaged or `piece` too small.
 pub fn lz4_unpack(packed: &[u8], piece: &mut [u8]) -> Option<usize> {
     // SAFETY: both lengths are those of the slices; it checks each access against them.
-    let len =
-        unsafe { lz4_sys::LZ4_decompress_safe(packed.as_ptr().cast(), piece.as_mut_ptr().cast(), packed.len() as i32, piece.len() as i32) };
+    let len = unsafe {
+        lz4_sys::LZ4_decompress_safe(
+            packed.as_ptr().cast(),
+            piece.as_mut_ptr().cast(),
+            packed.len() as i32,
+            piece.len() as i32,
+        )
+    };
     usize::try_from(len).ok()
 }
 
@@ -65,7 +81,9 @@ impl ZstdEncoder {
     #[expect(clippy::new_without_default, reason = "it takes up memory")]
     pub fn new() -> ZstdEncoder {
         // SAFETY: plain functions of their arguments.
-        let bytes = unsafe { ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(LEVEL, PIECE_BYTES_MAX as u64, 0)) };
+        let bytes = unsafe {
+            ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(LEVEL, PIECE_BYTES_MAX as u64, 0))
+        };
         let mut room = room(bytes);
         // SAFETY: the memory is ours, is aligned to 8 bytes, and lives as long as the context; a box's content does not move.
         let context = unsafe { ZSTD_initStaticCCtx(room.as_mut_ptr().cast(), room.len() * 8) };
@@ -84,9 +102,20 @@ impl ZstdEncoder {
 
     /// Packs `piece` into `out`, which has room for `packed_bytes_max`; returns the packed length.
     pub fn pack(&mut self, piece: &[u8], out: &mut [u8]) -> usize {
-        assert!(piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()), "a small piece, and room for it");
+        assert!(
+            piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()),
+            "a small piece, and room for it"
+        );
         // SAFETY: the context has been set up, and both lengths are those of the slices.
-        let code = unsafe { ZSTD_compress2(self.context.as_ptr(), out.as_mut_ptr().cast(), out.len(), piece.as_ptr().cast(), piece.len()) };
+        let code = unsafe {
+            ZSTD_compress2(
+                self.context.as_ptr(),
+                out.as_mut_ptr().cast(),
+                out.len(),
+                piece.as_ptr().cast(),
+                piece.len(),
+            )
+        };
         assert!(!is_error(code), "there is room for the worst case");
         code
     }
@@ -115,7 +144,13 @@ impl ZstdDecoder {
         let context = unsafe { ZSTD_initStaticDCtx(room.as_mut_ptr().cast(), room.len() * 8) };
         let context = NonNull::new(context).expect("the library estimated its own need");
         // SAFETY: the context has been set up.
-        let code = unsafe { ZSTD_DCtx_setParameter(context.as_ptr(), zstd_sys::ZSTD_dParameter::ZSTD_d_experimentalParam1, MAGICLESS) };
+        let code = unsafe {
+            ZSTD_DCtx_setParameter(
+                context.as_ptr(),
+                zstd_sys::ZSTD_dParameter::ZSTD_d_experimentalParam1,
+                MAGICLESS,
+            )
+        };
         assert!(!is_error(code), "the library knows its parameters");
         ZstdDecoder { context, room }
     }
@@ -124,7 +159,13 @@ impl ZstdDecoder {
     pub fn unpack(&mut self, packed: &[u8], piece: &mut [u8]) -> Option<usize> {
         // SAFETY: the context has been set up, and both lengths are those of the slices; it checks each access against them.
         let code = unsafe {
-            ZSTD_decompressDCtx(self.context.as_ptr(), piece.as_mut_ptr().cast(), piece.len(), packed.as_ptr().cast(), packed.len())
+            ZSTD_decompressDCtx(
+                self.context.as_ptr(),
+                piece.as_mut_ptr().cast(),
+                piece.len(),
+                packed.as_ptr().cast(),
+                packed.len(),
+            )
         };
         (!is_error(code)).then_some(code)
     }

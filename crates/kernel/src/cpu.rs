@@ -111,8 +111,11 @@ pub fn keep_io_class() {
 pub fn raise_ring_workers() {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
     for thread in threads.flatten() {
-        let is_worker = std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(b"iou-wrk"));
-        if let (true, Some(number)) = (is_worker, thread.file_name().to_str().and_then(|number| number.parse().ok())) {
+        let is_worker = std::fs::read(thread.path().join("comm"))
+            .is_ok_and(|name| name.starts_with(b"iou-wrk"));
+        if let (true, Some(number)) =
+            (is_worker, thread.file_name().to_str().and_then(|number| number.parse().ok()))
+        {
             make_normal_class(ThreadId(number));
         }
     }

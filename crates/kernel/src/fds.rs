@@ -10,13 +10,16 @@ const FEW: u64 = 64;
 
 /// Whether this process may have few descriptors (`RLIMIT_NOFILE`), so that what can be opened when it is needed is not kept open.
 pub fn are_few() -> bool {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.is_some_and(|most| most < FEW)
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .is_some_and(|most| most < FEW)
 }
 
 /// Lends descriptors out.
 pub fn with_borrowed<R>(numbers: &[RawFd], work: impl FnOnce(&[BorrowedFd<'_>]) -> R) -> R {
     // SAFETY: see the module's contract.
-    let fds: Vec<BorrowedFd<'_>> = numbers.iter().map(|&number| unsafe { BorrowedFd::borrow_raw(number) }).collect();
+    let fds: Vec<BorrowedFd<'_>> =
+        numbers.iter().map(|&number| unsafe { BorrowedFd::borrow_raw(number) }).collect();
     work(&fds)
 }
 

@@ -31,7 +31,12 @@ impl FrameBuf {
     pub fn leak(len: usize) -> Self {
         let layout = Layout::from_size_align(len.max(1), 4096).expect("a sane length");
         // SAFETY: the layout is not empty; memory of our own that is never freed meets the contract of `new`.
-        unsafe { FrameBuf::new(NonNull::new(alloc_zeroed(layout)).expect("memory for a buffer").as_ptr(), len) }
+        unsafe {
+            FrameBuf::new(
+                NonNull::new(alloc_zeroed(layout)).expect("memory for a buffer").as_ptr(),
+                len,
+            )
+        }
     }
 
     /// Length in bytes.
@@ -65,7 +70,9 @@ impl FrameBuf {
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         assert!(mid <= self.len, "{mid} lies behind the end of {} bytes", self.len);
         // SAFETY: the parts do not overlap, and whoever has both has the whole.
-        unsafe { (FrameBuf::new(self.start, mid), FrameBuf::new(self.start.add(mid), self.len - mid)) }
+        unsafe {
+            (FrameBuf::new(self.start, mid), FrameBuf::new(self.start.add(mid), self.len - mid))
+        }
     }
 
     /// Puts together what `split_at` cut: `rest` begins where this buffer ends.

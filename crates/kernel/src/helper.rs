@@ -37,7 +37,12 @@ struct Room {
 }
 
 static ROOMS: [Room; ROOMS_MAX] = [const {
-    Room { stack_top: AtomicUsize::new(0), thread_pointer: AtomicUsize::new(0), taken: AtomicU32::new(0), thread: AtomicU32::new(0) }
+    Room {
+        stack_top: AtomicUsize::new(0),
+        thread_pointer: AtomicUsize::new(0),
+        taken: AtomicU32::new(0),
+        thread: AtomicU32::new(0),
+    }
 }; ROOMS_MAX];
 /// The helper's process; 0: there is none.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -86,7 +91,8 @@ fn find_tid() -> io::Result<()> {
     // SAFETY: takes no argument.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
     // SAFETY: the control block of a thread that the C library made is longer than this (2304 bytes).
-    let holds_tid = |at: &usize| unsafe { thread_pointer().byte_add(*at).cast::<u32>().read_volatile() } == tid;
+    let holds_tid =
+        |at: &usize| unsafe { thread_pointer().byte_add(*at).cast::<u32>().read_volatile() } == tid;
     let at = TID_BETWEEN.step_by(4).find(holds_tid).ok_or(io::ErrorKind::Unsupported)?;
     TID_AT.store(at, Ordering::Relaxed);
     Ok(())
@@ -130,7 +136,17 @@ fn new_stack() -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let len = STACK_BYTES + GUARD_BYTES;
     // SAFETY: a new mapping at an address of the kernel's choice. The system call itself: the C library's function may be replaced.
-    let stack = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0usize) };
+    let stack = unsafe {
+        libc::syscall(
+            libc::SYS_mmap,
+            0usize,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1i32,
+            0usize,
+        )
+    };
     if stack == -1 {
         return Err(io::Error::last_os_error());
     }
@@ -163,11 +179,15 @@ unsafe fn fill_control_block(block: *mut usize) {
 
 fn take_room() -> io::Result<&'static Room> {
     let is_free = |room: &&Room| {
-        let ended = room.taken.load(Ordering::Acquire) == 0 || room.thread.load(Ordering::Acquire) == 0;
+        let ended =
+            room.taken.load(Ordering::Acquire) == 0 || room.thread.load(Ordering::Acquire) == 0;
         ended && room.stack_top.load(Ordering::Relaxed) != 0
     };
     // Rooms are taken by the program's thread that starts a helper, and later by the helper's first thread, never by two at once.
-    let room = ROOMS.iter().find(is_free).ok_or_else(|| io::Error::other("the helper has too many threads"))?;
+    let room = ROOMS
+        .iter()
+        .find(is_free)
+        .ok_or_else(|| io::Error::other("the helper has too many threads"))?;
     room.taken.store(1, Ordering::Release);
     // Not zero until the kernel has cleared it: the thread may not have begun yet when another room is looked for.
     room.thread.store(u32::MAX, Ordering::Release);
@@ -217,7 +237,15 @@ unsafe fn clone(
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn clone(_: usize, _: usize, _: usize, _: usize, _: usize, _: extern "C" fn(*mut c_void) -> !, _: *mut c_void) -> io::Result<u32> {
+unsafe fn clone(
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: usize,
+    _: extern "C" fn(*mut c_void) -> !,
+    _: *mut c_void,
+) -> io::Result<u32> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -225,7 +253,9 @@ extern "C" fn born(birth: *mut c_void) -> ! {
     // SAFETY: takes no argument.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
     // SAFETY: a word of this thread's own block, where `find_tid` found the id of another.
-    unsafe { thread_pointer().byte_add(TID_AT.load(Ordering::Relaxed)).cast::<u32>().write_volatile(tid) };
+    unsafe {
+        thread_pointer().byte_add(TID_AT.load(Ordering::Relaxed)).cast::<u32>().write_volatile(tid)
+    };
     // SAFETY: the box that the creator made for this thread alone.
     let Birth { work } = *unsafe { Box::from_raw(birth.cast::<Birth>()) };
     work();
@@ -240,12 +270,24 @@ fn end_thread() -> ! {
 }
 
 /// Flags of the helper's first thread: the address space is shared, nothing else.
-const FIRST: usize =
-    (libc::CLONE_VM | libc::CLONE_UNTRACED | libc::CLONE_SETTLS | libc::CLONE_PARENT_SETTID | libc::CLONE_CHILD_CLEARTID) as usize;
+const FIRST: usize = (libc::CLONE_VM
+    | libc::CLONE_UNTRACED
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID) as usize;
 /// Flags of its other threads.
-const MORE: usize = FIRST | (libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM) as usize;
+const MORE: usize = FIRST
+    | (libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM) as usize;
 /// Flags of the process between: it shares all that costs to copy, and its creator waits for its end.
-const BETWEEN: usize = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_UNTRACED) as usize;
+const BETWEEN: usize = (libc::CLONE_VM
+    | libc::CLONE_VFORK
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_UNTRACED) as usize;
 
 /// What the process between is to do.
 struct Between {
@@ -257,7 +299,10 @@ struct Between {
 impl Between {
     fn make_first(&mut self) {
         let word = self.room.thread.as_ptr() as usize;
-        let (stack, tls) = (self.room.stack_top.load(Ordering::Relaxed), self.room.thread_pointer.load(Ordering::Relaxed));
+        let (stack, tls) = (
+            self.room.stack_top.load(Ordering::Relaxed),
+            self.room.thread_pointer.load(Ordering::Relaxed),
+        );
         // SAFETY: a room that was taken for this thread.
         self.result = unsafe { clone(FIRST, stack, word, word, tls, born, self.birth.cast()) };
     }
@@ -334,7 +379,8 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let room = take_room()?;
     let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
     let word = room.thread.as_ptr() as usize;
-    let (stack, tls) = (room.stack_top.load(Ordering::Relaxed), room.thread_pointer.load(Ordering::Relaxed));
+    let (stack, tls) =
+        (room.stack_top.load(Ordering::Relaxed), room.thread_pointer.load(Ordering::Relaxed));
     // SAFETY: a room that was taken for this thread.
     match unsafe { clone(MORE, stack, word, word, tls, born, birth.cast()) } {
         Ok(_) => Ok(Thread(room)),
@@ -372,16 +418,29 @@ pub fn detach() {
 /// Lifts limits that the program has set for itself and that its helper inherited in a fork, as far as the helper may: as far as the
 /// hard ones, or altogether.
 pub fn lift_limits() {
-    for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA, libc::RLIMIT_FSIZE, libc::RLIMIT_NOFILE, libc::RLIMIT_CPU] {
+    for resource in [
+        libc::RLIMIT_AS,
+        libc::RLIMIT_DATA,
+        libc::RLIMIT_FSIZE,
+        libc::RLIMIT_NOFILE,
+        libc::RLIMIT_CPU,
+    ] {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: reads and writes one structure; limits of the helper's own process.
         unsafe {
             if libc::getrlimit(resource, &mut limit) != 0 {
                 continue;
             }
-            let most = if resource == libc::RLIMIT_NOFILE { limit.rlim_max.max(4096) } else { libc::RLIM_INFINITY };
+            let most = if resource == libc::RLIMIT_NOFILE {
+                limit.rlim_max.max(4096)
+            } else {
+                libc::RLIM_INFINITY
+            };
             if libc::setrlimit(resource, &libc::rlimit { rlim_cur: most, rlim_max: most }) != 0 {
-                libc::setrlimit(resource, &libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max });
+                libc::setrlimit(
+                    resource,
+                    &libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max },
+                );
             }
         }
     }
@@ -408,7 +467,17 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
     let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
     let remote = libc::iovec { iov_base: ptr::from_ref(mark).cast_mut().cast(), iov_len: 8 };
     // SAFETY: the kernel writes eight bytes to `found`.
-    let got = unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, &raw const local, 1usize, &raw const remote, 1usize, 0usize) };
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            pid,
+            &raw const local,
+            1usize,
+            &raw const remote,
+            1usize,
+            0usize,
+        )
+    };
     if got == 8 {
         return Ok(Some(found == *mark));
     }
@@ -427,7 +496,8 @@ const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
 /// end wakes.
 pub fn kill_and_wait(pid: u32) {
     if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
-        let is_killed = rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok();
+        let is_killed =
+            rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok();
         // The first process of a namespace does not heed a signal from inside.
         wait_at_most(pid, (is_killed && pid != 1).then_some(KILLED_WITHIN));
     }
@@ -440,7 +510,8 @@ pub fn wait_for(pid: u32) {
 
 fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
-    let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()) else {
+    let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())
+    else {
         // No descriptor to be had: the program's limit on them holds for a helper that was forked under it.
         for _ in 0..100 {
             if !exists(pid) {
@@ -451,7 +522,8 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
         return;
     };
     let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
-    let most = most.map(|most| rustix::event::Timespec { tv_sec: most.as_secs() as i64, tv_nsec: 0 });
+    let most =
+        most.map(|most| rustix::event::Timespec { tv_sec: most.as_secs() as i64, tv_nsec: 0 });
     while rustix::event::poll(&mut fds, most.as_ref()) == Err(rustix::io::Errno::INTR) {}
 }
 
@@ -459,14 +531,23 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
 pub fn pid_in_proc() -> u32 {
     let mut text = [0u8; 16];
     // SAFETY: writes at most as many bytes as there are.
-    let len = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, c"/proc/self".as_ptr(), text.as_mut_ptr(), text.len()) };
+    let len = unsafe {
+        libc::syscall(
+            libc::SYS_readlinkat,
+            libc::AT_FDCWD,
+            c"/proc/self".as_ptr(),
+            text.as_mut_ptr(),
+            text.len(),
+        )
+    };
     let digits = usize::try_from(len).ok().and_then(|len| std::str::from_utf8(&text[..len]).ok());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(std::process::id)
 }
 
 /// Whether there is a process `pid`.
 pub fn exists(pid: u32) -> bool {
-    rustix::process::Pid::from_raw(pid as i32).is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
+    rustix::process::Pid::from_raw(pid as i32)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
 /// Has the kernel kill the program that `command` starts when the thread that starts it ends (`PR_SET_PDEATHSIG`).

@@ -33,7 +33,13 @@ impl Hoard {
         let slots = Reservation::new(count * EXTENT, EXTENT, Access::ReadWrite)?;
         slots.advise(slots.base(), slots.len(), Advise::Huge)?;
         let pins = Reservation::new(count * PAGE, PAGE, Access::ReadWrite)?;
-        Ok(Hoard { slots, rings: Vec::new(), pins, pinned_pages: 0, pagemap: Pagemap::open(std::process::id())? })
+        Ok(Hoard {
+            slots,
+            rings: Vec::new(),
+            pins,
+            pinned_pages: 0,
+            pagemap: Pagemap::open(std::process::id())?,
+        })
     }
 
     /// How many slots there are.
@@ -85,7 +91,10 @@ impl Hoard {
         let end = self.pins.base() + self.pinned_pages * PAGE;
         for start in (first..end).step_by(BUFFER_MAX) {
             let ring = IoUring::new(1)?;
-            let buffer = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(start), iov_len: BUFFER_MAX.min(end - start) };
+            let buffer = libc::iovec {
+                iov_base: ptr::with_exposed_provenance_mut(start),
+                iov_len: BUFFER_MAX.min(end - start),
+            };
             // SAFETY: `pins` stays mapped for as long as the ring is there, and nothing is ever submitted to the ring.
             unsafe { ring.submitter().register_buffers(&[buffer])? };
             self.rings.push(ring);
@@ -103,12 +112,22 @@ mod tests {
         let mut hoard = Hoard::new(4).unwrap();
         match (0..2).map(|slot| hoard.take_huge(slot)).collect::<io::Result<Vec<bool>>>() {
             Ok(huge) if huge == [true, true] => {}
-            Ok(_) => return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment"),
-            Err(error) => return hiroma_testkit::skip!(Machine, "{error} (Linux 6.7 tells which pages are huge)"),
+            Ok(_) => {
+                return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment");
+            }
+            Err(error) => {
+                return hiroma_testkit::skip!(
+                    Machine,
+                    "{error} (Linux 6.7 tells which pages are huge)"
+                );
+            }
         }
         hoard.touch(hoard.address(2) + EXTENT - PAGE);
         if let Err(error) = hoard.crumble(&[0, 1]) {
-            return hiroma_testkit::skip!(Machine, "{error} (a kernel that lets io_uring pin memory)");
+            return hiroma_testkit::skip!(
+                Machine,
+                "{error} (a kernel that lets io_uring pin memory)"
+            );
         }
         let present = |slot: usize| {
             let bits = hoard.pagemap.present((hoard.address(slot) / EXTENT) as u64).unwrap();
@@ -118,7 +137,9 @@ mod tests {
         assert!(present(2) > 0);
         for page in 0..2 {
             // SAFETY: a pinned page, mapped and aligned.
-            let kept = unsafe { ptr::with_exposed_provenance::<u64>(hoard.pins.base() + page * PAGE).read_volatile() };
+            let kept = unsafe {
+                ptr::with_exposed_provenance::<u64>(hoard.pins.base() + page * PAGE).read_volatile()
+            };
             assert_eq!(kept, hoard.address(page) as u64, "the page is another one");
         }
         hoard.empty(2).unwrap();

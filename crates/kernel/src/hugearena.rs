@@ -43,13 +43,28 @@ impl HugeArena {
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         let reserved = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        if let Some(start) = unsafe { mmap_anonymous(ptr::null_mut(), len, writable, reserved) }.ok().and_then(|at| NonNull::new(at.cast()))
+        if let Some(start) = unsafe { mmap_anonymous(ptr::null_mut(), len, writable, reserved) }
+            .ok()
+            .and_then(|at| NonNull::new(at.cast()))
         {
-            return Ok(HugeArena { mapping: start, mapping_len: len, start, len, backing: Backing::Reserved });
+            return Ok(HugeArena {
+                mapping: start,
+                mapping_len: len,
+                start,
+                len,
+                backing: Backing::Reserved,
+            });
         }
         let mapping_len = len.checked_add(EXTENT).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: as above.
-        let mapping = unsafe { mmap_anonymous(ptr::null_mut(), mapping_len, writable, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
+        let mapping = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                mapping_len,
+                writable,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
         let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: the offset is less than an extent, and the mapping is an extent longer than the arena.
         let start = unsafe { mapping.add(mapping.as_ptr().align_offset(EXTENT)) };
@@ -135,12 +150,14 @@ impl SparePage {
 /// 6.18). That is refused here like what cannot be huge (`EINVAL`), where the kernel tells what is huge (Linux 6.7).
 pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the call changes how memory is mapped, never what it holds, and nothing of what Rust knows about it.
-    let done = unsafe { libc::madvise(ptr::with_exposed_provenance_mut(addr), len, libc::MADV_COLLAPSE) };
+    let done =
+        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(addr), len, libc::MADV_COLLAPSE) };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
     let (first, end) = (addr.div_ceil(EXTENT) as u64, ((addr + len) / EXTENT) as u64);
-    let is_huge = |range: u64| Pagemap::own().and_then(|map| map.huge(range, range + 1)).unwrap_or(true);
+    let is_huge =
+        |range: u64| Pagemap::own().and_then(|map| map.huge(range, range + 1)).unwrap_or(true);
     if (first..end).all(is_huge) { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
 }
 
@@ -181,7 +198,9 @@ mod tests {
         // SAFETY: memory of the arena, which nothing else uses.
         unsafe { madvise(half, EXTENT + EXTENT / 2, Advice::LinuxDontDump) }.unwrap();
         match Pagemap::own().unwrap().huge(0, 1) {
-            Ok(_) => assert_eq!(collapse(middle, EXTENT).unwrap_err().raw_os_error(), Some(libc::EINVAL)),
+            Ok(_) => {
+                assert_eq!(collapse(middle, EXTENT).unwrap_err().raw_os_error(), Some(libc::EINVAL))
+            }
             Err(error) => hiroma_testkit::skip!(Machine, "no PAGEMAP_SCAN: {error}"),
         }
     }

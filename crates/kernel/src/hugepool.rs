@@ -41,7 +41,12 @@ impl HugePool {
         let mapping_len = len.checked_add(EXTENT).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let mapping = unsafe {
-            mmap_anonymous(ptr::null_mut(), mapping_len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+            mmap_anonymous(
+                ptr::null_mut(),
+                mapping_len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
         };
         let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let skip = mapping.as_ptr().align_offset(EXTENT);
@@ -73,7 +78,13 @@ impl HugePool {
     }
 
     /// Receives into `range` and, when that is full, into `tail`. Returns how many bytes came, 0 at the end of the stream.
-    pub fn receive(&self, socket: BorrowedFd<'_>, range: PoolRange, tail: &mut [u8], wait: bool) -> io::Result<usize> {
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        range: PoolRange,
+        tail: &mut [u8],
+        wait: bool,
+    ) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: self.pointer(range), iov_len: range.len },
             libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
@@ -142,7 +153,10 @@ mod tests {
         let mut tail = [0; 16];
         assert_eq!(pool.receive(theirs.as_fd(), range, &mut tail, true).unwrap(), 13);
         assert_eq!(&tail[..5], b" tail");
-        assert_eq!(pool.receive(theirs.as_fd(), range, &mut tail, false).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            pool.receive(theirs.as_fd(), range, &mut tail, false).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         let mut echo = [0; 10];
         assert_eq!(pool.send(theirs.as_fd(), b"> ", range).unwrap(), 10);
         ours.read_exact(&mut echo).unwrap();

@@ -27,7 +27,17 @@ impl Keeper {
         ring.submitter().register_files(numbers)?;
         let flags = libc::MAP_SHARED;
         // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings go with `ring`.
-        let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, LEN, libc::PROT_READ, flags, ring.as_raw_fd(), OFFSET) };
+        let start = unsafe {
+            libc::syscall(
+                libc::SYS_mmap,
+                0usize,
+                LEN,
+                libc::PROT_READ,
+                flags,
+                ring.as_raw_fd(),
+                OFFSET,
+            )
+        };
         if start == -1 {
             return Err(io::Error::last_os_error());
         }

@@ -57,13 +57,23 @@ impl<T: Afterwards> Lock<T> {
     /// A free lock.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), waiters: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Lock {
+            state: AtomicU32::new(FREE),
+            held: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// A free lock.
     #[cfg(loom)]
     pub fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(FREE), held: AtomicBool::new(false), waiters: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Lock {
+            state: AtomicU32::new(FREE),
+            held: AtomicBool::new(false),
+            waiters: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -106,7 +116,10 @@ impl<T: Afterwards> Lock<T> {
     fn acquire(&self, spins: u32) {
         for _ in 0..spins {
             if self.state.load(Ordering::Relaxed) == FREE
-                && self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && self
+                    .state
+                    .compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             {
                 return;
             }

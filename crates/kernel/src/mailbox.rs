@@ -47,8 +47,16 @@ unsafe impl<Q: Send, A: Send> Send for Mailbox<Q, A> {}
 
 impl<Q: Send, A: Send> Default for Mailbox<Q, A> {
     fn default() -> Self {
-        let slot = || Slot { state: AtomicU32::new(FREE), question: UnsafeCell::new(None), answer: UnsafeCell::new(None) };
-        Mailbox { slots: (0..SLOTS).map(|_| slot()).collect(), asked: [const { AtomicU64::new(0) }; WORDS], bell: Bell::default() }
+        let slot = || Slot {
+            state: AtomicU32::new(FREE),
+            question: UnsafeCell::new(None),
+            answer: UnsafeCell::new(None),
+        };
+        Mailbox {
+            slots: (0..SLOTS).map(|_| slot()).collect(),
+            asked: [const { AtomicU64::new(0) }; WORDS],
+            bell: Bell::default(),
+        }
     }
 }
 
@@ -79,7 +87,11 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
 
     fn take(&self) -> usize {
         loop {
-            let free = |slot: &Slot<Q, A>| slot.state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            let free = |slot: &Slot<Q, A>| {
+                slot.state
+                    .compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            };
             if let Some(index) = self.slots.iter().position(free) {
                 return index;
             }
@@ -89,8 +101,15 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
 
     /// Serves one question. False: nothing is asked.
     pub fn serve_one(&self, serve: impl FnOnce(Q) -> A) -> bool {
-        let first = |word: &AtomicU64| Some(word.load(Ordering::Acquire)).filter(|&bits| bits != 0).map(u64::trailing_zeros);
-        let Some((place, bit)) = self.asked.iter().enumerate().find_map(|(place, word)| first(word).map(|bit| (place, bit))) else {
+        let first = |word: &AtomicU64| {
+            Some(word.load(Ordering::Acquire)).filter(|&bits| bits != 0).map(u64::trailing_zeros)
+        };
+        let Some((place, bit)) = self
+            .asked
+            .iter()
+            .enumerate()
+            .find_map(|(place, word)| first(word).map(|bit| (place, bit)))
+        else {
             return false;
         };
         self.asked[place].fetch_and(!(1 << bit), Ordering::AcqRel);
@@ -145,7 +164,9 @@ mod tests {
             .map(|who| {
                 let mailbox = mailbox.clone();
                 std::thread::spawn(move || {
-                    (0..3000).for_each(|at| assert_eq!(mailbox.ask(who << 32 | at), (who << 32 | at) * 2 + 1));
+                    (0..3000).for_each(|at| {
+                        assert_eq!(mailbox.ask(who << 32 | at), (who << 32 | at) * 2 + 1)
+                    });
                 })
             })
             .collect();

@@ -42,10 +42,15 @@ const QUERY: Opcode = opcode::read_write::<Query>(b'f', 17);
 /// The mapping at `addr`.
 pub fn area_at(addr: usize) -> Option<Area> {
     let maps = File::open("/proc/self/maps").ok()?;
-    let mut query = Query { size: size_of::<Query>() as u64, query_addr: addr as u64, ..Query::default() };
+    let mut query =
+        Query { size: size_of::<Query>() as u64, query_addr: addr as u64, ..Query::default() };
     // SAFETY: PROCMAP_QUERY reads and writes one structure of this layout; no buffers for names are passed.
     match unsafe { ioctl::ioctl(maps.as_fd(), Updater::<QUERY, Query>::new(&mut query)) } {
-        Ok(()) => Some(Area { start: query.vma_start as usize, end: query.vma_end as usize, prot: (query.vma_flags & 7) as i32 }),
+        Ok(()) => Some(Area {
+            start: query.vma_start as usize,
+            end: query.vma_end as usize,
+            prot: (query.vma_flags & 7) as i32,
+        }),
         Err(rustix::io::Errno::NOENT) => None,
         Err(_) => area_in_text(&std::fs::read_to_string("/proc/self/maps").ok()?, addr),
     }
@@ -55,10 +60,14 @@ fn area_in_text(text: &str, addr: usize) -> Option<Area> {
     text.lines().find_map(|line| {
         let mut fields = line.split(' ');
         let (start, end) = fields.next()?.split_once('-')?;
-        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let (start, end) =
+            (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
         let rights = fields.next()?.as_bytes();
-        let bit = |at: usize, set: u8, value: i32| if rights.get(at) == Some(&set) { value } else { 0 };
-        let prot = bit(0, b'r', libc::PROT_READ) | bit(1, b'w', libc::PROT_WRITE) | bit(2, b'x', libc::PROT_EXEC);
+        let bit =
+            |at: usize, set: u8, value: i32| if rights.get(at) == Some(&set) { value } else { 0 };
+        let prot = bit(0, b'r', libc::PROT_READ)
+            | bit(1, b'w', libc::PROT_WRITE)
+            | bit(2, b'x', libc::PROT_EXEC);
         (start <= addr && addr < end).then_some(Area { start, end, prot })
     })
 }

@@ -32,7 +32,9 @@ pub fn enter(namespace: OwnedFd) {
     let namespace = File::from(namespace);
     let number = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
     let is_elsewhere = File::open(HERE).ok().is_none_or(|here| number(&here) != number(&namespace));
-    if is_elsewhere && move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).is_err() {
+    if is_elsewhere
+        && move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).is_err()
+    {
         // The connection will fail with a reason that the user can understand.
         return;
     }

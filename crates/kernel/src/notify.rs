@@ -44,7 +44,9 @@ pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
         rest: [0; 12],
     };
     // SAFETY: the descriptor is open, and `info` is a whole siginfo_t that the kernel only reads.
-    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, &raw const info, 0) };
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, &raw const info, 0)
+    };
     if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -200,12 +202,17 @@ pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<
     for (polled, fd) in polled.iter_mut().zip(fds) {
         *polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     }
-    let time = libc::timespec { tv_sec: timeout_ms.max(0) / 1000, tv_nsec: timeout_ms.max(0) % 1000 * 1_000_000 };
+    let time = libc::timespec {
+        tv_sec: timeout_ms.max(0) / 1000,
+        tv_nsec: timeout_ms.max(0) % 1000 * 1_000_000,
+    };
     let time = if timeout_ms < 0 { ptr::null() } else { &raw const time };
     // SAFETY: descriptors that are open during the call or -1, a time or none, and a whole set.
     match unsafe { libc::ppoll(polled.as_mut_ptr(), FDS_MAX as libc::nfds_t, time, &mask) } {
         0 => Ok(Woken::Time),
-        1.. => Ok(Woken::Readable(polled.iter().enumerate().map(|(at, fd)| u32::from(fd.revents != 0) << at).sum())),
+        1.. => Ok(Woken::Readable(
+            polled.iter().enumerate().map(|(at, fd)| u32::from(fd.revents != 0) << at).sum(),
+        )),
         _ => match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::Interrupted => Ok(Woken::Signal),
             error => Err(error),

@@ -12,7 +12,10 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
         other => return other,
     }
     let found = fs::symlink_metadata(path)?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
+    if !found.is_dir()
+        || found.uid() != rustix::process::geteuid().as_raw()
+        || found.mode() & 0o077 != 0
+    {
         let message = format!(
             "{0} is there already but is not a private directory of yours: remove it (rm -r {0}), or set XDG_RUNTIME_DIR",
             path.display()

@@ -14,7 +14,12 @@ pub fn leave() -> io::Result<()> {
         }
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
         for fd in 0..2 {
-            let null = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
+            let null = libc::syscall(
+                libc::SYS_openat,
+                libc::AT_FDCWD,
+                c"/dev/null".as_ptr(),
+                libc::O_RDWR,
+            );
             if null >= 0 {
                 libc::syscall(libc::SYS_dup3, null, fd, 0);
                 libc::syscall(libc::SYS_close, null);

@@ -28,7 +28,16 @@ impl SharedWords {
     /// Maps the first `count` words of `file`, which must be that long.
     pub fn map(file: &File, count: usize) -> io::Result<SharedWords> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap(ptr::null_mut(), count * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file.as_fd(), 0)? };
+        let start = unsafe {
+            mmap(
+                ptr::null_mut(),
+                count * 8,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file.as_fd(),
+                0,
+            )?
+        };
         SharedWords::wrap(start.cast(), count)
     }
 
@@ -56,7 +65,9 @@ impl Drop for SharedWords {
     fn drop(&mut self) {
         if self.on_heap {
             // SAFETY: from `Box::into_raw`, with this length; nobody can hold a reference into it any more.
-            drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.count)) });
+            drop(unsafe {
+                Box::from_raw(ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.count))
+            });
             return;
         }
         // SAFETY: nobody can hold a reference into the mapping any more.

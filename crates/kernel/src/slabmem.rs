@@ -29,8 +29,14 @@ impl SlabMemory {
     /// Reserves `len` bytes (a multiple of the page size) of address space.
     pub fn reserve(len: usize) -> io::Result<SlabMemory> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start =
-            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)? };
+        let start = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
         // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would take up memory that nobody
         // counted; a kernel without them refuses the advice, which is as good.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
@@ -74,7 +80,9 @@ impl SlabMemory {
         }
         let rest = chunks.into_remainder();
         if !rest.is_empty() {
-            rest.copy_from_slice(&words[words.len() - 1].load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
+            rest.copy_from_slice(
+                &words[words.len() - 1].load(Ordering::Relaxed).to_le_bytes()[..rest.len()],
+            );
         }
     }
 

@@ -28,7 +28,8 @@ pub fn tune(socket: &impl AsFd) -> io::Result<()> {
 /// Whether what arrives at the socket comes from the processor that this thread runs on: its peer is on this machine, and a
 /// thread that looks for the next bytes without sleeping keeps the peer from sending them.
 pub fn is_beside_its_peer(socket: &impl AsFd) -> bool {
-    sockopt::socket_incoming_cpu(socket).is_ok_and(|cpu| cpu as usize == rustix::thread::sched_getcpu())
+    sockopt::socket_incoming_cpu(socket)
+        .is_ok_and(|cpu| cpu as usize == rustix::thread::sched_getcpu())
 }
 
 /// 32 bytes from the kernel's cryptographic generator.

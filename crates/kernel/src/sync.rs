@@ -21,7 +21,10 @@ pub mod futex {
 
     /// Sleeps while `word` is `value`, at most `timeout`; may return for no reason.
     pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
-        let timeout = timeout.map(|timeout| Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) });
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
         let _ = futex::wait(word, Flags::PRIVATE, value, timeout.as_ref());
     }
 

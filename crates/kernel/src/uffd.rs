@@ -74,7 +74,11 @@ impl Features {
 
     /// Names of the features, as in the kernel's header without the prefix.
     pub fn names(self) -> Vec<&'static str> {
-        Self::NAMES.iter().filter(|(bit, _)| self.0 >> bit & 1 == 1).map(|&(_, name)| name).collect()
+        Self::NAMES
+            .iter()
+            .filter(|(bit, _)| self.0 >> bit & 1 == 1)
+            .map(|&(_, name)| name)
+            .collect()
     }
 }
 
@@ -88,10 +92,14 @@ pub enum UffdError {
     )]
     NotPermitted(io::Error),
     /// The kernel was built without it.
-    #[error("this kernel has no userfaultfd ({0}): use a kernel with CONFIG_USERFAULTFD=y, as all of Debian's and Ubuntu's are")]
+    #[error(
+        "this kernel has no userfaultfd ({0}): use a kernel with CONFIG_USERFAULTFD=y, as all of Debian's and Ubuntu's are"
+    )]
     NotThere(io::Error),
     /// A feature that is needed is missing.
-    #[error("this kernel's userfaultfd lacks {missing}: Linux 5.7 is the oldest that works, 6.8 the oldest that works best")]
+    #[error(
+        "this kernel's userfaultfd lacks {missing}: Linux 5.7 is the oldest that works, 6.8 the oldest that works best"
+    )]
     Lacks { missing: String },
     /// Anything else.
     #[error("userfaultfd: {doing}: {source}")]
@@ -302,7 +310,10 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
     // SAFETY: USERFAULTFD_IOC_NEW takes the flags by value and returns a new descriptor or -1.
     let fd = unsafe { libc::ioctl(device, NEW as _, flags.bits()) };
     if fd < 0 {
-        return Err(UffdError::Io { doing: "USERFAULTFD_IOC_NEW", source: io::Error::last_os_error() });
+        return Err(UffdError::Io {
+            doing: "USERFAULTFD_IOC_NEW",
+            source: io::Error::last_os_error(),
+        });
     }
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -323,14 +334,17 @@ fn range(start: usize, len: usize) -> RangeArg {
 fn outcome(result: rustix::io::Result<()>, done: i64, len: usize) -> Outcome {
     match result {
         Ok(()) => Outcome { done: len, stop: None },
-        Err(errno) => Outcome { done: usize::try_from(done).unwrap_or(0).min(len), stop: Some(errno.into()) },
+        Err(errno) => {
+            Outcome { done: usize::try_from(done).unwrap_or(0).min(len), stop: Some(errno.into()) }
+        }
     }
 }
 
 /// From the start of two ranges on: bytes of pages that are at `dst` and not at `src`.
 fn moved_already(dst: usize, src: usize, len: usize) -> usize {
     let pages = len / PAGE;
-    let is_moved = |&page: &usize| vm::is_present(dst + page * PAGE) && !vm::is_present(src + page * PAGE);
+    let is_moved =
+        |&page: &usize| vm::is_present(dst + page * PAGE) && !vm::is_present(src + page * PAGE);
     (0..pages).take_while(is_moved).count() * PAGE
 }
 
@@ -361,14 +375,16 @@ impl Uffd {
         };
         let mut arg = RegisterArg { range: range(start, len), mode, ioctls: 0 };
         // SAFETY: UFFDIO_REGISTER reads and writes one `uffdio_register`.
-        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, RegisterArg>::new(&mut arg)) }.map_err(Into::into)
+        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, RegisterArg>::new(&mut arg)) }
+            .map_err(Into::into)
     }
 
     /// Stops to watch a range.
     pub fn unregister(&self, start: usize, len: usize) -> io::Result<()> {
         let mut arg = range(start, len);
         // SAFETY: UFFDIO_UNREGISTER reads one `uffdio_range`.
-        unsafe { ioctl::ioctl(&self.fd, Updater::<UNREGISTER, RangeArg>::new(&mut arg)) }.map_err(Into::into)
+        unsafe { ioctl::ioctl(&self.fd, Updater::<UNREGISTER, RangeArg>::new(&mut arg)) }
+            .map_err(Into::into)
     }
 
     /// Wakes the threads that wait for pages of a range.
@@ -378,10 +394,18 @@ impl Uffd {
         let _ = unsafe { ioctl::ioctl(&self.fd, Updater::<WAKE, RangeArg>::new(&mut arg)) };
     }
 
-    fn transfer<const OPCODE: Opcode>(&self, dst: usize, src: usize, len: usize, mode: u64) -> Outcome {
-        let mut arg = TransferArg { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+    fn transfer<const OPCODE: Opcode>(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        mode: u64,
+    ) -> Outcome {
+        let mut arg =
+            TransferArg { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
         // SAFETY: UFFDIO_COPY and UFFDIO_MOVE read and write one structure of this layout; pages: see the module's contract.
-        let result = unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, TransferArg>::new(&mut arg)) };
+        let result =
+            unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, TransferArg>::new(&mut arg)) };
         outcome(result, arg.done, len)
     }
 
@@ -448,7 +472,8 @@ impl Uffd {
     pub fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {
         let mut arg = ProtectArg { range: range(start, len), mode: u64::from(on) };
         // SAFETY: UFFDIO_WRITEPROTECT reads one `uffdio_writeprotect`.
-        unsafe { ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, ProtectArg>::new(&mut arg)) }.map_err(Stop::from)
+        unsafe { ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, ProtectArg>::new(&mut arg)) }
+            .map_err(Stop::from)
     }
 
     /// Appends the messages that are waiting, at most 16; never blocks.
@@ -456,7 +481,9 @@ impl Uffd {
         let mut raw = [RawMessage::default(); 16];
         let size = size_of::<RawMessage>();
         // SAFETY: `raw` is plain old data and as long as said.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(raw.as_mut_ptr().cast::<u8>(), size * raw.len()) };
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(raw.as_mut_ptr().cast::<u8>(), size * raw.len())
+        };
         let got = match rustix::io::read(&self.fd, bytes) {
             Ok(got) => got,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -476,7 +503,12 @@ impl AsFd for Uffd {
 fn message(raw: &RawMessage) -> Option<Message> {
     let [a, b, c] = raw.arg;
     match raw.event {
-        0x12 => Some(Message::Fault { write: a & 1 != 0, write_protect: a & 2 != 0, addr: b as usize, thread: c as u32 }),
+        0x12 => Some(Message::Fault {
+            write: a & 1 != 0,
+            write_protect: a & 2 != 0,
+            addr: b as usize,
+            thread: c as u32,
+        }),
         0x13 => Some(Message::Fork { child: a as u32 as RawFd }),
         0x14 => Some(Message::Remap { from: a as usize, to: b as usize, len: c as usize }),
         0x15 => Some(Message::Remove { start: a as usize, end: b as usize }),

@@ -95,13 +95,23 @@ impl Ring {
 
     /// Queues all `pieces` (at least one, none of them empty) of `buf` for transfer. They start at the next [`Ring::reap`] at the latest:
     /// what the kernel is given together and lies side by side in the file becomes one request to the device.
-    pub fn start(&mut self, token: u64, direction: Direction, buf: FrameBuf, pieces: impl IntoIterator<Item = Piece>) {
+    pub fn start(
+        &mut self,
+        token: u64,
+        direction: Direction,
+        buf: FrameBuf,
+        pieces: impl IntoIterator<Item = Piece>,
+    ) {
         let len = buf.len();
-        let request = self.requests.put(Request { token, buf, direction, pieces_left: 0, result: Ok(()) });
+        let request =
+            self.requests.put(Request { token, buf, direction, pieces_left: 0, result: Ok(()) });
         let mut count = 0;
         for piece in pieces {
             let is_inside = piece.start.checked_add(piece.len).is_some_and(|end| end <= len);
-            assert!(is_inside && piece.len > 0, "{piece:?} is not a part of a buffer of {len} bytes");
+            assert!(
+                is_inside && piece.len > 0,
+                "{piece:?} is not a part of a buffer of {len} bytes"
+            );
             self.waiting.push_back(self.pieces.put((request, piece)));
             count += 1;
         }
@@ -118,7 +128,9 @@ impl Ring {
             return;
         }
         let mut arrived = std::mem::take(&mut self.arrived);
-        arrived.extend(self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())));
+        arrived.extend(
+            self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())),
+        );
         self.in_kernel -= arrived.len();
         for (piece, result) in arrived.drain(..) {
             self.settle(piece, result, out);
@@ -143,7 +155,8 @@ impl Ring {
             let Some(index) = self.waiting.pop_front() else { break };
             let (request, piece) = self.pieces.get(index);
             let (request, fd) = (self.requests.get(*request), types::Fd(piece.file.as_raw_fd()));
-            let (start, len) = (request.buf.bytes_mut()[piece.start..].as_mut_ptr(), piece.len as u32);
+            let (start, len) =
+                (request.buf.bytes_mut()[piece.start..].as_mut_ptr(), piece.len as u32);
             let entry = match request.direction {
                 Direction::Read => opcode::Read::new(fd, start, len).offset(piece.offset).build(),
                 Direction::Write => opcode::Write::new(fd, start, len).offset(piece.offset).build(),
@@ -202,7 +215,9 @@ impl Drop for Ring {
             let waited = self.ring.submit_and_wait(1);
             self.in_kernel -= self.ring.completion().count();
             let passing = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
-            if waited.is_err_and(|error| !error.raw_os_error().is_some_and(|errno| passing.contains(&errno))) {
+            if waited.is_err_and(|error| {
+                !error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+            }) {
                 // Somebody closed the descriptor behind our back: nothing is left to wait for.
                 break;
             }
@@ -252,7 +267,11 @@ mod tests {
     use super::*;
 
     fn file(len: u64) -> Arc<File> {
-        let path = std::env::temp_dir().join(format!("hiroma-uring-{}-{:?}", std::process::id(), std::thread::current().id()));
+        let path = std::env::temp_dir().join(format!(
+            "hiroma-uring-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         file.set_len(len).unwrap();
@@ -260,7 +279,11 @@ mod tests {
     }
 
     fn ring(depth: u32) -> Option<Ring> {
-        Ring::new(depth).inspect_err(|error| hiroma_testkit::skip!(Machine, "io_uring is not allowed here ({error})")).ok()
+        Ring::new(depth)
+            .inspect_err(|error| {
+                hiroma_testkit::skip!(Machine, "io_uring is not allowed here ({error})")
+            })
+            .ok()
     }
 
     fn finish(ring: &mut Ring) -> Vec<Finished> {
@@ -276,7 +299,14 @@ mod tests {
         let Some(mut ring) = ring(4) else { return };
         let file = file(1 << 20);
         // Every other page, last page first.
-        let pieces = |_| (0..64).map(|n| Piece { file: file.clone(), offset: (63 - n) * 8192, start: n as usize * 4096, len: 4096 });
+        let pieces = |_| {
+            (0..64).map(|n| Piece {
+                file: file.clone(),
+                offset: (63 - n) * 8192,
+                start: n as usize * 4096,
+                len: 4096,
+            })
+        };
         let mut buf = FrameBuf::leak(64 * 4096);
         buf.bytes_mut().chunks_mut(4096).enumerate().for_each(|(n, page)| page.fill(n as u8 + 1));
         ring.start(7, Direction::Write, buf, pieces(()));
@@ -286,16 +316,30 @@ mod tests {
         ring.start(8, Direction::Read, done.buf, pieces(()));
         let done = finish(&mut ring).pop().unwrap();
         assert!(done.token == 8 && done.result.is_ok());
-        assert!(done.buf.bytes().chunks(4096).enumerate().all(|(n, page)| page.iter().all(|&byte| byte == n as u8 + 1)));
+        assert!(
+            done.buf
+                .bytes()
+                .chunks(4096)
+                .enumerate()
+                .all(|(n, page)| page.iter().all(|&byte| byte == n as u8 + 1))
+        );
     }
 
     #[test]
     fn the_end_of_the_file_is_an_error_and_the_buffer_comes_back() {
         let Some(mut ring) = ring(4) else { return };
         let file = file(6000);
-        ring.start(1, Direction::Read, FrameBuf::leak(8192), [Piece { file, offset: 0, start: 0, len: 8192 }]);
+        ring.start(
+            1,
+            Direction::Read,
+            FrameBuf::leak(8192),
+            [Piece { file, offset: 0, start: 0, len: 8192 }],
+        );
         let done = finish(&mut ring).pop().unwrap();
-        assert_eq!((done.result.unwrap_err().kind(), done.buf.len()), (io::ErrorKind::UnexpectedEof, 8192));
+        assert_eq!(
+            (done.result.unwrap_err().kind(), done.buf.len()),
+            (io::ErrorKind::UnexpectedEof, 8192)
+        );
     }
 
     #[test]
@@ -305,7 +349,12 @@ mod tests {
         for token in 0..32 {
             let mut buf = FrameBuf::leak(4096);
             buf.bytes_mut().fill(9);
-            ring.start(token, Direction::Write, buf, [Piece { file: file.clone(), offset: token * 4096, start: 0, len: 4096 }]);
+            ring.start(
+                token,
+                Direction::Write,
+                buf,
+                [Piece { file: file.clone(), offset: token * 4096, start: 0, len: 4096 }],
+            );
         }
         drop(ring);
     }

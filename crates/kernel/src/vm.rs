@@ -9,7 +9,9 @@ use std::io;
 use std::ptr;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mlock, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mlock, mmap_anonymous, mprotect, munmap,
+};
 
 /// A range of address space that is ours.
 #[derive(Debug)]
@@ -35,7 +37,9 @@ impl Reservation {
         };
         let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), padded, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)? } as usize;
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), padded, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        } as usize;
         let base = start.next_multiple_of(align);
         for (from, to) in [(start, base), (base + len, start + padded)] {
             if from < to {
@@ -71,7 +75,10 @@ impl Reservation {
 
     /// Changes the protection of a part (`mprotect`; bits as in `PROT_*`).
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
-        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        assert!(
+            self.contains(addr) && len <= self.base + self.len - addr,
+            "a range outside the reservation"
+        );
         let flags = MprotectFlags::from_bits_retain(prot as u32);
         // SAFETY: inside our own reservation; who uses the memory there asked for this protection.
         unsafe { mprotect(addr as *mut _, len, flags).map_err(Into::into) }
@@ -79,7 +86,10 @@ impl Reservation {
 
     /// Maps the part anew, empty and without access, whatever was there.
     pub fn reclaim(&self, addr: usize, len: usize) -> io::Result<()> {
-        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        assert!(
+            self.contains(addr) && len <= self.base + self.len - addr,
+            "a range outside the reservation"
+        );
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: replaces memory inside our own reservation, which its user has given back.
         unsafe { mmap_anonymous(addr as *mut _, len, ProtFlags::empty(), flags)? };
@@ -88,7 +98,10 @@ impl Reservation {
 
     /// Keeps a part in memory (`mlock`). The kernel then refuses advice on it, `MADV_COLD` for one.
     pub fn lock(&self, addr: usize, len: usize) -> io::Result<()> {
-        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        assert!(
+            self.contains(addr) && len <= self.base + self.len - addr,
+            "a range outside the reservation"
+        );
         // SAFETY: inside our own reservation; content stays as it is.
         unsafe { mlock(addr as *mut _, len).map_err(Into::into) }
     }
@@ -101,7 +114,10 @@ impl Reservation {
         let mut count = 0;
         let mut parts = parts.peekable();
         while let Some((addr, len)) = parts.next() {
-            assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+            assert!(
+                self.contains(addr) && len <= self.base + self.len - addr,
+                "a range outside the reservation"
+            );
             iovecs[count] = libc::iovec { iov_base: addr as *mut _, iov_len: len };
             count += 1;
             if count == MOST || parts.peek().is_none() {
@@ -112,7 +128,10 @@ impl Reservation {
 
     /// Gives advice on a part.
     pub fn advise(&self, addr: usize, len: usize, advice: Advise) -> io::Result<()> {
-        assert!(self.contains(addr) && len <= self.base + self.len - addr, "a range outside the reservation");
+        assert!(
+            self.contains(addr) && len <= self.base + self.len - addr,
+            "a range outside the reservation"
+        );
         let advice = match advice {
             Advise::Huge => Advice::LinuxHugepage,
             Advise::NoHuge => Advice::LinuxNoHugepage,
@@ -173,14 +192,24 @@ const PIDFD_SELF_PROCESS: i32 = -10001;
 fn drop_all(iovecs: &[libc::iovec]) {
     let bytes: usize = iovecs.iter().map(|part| part.iov_len).sum();
     // SAFETY: parts of a reservation whose content its user has given up.
-    let done =
-        unsafe { libc::syscall(libc::SYS_process_madvise, PIDFD_SELF_PROCESS, iovecs.as_ptr(), iovecs.len(), libc::MADV_DONTNEED, 0u32) };
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_process_madvise,
+            PIDFD_SELF_PROCESS,
+            iovecs.as_ptr(),
+            iovecs.len(),
+            libc::MADV_DONTNEED,
+            0u32,
+        )
+    };
     if done == bytes as i64 {
         return;
     }
     for part in iovecs {
         // SAFETY: as above. It cannot fail for private memory of our own.
-        unsafe { libc::syscall(libc::SYS_madvise, part.iov_base, part.iov_len, libc::MADV_DONTNEED) };
+        unsafe {
+            libc::syscall(libc::SYS_madvise, part.iov_base, part.iov_len, libc::MADV_DONTNEED)
+        };
     }
 }
 
@@ -221,7 +250,9 @@ pub fn touch(addr: usize, len: usize) {
 pub fn is_present(page: usize) -> bool {
     let mut present = 0u8;
     // SAFETY: mincore looks only, and writes one byte for one page.
-    let result = unsafe { libc::mincore(ptr::without_provenance_mut(page), hiroma_units::PAGE, &raw mut present) };
+    let result = unsafe {
+        libc::mincore(ptr::without_provenance_mut(page), hiroma_units::PAGE, &raw mut present)
+    };
     result == 0 && present & 1 == 1
 }
 
@@ -231,7 +262,8 @@ pub fn is_empty(start: usize, len: usize) -> bool {
     let pages = len / hiroma_units::PAGE;
     assert!(pages <= present.len(), "an extent at most");
     // SAFETY: mincore looks only, and writes one byte for each page.
-    let result = unsafe { libc::mincore(ptr::without_provenance_mut(start), len, present.as_mut_ptr()) };
+    let result =
+        unsafe { libc::mincore(ptr::without_provenance_mut(start), len, present.as_mut_ptr()) };
     result == 0 && present[..pages].iter().all(|byte| byte & 1 == 0)
 }
 
@@ -242,7 +274,15 @@ pub fn fault_in(addr: usize) -> bool {
     let remote = libc::iovec { iov_base: addr as *mut _, iov_len: 1 };
     // SAFETY: the kernel writes one byte to `byte`, or nothing.
     unsafe {
-        libc::syscall(libc::SYS_process_vm_readv, std::process::id(), &raw const local, 1usize, &raw const remote, 1usize, 0usize) == 1
+        libc::syscall(
+            libc::SYS_process_vm_readv,
+            std::process::id(),
+            &raw const local,
+            1usize,
+            &raw const remote,
+            1usize,
+            0usize,
+        ) == 1
     }
 }
 

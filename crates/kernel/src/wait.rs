@@ -34,5 +34,9 @@ pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     if poll(&mut set[..count], Some(&timeout)).is_err() {
         return 0;
     }
-    set[..count].iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).fold(0, |bits, (at, _)| bits | 1 << at)
+    set[..count]
+        .iter()
+        .enumerate()
+        .filter(|(_, fd)| !fd.revents().is_empty())
+        .fold(0, |bits, (at, _)| bits | 1 << at)
 }

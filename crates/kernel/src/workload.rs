@@ -30,7 +30,9 @@ impl Region {
     pub fn map(len: usize) -> io::Result<Region> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Region { start, len, owned: true })
     }
@@ -38,12 +40,16 @@ impl Region {
     /// Takes `len` bytes at `addr` that somebody else has mapped, after a look at `/proc/self/maps` whether it is so.
     pub fn adopt(addr: usize, len: usize) -> io::Result<Region> {
         let refused = |reason: &str| {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{len} bytes at {addr:#x} cannot be measured with: {reason}"))
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{len} bytes at {addr:#x} cannot be measured with: {reason}"),
+            )
         };
         if addr % PAGE != 0 || len % PAGE != 0 || len == 0 {
             return Err(refused("they are not whole pages"));
         }
-        let start = NonNull::new(ptr::with_exposed_provenance_mut(addr)).ok_or_else(|| refused("there is nothing at zero"))?;
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(addr))
+            .ok_or_else(|| refused("there is nothing at zero"))?;
         let end = addr.checked_add(len).ok_or_else(|| refused("they wrap around"))?;
         if !is_mapped(addr, end)? {
             return Err(refused("they are not mapped readable, writable and private throughout"));
@@ -64,7 +70,11 @@ impl Region {
     /// The words from byte `offset` on; panics unless the stretch lies inside and is made of whole words.
     fn words(&self, offset: usize, len: usize) -> *mut u64 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(fits && offset % WORD == 0 && len % WORD == 0, "{len} bytes at {offset} of a region of {}", self.len);
+        assert!(
+            fits && offset % WORD == 0 && len % WORD == 0,
+            "{len} bytes at {offset} of a region of {}",
+            self.len
+        );
         // SAFETY: inside the region, as has just been checked.
         unsafe { self.start.as_ptr().add(offset / WORD) }
     }
@@ -127,7 +137,8 @@ impl Region {
         for offset in (0..self.len).step_by(STEP) {
             let len = STEP.min(self.len - offset);
             // SAFETY: mincore looks only; the vector has room for one byte for each page asked about.
-            let result = unsafe { libc::mincore(self.words(offset, len).cast(), len, present.as_mut_ptr()) };
+            let result =
+                unsafe { libc::mincore(self.words(offset, len).cast(), len, present.as_mut_ptr()) };
             if result != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -153,7 +164,9 @@ fn is_mapped(start: usize, end: usize) -> io::Result<bool> {
         let line = line?;
         let mut fields = line.split(' ');
         let (Some(range), Some(rights)) = (fields.next(), fields.next()) else { continue };
-        let bounds = range.split_once('-').map(|(low, high)| (usize::from_str_radix(low, 16), usize::from_str_radix(high, 16)));
+        let bounds = range
+            .split_once('-')
+            .map(|(low, high)| (usize::from_str_radix(low, 16), usize::from_str_radix(high, 16)));
         let Some((Ok(low), Ok(high))) = bounds else { continue };
         if low <= reached && reached < high {
             if !(rights.starts_with("rw") && rights.ends_with('p')) {

@@ -37,8 +37,10 @@ fn in_helper<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T 
 fn a_helper_leaves_the_locks_of_the_c_library_usable() {
     assert!(helper::is_possible(), "no helper on this machine");
     helper::prepare().expect("rooms for threads");
-    let locks: &'static mut Locks =
-        Box::leak(Box::new(Locks { shared: libc::PTHREAD_RWLOCK_INITIALIZER, nested: libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP }));
+    let locks: &'static mut Locks = Box::leak(Box::new(Locks {
+        shared: libc::PTHREAD_RWLOCK_INITIALIZER,
+        nested: libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
+    }));
     let (shared, nested) = (&raw mut locks.shared as usize, &raw mut locks.nested as usize);
     // SAFETY: locks that are never moved nor freed.
     let taken = in_helper(move || unsafe {
@@ -50,7 +52,15 @@ fn a_helper_leaves_the_locks_of_the_c_library_usable() {
     assert_eq!(taken, (0, 0, 0), "the helper took the locks");
     // SAFETY: the same.
     unsafe {
-        assert_eq!(libc::pthread_rwlock_trywrlock(shared as *mut _), 0, "nobody holds the lock for readers");
-        assert_eq!(libc::pthread_mutex_trylock(nested as *mut _), libc::EBUSY, "the helper holds the nested lock");
+        assert_eq!(
+            libc::pthread_rwlock_trywrlock(shared as *mut _),
+            0,
+            "nobody holds the lock for readers"
+        );
+        assert_eq!(
+            libc::pthread_mutex_trylock(nested as *mut _),
+            libc::EBUSY,
+            "the helper holds the nested lock"
+        );
     }
 }

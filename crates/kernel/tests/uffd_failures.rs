@@ -74,8 +74,10 @@ impl Scene {
 
     /// The ioctls that fill missing pages and what this kernel has of them, by name.
     fn fillers(&self) -> Vec<(&'static str, Filler)> {
-        let mut all: Vec<(&'static str, Filler)> =
-            vec![("COPY", Scene::copy), ("ZEROPAGE", |scene, page, pages| scene.uffd.zero(scene.dst(page), pages * PAGE))];
+        let mut all: Vec<(&'static str, Filler)> = vec![
+            ("COPY", Scene::copy),
+            ("ZEROPAGE", |scene, page, pages| scene.uffd.zero(scene.dst(page), pages * PAGE)),
+        ];
         let offered = probe().unwrap();
         if offered.has(Features::MOVE) {
             all.push(("MOVE", Scene::move_in));
@@ -83,7 +85,9 @@ impl Scene {
             hiroma_testkit::skip!(Machine, "MOVE, which this kernel lacks (Linux 6.8)");
         }
         if offered.has(Features::POISON) {
-            all.push(("POISON", |scene, page, pages| scene.uffd.poison(scene.dst(page), pages * PAGE)));
+            all.push(("POISON", |scene, page, pages| {
+                scene.uffd.poison(scene.dst(page), pages * PAGE)
+            }));
         } else {
             hiroma_testkit::skip!(Machine, "POISON, which this kernel lacks (Linux 6.6)");
         }
@@ -165,12 +169,18 @@ fn filling_what_is_not_mapped_says_that_there_is_nothing() {
     let hole = reservation();
     let gone = hole.base();
     drop(hole);
-    for (name, outcome) in [("COPY", scene.uffd.copy(gone, scene.src(0), PAGE, false)), ("ZEROPAGE", scene.uffd.zero(gone, PAGE))] {
+    for (name, outcome) in [
+        ("COPY", scene.uffd.copy(gone, scene.src(0), PAGE, false)),
+        ("ZEROPAGE", scene.uffd.zero(gone, PAGE)),
+    ] {
         assert_eq!(outcome, stopped(0, Stop::NotThere), "{name}");
     }
     let offered = probe().unwrap();
     if offered.has(Features::MOVE) {
-        assert_eq!(scene.uffd.move_pages(gone, scene.src(0), PAGE, false), stopped(0, Stop::NotThere));
+        assert_eq!(
+            scene.uffd.move_pages(gone, scene.src(0), PAGE, false),
+            stopped(0, Stop::NotThere)
+        );
         assert_eq!(word(scene.src(0)), WORD, "nothing was moved away");
     }
     if offered.has(Features::POISON) {
@@ -192,7 +202,11 @@ fn filling_what_nobody_watches_is_refused() {
     refused("ZEROPAGE", scene.uffd.zero(stranger.base(), PAGE), Stop::NotThere);
     let offered = probe().unwrap();
     if offered.has(Features::MOVE) {
-        refused("MOVE", scene.uffd.move_pages(stranger.base(), scene.src(0), PAGE, false), Stop::Invalid);
+        refused(
+            "MOVE",
+            scene.uffd.move_pages(stranger.base(), scene.src(0), PAGE, false),
+            Stop::Invalid,
+        );
     }
     if offered.has(Features::POISON) {
         refused("POISON", scene.uffd.poison(stranger.base(), PAGE), Stop::NotThere);
@@ -207,12 +221,23 @@ fn ranges_that_are_no_whole_pages_are_invalid() {
     for (dst, len) in [(dst + 8, PAGE), (dst, 0), (dst, 100), (dst, usize::MAX & !(PAGE - 1))] {
         assert_eq!(scene.uffd.copy(dst, src, len, false), invalid, "COPY {dst:#x} {len:#x}");
         assert_eq!(scene.uffd.zero(dst, len), invalid, "ZEROPAGE {dst:#x} {len:#x}");
-        assert_eq!(scene.uffd.write_protect(dst, len, true), Err(Stop::Invalid), "WRITEPROTECT {dst:#x} {len:#x}");
-        assert!(scene.uffd.register(dst, len, Watch::Missing).is_err(), "REGISTER {dst:#x} {len:#x}");
+        assert_eq!(
+            scene.uffd.write_protect(dst, len, true),
+            Err(Stop::Invalid),
+            "WRITEPROTECT {dst:#x} {len:#x}"
+        );
+        assert!(
+            scene.uffd.register(dst, len, Watch::Missing).is_err(),
+            "REGISTER {dst:#x} {len:#x}"
+        );
         assert!(scene.uffd.unregister(dst, len).is_err(), "UNREGISTER {dst:#x} {len:#x}");
         let offered = probe().unwrap();
         if offered.has(Features::MOVE) {
-            assert_eq!(scene.uffd.move_pages(dst, src, len, false), invalid, "MOVE {dst:#x} {len:#x}");
+            assert_eq!(
+                scene.uffd.move_pages(dst, src, len, false),
+                invalid,
+                "MOVE {dst:#x} {len:#x}"
+            );
         }
         if offered.has(Features::POISON) {
             assert_eq!(scene.uffd.poison(dst, len), invalid, "POISON {dst:#x} {len:#x}");
@@ -240,7 +265,8 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
     for (name, fill) in scene.fillers() {
         thread::scope(|scope| {
             // Waits until the event has been read.
-            let removal = scope.spawn(|| scene.far.advise(scene.dst(8), PAGE, Advise::Drop).unwrap());
+            let removal =
+                scope.spawn(|| scene.far.advise(scene.dst(8), PAGE, Advise::Drop).unwrap());
             let until = Instant::now() + PATIENCE;
             let mut seen = 0;
             // The event comes at a time of its own; until then the ioctl works, on pages that are left.
@@ -254,14 +280,20 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
             if name == "COPY" {
                 assert_eq!(scene.uffd.write_protect(scene.dst(0), PAGE, true), Err(Stop::Again));
             }
-            assert_eq!(next_message(&scene.uffd), Message::Remove { start: scene.dst(8), end: scene.dst(9) });
+            assert_eq!(
+                next_message(&scene.uffd),
+                Message::Remove { start: scene.dst(8), end: scene.dst(9) }
+            );
             removal.join().unwrap();
         });
         assert_eq!(fill(&scene, 4, 2), all_of(2), "{name}");
         // Empties it without raising an event for each page.
         scene.uffd.unregister(scene.far.base(), scene.far.len()).unwrap();
         scene.missing();
-        scene.uffd.register(scene.far.base(), scene.far.len(), Watch::MissingAndWriteProtect).unwrap();
+        scene
+            .uffd
+            .register(scene.far.base(), scene.far.len(), Watch::MissingAndWriteProtect)
+            .unwrap();
         vm::fill(scene.near.base(), scene.near.len(), WORD);
     }
 }
@@ -331,7 +363,12 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     let ring = match io_uring::IoUring::new(2) {
         Ok(ring) => ring,
-        Err(error) => return hiroma_testkit::skip!(Machine, "io_uring is not allowed here ({error}), so nothing can be pinned"),
+        Err(error) => {
+            return hiroma_testkit::skip!(
+                Machine,
+                "io_uring is not allowed here ({error}), so nothing can be pinned"
+            );
+        }
     };
     let pinned = libc::iovec { iov_base: scene.src(1) as *mut _, iov_len: PAGE };
     // SAFETY: the memory stays mapped until the buffers are unregistered below.
@@ -360,8 +397,16 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
 fn protecting_what_is_not_watched_for_writes_or_not_mapped_says_that_there_is_nothing() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     assert_eq!(scene.copy(0, 1), all_of(1));
-    assert_eq!(scene.uffd.write_protect(scene.dst(0), PAGE, true), Err(Stop::NotThere), "watched for missing pages only");
-    assert_eq!(scene.uffd.write_protect(scene.src(0), PAGE, true), Err(Stop::NotThere), "not watched at all");
+    assert_eq!(
+        scene.uffd.write_protect(scene.dst(0), PAGE, true),
+        Err(Stop::NotThere),
+        "watched for missing pages only"
+    );
+    assert_eq!(
+        scene.uffd.write_protect(scene.src(0), PAGE, true),
+        Err(Stop::NotThere),
+        "not watched at all"
+    );
     let hole = reservation();
     let gone = hole.base();
     drop(hole);
@@ -440,14 +485,17 @@ fn holes_and_files_cannot_be_watched() {
 }
 
 #[test]
-fn a_thread_that_is_woken_without_its_page_faults_again_and_goes_on_with_zeros_once_nobody_watches() {
+fn a_thread_that_is_woken_without_its_page_faults_again_and_goes_on_with_zeros_once_nobody_watches()
+{
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     scene.uffd.wake(scene.dst(0), PAGES * PAGE);
     let addr = scene.dst(5);
     thread::scope(|scope| {
         let reader = scope.spawn(move || word(addr));
         for _ in 0..3 {
-            assert!(matches!(next_message(&scene.uffd), Message::Fault { addr: at, .. } if at / PAGE == addr / PAGE));
+            assert!(
+                matches!(next_message(&scene.uffd), Message::Fault { addr: at, .. } if at / PAGE == addr / PAGE)
+            );
             scene.uffd.wake(addr, PAGE);
         }
         scene.uffd.unregister(scene.far.base(), scene.far.len()).unwrap();
@@ -591,7 +639,8 @@ fn pipe() -> (File, File) {
 /// A file of one page without a name; None where there are only files in memory, which can be watched like memory.
 fn tempfile() -> Option<File> {
     const TMPFS: i64 = 0x0102_1994;
-    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("uffd-{}", std::process::id()));
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("uffd-{}", std::process::id()));
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.set_len(PAGE as u64).unwrap();
@@ -605,7 +654,16 @@ fn tempfile() -> Option<File> {
 fn map_file(file: &File) -> usize {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     // SAFETY: a new mapping at an address of the kernel's choice.
-    let addr = unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0) };
+    let addr = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
+    };
     let addr = addr.unwrap() as usize;
     vm::fill(addr, PAGE, WORD);
     addr

@@ -43,8 +43,11 @@ impl Ballast {
     /// Takes up to `wanted` bytes, at most half of what the machine has available.
     pub fn new(wanted: Bytes) -> Result<Ballast> {
         let most = memory::available()?.0 / 2;
-        let shared =
-            Arc::new(Shared { wanted: (wanted.0.min(most) / CHUNK) as usize, held: Mutex::default(), stopping: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            wanted: (wanted.0.min(most) / CHUNK) as usize,
+            held: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
         shared.load()?;
         let of_thread = Arc::clone(&shared);
         let letting_go = thread::Builder::new()
@@ -82,7 +85,8 @@ impl Shared {
     fn load(&self) -> Result<()> {
         let mut held = self.held();
         while held.chunks.len() < self.wanted {
-            let chunk = Region::map(CHUNK as usize).context("taking memory that is to stay backed")?;
+            let chunk =
+                Region::map(CHUNK as usize).context("taking memory that is to stay backed")?;
             chunk.populate();
             held.chunks.push(chunk);
         }

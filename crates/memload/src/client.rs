@@ -27,7 +27,10 @@ impl FromStr for Endpoint {
         match text.strip_prefix("unix:") {
             Some("") => Err("unix: needs the path of a socket".to_owned()),
             Some(path) => Ok(Endpoint::Unix(path.into())),
-            None if text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) => {
+            None if text
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) =>
+            {
                 Ok(Endpoint::Tcp(text.to_owned()))
             }
             None => Err(format!("`{text}` is not HOST:PORT or unix:PATH")),
@@ -106,7 +109,8 @@ impl Connection {
                 Ok(Socket::Unix(socket))
             }),
         };
-        let socket = socket.map_err(|source| LoadError::Connect { endpoint: endpoint.clone(), source })?;
+        let socket =
+            socket.map_err(|source| LoadError::Connect { endpoint: endpoint.clone(), source })?;
         Ok(Connection { socket, out: Vec::new(), buffer: vec![0; 64 << 10], start: 0, end: 0 })
     }
 
@@ -141,7 +145,10 @@ impl Connection {
         let line = self.line()?;
         match &self.buffer[line.clone()] {
             b"STORED" => Ok(()),
-            other => Err(LoadError::Answer { request: format!("set {key}"), answer: String::from_utf8_lossy(other).into_owned() }),
+            other => Err(LoadError::Answer {
+                request: format!("set {key}"),
+                answer: String::from_utf8_lossy(other).into_owned(),
+            }),
         }
     }
 
@@ -153,7 +160,10 @@ impl Connection {
             return Ok(None);
         }
         let Some(len) = value_length(text, key) else {
-            return Err(LoadError::Answer { request: format!("get {key}"), answer: String::from_utf8_lossy(text).into_owned() });
+            return Err(LoadError::Answer {
+                request: format!("get {key}"),
+                answer: String::from_utf8_lossy(text).into_owned(),
+            });
         };
         // The value, and behind it "\r\nEND\r\n".
         let whole = len + 7;
@@ -183,7 +193,9 @@ impl Connection {
             }
             let mut words = text.splitn(3, ' ');
             match (words.next(), words.next(), words.next()) {
-                (Some("STAT"), Some(name), value) => stats.push((name.to_owned(), value.unwrap_or_default().to_owned())),
+                (Some("STAT"), Some(name), value) => {
+                    stats.push((name.to_owned(), value.unwrap_or_default().to_owned()))
+                }
                 _ => return Err(LoadError::Answer { request: "stats".to_owned(), answer: text }),
             }
         }
@@ -193,7 +205,9 @@ impl Connection {
     fn line(&mut self) -> Result<std::ops::Range<usize>, LoadError> {
         let mut looked = 0;
         loop {
-            let found = self.buffer[self.start + looked..self.end].windows(2).position(|pair| pair == b"\r\n");
+            let found = self.buffer[self.start + looked..self.end]
+                .windows(2)
+                .position(|pair| pair == b"\r\n");
             if let Some(at) = found {
                 let line = self.start..self.start + looked + at;
                 self.start = line.end + 2;
@@ -217,11 +231,17 @@ impl Connection {
         }
         while self.end < wanted {
             match self.socket.reader().read(&mut self.buffer[self.end..]) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "memcached closed it").into()),
+                Ok(0) => {
+                    return Err(
+                        io::Error::new(io::ErrorKind::UnexpectedEof, "memcached closed it").into()
+                    );
+                }
                 Ok(count) => self.end += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer for 60 s").into());
+                    return Err(
+                        io::Error::new(io::ErrorKind::TimedOut, "no answer for 60 s").into()
+                    );
                 }
                 Err(error) => return Err(error.into()),
             }

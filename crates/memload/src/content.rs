@@ -116,10 +116,17 @@ mod tests {
         numbers(&path, 1000).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!((text.len(), text.lines().count()), (10_000, 1000));
-        assert!(text.lines().all(|line| line.parse::<u64>().is_ok_and(|number| (100_000_000..1_000_000_000).contains(&number))));
+        assert!(text.lines().all(|line| {
+            line.parse::<u64>().is_ok_and(|number| (100_000_000..1_000_000_000).contains(&number))
+        }));
         long_lines(&path, 100).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.lines().count() == 100 && text.lines().all(|line| line.len() == 70 && line.bytes().all(|b| b.is_ascii_lowercase())));
+        assert!(
+            text.lines().count() == 100
+                && text
+                    .lines()
+                    .all(|line| line.len() == 70 && line.bytes().all(|b| b.is_ascii_lowercase()))
+        );
     }
 
     #[test]

@@ -38,13 +38,16 @@ impl Keys {
         }
         let kind = match distribution {
             Distribution::Uniform => Kind::Uniform,
-            Distribution::Zipf { exponent } => {
-                Kind::Zipf(Zipf::new(items as f64, exponent).map_err(|error| format!("zipf exponent {exponent}: {error}"))?)
-            }
+            Distribution::Zipf { exponent } => Kind::Zipf(
+                Zipf::new(items as f64, exponent)
+                    .map_err(|error| format!("zipf exponent {exponent}: {error}"))?,
+            ),
             Distribution::Hotspot { items_percent, requests_percent } => {
                 let hot_items = u128::from(items) * u128::from(items_percent) / 100;
                 match u64::try_from(hot_items) {
-                    Ok(hot_items @ 1..) if hot_items < items && requests_percent <= 100 => Kind::Hotspot { hot_items, requests_percent },
+                    Ok(hot_items @ 1..) if hot_items < items && requests_percent <= 100 => {
+                        Kind::Hotspot { hot_items, requests_percent }
+                    }
                     _ => {
                         return Err(format!(
                             "{requests_percent} % of the requests for {items_percent} % of {items} items: both parts need an item, and a share is 0 to 100 %"
@@ -61,17 +64,21 @@ impl Keys {
         match &self.kind {
             Kind::Uniform => rng.random_range(0..self.items),
             Kind::Zipf(zipf) => scatter(zipf.sample(rng) as u64 - 1) % self.items,
-            Kind::Hotspot { hot_items, requests_percent } => match rng.random_range(0..100) < *requests_percent {
-                true => rng.random_range(0..*hot_items),
-                false => rng.random_range(*hot_items..self.items),
-            },
+            Kind::Hotspot { hot_items, requests_percent } => {
+                match rng.random_range(0..100) < *requests_percent {
+                    true => rng.random_range(0..*hot_items),
+                    false => rng.random_range(*hot_items..self.items),
+                }
+            }
         }
     }
 }
 
 /// Fowler-Noll-Vo, 64 bits: popular ranks do not lie side by side (as YCSB's scrambled zipfian does it).
 fn scatter(rank: u64) -> u64 {
-    rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// The key of an item: `user` and a number, 24 bytes, like YCSB's.
@@ -115,11 +122,14 @@ mod tests {
 
     #[test]
     fn a_hot_spot_has_its_share_of_items_and_of_requests() {
-        let counts = counts_by_item(Distribution::Hotspot { items_percent: 33, requests_percent: 95 });
+        let counts =
+            counts_by_item(Distribution::Hotspot { items_percent: 33, requests_percent: 95 });
         let hot: u32 = counts.range(..330).map(|(_, count)| count).sum();
         assert!((94_000..96_000).contains(&hot) && counts.len() > 900, "{hot}");
         for (items_percent, requests_percent) in [(0, 95), (100, 95), (33, 101)] {
-            assert!(Keys::new(10, Distribution::Hotspot { items_percent, requests_percent }).is_err());
+            assert!(
+                Keys::new(10, Distribution::Hotspot { items_percent, requests_percent }).is_err()
+            );
         }
     }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use hiroma_memload::{Connection, Distribution, Endpoint, Outcome, RunSpec, Store, fill, run, server};
+use hiroma_memload::{
+    Connection, Distribution, Endpoint, Outcome, RunSpec, Store, fill, run, server,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -98,7 +100,8 @@ fn main() -> ExitCode {
 }
 
 fn bar(len: u64, what: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos}/{human_len} {eta}").expect("the template is well formed");
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {human_pos}/{human_len} {eta}")
+        .expect("the template is well formed");
     ProgressBar::new(len).with_style(style).with_message(what)
 }
 
@@ -115,7 +118,10 @@ fn load(cli: Cli) -> Result<()> {
         distribution: match cli.distribution {
             Shape::Zipf => Distribution::Zipf { exponent: cli.exponent },
             Shape::Uniform => Distribution::Uniform,
-            Shape::Hotspot => Distribution::Hotspot { items_percent: cli.hot_items, requests_percent: cli.hot_requests },
+            Shape::Hotspot => Distribution::Hotspot {
+                items_percent: cli.hot_items,
+                requests_percent: cli.hot_requests,
+            },
         },
         connections: cli.connections,
         depth: cli.depth,
@@ -123,20 +129,31 @@ fn load(cli: Cli) -> Result<()> {
         operations: cli.operations.or(cli.seconds.is_none().then_some(cli.items)),
         time: match cli.seconds {
             None => None,
-            Some(seconds) => Some(Duration::try_from_secs_f64(seconds).with_context(|| format!("--seconds {seconds} is not a time"))?),
+            Some(seconds) => Some(
+                Duration::try_from_secs_f64(seconds)
+                    .with_context(|| format!("--seconds {seconds} is not a time"))?,
+            ),
         },
         seed: cli.seed,
         may_miss: cli.may_miss,
         fresh: !cli.no_fill,
     };
-    let before = cli.pid.map(|pid| server::cpu_ns(pid, "")).transpose().context("cannot look at the server's process (--pid)")?;
-    let progress = spec.operations.map_or_else(ProgressBar::new_spinner, |count| bar(count, "asking"));
+    let before = cli
+        .pid
+        .map(|pid| server::cpu_ns(pid, ""))
+        .transpose()
+        .context("cannot look at the server's process (--pid)")?;
+    let progress =
+        spec.operations.map_or_else(ProgressBar::new_spinner, |count| bar(count, "asking"));
     let outcome = run(&spec, &|count| progress.inc(count))?;
     progress.finish_and_clear();
     let server = match (cli.pid, before) {
         (Some(pid), Some(before)) => {
             let used = server::cpu_ns(pid, "")?.saturating_sub(before);
-            Some(ServerFigures { cpu_ns_per_operation: used as f64 / outcome.operations.max(1) as f64, memory: server::memory(pid)? })
+            Some(ServerFigures {
+                cpu_ns_per_operation: used as f64 / outcome.operations.max(1) as f64,
+                memory: server::memory(pid)?,
+            })
         }
         _ => None,
     };
@@ -144,7 +161,8 @@ fn load(cli: Cli) -> Result<()> {
     show(&figures, &mut Connection::open(&cli.server)?)?;
     if let Some(path) = cli.json {
         let text = serde_json::to_string_pretty(&figures)?;
-        std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, text + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
@@ -153,7 +171,12 @@ fn show(figures: &Figures, connection: &mut Connection) -> Result<()> {
     let outcome = &figures.outcome;
     println!(
         "{} requests in {:.2} s: {:.0}/s ({} reads, all values right; {} writes; {} missing)",
-        outcome.operations, outcome.seconds, outcome.operations_per_s, outcome.reads, outcome.writes, outcome.missing
+        outcome.operations,
+        outcome.seconds,
+        outcome.operations_per_s,
+        outcome.reads,
+        outcome.writes,
+        outcome.missing
     );
     let us = |ns: u64| ns as f64 / 1e3;
     println!(
@@ -173,7 +196,9 @@ fn show(figures: &Figures, connection: &mut Connection) -> Result<()> {
         );
     }
     // What a server with our patch says about itself.
-    for (name, value) in connection.stats("")?.iter().filter(|(name, _)| name.starts_with("hiroma_")) {
+    for (name, value) in
+        connection.stats("")?.iter().filter(|(name, _)| name.starts_with("hiroma_"))
+    {
         println!("{name}: {value}");
     }
     Ok(())

@@ -103,11 +103,20 @@ pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result
 /// Asks. Every value is checked; the first wrong one ends the run with an error.
 pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, LoadError> {
     spec.store.check()?;
-    if spec.connections == 0 || spec.connections > 1024 || spec.depth == 0 || spec.depth > 1024 || spec.write_percent > 100 {
-        return Err(LoadError::Spec("connections and requests at a time have to be 1 to 1024, writes 0 to 100 %".to_owned()));
+    if spec.connections == 0
+        || spec.connections > 1024
+        || spec.depth == 0
+        || spec.depth > 1024
+        || spec.write_percent > 100
+    {
+        return Err(LoadError::Spec(
+            "connections and requests at a time have to be 1 to 1024, writes 0 to 100 %".to_owned(),
+        ));
     }
     if spec.write_percent > 0 && spec.store.items < spec.connections as u64 {
-        return Err(LoadError::Spec("writing needs at least one item for each connection".to_owned()));
+        return Err(LoadError::Spec(
+            "writing needs at least one item for each connection".to_owned(),
+        ));
     }
     if spec.operations.is_none() && spec.time.is_none() {
         return Err(LoadError::Spec("say how many requests, or how long".to_owned()));
@@ -128,7 +137,9 @@ pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, L
                 })
             })
             .collect();
-        asks.into_iter().map(|ask| ask.join().expect("a thread of the load does not panic")).collect()
+        asks.into_iter()
+            .map(|ask| ask.join().expect("a thread of the load does not panic"))
+            .collect()
     });
     let seconds = start.elapsed().as_secs_f64();
     let mut latency = new_histogram();
@@ -196,7 +207,9 @@ fn ask<'run>(
         spec,
         keys,
         connection: Connection::open(&spec.endpoint)?,
-        rng: SmallRng::seed_from_u64(spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        rng: SmallRng::seed_from_u64(
+            spec.seed ^ (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        ),
         versions: Versions::new(spec, number as u64),
         value: vec![0; spec.store.value_bytes],
         part: Part { latency: new_histogram(), reads: 0, writes: 0, missing: 0 },
@@ -206,10 +219,13 @@ fn ask<'run>(
     let goes_on = |count: usize| {
         !stop.load(Ordering::Relaxed)
             && spec.time.is_none_or(|time| start.elapsed() < time)
-            && spec.operations.is_none_or(|most| done.fetch_add(count as u64, Ordering::Relaxed) < most)
+            && spec
+                .operations
+                .is_none_or(|most| done.fetch_add(count as u64, Ordering::Relaxed) < most)
     };
     let halves = [spec.depth.div_ceil(2), spec.depth / 2];
-    let mut batches = halves.map(|count| Batch { sent: start, requests: Vec::with_capacity(count) });
+    let mut batches =
+        halves.map(|count| Batch { sent: start, requests: Vec::with_capacity(count) });
     let mut at = 0;
     // An empty half (of a depth of 1) is no reason to end.
     while halves[at] == 0 || goes_on(halves[at]) {
@@ -227,10 +243,16 @@ fn ask<'run>(
 
 impl Asker<'_> {
     /// Fills `batch` with `count` new requests and sends it; `other` may be on its way.
-    fn send(&mut self, batch: &mut Batch, count: usize, other: &mut Batch) -> Result<(), LoadError> {
+    fn send(
+        &mut self,
+        batch: &mut Batch,
+        count: usize,
+        other: &mut Batch,
+    ) -> Result<(), LoadError> {
         for _ in 0..count {
             let mut item = self.keys.draw(&mut self.rng);
-            let write = self.spec.write_percent > 0 && self.rng.random_range(0..100) < self.spec.write_percent;
+            let write = self.spec.write_percent > 0
+                && self.rng.random_range(0..100) < self.spec.write_percent;
             let bytes = REQUEST_BYTES + if write { self.value.len() } else { 0 };
             if self.connection.prepared_bytes() + bytes > OVERLAP_BYTES_MAX {
                 self.check(other)?;
@@ -268,16 +290,25 @@ impl Asker<'_> {
                     Some(got) => {
                         let version = check_value(item, self.spec.store.value_bytes, got);
                         let checked = version.and_then(|got| match wanted {
-                            Some(wanted) if wanted != got => Err(ValueError::Version { got, wanted }),
+                            Some(wanted) if wanted != got => {
+                                Err(ValueError::Version { got, wanted })
+                            }
                             _ => Ok(()),
                         });
                         checked.map_err(|source| LoadError::Wrong { key, source })?;
                     }
                     None if self.spec.may_miss => self.part.missing += 1,
-                    None => return Err(LoadError::Answer { request: format!("get {key}"), answer: "no such item".to_owned() }),
+                    None => {
+                        return Err(LoadError::Answer {
+                            request: format!("get {key}"),
+                            answer: "no such item".to_owned(),
+                        });
+                    }
                 }
             }
-            self.part.latency.saturating_record(u64::try_from(batch.sent.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1));
+            self.part.latency.saturating_record(
+                u64::try_from(batch.sent.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1),
+            );
         }
         if count > 0 {
             (self.progress)(count);
@@ -303,7 +334,13 @@ impl Versions {
         let first = spec.fresh.then_some(0);
         let count = if spec.write_percent > 0 { spec.store.items / connections + 1 } else { 0 };
         // Versions of different runs differ, so that a value of an earlier one is not taken for right.
-        Versions { connections, own, first, last: vec![first; count as usize], next: spec.seed << 40 | own << 36 }
+        Versions {
+            connections,
+            own,
+            first,
+            last: vec![first; count as usize],
+            next: spec.seed << 40 | own << 36,
+        }
     }
 
     /// The item next to `item` that this connection may write; items are at least as many as connections.
@@ -324,6 +361,10 @@ impl Versions {
         if self.last.is_empty() {
             return self.first;
         }
-        if item % self.connections == self.own { self.last[(item / self.connections) as usize] } else { None }
+        if item % self.connections == self.own {
+            self.last[(item / self.connections) as usize]
+        } else {
+            None
+        }
     }
 }

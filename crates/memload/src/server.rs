@@ -18,12 +18,16 @@ pub struct Memory {
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let field = |name: &str| {
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
         value.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
     };
     // Pages of hugetlbfs are not counted as resident.
     let hugetlb = field("Private_Hugetlb:") + field("Shared_Hugetlb:");
-    Ok(Memory { resident_bytes: field("Rss:") + hugetlb, huge_bytes: field("AnonHugePages:") + hugetlb })
+    Ok(Memory {
+        resident_bytes: field("Rss:") + hugetlb,
+        huge_bytes: field("AnonHugePages:") + hugetlb,
+    })
 }
 
 /// Processor time that the threads of `pid` named `name` (all if empty) have used, ns. A thread that has ended is not counted: use this

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hiroma_memload::{Connection, Distribution, Endpoint, LoadError, RunSpec, Store, fill, make_value, run, server};
+use hiroma_memload::{
+    Connection, Distribution, Endpoint, LoadError, RunSpec, Store, fill, make_value, run, server,
+};
 use tempfile::TempDir;
 
 const STORE: Store = Store { items: 2000, value_bytes: 512 };
@@ -40,9 +42,16 @@ impl Memcached {
         let dir = TempDir::new().unwrap();
         let path = dir.path().join("socket");
         let mut command = Command::new("memcached");
-        command.arg("-s").arg(&path).args(["-u", "root", "-m", "64", "-t", "2"]).stdin(Stdio::null());
+        command
+            .arg("-s")
+            .arg(&path)
+            .args(["-u", "root", "-m", "64", "-t", "2"])
+            .stdin(Stdio::null());
         let Ok(child) = command.spawn() else {
-            hiroma_testkit::skip!(Machine, "memcached is not installed (sudo apt-get install memcached)");
+            hiroma_testkit::skip!(
+                Machine,
+                "memcached is not installed (sudo apt-get install memcached)"
+            );
             return None;
         };
         let mut server = Memcached { child, endpoint: Endpoint::Unix(path.clone()), _dir: dir };
@@ -70,7 +79,11 @@ fn every_value_of_a_real_memcached_is_right_read_only_and_mixed() {
     let outcome = run(&spec(&server.endpoint), &|_| ()).unwrap();
     assert!(outcome.operations >= 6000 && outcome.writes == 0 && outcome.missing == 0);
     assert!(outcome.latency_ns_p50 > 0 && outcome.latency_ns_max >= outcome.latency_ns_p50);
-    let mixed = RunSpec { write_percent: 30, distribution: Distribution::Uniform, ..spec(&server.endpoint) };
+    let mixed = RunSpec {
+        write_percent: 30,
+        distribution: Distribution::Uniform,
+        ..spec(&server.endpoint)
+    };
     let outcome = run(&mixed, &|_| ()).unwrap();
     assert!(outcome.reads > 0 && outcome.writes > 0);
     // The items are not at version 0 any more.
@@ -99,7 +112,11 @@ fn a_value_that_somebody_changed_and_an_item_that_is_gone_are_found() {
     assert!(matches!(error, LoadError::Wrong { .. }), "{error}");
     let fewer = Store { items: 10, ..STORE };
     fill(&server.endpoint, fewer, &|_| ()).unwrap();
-    let absent = RunSpec { store: Store { items: 1 << 40, ..STORE }, distribution: Distribution::Uniform, ..spec(&server.endpoint) };
+    let absent = RunSpec {
+        store: Store { items: 1 << 40, ..STORE },
+        distribution: Distribution::Uniform,
+        ..spec(&server.endpoint)
+    };
     assert!(run(&absent, &|_| ()).unwrap_err().to_string().contains("no such item"));
     assert!(run(&RunSpec { may_miss: true, ..absent }, &|_| ()).unwrap().missing > 0);
 }
@@ -132,13 +149,21 @@ fn lying(answer: Vec<u8>) -> Endpoint {
 fn a_server_that_lies_is_found_out() {
     let one = |answer: Vec<u8>| {
         let one = Store { items: 1, value_bytes: 512 };
-        let spec = RunSpec { store: one, connections: 1, depth: 1, operations: Some(5), ..spec(&lying(answer)) };
+        let spec = RunSpec {
+            store: one,
+            connections: 1,
+            depth: 1,
+            operations: Some(5),
+            ..spec(&lying(answer))
+        };
         run(&spec, &|_| ()).unwrap_err()
     };
     let key = hiroma_memload::key_of(0);
     let mut value = vec![0; 512];
     make_value(0, 0, &mut value);
-    let framed = |value: &[u8]| [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat();
+    let framed = |value: &[u8]| {
+        [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat()
+    };
     value[300] ^= 4;
     assert!(matches!(one(framed(&value)), LoadError::Wrong { .. }));
     value[300] ^= 4;
@@ -146,7 +171,13 @@ fn a_server_that_lies_is_found_out() {
     // A version that nobody wrote.
     make_value(0, 9, &mut value);
     assert!(matches!(one(framed(&value)), LoadError::Wrong { .. }));
-    for answer in ["ERROR\r\n", "SERVER_ERROR out of memory\r\n", "VALUE other 0 5\r\nhello\r\nEND\r\n", "VALUE\r\n", "END\r\n"] {
+    for answer in [
+        "ERROR\r\n",
+        "SERVER_ERROR out of memory\r\n",
+        "VALUE other 0 5\r\nhello\r\nEND\r\n",
+        "VALUE\r\n",
+        "END\r\n",
+    ] {
         assert!(matches!(one(answer.into()), LoadError::Answer { .. }), "{answer}");
     }
 }
@@ -178,14 +209,24 @@ fn much_on_its_way_does_not_lock_up() {
     let store = Store { items: 40, value_bytes: 200_000 };
     fill(&server.endpoint, store, &|_| ()).unwrap();
     for depth in [1, 2, 3, 64] {
-        let spec = RunSpec { store, connections: 2, depth, write_percent: 50, operations: Some(400), ..spec(&server.endpoint) };
+        let spec = RunSpec {
+            store,
+            connections: 2,
+            depth,
+            write_percent: 50,
+            operations: Some(400),
+            ..spec(&server.endpoint)
+        };
         let spec = RunSpec { seed: depth as u64, fresh: false, ..spec };
         let answered = std::sync::atomic::AtomicU64::new(0);
         let count = |count| {
             answered.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
         };
         let outcome = run(&spec, &count).unwrap();
-        assert!(outcome.operations >= 400 && outcome.writes > 0 && outcome.reads > 0, "{depth}: {outcome:?}");
+        assert!(
+            outcome.operations >= 400 && outcome.writes > 0 && outcome.reads > 0,
+            "{depth}: {outcome:?}"
+        );
         assert!(outcome.operations < 400 + 2 * depth as u64, "{depth}: {outcome:?}");
         assert_eq!(answered.into_inner(), outcome.operations, "{depth}");
     }

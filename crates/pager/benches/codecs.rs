@@ -18,13 +18,15 @@ const DICTIONARY_BYTES: usize = 64 << 10;
 const ROUNDS: usize = 5;
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let mut arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     // Without a program there is nothing to pack: `cargo bench` of everything passes over it.
     let Some(program) = (!arguments.is_empty()).then(|| arguments.remove(0)) else {
         println!("usage: cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...");
         return ExitCode::SUCCESS;
     };
-    let child = Command::new(&program).args(&arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let child =
+        Command::new(&program).args(&arguments).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut child = match child {
         Ok(child) => child,
         Err(error) => {
@@ -71,7 +73,9 @@ fn resident_pages(pid: u32) -> usize {
 /// Resident pages, spread evenly over the anonymous writable memory.
 fn read_pieces(pid: u32) -> Vec<Vec<u8>> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let (Ok(memory), Ok(pagemap)) = (File::open(format!("/proc/{pid}/mem")), File::open(format!("/proc/{pid}/pagemap"))) else {
+    let (Ok(memory), Ok(pagemap)) =
+        (File::open(format!("/proc/{pid}/mem")), File::open(format!("/proc/{pid}/pagemap")))
+    else {
         return Vec::new();
     };
     let mut resident = Vec::new();
@@ -118,12 +122,16 @@ struct Codec<'a> {
 
 fn table(pieces: &[Vec<u8>]) {
     // The dictionary has not seen what it is judged by.
-    let (learned, judged): (Vec<_>, Vec<_>) = pieces.iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    let (learned, judged): (Vec<_>, Vec<_>) =
+        pieces.iter().enumerate().partition(|(at, _)| at % 2 == 0);
     let learned: Vec<&Vec<u8>> = learned.into_iter().map(|(_, piece)| piece).collect();
     let judged: Vec<&Vec<u8>> = judged.into_iter().map(|(_, piece)| piece).collect();
     let dictionary = zstd::dict::from_samples(&learned, DICTIONARY_BYTES).unwrap_or_default();
     println!("{} pages of 4 KiB", judged.len());
-    println!("{:<24} {:>9} {:>11} {:>11} {:>9}", "codec", "packed, %", "pack, us", "unpack, us", "> 3/4, %");
+    println!(
+        "{:<24} {:>9} {:>11} {:>11} {:>9}",
+        "codec", "packed, %", "pack, us", "unpack, us", "> 3/4, %"
+    );
     for mut codec in codecs(&dictionary) {
         let mut packed: Vec<Vec<u8>> = vec![vec![0; 2 * PAGE + 64]; judged.len()];
         let mut lens = vec![0; judged.len()];
@@ -165,7 +173,9 @@ fn codecs(dictionary: &[u8]) -> Vec<Codec<'_>> {
         Codec {
             name: "lz4_flex",
             pack: Box::new(|from, to| lz4_flex::block::compress_into(from, to).expect("it fits")),
-            unpack: Box::new(|from, to| lz4_flex::block::decompress_into(from, to).expect("it is whole")),
+            unpack: Box::new(|from, to| {
+                lz4_flex::block::decompress_into(from, to).expect("it is whole")
+            }),
         },
         Codec {
             name: "LZ4 (in use)",
@@ -200,11 +210,15 @@ fn snappy() -> Codec<'static> {
 }
 
 fn zstandard(name: &'static str, level: i32, dictionary: &[u8]) -> Codec<'static> {
-    let mut encoder = zstd::bulk::Compressor::with_dictionary(level, dictionary).expect("the dictionary is sound");
-    let mut decoder = zstd::bulk::Decompressor::with_dictionary(dictionary).expect("the dictionary is sound");
+    let mut encoder = zstd::bulk::Compressor::with_dictionary(level, dictionary)
+        .expect("the dictionary is sound");
+    let mut decoder =
+        zstd::bulk::Decompressor::with_dictionary(dictionary).expect("the dictionary is sound");
     Codec {
         name,
         pack: Box::new(move |from, to| encoder.compress_to_buffer(from, to).expect("it fits")),
-        unpack: Box::new(move |from, to| decoder.decompress_to_buffer(from, to).expect("it is whole")),
+        unpack: Box::new(move |from, to| {
+            decoder.decompress_to_buffer(from, to).expect("it is whole")
+        }),
     }
 }

@@ -27,7 +27,8 @@ fn random(mut state: u64) -> impl FnMut() -> u64 {
 
 /// Random numbers, one per line, as `sort` is given them.
 fn lines(sector: &mut [u8], next: &mut dyn FnMut() -> u64) {
-    let text: String = (0..sector.len() / 4).map(|_| format!("{}\n", next() % 1_000_000_000)).collect();
+    let text: String =
+        (0..sector.len() / 4).map(|_| format!("{}\n", next() % 1_000_000_000)).collect();
     sector.copy_from_slice(&text.as_bytes()[..sector.len()]);
 }
 
@@ -47,7 +48,11 @@ fn noise(sector: &mut [u8], next: &mut dyn FnMut() -> u64) {
 }
 
 /// Gets completions; their buffers go to `bufs`.
-fn reap(channel: &mut dyn Channel, out: &mut Vec<Completion>, bufs: &mut Vec<FrameBuf>) -> Result<(), Failure> {
+fn reap(
+    channel: &mut dyn Channel,
+    out: &mut Vec<Completion>,
+    bufs: &mut Vec<FrameBuf>,
+) -> Result<(), Failure> {
     channel.poll(out);
     if out.is_empty() && channel.in_flight() > 0 {
         wait::readable(&channel.wait_fds(), 1000);
@@ -61,7 +66,12 @@ fn reap(channel: &mut dyn Channel, out: &mut Vec<Completion>, bufs: &mut Vec<Fra
 }
 
 /// Writes and reads `TOTAL_BYTES`; nanoseconds for each sector written, and read in random order.
-fn measure(store: &dyn Store, sector_bytes: usize, depth: usize, content: &[u8]) -> Result<(f64, f64), Failure> {
+fn measure(
+    store: &dyn Store,
+    sector_bytes: usize,
+    depth: usize,
+    content: &[u8],
+) -> Result<(f64, f64), Failure> {
     let count = TOTAL_BYTES / sector_bytes;
     let (mut writer, mut reader) = (store.open(Purpose::Write)?, store.open(Purpose::Read)?);
     let mut bufs: Vec<FrameBuf> = (0..depth).map(|_| FrameBuf::leak(sector_bytes)).collect();
@@ -74,7 +84,8 @@ fn measure(store: &dyn Store, sector_bytes: usize, depth: usize, content: &[u8])
         }
         let mut buf = bufs.pop().expect("one is free");
         let copy_begun = Instant::now();
-        buf.bytes_mut().copy_from_slice(&content[index * sector_bytes % content.len()..][..sector_bytes]);
+        buf.bytes_mut()
+            .copy_from_slice(&content[index * sector_bytes % content.len()..][..sector_bytes]);
         copying += copy_begun.elapsed();
         writer.write(Token(0), buf, &mut locs[index..=index]).map_err(|(_, error)| error)?;
     }
@@ -102,7 +113,10 @@ fn measure(store: &dyn Store, sector_bytes: usize, depth: usize, content: &[u8])
 
 fn main() -> Result<(), Failure> {
     let dir = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    println!("{:<12} {:<8} {:>9} {:>6} {:>10} {:>10} {:>7}", "store", "content", "sector", "depth", "write us", "read us", "ratio");
+    println!(
+        "{:<12} {:<8} {:>9} {:>6} {:>10} {:>10} {:>7}",
+        "store", "content", "sector", "depth", "write us", "read us", "ratio"
+    );
     type Fill = fn(&mut [u8], &mut dyn FnMut() -> u64);
     for (name, fill) in [("lines", lines as Fill), ("records", records), ("noise", noise)] {
         let mut next = random(42);
@@ -114,13 +128,20 @@ fn main() -> Result<(), Failure> {
                 let usage = store.usage();
                 let ratio = usage.far_bytes as f64 / usage.stored_bytes as f64;
                 let (kind, kib) = (store.name(), sector_bytes >> 10);
-                println!("{kind:<12} {name:<8} {kib:>8}K {depth:>6} {:>10.2} {:>10.2} {ratio:>7.2}", write_ns / 1e3, read_ns / 1e3);
+                println!(
+                    "{kind:<12} {name:<8} {kib:>8}K {depth:>6} {:>10.2} {:>10.2} {ratio:>7.2}",
+                    write_ns / 1e3,
+                    read_ns / 1e3
+                );
                 Ok(())
             };
             line(&CompressedStore::new(sector_bytes, 4 * TOTAL_BYTES as u64)?, 1)?;
             if name == "noise" {
                 for depth in [1, 16] {
-                    line(&FileStore::new(&dir, sector_bytes, Some(4 * TOTAL_BYTES as u64))?, depth)?;
+                    line(
+                        &FileStore::new(&dir, sector_bytes, Some(4 * TOTAL_BYTES as u64))?,
+                        depth,
+                    )?;
                 }
             }
         }

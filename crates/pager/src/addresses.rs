@@ -33,7 +33,8 @@ impl IntervalSet {
     /// Takes `start..end` out.
     pub fn remove(&mut self, start: usize, end: usize) {
         for (from, to) in self.overlaps(start, end) {
-            let (&whole_start, &whole_end) = self.map.range(..=from).next_back().expect("an overlap lies in an interval");
+            let (&whole_start, &whole_end) =
+                self.map.range(..=from).next_back().expect("an overlap lies in an interval");
             self.map.remove(&whole_start);
             if whole_start < from {
                 self.map.insert(whole_start, from);
@@ -191,7 +192,8 @@ impl Addresses {
 
     /// Whether the program's own limit lets `more` bytes be mapped.
     fn may_map(&self, more: usize) -> bool {
-        self.mapped_max == usize::MAX || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
+        self.mapped_max == usize::MAX
+            || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
     }
 
     fn place_shared(&mut self, len: usize, align: usize) -> Option<Placed> {
@@ -215,8 +217,12 @@ impl Addresses {
     /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place. What was opened.
     pub fn extend(&mut self, end: usize, more: usize) -> Option<Option<(usize, usize)>> {
         let new_end = end.checked_add(more).filter(|_| self.may_map(more))?;
-        let (whole, new_whole) = (end.next_multiple_of(EXTENT), new_end.checked_next_multiple_of(EXTENT)?);
-        if self.pool.touches(end - 1, end) || self.mapped.touches(end, new_end.min(whole)) || new_end > self.base + self.len {
+        let (whole, new_whole) =
+            (end.next_multiple_of(EXTENT), new_end.checked_next_multiple_of(EXTENT)?);
+        if self.pool.touches(end - 1, end)
+            || self.mapped.touches(end, new_end.min(whole))
+            || new_end > self.base + self.len
+        {
             return None;
         }
         let opened = (new_whole > whole).then_some((whole, new_whole - whole));
@@ -257,7 +263,9 @@ impl Addresses {
             }
             let mut extent = from / EXTENT * EXTENT;
             while extent < to {
-                if !self.pool.touches(extent, extent + EXTENT) && !self.mapped.touches(extent, extent + EXTENT) {
+                if !self.pool.touches(extent, extent + EXTENT)
+                    && !self.mapped.touches(extent, extent + EXTENT)
+                {
                     closed.insert(extent, extent + EXTENT);
                 }
                 extent += EXTENT;
@@ -273,7 +281,9 @@ impl Addresses {
 
     /// Whether `start..end` is mapped, and plain: ours, readable and writable.
     pub fn is_plain(&self, start: usize, end: usize) -> bool {
-        self.mapped.covers(start, end) && !self.special.touches(start, end) && !self.foreign.touches(start, end)
+        self.mapped.covers(start, end)
+            && !self.special.touches(start, end)
+            && !self.foreign.touches(start, end)
     }
 }
 
@@ -331,10 +341,16 @@ mod tests {
     fn what_is_claimed_is_not_given_to_others() {
         let mut addresses = Addresses::new(BASE, 3 * EXTENT);
         assert_eq!(addresses.place(EXTENT, 4096, false).unwrap().addr, BASE);
-        assert_eq!(addresses.claim(BASE + EXTENT + 4096, BASE + EXTENT + 8192), vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
+        assert_eq!(
+            addresses.claim(BASE + EXTENT + 4096, BASE + EXTENT + 8192),
+            vec![(BASE + EXTENT, BASE + 2 * EXTENT)]
+        );
         assert_eq!(addresses.extend(BASE + EXTENT, EXTENT), None);
         assert_eq!(addresses.place(EXTENT, 4096, false).unwrap().addr, BASE + 2 * EXTENT);
-        assert_eq!(addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT), vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
+        assert_eq!(
+            addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT),
+            vec![(BASE + EXTENT, BASE + 2 * EXTENT)]
+        );
     }
 
     #[test]
@@ -342,7 +358,10 @@ mod tests {
         let mut addresses = Addresses::new(BASE, 100 * EXTENT);
         let a = addresses.place(256 << 10, 4096, false).unwrap();
         let b = addresses.place(256 << 10, 4096, false).unwrap();
-        assert_eq!((a.opened, b.addr, b.opened), (Some((BASE, POOL_STEP)), BASE + (256 << 10), None));
+        assert_eq!(
+            (a.opened, b.addr, b.opened),
+            (Some((BASE, POOL_STEP)), BASE + (256 << 10), None)
+        );
         let closed = addresses.unmap(a.addr, a.addr + (256 << 10));
         assert_eq!(closed, vec![]);
         assert_eq!(addresses.place(128 << 10, 4096, false).unwrap().addr, a.addr);
@@ -353,7 +372,10 @@ mod tests {
         let mut addresses = Addresses::new(BASE, 10 * EXTENT);
         let a = addresses.place(3 << 20, 4096, false).unwrap();
         assert_eq!(addresses.extend(a.addr + (3 << 20), 1 << 20), Some(None));
-        assert_eq!(addresses.extend(a.addr + (4 << 20), EXTENT), Some(Some((BASE + 2 * EXTENT, EXTENT))));
+        assert_eq!(
+            addresses.extend(a.addr + (4 << 20), EXTENT),
+            Some(Some((BASE + 2 * EXTENT, EXTENT)))
+        );
         let b = addresses.place(EXTENT, 4096, false).unwrap();
         assert_eq!(b.addr, BASE + 3 * EXTENT);
         assert_eq!(addresses.extend(a.addr + 3 * EXTENT, EXTENT), None);

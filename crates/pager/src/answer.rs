@@ -86,12 +86,18 @@ impl Core {
             return self.on_framed(block, entry.phase, known, requests);
         }
         let (first, count) = self.sector_range(block);
-        let far = (first..first + count).any(|sector| !matches!(self.extents[extent].copy(sector), Copy::None | Copy::Pattern(0)));
+        let far = (first..first + count).any(|sector| {
+            !matches!(self.extents[extent].copy(sector), Copy::None | Copy::Pattern(0))
+        });
         let stream = self.prefetcher.is_stream(page);
         if !known {
             self.consult(block, page, requests);
             self.count(if far { Counter::FaultsFetched } else { Counter::FaultsFresh }, 1);
-            if far && mode == Mode::Small && self.fixed.is_none() && self.granularity.on_small_fault(&mut self.extents[extent].history) {
+            if far
+                && mode == Mode::Small
+                && self.fixed.is_none()
+                && self.granularity.on_small_fault(&mut self.extents[extent].history)
+            {
                 self.buy_rest(block, requests);
             }
         }
@@ -119,7 +125,11 @@ impl Core {
         for sector in 0..self.sectors() {
             if matches!(self.extent(block).copy(sector), Copy::Stored { .. }) {
                 let page = start + ((sector as u64) << self.sector_order);
-                requests.push(PrefetchRequest { page, unit: 1 << self.sector_order, leave_unmapped: false });
+                requests.push(PrefetchRequest {
+                    page,
+                    unit: 1 << self.sector_order,
+                    leave_unmapped: false,
+                });
             }
         }
     }
@@ -132,7 +142,10 @@ impl Core {
         let history = &mut self.extents[extent].history;
         let wanted = match (self.fixed, fresh) {
             (Some(_), _) => Mode::Huge,
-            (None, true) => self.granularity.on_fresh_fault(history, self.regions.entry(region).or_default(), stream).into(),
+            (None, true) => self
+                .granularity
+                .on_fresh_fault(history, self.regions.entry(region).or_default(), stream)
+                .into(),
             (None, false) => self.granularity.on_far_fault(history, stream).into(),
         };
         let mode = self.possible_mode(extent, wanted);
@@ -160,7 +173,8 @@ impl Core {
         } else {
             self.stuck = if self.stuck.0 == page { (page, self.stuck.1 + 1) } else { (page, 0) };
             if self.stuck.1 > STUCK_AFTER {
-                self.recorder.save_extent(block.page() + (page - self.addr(block)) as u64 / PAGE as u64);
+                self.recorder
+                    .save_extent(block.page() + (page - self.addr(block)) as u64 / PAGE as u64);
                 fatal::die(&format!(
                     "the page at {page:#x} should be there and is not: the program (or a library) changed its memory behind the back of hiroma. It was ended rather than given wrong data"
                 ));
@@ -171,7 +185,13 @@ impl Core {
     }
 
     /// A fault on a block that is in a frame.
-    fn on_framed(&mut self, block: BlockId, phase: Phase, known: bool, requests: &mut Vec<PrefetchRequest>) -> Answer {
+    fn on_framed(
+        &mut self,
+        block: BlockId,
+        phase: Phase,
+        known: bool,
+        requests: &mut Vec<PrefetchRequest>,
+    ) -> Answer {
         let entry = self.blocks.get_mut(&block).expect("looked up just now");
         if entry.doomed || entry.left {
             return Answer::Wait;
@@ -227,7 +247,9 @@ impl Core {
         let taken = match self.take_frame_for(block, false) {
             Some((frame, _)) => Some(frame),
             None if self.local() + block.bytes() > self.room() + OVER_LIMIT_MAX => None,
-            None => self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame)),
+            None => {
+                self.frames.take_empty(block.order()).inspect(|&frame| self.frames.gained(frame))
+            }
         };
         let Some(frame) = taken else {
             self.wants_room(block);

@@ -81,7 +81,10 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             local_limit_bytes: 1 << 30,
-            stores: vec![StoreSpec::Compressed { capacity: None }, StoreSpec::File { dir: PathBuf::from("/var/tmp"), capacity: None }],
+            stores: vec![
+                StoreSpec::Compressed { capacity: None },
+                StoreSpec::File { dir: PathBuf::from("/var/tmp"), capacity: None },
+            ],
             allocation: Allocation::Simple,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
@@ -164,7 +167,9 @@ pub enum StoreSpec {
 pub enum ConfigError {
     #[error(transparent)]
     Size(#[from] ParseSizeError),
-    #[error("`{0}` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas")]
+    #[error(
+        "`{0}` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas"
+    )]
     Store(String),
     #[error("`{0}` is not a server address: write HOST:PORT, as in tcp://10.0.0.2:7070")]
     Server(String),
@@ -176,7 +181,10 @@ pub enum ConfigError {
 pub fn parse_stores(text: &str) -> Result<Vec<StoreSpec>, ConfigError> {
     let mut parts: Vec<String> = Vec::new();
     for part in text.split(',') {
-        let starts_store = part == "compressed" || part.starts_with("compressed:") || part.starts_with("file:") || part.contains("://");
+        let starts_store = part == "compressed"
+            || part.starts_with("compressed:")
+            || part.starts_with("file:")
+            || part.contains("://");
         match parts.last_mut() {
             Some(previous) if !starts_store && previous.starts_with("tcp://") => {
                 previous.push(',');
@@ -194,7 +202,11 @@ impl FromStr for StoreSpec {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let size = |text: &str| -> Result<Bytes, ConfigError> {
             let bytes: Bytes = text.parse()?;
-            if bytes.0 == 0 { Err(ParseSizeError::NotPositive(text.to_owned()).into()) } else { Ok(bytes) }
+            if bytes.0 == 0 {
+                Err(ParseSizeError::NotPositive(text.to_owned()).into())
+            } else {
+                Ok(bytes)
+            }
         };
         if text == "compressed" {
             return Ok(StoreSpec::Compressed { capacity: None });
@@ -217,7 +229,10 @@ impl FromStr for StoreSpec {
         };
         let servers: Vec<String> = servers.split(',').map(str::to_owned).collect();
         for server in &servers {
-            let port = server.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+            let port = server
+                .rsplit_once(':')
+                .filter(|(host, _)| !host.is_empty())
+                .and_then(|(_, port)| port.parse::<u16>().ok());
             if port.is_none_or(|port| port == 0) {
                 return Err(ConfigError::Server(server.clone()));
             }
@@ -262,8 +277,13 @@ impl FromStr for BlockSize {
             return Ok(BlockSize::Auto);
         }
         let bytes: Bytes = text.parse()?;
-        let fits = bytes.0.is_power_of_two() && bytes.0 >= PAGE as u64 && bytes.0 <= 2 * EXTENT as u64;
-        if fits { Ok(BlockSize::Fixed(bytes.0 as u32)) } else { Err(ConfigError::Block(text.to_owned())) }
+        let fits =
+            bytes.0.is_power_of_two() && bytes.0 >= PAGE as u64 && bytes.0 <= 2 * EXTENT as u64;
+        if fits {
+            Ok(BlockSize::Fixed(bytes.0 as u32))
+        } else {
+            Err(ConfigError::Block(text.to_owned()))
+        }
     }
 }
 
@@ -292,7 +312,13 @@ mod tests {
 
     #[test]
     fn a_store_prints_as_it_is_read() {
-        for text in ["compressed", "compressed:1073741824", "file:/var/tmp", "file:/x:4096", "tcp://a:1,b:2"] {
+        for text in [
+            "compressed",
+            "compressed:1073741824",
+            "file:/var/tmp",
+            "file:/x:4096",
+            "tcp://a:1,b:2",
+        ] {
             assert_eq!(text.parse::<StoreSpec>().unwrap().to_string(), text);
         }
     }

@@ -29,7 +29,11 @@ impl Key {
     pub fn random() -> io::Result<Key> {
         let mut bytes = [0; 32];
         let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-        if got == bytes.len() { Ok(Key::from_bytes(&bytes)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        if got == bytes.len() {
+            Ok(Key::from_bytes(&bytes))
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
     }
 
     pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Key {
@@ -82,7 +86,10 @@ mod tests {
     #[test]
     fn a_repeated_word_is_seen_and_nothing_else() {
         assert_eq!(repeated_word(&[0; 4096]), Some(0));
-        assert_eq!(repeated_word(&0x0123_4567_89ab_cdefu64.to_le_bytes().repeat(512)), Some(0x0123_4567_89ab_cdef));
+        assert_eq!(
+            repeated_word(&0x0123_4567_89ab_cdefu64.to_le_bytes().repeat(512)),
+            Some(0x0123_4567_89ab_cdef)
+        );
         for at in [0, 7, 8, 4095] {
             let mut bytes = [0u8; 4096];
             bytes[at] = 1;
@@ -105,9 +112,14 @@ mod tests {
 
     #[test]
     fn the_checksum_of_cold_bytes_is_the_same() {
-        let bytes: Vec<u8> = (0..70_000u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..70_000u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
         for len in [0, 1, 8, 240, 241, 2047, 2048, 2049, 4096, 8192, 65_536, 70_000] {
-            assert_eq!(checksum_cold(&key(3), &bytes[..len]), checksum(&key(3), &bytes[..len]), "{len}");
+            assert_eq!(
+                checksum_cold(&key(3), &bytes[..len]),
+                checksum(&key(3), &bytes[..len]),
+                "{len}"
+            );
         }
     }
 
@@ -120,8 +132,14 @@ mod tests {
             bytes
         };
         let collisions = |sum: &dyn Fn(u8, &[u8]) -> u64| {
-            let pairs = (0..64).flat_map(|stripe| (1..8).map(move |next| (stripe * 8 + 7, (stripe + next) % 64 * 8 + 7)));
-            pairs.filter(|&(a, b)| (0..8).any(|seed| sum(seed, &flipped(&[])) == sum(seed, &flipped(&[a, b])))).count()
+            let pairs = (0..64).flat_map(|stripe| {
+                (1..8).map(move |next| (stripe * 8 + 7, (stripe + next) % 64 * 8 + 7))
+            });
+            pairs
+                .filter(|&(a, b)| {
+                    (0..8).any(|seed| sum(seed, &flipped(&[])) == sum(seed, &flipped(&[a, b])))
+                })
+                .count()
         };
         assert_eq!(collisions(&|seed, bytes| checksum(&key(seed), bytes)), 0);
     }

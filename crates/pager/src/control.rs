@@ -139,7 +139,8 @@ pub enum Waited {
 
 impl Waited {
     /// All of them, in the order of the page.
-    pub const ALL: [Waited; 5] = [Waited::FirstTouch, Waited::Staged, Waited::Fetched, Waited::Room, Waited::AnyFar];
+    pub const ALL: [Waited; 5] =
+        [Waited::FirstTouch, Waited::Staged, Waited::Fetched, Waited::Room, Waited::AnyFar];
 }
 
 /// Faults that had to wait for far memory in one stretch of addresses.
@@ -188,7 +189,8 @@ impl ControlPage {
     pub fn create(dir: &Path, watched: bool) -> io::Result<ControlPage> {
         let path = ControlPage::path(dir, crate::host::program_in_proc());
         let _ = std::fs::remove_file(&path);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         file.set_len((WORDS * 8) as u64)?;
         let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched };
         page.word(1).store(VERSION, Ordering::Relaxed);
@@ -204,13 +206,19 @@ impl ControlPage {
 
     /// Opens the page of process `pid`.
     pub fn open(dir: &Path, pid: u32) -> io::Result<ControlPage> {
-        let file: File = OpenOptions::new().read(true).write(true).open(ControlPage::path(dir, pid))?;
+        let file: File =
+            OpenOptions::new().read(true).write(true).open(ControlPage::path(dir, pid))?;
         if file.metadata()?.len() != (WORDS * 8) as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a control page"));
         }
         let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched: true };
-        if page.word(0).load(Ordering::Acquire) != MAGIC || page.word(1).load(Ordering::Relaxed) != VERSION {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the control page is of another version of hiroma"));
+        if page.word(0).load(Ordering::Acquire) != MAGIC
+            || page.word(1).load(Ordering::Relaxed) != VERSION
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the control page is of another version of hiroma",
+            ));
         }
         Ok(page)
     }
@@ -270,7 +278,9 @@ impl ControlPage {
 
     /// What the fault that waits longest waits for, and for how long.
     pub fn set_waiting(&self, waiting: Option<(Duration, usize, Waits)>) {
-        let (age, addr, waits) = waiting.map_or((0, 0, 0), |(age, addr, waits)| (age.as_nanos() as u64, addr as u64, waits as u64));
+        let (age, addr, waits) = waiting.map_or((0, 0, 0), |(age, addr, waits)| {
+            (age.as_nanos() as u64, addr as u64, waits as u64)
+        });
         self.word(WAITS_WORD).store(age, Ordering::Relaxed);
         self.word(WAITS_WORD + 1).store(addr, Ordering::Relaxed);
         self.word(WAITS_WORD + 2).store(waits, Ordering::Relaxed);
@@ -293,7 +303,8 @@ impl ControlPage {
             return false;
         };
         for (at, &byte) in (from as usize..).zip(text.as_bytes()) {
-            self.word(MESSAGE_WORD + 1 + at / 8).fetch_or(u64::from(byte) << (at % 8 * 8), Ordering::Release);
+            self.word(MESSAGE_WORD + 1 + at / 8)
+                .fetch_or(u64::from(byte) << (at % 8 * 8), Ordering::Release);
         }
         true
     }
@@ -301,7 +312,9 @@ impl ControlPage {
     /// All that has been said from byte `from` on, as far as it is written.
     pub fn said_since(&self, from: usize) -> String {
         let end = (self.word(MESSAGE_WORD).load(Ordering::Acquire) as usize).min(MESSAGE_BYTES);
-        let byte = |at: usize| (self.word(MESSAGE_WORD + 1 + at / 8).load(Ordering::Acquire) >> (at % 8 * 8)) as u8;
+        let byte = |at: usize| {
+            (self.word(MESSAGE_WORD + 1 + at / 8).load(Ordering::Acquire) >> (at % 8 * 8)) as u8
+        };
         let bytes: Vec<u8> = (from..end).map(byte).take_while(|&byte| byte != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -398,11 +411,15 @@ impl Snapshot {
 
     /// Adds what another process counted. Gauges add up too, and so do their maxima (which makes those an upper bound).
     pub fn absorb(&mut self, other: &Snapshot) {
-        let add = |mine: &mut Vec<u64>, theirs: &[u64]| mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        let add = |mine: &mut Vec<u64>, theirs: &[u64]| {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs)
+        };
         add(&mut self.counters, &other.counters);
         add(&mut self.histogram, &other.histogram);
         add(&mut self.waits, &other.waits);
-        let sum = |mine: &mut [u64], theirs: &[u64]| mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        let sum = |mine: &mut [u64], theirs: &[u64]| {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs)
+        };
         sum(&mut self.waited, &other.waited);
         sum(&mut self.fetched_curve.0, &other.fetched_curve.0);
         sum(&mut self.waited_curve.0, &other.waited_curve.0);
@@ -417,14 +434,20 @@ impl Snapshot {
 
     /// Estimated waits for anything but plain first touches, over all threads.
     pub fn waited_far(&self) -> Nanos {
-        Nanos([Waited::Staged, Waited::Fetched, Waited::Room].into_iter().map(|kind| self.waited(kind).0).sum())
+        Nanos(
+            [Waited::Staged, Waited::Fetched, Waited::Room]
+                .into_iter()
+                .map(|kind| self.waited(kind).0)
+                .sum(),
+        )
     }
 
     /// Estimated waits for far memory by the extra local memory that would have spared them. Those for room and for staged blocks go with the
     /// bytes fetched: blocks leave to make room for them.
     pub fn lost_curve(&self) -> Curve {
         let mut curve = self.waited_curve.scaled(self.waited(Waited::Fetched).0);
-        let rest = self.fetched_curve.scaled(self.waited(Waited::Staged).0 + self.waited(Waited::Room).0);
+        let rest =
+            self.fetched_curve.scaled(self.waited(Waited::Staged).0 + self.waited(Waited::Room).0);
         curve.0.iter_mut().zip(rest.0).for_each(|(all, rest)| *all += rest);
         curve
     }
@@ -436,7 +459,12 @@ impl Snapshot {
 
     /// The same over the faults since `earlier`.
     pub fn wait_quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
-        quantile_of(|bucket| self.waits[bucket].saturating_sub(earlier.map_or(0, |before| before.waits[bucket])), quantile)
+        quantile_of(
+            |bucket| {
+                self.waits[bucket].saturating_sub(earlier.map_or(0, |before| before.waits[bucket]))
+            },
+            quantile,
+        )
     }
 
     /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
@@ -477,7 +505,10 @@ mod tests {
     fn a_latency_lies_in_its_bucket() {
         for nanos in [4, 5, 7, 8, 9, 1000, 77_000, 1_000_000_000, 40_000_000_000] {
             let bucket = bucket(nanos);
-            assert!(bucket_end(bucket) > nanos && (bucket == 0 || bucket_end(bucket - 1) <= nanos), "{nanos}");
+            assert!(
+                bucket_end(bucket) > nanos && (bucket == 0 || bucket_end(bucket - 1) <= nanos),
+                "{nanos}"
+            );
         }
     }
 
@@ -509,9 +540,15 @@ mod tests {
         let mut total = one.snapshot();
         assert_eq!(total.ranges, vec![Range { start: 1 << 30, mapping: 1 << 29, faults: 7 }]);
         total.absorb(&other.snapshot());
-        assert_eq!((total.waited_far(), total.fetched_curve.0[3], total.ranges.len()), (Nanos(42), 12_288, 0));
+        assert_eq!(
+            (total.waited_far(), total.fetched_curve.0[3], total.ranges.len()),
+            (Nanos(42), 12_288, 0)
+        );
         assert_eq!(total.get(Counter::Faults), 7);
-        assert!(total.latency_quantile(0.5).unwrap().0 < 2000 && total.latency_quantile(1.0).unwrap().0 >= 1_000_000);
+        assert!(
+            total.latency_quantile(0.5).unwrap().0 < 2000
+                && total.latency_quantile(1.0).unwrap().0 >= 1_000_000
+        );
     }
 
     #[test]

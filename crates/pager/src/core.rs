@@ -11,7 +11,9 @@ use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_policy::duplication::Duplication;
 use hiroma_policy::sharing::{Sharing, Waits};
-use hiroma_policy::{Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging};
+use hiroma_policy::{
+    Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging,
+};
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -194,7 +196,8 @@ impl Core {
         let limit = config.local_limit_bytes as usize;
         let table = PagerError::io("reserving tables");
         let extents = LazyTable::new(arena.len() / EXTENT).map_err(table)?;
-        let frames = Frames::new(sector_order, live.path == Path::Full).map_err(PagerError::io("reserving the staging area"))?;
+        let frames = Frames::new(sector_order, live.path == Path::Full)
+            .map_err(PagerError::io("reserving the staging area"))?;
         if let Some(staging) = &live.staging {
             frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
         }
@@ -209,7 +212,8 @@ impl Core {
         live.page.set(Counter::LimitBytes, limit as u64);
         let mut prefetcher = Prefetcher::new(16);
         prefetcher.set_ahead_max_pages(ahead_pages(limit));
-        let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).map_err(PagerError::io("reserving zeros"))?;
+        let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)
+            .map_err(PagerError::io("reserving zeros"))?;
         let _ = zeros.advise(zeros.base(), EXTENT, Advise::NoHuge);
         Ok(Core {
             zeros,
@@ -334,8 +338,15 @@ impl Core {
         page.set_max(Counter::LocalBytes, Counter::LocalBytesMax, self.local() as u64);
         page.set(Counter::ResidentBytes, self.resident_bytes as u64);
         page.set(Counter::StagedBytes, self.staged_bytes as u64);
-        page.set(Counter::BufferBytes, (self.frames.bytes() - self.staged_bytes.min(self.frames.bytes())) as u64);
-        page.set_max(Counter::FarBytes, Counter::FarBytesMax, (self.far_sectors * self.sector_bytes()) as u64);
+        page.set(
+            Counter::BufferBytes,
+            (self.frames.bytes() - self.staged_bytes.min(self.frames.bytes())) as u64,
+        );
+        page.set_max(
+            Counter::FarBytes,
+            Counter::FarBytesMax,
+            (self.far_sectors * self.sector_bytes()) as u64,
+        );
     }
 
     /// Publishes what takes longer to find out.
@@ -351,13 +362,17 @@ impl Core {
             + self.lost.metadata_bytes()
             + self.departures.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
-            + (self.probation.capacity() + self.differing.capacity() + self.clean.capacity() + self.drained.capacity())
+            + (self.probation.capacity()
+                + self.differing.capacity()
+                + self.clean.capacity()
+                + self.drained.capacity())
                 * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
         // The heap has the tables in it, except for what is a mapping of its own.
-        self.tables_bytes =
-            crate::hooks::heap_bytes().map_or(tables, |heap| heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>());
+        self.tables_bytes = crate::hooks::heap_bytes().map_or(tables, |heap| {
+            heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>()
+        });
     }
 
     /// Counts something.
@@ -371,7 +386,9 @@ impl Core {
         match extent.mode {
             Mode::Away => false,
             Mode::Huge => block.is_huge() && extent.has(flag::RESIDENT),
-            Mode::Small => block.order() == self.sector_order && extent.is_resident(self.sector_range(block).0),
+            Mode::Small => {
+                block.order() == self.sector_order && extent.is_resident(self.sector_range(block).0)
+            }
         }
     }
 
@@ -423,7 +440,8 @@ impl Core {
     /// Sets the far copy of a sector; frees the one before.
     pub fn set_copy(&mut self, block: BlockId, sector: usize, copy: Copy, freed: &mut Vec<Loc>) {
         let sectors = self.sectors();
-        let page = block.page() - block.page_in_extent() as u64 + ((sector as u64) << self.sector_order);
+        let page =
+            block.page() - block.page_in_extent() as u64 + ((sector as u64) << self.sector_order);
         match copy {
             Copy::None => {
                 self.note_forgotten(page);
@@ -480,7 +498,9 @@ impl Core {
     /// Strikes a block off the books of frames. The frame is the caller's.
     pub fn leave(&mut self, block: BlockId) -> Block {
         let entry = self.blocks.remove(&block).expect("only blocks in frames leave");
-        let flags = usize::from(entry.clean) | usize::from(entry.left) << 1 | usize::from(entry.doomed) << 2;
+        let flags = usize::from(entry.clean)
+            | usize::from(entry.left) << 1
+            | usize::from(entry.doomed) << 2;
         self.recorder.note("leave: phase, flags", block.page(), entry.phase as usize, flags);
         self.extent_mut(block).in_frames -= 1;
         if entry.phase == Phase::Staged {
@@ -534,12 +554,21 @@ impl Core {
         }
         let fresh = self.extents[number.0 as usize].has(flag::BORN_FRESH);
         if block.is_huge() && self.fixed.is_none() {
-            let nonzero =
-                (0..self.sectors()).filter(|&sector| matches!(self.extents[number.0 as usize].copy(sector), Copy::Stored { .. })).count();
+            let nonzero = (0..self.sectors())
+                .filter(|&sector| {
+                    matches!(self.extents[number.0 as usize].copy(sector), Copy::Stored { .. })
+                })
+                .count();
             let region = self.region_of(self.addr(block));
             let extent = &mut self.extents[number.0 as usize];
             let region = self.regions.entry(region).or_default();
-            self.granularity.on_huge_evicted(&mut extent.history, region, fresh, nonzero as u16, extent.rescues);
+            self.granularity.on_huge_evicted(
+                &mut extent.history,
+                region,
+                fresh,
+                nonzero as u16,
+                extent.rescues,
+            );
         }
         self.settle(number.0 as usize);
     }
@@ -597,7 +626,9 @@ pub fn ahead_pages(limit: usize) -> u64 {
 /// Size of sectors for a choice of block size, as a power of two of pages.
 pub fn sector_order(block: BlockSize) -> u8 {
     match block {
-        BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => (bytes as usize / PAGE).trailing_zeros() as u8,
+        BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => {
+            (bytes as usize / PAGE).trailing_zeros() as u8
+        }
         // The page: where programs use one here and one there, larger sectors fill local memory with what nobody wants. Streams move
         // in whole extents, and tables are 0.3 % of the far bytes.
         _ => 0,

@@ -69,7 +69,8 @@ impl Departures {
 
     /// Bytes of its tables.
     pub fn metadata_bytes(&self) -> usize {
-        self.queue.capacity() * size_of::<(BlockId, u32)>() + self.latest.capacity() * (size_of::<(BlockId, u32)>() + 1)
+        self.queue.capacity() * size_of::<(BlockId, u32)>()
+            + self.latest.capacity() * (size_of::<(BlockId, u32)>() + 1)
     }
 }
 
@@ -83,7 +84,8 @@ impl Core {
 
     fn is_near(&self, block: BlockId) -> bool {
         let (first, count) = self.sector_range(block);
-        let is_near = |copy| matches!(copy, Copy::Stored { loc, .. } if self.store.is_within_limit(loc));
+        let is_near =
+            |copy| matches!(copy, Copy::Stored { loc, .. } if self.store.is_within_limit(loc));
         (first..first + count).any(|sector| is_near(self.extent(block).copy(sector)))
     }
 
@@ -99,7 +101,11 @@ impl Core {
 
     /// Asks for some blocks that have been in compressed memory for long, where that is full. False if there is nothing to do now.
     pub fn demote_some(&mut self) -> bool {
-        if !self.sharing.demotes() || self.is_draining() || self.drain.is_refused() || self.store.takes_near() {
+        if !self.sharing.demotes()
+            || self.is_draining()
+            || self.drain.is_refused()
+            || self.store.takes_near()
+        {
             return false;
         }
         if !self.may_move_behind() {

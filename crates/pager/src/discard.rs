@@ -38,7 +38,14 @@ impl Core {
             if at == extent_start && upto == extent_start + EXTENT {
                 self.forget_extent(extent, by, &mut to_zero, &mut freed);
             } else {
-                self.forget_part(extent, at - extent_start, upto - extent_start, by, &mut to_zero, &mut freed);
+                self.forget_part(
+                    extent,
+                    at - extent_start,
+                    upto - extent_start,
+                    by,
+                    &mut to_zero,
+                    &mut freed,
+                );
             }
             at = upto;
         }
@@ -49,7 +56,13 @@ impl Core {
         to_zero
     }
 
-    fn forget_extent(&mut self, extent: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
+    fn forget_extent(
+        &mut self,
+        extent: usize,
+        by: By,
+        to_zero: &mut Vec<(usize, usize)>,
+        freed: &mut Vec<Loc>,
+    ) {
         self.recorder.note("forget_extent", extent as u64 * 512, by as usize, 0);
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let addr = self.arena.base() + extent * EXTENT;
@@ -65,7 +78,8 @@ impl Core {
         }
         self.forget_frames(extent, 0, self.sectors());
         for sector in 0..self.sectors() {
-            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector) {
+            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector)
+            {
                 let piece = self.sector_block(extent, sector);
                 match by {
                     By::Us => self.evacuate(piece, to_zero),
@@ -83,7 +97,15 @@ impl Core {
         self.settle(extent);
     }
 
-    fn forget_part(&mut self, extent: usize, from: usize, to: usize, by: By, to_zero: &mut Vec<(usize, usize)>, freed: &mut Vec<Loc>) {
+    fn forget_part(
+        &mut self,
+        extent: usize,
+        from: usize,
+        to: usize,
+        by: By,
+        to_zero: &mut Vec<(usize, usize)>,
+        freed: &mut Vec<Loc>,
+    ) {
         let base = self.arena.base() + extent * EXTENT;
         self.recorder.note(
             match by {
@@ -114,7 +136,8 @@ impl Core {
             let part = (from.max(start) - start, to.min(start + sector_bytes) - start);
             let all = part == (0, sector_bytes);
             let piece = self.sector_block(extent, sector);
-            let resident = self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector);
+            let resident = self.extents[extent].mode == Mode::Small
+                && self.extents[extent].is_resident(sector);
             match by {
                 By::Us if resident && all => self.evacuate(piece, to_zero),
                 By::Us if resident => to_zero.push((base + start + part.0, base + start + part.1)),
@@ -164,19 +187,26 @@ impl Core {
     pub fn forget_copies(&mut self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let mut freed = Vec::new();
-        (first..first + count).for_each(|sector| self.set_copy(block, sector, Copy::None, &mut freed));
+        (first..first + count)
+            .for_each(|sector| self.set_copy(block, sector, Copy::None, &mut freed));
         self.store.free(&freed);
     }
 
     /// Whether a sector is being read from the store: its place must not be given back before that has ended.
     fn is_fetching(&self, extent: usize, sector: usize) -> bool {
-        let fetching = |block: BlockId| self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching);
+        let fetching = |block: BlockId| {
+            self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching)
+        };
         self.extents[extent].in_frames > 0
-            && (fetching(BlockId::extent(ExtentNo(extent as u32))) || fetching(self.sector_block(extent, sector)))
+            && (fetching(BlockId::extent(ExtentNo(extent as u32)))
+                || fetching(self.sector_block(extent, sector)))
     }
 
     fn sector_block(&self, extent: usize, sector: usize) -> BlockId {
-        BlockId::new((extent * EXTENT / PAGE) as u64 + ((sector as u64) << self.sector_order), self.sector_order)
+        BlockId::new(
+            (extent * EXTENT / PAGE) as u64 + ((sector as u64) << self.sector_order),
+            self.sector_order,
+        )
     }
 
     /// Takes a block's pages out of the program and lets their memory be used for something else.
@@ -245,7 +275,9 @@ impl Core {
     pub fn on_removed(&mut self, start: usize, end: usize) {
         // Canary "own removals": our own event passes for the program's.
         let known = !canary::is_broken("own removals");
-        if let Some(own) = self.own_removals.iter_mut().find(|own| known && own.start <= start && end <= own.end) {
+        if let Some(own) =
+            self.own_removals.iter_mut().find(|own| known && own.start <= start && end <= own.end)
+        {
             return own.saw(start, end);
         }
         let _ = self.forget(start, end, By::Kernel);
@@ -257,7 +289,9 @@ impl Core {
         if canary::is_broken("event before unlock") && self.stamp % 8 != 0 {
             return;
         }
-        while let Some(at) = self.pending.iter().position(|message| !matches!(message, Message::Fault { .. })) {
+        while let Some(at) =
+            self.pending.iter().position(|message| !matches!(message, Message::Fault { .. }))
+        {
             match self.pending.remove(at) {
                 Message::Remove { start, end } => self.on_removed(start, end),
                 Message::Unmap { start, end } => self.on_unmapped(start, end),
@@ -367,7 +401,9 @@ pub(crate) mod tests {
     #[test]
     fn a_page_table_that_is_given_back_in_pieces_takes_no_content_along() {
         let stores = parse_stores("compressed:64M").unwrap();
-        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let pager =
+            Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })
+                .unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         let extent = (addr - pager.arena().0) / EXTENT;
         fill(addr);
@@ -376,7 +412,10 @@ pub(crate) mod tests {
         pager.evict_all().unwrap();
         pager.advise(addr, EXTENT, Advice::Random);
         (0..512).step_by(64).for_each(|page| vm::touch(addr + page * PAGE, 1));
-        assert!(pager.core.lock().extents[extent].has(flag::PAGE_TABLE), "single pages came as such");
+        assert!(
+            pager.core.lock().extents[extent].has(flag::PAGE_TABLE),
+            "single pages came as such"
+        );
         pager.evict_all().unwrap();
         let mut core = pager.core.lock();
         core.unmark_mixed(addr, addr + EXTENT);
@@ -393,7 +432,9 @@ pub(crate) mod tests {
     #[test]
     fn no_page_table_is_given_back_where_the_kernel_discards() {
         let stores = parse_stores("compressed:64M").unwrap();
-        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let pager =
+            Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })
+                .unwrap();
         let base = pager.arena().0;
         let mut core = pager.core.lock();
         core.reclaim_queue.extend([7, 8]);
@@ -407,9 +448,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_removal_of_ours_whose_event_is_read_in_the_middle_of_something_else_takes_no_content_along() {
+    fn a_removal_of_ours_whose_event_is_read_in_the_middle_of_something_else_takes_no_content_along()
+     {
         let stores = parse_stores("compressed:64M").unwrap();
-        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() }).unwrap();
+        let pager =
+            Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })
+                .unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         let extent = (addr - pager.arena().0) / EXTENT;
         fill(addr);

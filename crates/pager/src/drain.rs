@@ -71,7 +71,9 @@ impl Core {
         let base = self.arena.base();
         let (mut looked_at, mut next) = (0, None);
         let mapped = self.addresses.mapped.overlaps(base + hand * EXTENT, base + self.arena.len());
-        let extents = mapped.iter().flat_map(|&(from, to)| (from - base) / EXTENT..(to - base).div_ceil(EXTENT));
+        let extents = mapped
+            .iter()
+            .flat_map(|&(from, to)| (from - base) / EXTENT..(to - base).div_ceil(EXTENT));
         for extent in extents {
             if looked_at >= EXTENTS_MAX || self.fetch_queue.len() >= BLOCKS_MAX {
                 next = Some(extent);
@@ -95,7 +97,11 @@ impl Core {
     pub fn promotes(&self, block: BlockId) -> bool {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
         // What is demoted makes room in slabs that are in use.
-        let has_room = if self.sharing.demotes() { self.store.takes_near() } else { self.store.has_room_near() };
+        let has_room = if self.sharing.demotes() {
+            self.store.takes_near()
+        } else {
+            self.store.has_room_near()
+        };
         if !offered || block.order() != self.sector_order || self.is_draining() || !has_room {
             return false;
         }
@@ -170,14 +176,21 @@ mod tests {
     fn a_smaller_share_empties_compressed_memory_and_keeps_every_byte() {
         let stores = parse_stores("compressed,file:/dev/shm").unwrap();
         let block = BlockSize::Fixed(4096);
-        let pager = Pager::start(Config { local_limit_bytes: 64 << 20, stores, block, ..Config::default() }).unwrap();
+        let pager = Pager::start(Config {
+            local_limit_bytes: 64 << 20,
+            stores,
+            block,
+            ..Config::default()
+        })
+        .unwrap();
         let store = pager.core.lock().store.clone();
         let addr = pager.map(32 * EXTENT, EXTENT).unwrap();
         store.set_share(3 * BEGIN);
         let pages = || (0..32 * EXTENT / PAGE).map(|page| (page as u64, addr + page * PAGE));
         for (page, at) in pages() {
             // A quarter of it packs badly.
-            for (index, word) in vm::lend(at, PAGE / 4).bytes_mut().chunks_exact_mut(8).enumerate() {
+            for (index, word) in vm::lend(at, PAGE / 4).bytes_mut().chunks_exact_mut(8).enumerate()
+            {
                 word.copy_from_slice(&content(page, index as u64));
             }
         }
@@ -195,7 +208,13 @@ mod tests {
         for (page, at) in pages() {
             let buf = vm::lend(at, PAGE);
             let (random, rest) = buf.bytes().split_at(PAGE / 4);
-            assert!(random.chunks_exact(8).enumerate().all(|(index, word)| word == content(page, index as u64)), "page {page}");
+            assert!(
+                random
+                    .chunks_exact(8)
+                    .enumerate()
+                    .all(|(index, word)| word == content(page, index as u64)),
+                "page {page}"
+            );
             assert!(rest.iter().all(|&byte| byte == 0), "page {page}");
         }
         pager.stop();

@@ -16,7 +16,9 @@ pub enum PagerError {
     Uffd(#[from] UffdError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("no {wanted} of managed address space left (arena of {arena}): give it more with arena_bytes, or allocate less")]
+    #[error(
+        "no {wanted} of managed address space left (arena of {arena}): give it more with arena_bytes, or allocate less"
+    )]
     NoAddresses { wanted: Bytes, arena: Bytes },
     #[error("the range {addr:#x}+{len:#x} is not managed memory, or not page aligned")]
     BadRange { addr: usize, len: usize },
@@ -38,7 +40,9 @@ impl PagerError {
             PagerError::Uffd(_) => libc::ENOSYS,
             PagerError::Store(_) => libc::EIO,
             PagerError::NoAddresses { .. } | PagerError::NotMapped { .. } => libc::ENOMEM,
-            PagerError::BadRange { .. } | PagerError::LimitTooSmall(_) | PagerError::ArenaTooLarge(_) => libc::EINVAL,
+            PagerError::BadRange { .. }
+            | PagerError::LimitTooSmall(_)
+            | PagerError::ArenaTooLarge(_) => libc::EINVAL,
             PagerError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

@@ -148,13 +148,15 @@ impl Evicting {
             self.progress.have_acted(waits)
         };
         let mut core = self.core.lock();
-        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LOCAL_MIN.0) {
+        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LOCAL_MIN.0)
+        {
             core.set_limit(limit as usize);
         }
         core.publish_slow();
         let extents = core.room() / EXTENT;
         core.granularity.set_local_extents(extents as u32);
-        let (rescues, fetches) = (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
+        let (rescues, fetches) =
+            (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
         core.staging.observe(rescues, fetches);
         core.begin_drain();
         core.share_out(rescues);
@@ -176,7 +178,11 @@ impl Evicting {
         self.put_off = std::mem::take(&mut core.put_off);
         core.catch_up();
         core.trim_staged();
-        let over = if core.evict_everything { core.local() } else { core.local().saturating_sub(core.room()) };
+        let over = if core.evict_everything {
+            core.local()
+        } else {
+            core.local().saturating_sub(core.room())
+        };
         if over > 0 {
             moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
             core.publish();
@@ -217,13 +223,15 @@ impl Evicting {
             self.jobs.len() - 1
         });
         self.jobs[index].prepare(core, block, stamp, core.frames.addr(frame));
-        self.jobs[index].tier = if drains { Some(Tier::Behind) } else { core.promotes(block).then_some(Tier::Near) };
+        self.jobs[index].tier =
+            if drains { Some(Tier::Behind) } else { core.promotes(block).then_some(Tier::Near) };
         self.chosen.push(index);
         true
     }
 
     fn under_way_bytes(&self, core: &Core) -> usize {
-        (self.jobs.len() - self.idle.len()) * if core.fixed.is_none() { EXTENT / 8 } else { core.sector_bytes() }
+        (self.jobs.len() - self.idle.len())
+            * if core.fixed.is_none() { EXTENT / 8 } else { core.sector_bytes() }
     }
 
     /// Starts the writes of what differs.
@@ -233,7 +241,8 @@ impl Evicting {
         let sectors = job.copies.len();
         let sector_bytes = block.bytes() / sectors;
         let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
-        let differing = (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
+        let differing =
+            (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
         // Where much differs, all is written, so that the block lies in one piece and comes back in one.
         // What has to be written anyway goes to whoever takes it.
         job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
@@ -254,7 +263,9 @@ impl Evicting {
                 Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
                     // It stays where it is.
                     Err((_, StoreError::Full { .. })) if differing == 0 => break,
-                    Err((buf, StoreError::Full { .. })) => self.channel.write(Token(index as u64), buf, locs),
+                    Err((buf, StoreError::Full { .. })) => {
+                        self.channel.write(Token(index as u64), buf, locs)
+                    }
                     other => other,
                 },
                 None => self.channel.write(Token(index as u64), buf, locs),
@@ -373,14 +384,20 @@ impl Job {
                 None => {
                     let sum = content::checksum_cold(&key, bytes);
                     match self.copies[at] {
-                        Copy::Stored { loc, sum: before } if before == sum => Copy::Stored { loc, sum },
+                        Copy::Stored { loc, sum: before } if before == sum => {
+                            Copy::Stored { loc, sum }
+                        }
                         _ => Copy::Stored { loc: Loc(0), sum },
                     }
                 }
             };
             self.changed[at] = match (now, self.copies[at]) {
                 // Canary "clean by content": what has a far copy counts as unchanged.
-                (Copy::Stored { .. }, Copy::Stored { .. }) if canary::is_broken("clean by content") => false,
+                (Copy::Stored { .. }, Copy::Stored { .. })
+                    if canary::is_broken("clean by content") =>
+                {
+                    false
+                }
                 (Copy::Stored { sum, .. }, Copy::Stored { sum: before, .. }) => sum != before,
                 (now, before) => now != before,
             };
@@ -396,7 +413,12 @@ impl Job {
         let block = self.block.take().expect("a job in use has a block");
         let entry = core.blocks[&block];
         debug_assert_eq!((entry.stamp, entry.phase), (self.stamp, Phase::Writing));
-        core.recorder.note("commit", block.page(), entry.left as usize | (entry.doomed as usize) << 1, self.written);
+        core.recorder.note(
+            "commit",
+            block.page(),
+            entry.left as usize | (entry.doomed as usize) << 1,
+            self.written,
+        );
         let (first, _) = core.sector_range(block);
         for (at, &copy) in self.copies.iter().enumerate().filter(|&(at, _)| self.changed[at]) {
             if entry.doomed {
@@ -412,8 +434,16 @@ impl Job {
             core.compact_places(block);
         }
         core.count(Counter::WrittenBytes, self.written);
-        let written = self.copies.iter().zip(&self.changed).map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
-        core.trace(Moved::Out, block, written.enumerate().filter_map(|(at, written)| written.then_some(at)));
+        let written = self
+            .copies
+            .iter()
+            .zip(&self.changed)
+            .map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
+        core.trace(
+            Moved::Out,
+            block,
+            written.enumerate().filter_map(|(at, written)| written.then_some(at)),
+        );
         core.count(Counter::PatternBytes, self.pattern);
         if self.tier == Some(Tier::Near) {
             core.drain.offered(self.changed.contains(&true));

@@ -88,10 +88,12 @@ impl Copies {
     /// Place and sum of a sector.
     fn get(&self, sector: usize) -> (u32, u64) {
         match self {
-            Copies::Few(entries) => match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
-                Ok(at) => (entries[at].place, entries[at].sum),
-                Err(_) => (NOWHERE, 0),
-            },
+            Copies::Few(entries) => {
+                match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
+                    Ok(at) => (entries[at].place, entries[at].sum),
+                    Err(_) => (NOWHERE, 0),
+                }
+            }
             Copies::Each { places, sums } => (places[sector], sums[sector]),
             Copies::Run { first, sums } => (first + sector as u32, sums[sector]),
         }
@@ -101,16 +103,20 @@ impl Copies {
     fn replace(&mut self, sector: usize, sectors: usize, place: u32, sum: u64) -> u32 {
         let before = self.get(sector).0;
         match self {
-            Copies::Few(entries) => match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
-                Ok(at) if place == NOWHERE => drop(entries.remove(at)),
-                Ok(at) => (entries[at].place, entries[at].sum) = (place, sum),
-                Err(_) if place == NOWHERE => {}
-                Err(at) if entries.len() < FEW_MAX => entries.insert(at, Entry { sum, place, sector: sector as u16 }),
-                Err(_) => {
-                    self.spread(sectors);
-                    self.replace(sector, sectors, place, sum);
+            Copies::Few(entries) => {
+                match entries.binary_search_by_key(&sector, |entry| entry.sector.into()) {
+                    Ok(at) if place == NOWHERE => drop(entries.remove(at)),
+                    Ok(at) => (entries[at].place, entries[at].sum) = (place, sum),
+                    Err(_) if place == NOWHERE => {}
+                    Err(at) if entries.len() < FEW_MAX => {
+                        entries.insert(at, Entry { sum, place, sector: sector as u16 })
+                    }
+                    Err(_) => {
+                        self.spread(sectors);
+                        self.replace(sector, sectors, place, sum);
+                    }
                 }
-            },
+            }
             Copies::Run { .. } if place != before => {
                 self.spread(sectors);
                 self.replace(sector, sectors, place, sum);
@@ -123,7 +129,8 @@ impl Copies {
 
     /// Gives every sector an entry of its own.
     fn spread(&mut self, sectors: usize) {
-        let (places, sums) = (0..sectors).map(|sector| self.get(sector)).unzip::<u32, u64, Vec<_>, Vec<_>>();
+        let (places, sums) =
+            (0..sectors).map(|sector| self.get(sector)).unzip::<u32, u64, Vec<_>, Vec<_>>();
         *self = Copies::Each { places: places.into(), sums: sums.into() };
     }
 
@@ -198,13 +205,16 @@ impl Extent {
             Copy::Stored { loc, sum } => (loc.0, sum),
         };
         let before = detail.copies.replace(sector, sectors, place, sum);
-        detail.far_sectors = detail.far_sectors + u16::from(place < PATTERN) - u16::from(before < PATTERN);
+        detail.far_sectors =
+            detail.far_sectors + u16::from(place < PATTERN) - u16::from(before < PATTERN);
         (before < PATTERN).then_some(Loc(before))
     }
 
     /// Small mode: whether a sector is mapped into the program.
     pub fn is_resident(&self, sector: usize) -> bool {
-        self.detail.as_ref().is_some_and(|detail| detail.resident[sector / 64] >> (sector % 64) & 1 == 1)
+        self.detail
+            .as_ref()
+            .is_some_and(|detail| detail.resident[sector / 64] >> (sector % 64) & 1 == 1)
     }
 
     /// Small mode: says whether a sector is mapped into the program.
@@ -217,16 +227,23 @@ impl Extent {
     }
 
     fn detail_mut(&mut self) -> &mut Detail {
-        let empty = || Box::new(Detail { resident: [0; PAGES_PER_EXTENT / 64], copies: Copies::Few(Vec::new()), far_sectors: 0 });
+        let empty = || {
+            Box::new(Detail {
+                resident: [0; PAGES_PER_EXTENT / 64],
+                copies: Copies::Few(Vec::new()),
+                far_sectors: 0,
+            })
+        };
         self.detail.get_or_insert_with(empty)
     }
 
     /// Forgets what is known of sectors, once nothing is local and nothing is far.
     pub fn shrink(&mut self) {
-        let unused = self
-            .detail
-            .as_ref()
-            .is_some_and(|detail| detail.far_sectors == 0 && detail.resident == [0; PAGES_PER_EXTENT / 64] && detail.copies.is_empty());
+        let unused = self.detail.as_ref().is_some_and(|detail| {
+            detail.far_sectors == 0
+                && detail.resident == [0; PAGES_PER_EXTENT / 64]
+                && detail.copies.is_empty()
+        });
         if unused {
             self.detail = None;
         }
@@ -237,8 +254,9 @@ impl Extent {
         let Some(detail) = &mut self.detail else { return };
         let Copies::Each { places, sums } = &mut detail.copies else { return };
         let first = places[0];
-        let run =
-            places.len() > 1 && first < PATTERN - places.len() as u32 && places.iter().zip(first..).all(|(&place, next)| place == next);
+        let run = places.len() > 1
+            && first < PATTERN - places.len() as u32
+            && places.iter().zip(first..).all(|(&place, next)| place == next);
         if run {
             detail.copies = Copies::Run { first, sums: std::mem::take(sums) };
         }
@@ -261,13 +279,21 @@ mod tests {
     #[test]
     fn an_extent_in_one_piece_needs_no_table_and_answers_the_same() {
         let mut extent = Extent::new_zeroed();
-        (0..256).for_each(|sector| assert_eq!(extent.set_copy(sector, 256, stored(1000 + sector as u32)), None));
+        (0..256).for_each(|sector| {
+            assert_eq!(extent.set_copy(sector, 256, stored(1000 + sector as u32)), None)
+        });
         let before = extent.table_bytes();
         extent.compact();
         assert_eq!(before - extent.table_bytes(), 4 * 256);
-        assert_eq!((extent.copy(0), extent.copy(255), extent.far_sectors()), (stored(1000), stored(1255), 256));
+        assert_eq!(
+            (extent.copy(0), extent.copy(255), extent.far_sectors()),
+            (stored(1000), stored(1255), 256)
+        );
         assert_eq!(extent.set_copy(3, 256, Copy::Pattern(9)), Some(Loc(1003)));
-        assert_eq!((extent.copy(3), extent.copy(4), extent.far_sectors()), (Copy::Pattern(9), stored(1004), 255));
+        assert_eq!(
+            (extent.copy(3), extent.copy(4), extent.far_sectors()),
+            (Copy::Pattern(9), stored(1004), 255)
+        );
         extent.compact();
         assert_eq!(extent.table_bytes(), before);
     }

@@ -70,7 +70,12 @@ const RETRY_MS: i64 = 20;
 
 impl Faulting {
     /// Fault thread number `index`.
-    pub fn new(index: usize, core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Faulting {
+    pub fn new(
+        index: usize,
+        core: Arc<Lock<Core>>,
+        live: Arc<Live>,
+        channel: Box<dyn Channel>,
+    ) -> Faulting {
         let costs = core.lock().lost.costs;
         Faulting {
             index,
@@ -132,7 +137,8 @@ impl Faulting {
 
     /// Tells the watchdog what waits longest.
     fn tell_oldest(&self) {
-        let waiting = self.waiting.iter().map(|fault| (fault.since.read.0, fault.addr, fault.waits));
+        let waiting =
+            self.waiting.iter().map(|fault| (fault.since.read.0, fault.addr, fault.waits));
         let fetching = self.fetcher.oldest().map(|(since, addr)| (since.0, addr, Waits::Store));
         let oldest = self.live.oldest.of(self.index);
         match waiting.chain(fetching).min_by_key(|&(since, _, _)| since) {
@@ -174,7 +180,9 @@ impl Faulting {
         };
         self.estimate.sleeps();
         self.live.quiet.awake(self.index, true);
-        let woken = is_first && ready & 2 != 0 && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
+        let woken = is_first
+            && ready & 2 != 0
+            && rustix::io::read(&self.live.fault_wake, &mut [0; 8]).is_ok();
         if woken || !self.waiting.is_empty() {
             self.retry();
         }
@@ -195,14 +203,27 @@ impl Faulting {
         let any = !messages.is_empty();
         let read = Nanos(cpu::now_ns());
         self.estimate.reads(read);
-        self.live.quiet.takes(self.index, messages.iter().filter(|message| matches!(message, Message::Fault { .. })).count());
+        self.live.quiet.takes(
+            self.index,
+            messages.iter().filter(|message| matches!(message, Message::Fault { .. })).count(),
+        );
         for message in messages.drain(..) {
             if let Message::Fault { addr, thread, .. } = message {
-                let since = Began { began: self.estimate.began(thread, self.live.quiet.is_on()), read, answered: read };
+                let since = Began {
+                    began: self.estimate.began(thread, self.live.quiet.is_on()),
+                    read,
+                    answered: read,
+                };
                 self.follow.on_fault(self.index, thread, &self.live.quiet);
                 // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
-                if self.answer(Fault { addr, since, kind: Waited::FirstTouch, has_waited: false, known: false, waits: Waits::Busy })
-                    == Mode::Small
+                if self.answer(Fault {
+                    addr,
+                    since,
+                    kind: Waited::FirstTouch,
+                    has_waited: false,
+                    known: false,
+                    waits: Waits::Busy,
+                }) == Mode::Small
                 {
                     self.density.on_fault(&self.live.quiet, thread, read);
                 }
@@ -232,13 +253,18 @@ impl Faulting {
                 None
             }
             Answer::Wait | Answer::NoRoom => {
-                fault.waits = if matches!(answer, Answer::NoRoom) { Waits::Room } else { Waits::Busy };
+                fault.waits =
+                    if matches!(answer, Answer::NoRoom) { Waits::Room } else { Waits::Busy };
                 fault.must_wait();
                 put_off(self.index, &mut self.waiting, &mut core, fault);
                 None
             }
             Answer::Fetch { block, stream } => {
-                match self.fetcher.begin(&mut core, Ahead { block, map: true, stream, drains: false }, Some(fault.since)) {
+                match self.fetcher.begin(
+                    &mut core,
+                    Ahead { block, map: true, stream, drains: false },
+                    Some(fault.since),
+                ) {
                     Ok(job) => Some(job),
                     Err(wait) => {
                         core.settle(block.extent_no().0 as usize);
@@ -278,7 +304,9 @@ impl Faulting {
 
     /// Tries again what had to wait.
     pub fn retry(&mut self) {
-        if self.index > 0 || self.waiting.is_empty() && !self.live.has_handed_over.load(Ordering::SeqCst) {
+        if self.index > 0
+            || self.waiting.is_empty() && !self.live.has_handed_over.load(Ordering::SeqCst)
+        {
             return;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -309,9 +337,19 @@ impl Follow {
     fn on_fault(&mut self, index: usize, thread: u32, quiet: &Quiet) {
         self.faults = self.faults.wrapping_add(1);
         self.apart = if std::mem::take(&mut self.slept) { self.apart + 1 } else { 0 };
-        let due = if quiet.is_on() { self.apart % APART_MAX == APART_MAX - 1 } else { self.faults % FOLLOW_EVERY == 1 };
-        let cpu = if due { cpu::last_cpu_of(crate::host::program(), thread, &mut self.buf) } else { None };
-        if let Some(cpu) = cpu.filter(|&cpu| self.cpu != Some(cpu) && quiet.take_cpu(index, cpu) && cpu::stay_on(cpu)) {
+        let due = if quiet.is_on() {
+            self.apart % APART_MAX == APART_MAX - 1
+        } else {
+            self.faults % FOLLOW_EVERY == 1
+        };
+        let cpu = if due {
+            cpu::last_cpu_of(crate::host::program(), thread, &mut self.buf)
+        } else {
+            None
+        };
+        if let Some(cpu) = cpu
+            .filter(|&cpu| self.cpu != Some(cpu) && quiet.take_cpu(index, cpu) && cpu::stay_on(cpu))
+        {
             self.cpu = Some(cpu);
         }
     }

@@ -61,7 +61,14 @@ struct Job {
 
 impl Fetcher {
     pub fn new(channel: Box<dyn Channel>, index: Option<usize>) -> Fetcher {
-        Fetcher { index, channel, jobs: Vec::new(), idle: Vec::new(), completions: Vec::with_capacity(64), done: Vec::with_capacity(64) }
+        Fetcher {
+            index,
+            channel,
+            jobs: Vec::new(),
+            idle: Vec::new(),
+            completions: Vec::with_capacity(64),
+            done: Vec::with_capacity(64),
+        }
     }
 
     /// Whether anything is under way.
@@ -86,7 +93,12 @@ impl Fetcher {
     }
 
     /// Puts the fetch of a far block on the books; `submit` starts it, without the lock.
-    pub fn begin(&mut self, core: &mut Core, ahead: Ahead, since: Option<Began>) -> Result<usize, Wait> {
+    pub fn begin(
+        &mut self,
+        core: &mut Core,
+        ahead: Ahead,
+        since: Option<Began>,
+    ) -> Result<usize, Wait> {
         let Ahead { block, map, stream, drains } = ahead;
         if core.quiesce {
             return Err(Wait::Busy);
@@ -118,7 +130,8 @@ impl Fetcher {
         }
         job.pending = job.runs.len();
         for (run, &(sector, from, to)) in job.runs.iter().enumerate() {
-            let buf = vm::lend(job.addr + sector * job.sector_bytes, (to - from) * job.sector_bytes);
+            let buf =
+                vm::lend(job.addr + sector * job.sector_bytes, (to - from) * job.sector_bytes);
             self.channel.read(Token((index as u64) << 16 | run as u64), &job.locs[from..to], buf);
         }
         if job.pending == 0 {
@@ -177,7 +190,8 @@ impl Job {
                 Copy::Stored { loc, sum } => {
                     match self.runs.last_mut() {
                         Some((start, from, to))
-                            if *start + (*to - *from) == sector && (*to - *from + 1) * self.sector_bytes <= READ_MAX =>
+                            if *start + (*to - *from) == sector
+                                && (*to - *from + 1) * self.sector_bytes <= READ_MAX =>
                         {
                             *to += 1;
                         }
@@ -226,7 +240,8 @@ impl Job {
             core.frames.put_full(entry.frame);
             let (first, count) = core.sector_range(block);
             let mut freed = Vec::new();
-            (first..first + count).for_each(|sector| core.set_copy(block, sector, Copy::None, &mut freed));
+            (first..first + count)
+                .for_each(|sector| core.set_copy(block, sector, Copy::None, &mut freed));
             core.store.free(&freed);
             core.gone_away(block);
             // Threads that were promised it fault again, and find zeros.
@@ -279,7 +294,10 @@ impl Core {
     /// The far copies of a small block that has been mapped go, where they take room that the program has more use for.
     pub fn give_up_copies(&mut self, block: BlockId) {
         // While blocks are demoted, what compressed memory holds twice costs fetches from behind.
-        if self.duplication.keeps() && !self.sharing.demotes() || block.is_huge() || !self.is_resident(block) {
+        if self.duplication.keeps() && !self.sharing.demotes()
+            || block.is_huge()
+            || !self.is_resident(block)
+        {
             return;
         }
         let (first, count) = self.sector_range(block);
@@ -302,15 +320,24 @@ impl Core {
             if extent >= self.extents.len() || self.fetch_queue.len() >= 512 {
                 continue;
             }
-            let wanted = if request.unit as usize * PAGE == EXTENT { Mode::Huge } else { Mode::Small };
+            let wanted =
+                if request.unit as usize * PAGE == EXTENT { Mode::Huge } else { Mode::Small };
             let mode = match self.extents[extent].mode {
                 Mode::Away => self.possible_mode(extent, wanted),
                 mode => mode,
             };
             let block = self.block_of(page, mode);
             let addr = self.addr(block);
-            if !self.blocks.contains_key(&block) && !self.is_resident(block) && self.addresses.is_plain(addr, addr + 1) {
-                self.fetch_queue.push_back(Ahead { block, map: !request.leave_unmapped, stream: true, drains: false });
+            if !self.blocks.contains_key(&block)
+                && !self.is_resident(block)
+                && self.addresses.is_plain(addr, addr + 1)
+            {
+                self.fetch_queue.push_back(Ahead {
+                    block,
+                    map: !request.leave_unmapped,
+                    stream: true,
+                    drains: false,
+                });
             }
         }
         if !self.fetch_queue.is_empty() {
@@ -398,14 +425,19 @@ impl Prefetching {
     fn start_one(&mut self, core: &mut Core, ahead: Ahead, submitted: &mut Vec<usize>) {
         let block = ahead.block;
         let number = block.extent_no().0 as usize;
-        if core.blocks.contains_key(&block) || core.is_resident(block) || core.extents[number].has(flag::RECLAIMING) {
+        if core.blocks.contains_key(&block)
+            || core.is_resident(block)
+            || core.extents[number].has(flag::RECLAIMING)
+        {
             return;
         }
         let mode = if block.is_huge() { Mode::Huge } else { Mode::Small };
         match core.extents[number].mode {
             Mode::Away => {
                 // It was asked for when the extent moved in the other mode (a part of it was protected then).
-                if core.possible_mode(number, mode) != mode || mode == Mode::Huge && core.needs_reclaim(number) {
+                if core.possible_mode(number, mode) != mode
+                    || mode == Mode::Huge && core.needs_reclaim(number)
+                {
                     return;
                 }
                 core.extents[number].mode = mode;
@@ -415,7 +447,9 @@ impl Prefetching {
             _ => {}
         }
         let (first, count) = core.sector_range(block);
-        let far = (first..first + count).any(|sector| !matches!(core.extents[number].copy(sector), Copy::None | Copy::Pattern(0)));
+        let far = (first..first + count).any(|sector| {
+            !matches!(core.extents[number].copy(sector), Copy::None | Copy::Pattern(0))
+        });
         if far {
             let begun = self.fetcher.begin(core, ahead, None);
             if let Ok(index) = begun {
@@ -484,7 +518,13 @@ mod tests {
     fn a_piece_asked_for_while_its_extent_moved_in_pieces_does_not_stand_for_all_of_it() {
         let stores = parse_stores("compressed:64M").unwrap();
         let block = BlockSize::Fixed(EXTENT as u32);
-        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, block, ..Config::default() }).unwrap();
+        let pager = Pager::start(Config {
+            local_limit_bytes: 16 << 20,
+            stores,
+            block,
+            ..Config::default()
+        })
+        .unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         fill(addr);
         pager.evict_all().unwrap();
@@ -500,7 +540,11 @@ mod tests {
         }
 
         // Asked for as it is now, it comes whole.
-        pager.core.lock().prefetch(&[PrefetchRequest { page: first + 14, unit: 2, leave_unmapped: false }]);
+        pager.core.lock().prefetch(&[PrefetchRequest {
+            page: first + 14,
+            unit: 2,
+            leave_unmapped: false,
+        }]);
         expect_filled(addr);
         pager.stop();
     }

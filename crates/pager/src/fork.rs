@@ -41,7 +41,11 @@ impl Pager {
     /// `after_fork_in_child`. The pages at the addresses in `keep` are certain to be in both, without a fault.
     pub fn before_fork(&self, keep: &'static [AtomicUsize]) {
         loop {
-            for addr in keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(|&addr| self.contains(addr)) {
+            for addr in keep
+                .iter()
+                .map(|addr| addr.load(Ordering::Relaxed))
+                .filter(|&addr| self.contains(addr))
+            {
                 vm::fault_in(addr);
             }
             if matches!(self.calls.ask(Call::BeforeFork(keep)).result, Ok(1)) {
@@ -71,7 +75,9 @@ impl Pager {
             fatal::die(&format!("in a forked child: starting the pager: {error}"));
         }
         let still = || helper::process().is_none_or(helper::exists);
-        let begun = ready.wait(still).unwrap_or_else(|| Err("the pager ended before it could begin".to_owned()));
+        let begun = ready
+            .wait(still)
+            .unwrap_or_else(|| Err("the pager ended before it could begin".to_owned()));
         if let Err(error) = begun {
             fatal::die(&format!("in a forked child: {error}"));
         }
@@ -86,26 +92,38 @@ impl Pager {
             fatal::leave_last()
         };
         let mut core = self.core.resume_held_in_child();
-        let Some(Forking { guard, number }) = core.forking.take() else { die(&"the fork was not prepared; please report this") };
+        let Some(Forking { guard, number }) = core.forking.take() else {
+            die(&"the fork was not prepared; please report this")
+        };
         let numbers = core.store.descriptors();
         numbers.iter().for_each(|&number| fds::occupy(number));
-        let inherited = core.live.address.as_ref().ok_or(rustix::io::Errno::NOTCONN).and_then(|address| inherit::ask(address, number));
+        let inherited = core
+            .live
+            .address
+            .as_ref()
+            .ok_or(rustix::io::Errno::NOTCONN)
+            .and_then(|address| inherit::ask(address, number));
         match inherited {
             Ok(inherited) => {
                 if let Some(device) = inherited.device {
                     uffd::keep_device(device);
                 }
                 inherited.network.into_iter().for_each(network::enter);
-                inherited.descriptors.into_iter().zip(numbers).for_each(|(fd, number)| fds::place(fd, number));
+                inherited
+                    .descriptors
+                    .into_iter()
+                    .zip(numbers)
+                    .for_each(|(fd, number)| fds::place(fd, number));
                 // Open for as long as this process runs this program: its end tells the parent.
                 std::mem::forget(inherited.connection);
             }
-            Err(error) if !numbers.is_empty() || core.store.keeps_for_children() => {
-                die(&format!("it cannot reach the pager of its parent ({error}), which keeps what its far memory is made of"))
-            }
+            Err(error) if !numbers.is_empty() || core.store.keeps_for_children() => die(&format!(
+                "it cannot reach the pager of its parent ({error}), which keeps what its far memory is made of"
+            )),
             Err(_) => {}
         }
-        let (live, listener) = Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
+        let (live, listener) =
+            Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
         let live = Arc::new(live);
         let (base, len) = self.arena();
         // What the kernel has not copied is mapped anew, to be given back below.
@@ -114,7 +132,8 @@ impl Pager {
         }
         let ours = core.addresses.foreign.gaps(base, base + len);
         self.watch(&live, &ours).unwrap_or_else(|error| die(&error));
-        if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging)) {
+        if let Some(Err(error)) = live.staging.as_ref().map(|staging| core.frames.register(staging))
+        {
             die(&format!("registering the staging area: {error}"));
         }
         if let Err(error) = guard.adopt() {
@@ -132,16 +151,24 @@ impl Pager {
     }
 
     /// Watches `ours` of the arena and gives the kernel the advice that holds for all of it. What the program has mapped over is not ours.
-    pub(crate) fn watch(&self, live: &Live, ours: &[(usize, usize)]) -> Result<(), crate::PagerError> {
+    pub(crate) fn watch(
+        &self,
+        live: &Live,
+        ours: &[(usize, usize)],
+    ) -> Result<(), crate::PagerError> {
         let (watch, huge) = match live.path {
             Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
             Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
         };
         for &(from, to) in ours {
-            live.uffd.register(from, to - from, watch).map_err(crate::PagerError::io("registering the arena"))?;
+            live.uffd
+                .register(from, to - from, watch)
+                .map_err(crate::PagerError::io("registering the arena"))?;
             // Without transparent huge pages in the kernel this fails, and small pages serve.
             let _ = self.arena.advise(from, to - from, huge);
-            self.arena.advise(from, to - from, Advise::DontFork).map_err(crate::PagerError::io("MADV_DONTFORK"))?;
+            self.arena
+                .advise(from, to - from, Advise::DontFork)
+                .map_err(crate::PagerError::io("MADV_DONTFORK"))?;
         }
         Ok(())
     }
@@ -158,7 +185,8 @@ pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
         core = lock.lock();
     }
     // What cannot be read is not touched either.
-    let is_due = |&addr: &usize| core.arena.contains(addr) && core.addresses.is_plain(addr, addr + 1);
+    let is_due =
+        |&addr: &usize| core.arena.contains(addr) && core.addresses.is_plain(addr, addr + 1);
     let mut inside = keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(is_due);
     // Canary "kept over a fork": the child may touch what it does not have before it has a pager.
     if !inside.all(|addr| core.is_mapped_page(addr)) && !canary::is_broken("kept over a fork") {
@@ -192,7 +220,10 @@ pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
 
 impl Core {
     fn freeze(&mut self) {
-        let guard = self.store.prepare_fork().unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
+        let guard = self
+            .store
+            .prepare_fork()
+            .unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
         self.advise_ours(Advise::DoFork);
         self.forks_made += 1;
         self.forking = Some(Forking { guard, number: self.forks_made });
@@ -200,7 +231,9 @@ impl Core {
 
     /// Advice for all of the arena but what the program has mapped over, whose copying is its own affair, and what it keeps to itself.
     fn advise_ours(&self, advice: Advise) {
-        for (from, to) in self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+        for (from, to) in
+            self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len())
+        {
             let _ = self.arena.advise(from, to - from, advice);
             for (from, to) in self.addresses.unforked.overlaps(from, to) {
                 let _ = self.arena.advise(from, to - from, Advise::DontFork);
@@ -232,13 +265,20 @@ impl Core {
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
         }
-        for (from, to) in self.addresses.unforked.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+        for (from, to) in self
+            .addresses
+            .unforked
+            .overlaps(self.arena.base(), self.arena.base() + self.arena.len())
+        {
             let _ = self.forget(from, to, By::Unmapped);
-            self.unmap(from, to).unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
+            self.unmap(from, to)
+                .unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         }
         // The kernel has not copied what is to be zeros here. Canary "wiped in a child": the books say that it has.
         let is_known = !canary::is_broken("wiped in a child");
-        for (from, to) in self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len()) {
+        for (from, to) in
+            self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len())
+        {
             if is_known {
                 let _ = self.forget(from, to, By::Unmapped);
             }

@@ -76,7 +76,8 @@ impl Frames {
     /// An empty staging area for extents and for sectors of `1 << sector_order` pages.
     pub fn new(sector_order: u8, huge_pages: bool) -> io::Result<Frames> {
         let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
-        let small = if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
+        let small =
+            if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
         Ok(Frames { huge, small, bytes: 0, wary: false })
     }
 
@@ -89,16 +90,27 @@ impl Frames {
     }
 
     fn pool(&self, order: u8) -> &Pool {
-        if order == 9 { &self.huge } else { self.small.as_ref().expect("small blocks exist only where sectors are small") }
+        if order == 9 {
+            &self.huge
+        } else {
+            self.small.as_ref().expect("small blocks exist only where sectors are small")
+        }
     }
 
     fn pool_mut(&mut self, order: u8) -> &mut Pool {
-        if order == 9 { &mut self.huge } else { self.small.as_mut().expect("small blocks exist only where sectors are small") }
+        if order == 9 {
+            &mut self.huge
+        } else {
+            self.small.as_mut().expect("small blocks exist only where sectors are small")
+        }
     }
 
     /// Changes the protection of a part of the staging area, which is readable and writable.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
-        let pool = std::iter::once(&self.huge).chain(&self.small).find(|pool| pool.area.contains(addr)).expect("a frame's address");
+        let pool = std::iter::once(&self.huge)
+            .chain(&self.small)
+            .find(|pool| pool.area.contains(addr))
+            .expect("a frame's address");
         pool.area.protect(addr, len, prot)
     }
 
@@ -114,7 +126,9 @@ impl Frames {
 
     /// Of that, in frames with nothing in them.
     pub fn spare_bytes(&self) -> usize {
-        let spare = |pool: &Pool| (pool.full.len() + pool.zeroed.len() + pool.strange.len()) * (PAGE << pool.order);
+        let spare = |pool: &Pool| {
+            (pool.full.len() + pool.zeroed.len() + pool.strange.len()) * (PAGE << pool.order)
+        };
         spare(&self.huge) + self.small.as_ref().map_or(0, spare)
     }
 
@@ -204,7 +218,8 @@ impl Frames {
 
     /// Gives the memory of all strange frames back; how much that was.
     pub fn drop_strange(&mut self) -> usize {
-        let dropped = std::iter::once(&mut self.huge).chain(&mut self.small).map(Pool::drop_strange).sum();
+        let dropped =
+            std::iter::once(&mut self.huge).chain(&mut self.small).map(Pool::drop_strange).sum();
         self.bytes -= dropped;
         dropped
     }
@@ -233,7 +248,10 @@ impl Frames {
 
     /// Bytes of tables.
     pub fn metadata_bytes(&self) -> usize {
-        let of = |pool: &Pool| (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4 + pool.is_strange.capacity() * 8;
+        let of = |pool: &Pool| {
+            (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4
+                + pool.is_strange.capacity() * 8
+        };
         of(&self.huge) + self.small.as_ref().map_or(0, of)
     }
 }
@@ -244,14 +262,22 @@ impl Frames {
     /// Copies the tables, and what is in frames, into `child`, which is empty and lies elsewhere.
     pub fn copy_to(&self, child: &mut Frames) {
         (child.bytes, child.wary) = (self.bytes, self.wary);
-        for (pool, of_child) in self.pools().zip(std::iter::once(&mut child.huge).chain(&mut child.small)) {
-            (of_child.full, of_child.zeroed, of_child.empty) = (pool.full.clone(), pool.zeroed.clone(), pool.empty.clone());
-            (of_child.strange, of_child.is_strange) = (pool.strange.clone(), pool.is_strange.clone());
+        for (pool, of_child) in
+            self.pools().zip(std::iter::once(&mut child.huge).chain(&mut child.small))
+        {
+            (of_child.full, of_child.zeroed, of_child.empty) =
+                (pool.full.clone(), pool.zeroed.clone(), pool.empty.clone());
+            (of_child.strange, of_child.is_strange) =
+                (pool.strange.clone(), pool.is_strange.clone());
             of_child.unused_from = pool.unused_from;
             let len = PAGE << pool.order;
             for index in (0..pool.unused_from).filter(|index| !pool.empty.contains(index)) {
                 let offset = index as usize * len;
-                hiroma_kernel::vm::copy(of_child.area.base() + offset, pool.area.base() + offset, len);
+                hiroma_kernel::vm::copy(
+                    of_child.area.base() + offset,
+                    pool.area.base() + offset,
+                    len,
+                );
             }
         }
     }
@@ -259,7 +285,9 @@ impl Frames {
     /// Where an address of a frame is in the copy.
     pub fn addr_in(&self, child: &Frames, addr: usize) -> Option<usize> {
         let mut pools = self.pools().zip(child.pools());
-        pools.find_map(|(pool, of_child)| pool.area.contains(addr).then(|| addr - pool.area.base() + of_child.area.base()))
+        pools.find_map(|(pool, of_child)| {
+            pool.area.contains(addr).then(|| addr - pool.area.base() + of_child.area.base())
+        })
     }
 
     fn pools(&self) -> impl Iterator<Item = &Pool> {
@@ -272,7 +300,8 @@ impl Pool {
         let area = Reservation::new(len, EXTENT, Access::ReadWrite)?;
         let huge = order == 9 && huge_pages;
         // Without transparent huge pages in the kernel this fails, and small pages serve.
-        let _ = area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
+        let _ =
+            area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
         Ok(Pool {
             area,
             order,
@@ -307,7 +336,8 @@ impl Pool {
             return 0;
         }
         let len = PAGE << self.order;
-        let ranges = self.strange.iter().map(|&index| (self.area.base() + index as usize * len, len));
+        let ranges =
+            self.strange.iter().map(|&index| (self.area.base() + index as usize * len, len));
         self.area.drop_scattered(ranges);
         let dropped = self.strange.len() * len;
         for index in std::mem::take(&mut self.strange) {

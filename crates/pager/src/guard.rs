@@ -100,7 +100,10 @@ impl Guarding {
             }
             let faults = self.live.page.get(Counter::Faults);
             // Until it matters again the wish stays, so that nobody rings for it.
-            if self.most > 1 && now >= self.crowd.not_before() && quiet.crowd_wanted.swap(false, Ordering::Relaxed) {
+            if self.most > 1
+                && now >= self.crowd.not_before()
+                && quiet.crowd_wanted.swap(false, Ordering::Relaxed)
+            {
                 self.crowd.seen(now, faults);
             }
             match (self.crowd.look(now, faults), quiet.is_crowd()) {
@@ -120,7 +123,9 @@ impl Guarding {
     fn until_trial(&self, quiet: &Quiet) -> Duration {
         let is_wanted = self.most > 1 && quiet.crowd_wanted.load(Ordering::Relaxed);
         if is_wanted {
-            Duration::from_nanos(self.crowd.not_before().max(self.not_before).since(Nanos(cpu::now_ns())).0)
+            Duration::from_nanos(
+                self.crowd.not_before().max(self.not_before).since(Nanos(cpu::now_ns())).0,
+            )
         } else {
             NOTHING_DUE
         }

@@ -86,7 +86,9 @@ pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Resul
         hooks::enter_thread();
         helper::name_thread(c"hiroma-life");
         if let Err(error) = private_table::leave() {
-            crate::fatal::warn(&format!("the pager shares the program's descriptors ({error}): the program must not close them"));
+            crate::fatal::warn(&format!(
+                "the pager shares the program's descriptors ({error}): the program must not close them"
+            ));
         }
         body();
     };

@@ -11,8 +11,9 @@ use hiroma_kernel::fds;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
 };
 
 /// Descriptors in one message.
@@ -106,19 +107,22 @@ impl Listener {
     pub fn accept(&self) -> rustix::io::Result<(Heir, u64)> {
         loop {
             let mut why = Errno::AGAIN;
-            let accepted = self.sockets.iter().find_map(|socket| match accept_with(socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => Some(socket),
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    why = Errno::MFILE;
-                    None
+            let accepted = self.sockets.iter().find_map(|socket| {
+                match accept_with(socket, SocketFlags::CLOEXEC) {
+                    Ok(socket) => Some(socket),
+                    Err(Errno::MFILE | Errno::NFILE) => {
+                        why = Errno::MFILE;
+                        None
+                    }
+                    Err(_) => None,
                 }
-                Err(_) => None,
             });
             let socket = accepted.ok_or(why)?;
             // Whoever connects and says nothing keeps nobody waiting.
             set_socket_timeout(&socket, Timeout::Recv, Some(SILENCE_MAX))?;
             let mut question = [0u8; QUESTION_BYTES];
-            let got = recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
+            let got =
+                recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
             // Strangers can find the name; without the secret they get nothing.
             if got == QUESTION_BYTES && question[..16] == self.address.secret {
                 let number = u64::from_ne_bytes(question[16..].try_into().expect("eight bytes"));
@@ -137,8 +141,12 @@ impl AsFd for Heir {
 impl Heir {
     /// Hands over.
     pub fn give(&self, legacy: &Legacy) -> rustix::io::Result<()> {
-        let numbers: Vec<RawFd> =
-            [legacy.device, legacy.network].into_iter().flatten().chain(legacy.numbers.iter().copied()).take(MOST).collect();
+        let numbers: Vec<RawFd> = [legacy.device, legacy.network]
+            .into_iter()
+            .flatten()
+            .chain(legacy.numbers.iter().copied())
+            .take(MOST)
+            .collect();
         let head = [u8::from(legacy.device.is_some()), u8::from(legacy.network.is_some())];
         fds::with_borrowed(&numbers, |fds| {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
@@ -166,7 +174,8 @@ fn connected(address: &Address) -> rustix::io::Result<OwnedFd> {
         connect(&socket, &address)?;
         Ok(socket)
     };
-    let by_path = || to(SocketAddrUnix::new(address.path.as_ref().ok_or(rustix::io::Errno::NOENT)?)?);
+    let by_path =
+        || to(SocketAddrUnix::new(address.path.as_ref().ok_or(rustix::io::Errno::NOENT)?)?);
     to(socket_address(&address.name)?).or_else(|error| by_path().map_err(|_| error))
 }
 
@@ -180,7 +189,12 @@ pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut head = [0u8; 2];
-    let got = recvmsg(&connection, &mut [IoSliceMut::new(&mut head)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let got = recvmsg(
+        &connection,
+        &mut [IoSliceMut::new(&mut head)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     if got.bytes != head.len() {
         return Err(rustix::io::Errno::CONNREFUSED);
     }
@@ -190,7 +204,8 @@ pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
             descriptors.extend(rights);
         }
     }
-    let mut first = |is_there: u8| (is_there == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
+    let mut first =
+        |is_there: u8| (is_there == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
     let (device, network) = (first(head[0]), first(head[1]));
     Ok(Inherited { connection, device, network, descriptors })
 }

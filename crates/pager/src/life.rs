@@ -61,14 +61,22 @@ pub struct Life {
 }
 
 impl Life {
-    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, listener: Option<Listener>, config: &crate::Config) -> Life {
+    pub fn new(
+        core: Arc<Lock<Core>>,
+        live: Arc<Live>,
+        listener: Option<Listener>,
+        config: &crate::Config,
+    ) -> Life {
         let program = Pid::from_raw(host::program() as i32).filter(|_| helper::is_here());
         Life {
             core,
             listener,
             program: program.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             runner: config.runner,
-            control_page: config.control_dir.as_ref().map(|dir| ControlPage::path(dir, host::program_in_proc())),
+            control_page: config
+                .control_dir
+                .as_ref()
+                .map(|dir| ControlPage::path(dir, host::program_in_proc())),
             forks: Vec::new(),
             children: Vec::new(),
             gone_looks: 0,
@@ -110,7 +118,11 @@ impl Life {
         let sockets = self.listener.iter().flat_map(Listener::sockets);
         fds.extend(sockets.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)));
         let children = fds.len();
-        fds.extend(self.children.iter().map(|child| PollFd::from_borrowed_fd(child.heir.as_fd(), PollFlags::IN)));
+        fds.extend(
+            self.children
+                .iter()
+                .map(|child| PollFd::from_borrowed_fd(child.heir.as_fd(), PollFlags::IN)),
+        );
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.as_nanos() as i64 };
         if poll(&mut fds, Some(&timeout)).unwrap_or(0) == 0 {
             return false;
@@ -137,7 +149,9 @@ impl Life {
         let gone = match shares_memory(&self.live.mark) {
             Ok(shared) => !shared,
             // Not to be seen: another program with other rights, or the same one, which forbade it.
-            Err(_) => vm_bytes(host::program()).is_some_and(|bytes| bytes < self.live.arena_bytes / 2),
+            Err(_) => {
+                vm_bytes(host::program()).is_some_and(|bytes| bytes < self.live.arena_bytes / 2)
+            }
         };
         self.gone_looks = if gone { self.gone_looks + 1 } else { 0 };
         self.gone_looks >= GONE_LOOKS
@@ -154,14 +168,18 @@ impl Life {
     fn without_descriptors(&mut self) {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if self.children.is_empty() {
-            fatal::warn(&format!("`ulimit -n` allows {most} open files, which are too few to fork: raise it, or use another store"));
+            fatal::warn(&format!(
+                "`ulimit -n` allows {most} open files, which are too few to fork: raise it, or use another store"
+            ));
             let _ = self.listener.as_mut().map(Listener::turn_away);
             return self.forks.clear();
         }
         self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
         let waits_since = *self.waits_since.get_or_insert_with(Instant::now);
         if waits_since.elapsed() > WAIT_SILENT && !std::mem::replace(&mut self.told_of_wait, true) {
-            let text = format!("a forked child waits until another one ends: `ulimit -n` allows {most} open files, raise it for more");
+            let text = format!(
+                "a forked child waits until another one ends: `ulimit -n` allows {most} open files, raise it for more"
+            );
             fatal::warn(&text);
         }
         std::thread::sleep(LOOK_EVERY);
@@ -178,7 +196,9 @@ impl Life {
             self.waits_since = None;
             // A fork is known once the core's lock is free again, so whoever asks is among those that are taken after the question.
             self.take_forks();
-            let Some(place) = self.forks.iter().position(|fork| fork.number == number) else { continue };
+            let Some(place) = self.forks.iter().position(|fork| fork.number == number) else {
+                continue;
+            };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
             // Where descriptors are few these are opened now, as far as there are any; most children can do without.
@@ -225,7 +245,9 @@ impl Life {
 /// Whether a process runs: one that has ended stays in the kernel's list until somebody has asked how.
 fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rfind(')').and_then(|name_end| stat[name_end..].chars().nth(2)).is_some_and(|state| !"ZX".contains(state))
+    stat.rfind(')')
+        .and_then(|name_end| stat[name_end..].chars().nth(2))
+        .is_some_and(|state| !"ZX".contains(state))
 }
 
 /// Whether the program still has this memory. Its first thread may have ended before the others.
@@ -238,7 +260,9 @@ fn shares_memory(mark: &u64) -> std::io::Result<bool> {
         Ok(threads) => threads.flatten(),
         // No descriptor is to be had for it: what can be known without one.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-            return Ok(Pid::from_raw(program as i32).is_some_and(|pid| test_kill_process(pid).is_ok()));
+            return Ok(
+                Pid::from_raw(program as i32).is_some_and(|pid| test_kill_process(pid).is_ok())
+            );
         }
         Err(_) => return Ok(false),
     };

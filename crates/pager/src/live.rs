@@ -78,7 +78,10 @@ fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
 
 impl Live {
     /// Opens what is needed; no thread runs yet. With it, where forked children can ask for descriptors.
-    pub fn open(config: &Config, arena: &Arc<Reservation>) -> Result<(Live, Option<Listener>), PagerError> {
+    pub fn open(
+        config: &Config,
+        arena: &Arc<Reservation>,
+    ) -> Result<(Live, Option<Listener>), PagerError> {
         let offered = hiroma_kernel::uffd::probe()?;
         let path = match config.path {
             PathChoice::Full => Path::Full,
@@ -93,15 +96,18 @@ impl Live {
                 .and(Features::EVENT_REMAP)
                 .and(Features::EVENT_UNMAP)
                 .and(Features::THREAD_ID),
-            Path::Fallback => Features::WP.and(Features::EVENT_REMAP).and(Features::EVENT_UNMAP).and(Features::THREAD_ID),
+            Path::Fallback => Features::WP
+                .and(Features::EVENT_REMAP)
+                .and(Features::EVENT_UNMAP)
+                .and(Features::THREAD_ID),
         };
         let uffd = Arc::new(Uffd::open(wanted)?);
         let staging = match path {
             Path::Full => Some(Arc::new(Uffd::open(Features::MOVE)?)),
             Path::Fallback => None,
         };
-        let fault_wake =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| PagerError::io("eventfd")(errno.into()))?;
+        let fault_wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| PagerError::io("eventfd")(errno.into()))?;
         let page = match &config.control_dir {
             Some(dir) => ControlPage::create(dir, config.runner.is_some()).or_else(|error| {
                 tell_unseen(dir, &error);
@@ -126,19 +132,30 @@ impl Live {
             }
         }
         let program = crate::host::program_in_proc();
-        let socket = config.control_dir.as_ref().map(|dir| ControlPage::path(dir, program).with_extension("socket"));
+        let socket = config
+            .control_dir
+            .as_ref()
+            .map(|dir| ControlPage::path(dir, program).with_extension("socket"));
         let listener = Listener::open(socket.filter(|_| !fds::are_few())).ok();
         let live = Live {
             address: listener.as_ref().map(|listener| listener.address.clone()),
             mark: crate::life::random_mark(),
             arena_bytes: arena.len(),
             _keeper: keep_open(&uffd, staging.as_deref()),
-            memory: Box::new(Kernel { uffd: uffd.clone(), staging: staging.clone(), arena: arena.clone() }),
+            memory: Box::new(Kernel {
+                uffd: uffd.clone(),
+                staging: staging.clone(),
+                arena: arena.clone(),
+            }),
             uffd,
             staging,
             path,
             page,
-            trace: config.control_dir.as_deref().filter(|_| config.trace).and_then(|dir| ring(dir, config)),
+            trace: config
+                .control_dir
+                .as_deref()
+                .filter(|_| config.trace)
+                .and_then(|dir| ring(dir, config)),
             fault_wake,
             oldest: Oldests::default(),
             evict_bell: Bell::default(),
@@ -153,7 +170,12 @@ impl Live {
 
     /// One that watches nothing, with a kernel of the test's own.
     #[cfg(any(test, feature = "model"))]
-    pub fn for_model(config: &Config, arena: &Arc<Reservation>, path: Path, memory: Box<dyn Memory>) -> Result<Live, PagerError> {
+    pub fn for_model(
+        config: &Config,
+        arena: &Arc<Reservation>,
+        path: Path,
+        memory: Box<dyn Memory>,
+    ) -> Result<Live, PagerError> {
         let config = Config { control_dir: None, ..config.clone() };
         let (live, _) = Live::open(&config, arena)?;
         Ok(Live { memory, path, ..live })
@@ -186,7 +208,8 @@ impl Live {
 
 /// The helper can be killed alone; the kernel then closes its descriptors. One more hold on them lies in the program's memory itself.
 fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
-    let numbers: Vec<RawFd> = [Some(uffd), staging].into_iter().flatten().map(|uffd| uffd.as_fd().as_raw_fd()).collect();
+    let numbers: Vec<RawFd> =
+        [Some(uffd), staging].into_iter().flatten().map(|uffd| uffd.as_fd().as_raw_fd()).collect();
     if helper::is_here() { Keeper::of(&numbers).ok() } else { None }
 }
 

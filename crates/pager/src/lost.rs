@@ -63,12 +63,16 @@ impl Core {
         let depth = self.lost.reuse.came(first, sectors)?;
         let sector_bytes = self.sector_bytes() as u64;
         // What is kept free for blocks on their way takes the place of some of the copies.
-        let packed_bytes = self.store.local_bytes().saturating_sub(2 * self.reserve_target() as u64);
-        let extra = depth.sectors.map(|kept| extra_limit(kept * sector_bytes, packed_bytes, far_sectors * sector_bytes));
+        let packed_bytes =
+            self.store.local_bytes().saturating_sub(2 * self.reserve_target() as u64);
+        let extra = depth
+            .sectors
+            .map(|kept| extra_limit(kept * sector_bytes, packed_bytes, far_sectors * sector_bytes));
         let bucket = bucket(extra);
         self.live.page.add_fetched(bucket, block.bytes() as u64 * depth.weight);
         let kept = depth.sectors.map(|kept| kept * sector_bytes);
-        self.sharing.on_fetch(hiroma_policy::loss::bucket(kept), block.bytes() as u64 * depth.weight);
+        self.sharing
+            .on_fetch(hiroma_policy::loss::bucket(kept), block.bytes() as u64 * depth.weight);
         Some((bucket, depth.weight))
     }
 
@@ -116,7 +120,12 @@ impl Core {
     }
 
     /// A block has been fetched: who waited for it goes on. `first`: the fault that it was fetched for.
-    pub fn note_arrived(&mut self, block: BlockId, first: Option<Began>, spared: Spared) -> Option<Nanos> {
+    pub fn note_arrived(
+        &mut self,
+        block: BlockId,
+        first: Option<Began>,
+        spared: Spared,
+    ) -> Option<Nanos> {
         let addr = self.addr(block);
         let mut wait_ns = 0;
         let waited = first.map(|at| {

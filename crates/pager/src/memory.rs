@@ -62,7 +62,8 @@ pub trait Memory: Send + Sync {
     /// Whether it is certain that none of these pages is there.
     fn is_empty(&self, start: usize, len: usize) -> bool {
         // Canary "swapped out is there": it passes for gone.
-        (!self.has_swap() || canary::is_broken("swapped out is there")) && self.is_absent(start, len)
+        (!self.has_swap() || canary::is_broken("swapped out is there"))
+            && self.is_absent(start, len)
     }
 
     /// Makes a page that is shared after a fork the program's own again. It must be there, and may be protected.
@@ -97,7 +98,10 @@ pub struct Kernel {
 
 impl Memory for Kernel {
     fn move_out(&self, dst: usize, src: usize, len: usize) -> Outcome {
-        self.staging.as_ref().expect("the full path has a staging descriptor").move_quietly(dst, src, len, true)
+        self.staging
+            .as_ref()
+            .expect("the full path has a staging descriptor")
+            .move_quietly(dst, src, len, true)
     }
 
     fn move_in(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
@@ -135,7 +139,9 @@ impl Memory for Kernel {
     fn unshare(&self, addr: usize) {
         // The kernel makes a page private that it reads for somebody else (`gup_must_unshare`): also one that is not to be written.
         // Where a seccomp filter forbids that, only a write is left.
-        if !vm::fault_in(addr) && self.protection(addr).is_some_and(|(_, prot)| prot & libc::PROT_WRITE != 0) {
+        if !vm::fault_in(addr)
+            && self.protection(addr).is_some_and(|(_, prot)| prot & libc::PROT_WRITE != 0)
+        {
             vm::touch(addr, PAGE);
         }
     }

@@ -68,9 +68,11 @@ impl Core {
         self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
         // Small blocks that come from a store are copied: as quick as moving them, and the frame stays ours.
-        let moves = self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
+        let moves =
+            self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
         while moves && !self.extent(block).has(flag::MIXED) {
-            let Outcome { done, stop } = self.live.memory.move_in(dst + at, src + at, len - at, false);
+            let Outcome { done, stop } =
+                self.live.memory.move_in(dst + at, src + at, len - at, false);
             at += done;
             match stop {
                 None => {
@@ -110,7 +112,12 @@ impl Core {
             match stop {
                 None => {}
                 Some(Stop::Exists) => {
-                    self.recorder.note("copy_in exists", ((dst + at - self.arena.base()) / PAGE) as u64, at, 0);
+                    self.recorder.note(
+                        "copy_in exists",
+                        ((dst + at - self.arena.base()) / PAGE) as u64,
+                        at,
+                        0,
+                    );
                     at += PAGE;
                     gone = false;
                 }
@@ -123,7 +130,11 @@ impl Core {
                 Some(Stop::NotThere | Stop::Invalid) if !by_page => by_page = true,
                 Some(stop @ (Stop::NotThere | Stop::Invalid | Stop::Dead)) => {
                     self.recorder.note(
-                        if stop == Stop::NotThere { "copy_in not there" } else { "copy_in invalid" },
+                        if stop == Stop::NotThere {
+                            "copy_in not there"
+                        } else {
+                            "copy_in invalid"
+                        },
                         ((dst + at - self.arena.base()) / PAGE) as u64,
                         at,
                         0,
@@ -163,7 +174,9 @@ impl Core {
                 at += 1;
                 continue;
             }
-            let Message::Remove { start, end } = self.pending.remove(at) else { unreachable!("looked just now") };
+            let Message::Remove { start, end } = self.pending.remove(at) else {
+                unreachable!("looked just now")
+            };
             if !self.zeros.contains(src) {
                 vm::zero(src + (from - dst), to - from);
             }
@@ -210,7 +223,8 @@ impl Core {
     /// what the kernel has yet to drop: nobody could tell.
     fn has_unsettled(&self, start: usize, len: usize) -> bool {
         // Canary "nothing moves out of what was removed": it does.
-        !canary::is_broken("nothing moves out of what was removed") && self.has_read_removal(start, len)
+        !canary::is_broken("nothing moves out of what was removed")
+            && self.has_read_removal(start, len)
     }
 
     fn has_read_removal(&self, start: usize, len: usize) -> bool {
@@ -220,7 +234,8 @@ impl Core {
     /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
     fn is_being_removed(&self, page: usize) -> bool {
         // Canary "not touched while it may be dropped": it is, once the kernel had time.
-        let may_drop = !canary::is_broken("not touched while it may be dropped") && self.coming.may_drop(page, page + PAGE);
+        let may_drop = !canary::is_broken("not touched while it may be dropped")
+            && self.coming.may_drop(page, page + PAGE);
         may_drop || self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
     }
 
@@ -268,7 +283,11 @@ impl Core {
             let step = if by_page { PAGE } else { len - at };
             let unsettled = Outcome { done: 0, stop: Some(Stop::Again) };
             let is_unsettled = self.has_unsettled(src, len);
-            let Outcome { done, stop } = if is_unsettled { unsettled } else { live.memory.move_out(dst + at, src + at, step) };
+            let Outcome { done, stop } = if is_unsettled {
+                unsettled
+            } else {
+                live.memory.move_out(dst + at, src + at, step)
+            };
             at += done;
             let end = match stop {
                 None if at < len => continue,
@@ -288,19 +307,23 @@ impl Core {
                     by_page = true;
                     continue;
                 }
-                Some(Stop::Invalid) => match self.move_protected(src + at, dst + at, len - at, block.is_huge()) {
-                    0 => TakeOut::Mixed,
-                    moved => {
-                        at += moved;
-                        if at < len {
-                            continue;
+                Some(Stop::Invalid) => {
+                    match self.move_protected(src + at, dst + at, len - at, block.is_huge()) {
+                        0 => TakeOut::Mixed,
+                        moved => {
+                            at += moved;
+                            if at < len {
+                                continue;
+                            }
+                            self.frames.moved_in(frame);
+                            return TakeOut::Done;
                         }
-                        self.frames.moved_in(frame);
-                        return TakeOut::Done;
                     }
-                },
+                }
                 Some(Stop::NotThere | Stop::Dead) => TakeOut::Gone,
-                Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => TakeOut::Unmovable,
+                Some(Stop::Busy | Stop::NoMemory | Stop::Exists | Stop::Other(_)) => {
+                    TakeOut::Unmovable
+                }
             };
             self.recorder.note("move_out failed", block.page(), at, end as usize);
             if at > 0 {
@@ -316,7 +339,11 @@ impl Core {
     /// Returns how many bytes have moved. `whole`: none, unless one mapping holds them all.
     fn move_protected(&mut self, src: usize, dst: usize, len: usize, whole: bool) -> usize {
         let live = self.live.clone();
-        let Some((end, _)) = live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0) else { return 0 };
+        let Some((end, _)) =
+            live.memory.protection(src).filter(|(_, prot)| prot & libc::PROT_WRITE == 0)
+        else {
+            return 0;
+        };
         if whole && end - src < len {
             return 0;
         }
@@ -357,7 +384,8 @@ impl Core {
 
     /// The protection of the pages before and after a range: if it has changed, a larger one was given another protection.
     fn around(&self, start: usize, len: usize) -> [Option<i32>; 2] {
-        [start - PAGE, start + len].map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
+        [start - PAGE, start + len]
+            .map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
     }
 
     /// Makes both ends of a move writable, and marks them if that is allowed. None: the program has made the memory writable itself, or only
@@ -368,7 +396,9 @@ impl Core {
         let lent = [PROT_MARK, PROT_RW].into_iter().find_map(|as_lent| {
             self.frames.protect(dst, len, as_lent).ok()?;
             // As late as possible: what the program changes after this look is seen by what lies around only.
-            let (_, prot) = memory.protection(src).filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len)?;
+            let (_, prot) = memory
+                .protection(src)
+                .filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len)?;
             memory.protect(src, len, as_lent).ok()?;
             Some(Lent { prot, as_lent, around })
         });
@@ -380,7 +410,9 @@ impl Core {
 
     fn make_frames_plain(&self, dst: usize, len: usize) {
         if let Err(error) = self.frames.protect(dst, len, PROT_RW) {
-            crate::fatal::die(&format!("the protection of the staging area cannot be put back: {error}"));
+            crate::fatal::die(&format!(
+                "the protection of the staging area cannot be put back: {error}"
+            ));
         }
     }
 
@@ -388,7 +420,8 @@ impl Core {
     /// the C library, and is as it wants it. Where what lies around has become writable, this is in doubt, and becomes writable too.
     fn put_back(&self, start: usize, len: usize, lent: &Lent) {
         let memory = &self.live.memory;
-        let became_writable = |(then, now): (Option<i32>, Option<i32>)| then != now && now == Some(PROT_RW);
+        let became_writable =
+            |(then, now): (Option<i32>, Option<i32>)| then != now && now == Some(PROT_RW);
         let is_writable = lent.around.into_iter().zip(self.around(start, len)).any(became_writable);
         let prot = if is_writable { PROT_RW } else { lent.prot };
         let mut at = start;
@@ -398,7 +431,9 @@ impl Core {
             if now == lent.as_lent {
                 if let Err(error) = memory.protect(at, end - at, prot) {
                     if memory.protection(at).is_some_and(|(_, now)| now == lent.as_lent) {
-                        crate::fatal::die(&format!("the protection of {at:#x} cannot be put back: {error}"));
+                        crate::fatal::die(&format!(
+                            "the protection of {at:#x} cannot be put back: {error}"
+                        ));
                     }
                 }
             }
@@ -412,7 +447,8 @@ impl Core {
         self.zero_discarded(home, frame_addr, done);
         // Canary "undo of a move": what has left stays away.
         while at < done && !canary::is_broken("undo of a move") {
-            let Outcome { done: moved, stop } = self.live.memory.move_in(home + at, frame_addr + at, done - at, true);
+            let Outcome { done: moved, stop } =
+                self.live.memory.move_in(home + at, frame_addr + at, done - at, true);
             at += moved;
             match stop {
                 None => break,
@@ -442,7 +478,9 @@ impl Core {
             self.forget_copies(block);
             return TakeOut::Gone;
         }
-        if self.addresses.foreign.touches(src, src + len) || self.addresses.special.touches(src, src + len) {
+        if self.addresses.foreign.touches(src, src + len)
+            || self.addresses.special.touches(src, src + len)
+        {
             return TakeOut::Mixed;
         }
         loop {
@@ -474,5 +512,7 @@ impl Core {
 
 /// An answer of the kernel that no manual page promises, for memory of the program: going on could mean wrong bytes.
 pub fn fatal_move(doing: &str, addr: usize, stop: Stop) -> ! {
-    crate::fatal::die(&format!("{doing} at {addr:#x} failed in a way that it should not: {stop:?}; please report this"))
+    crate::fatal::die(&format!(
+        "{doing} at {addr:#x} failed in a way that it should not: {stop:?}; please report this"
+    ))
 }

@@ -87,7 +87,9 @@ impl Pager {
         };
         host::start(as_helper, body).map_err(PagerError::io("starting the pager"))?;
         let still = || !as_helper || helper::process().is_none_or(helper::exists);
-        promise.wait(still).unwrap_or_else(|| Err(PagerError::io("starting the pager")(std::io::Error::other("it ended at once"))))
+        promise.wait(still).unwrap_or_else(|| {
+            Err(PagerError::io("starting the pager")(std::io::Error::other("it ended at once")))
+        })
     }
 
     /// On the pager's first thread, which owns its descriptors.
@@ -98,7 +100,13 @@ impl Pager {
         let store = store::open(&config, PAGE << sector_order(config.block))?;
         let key = content::Key::random().map_err(PagerError::io("getrandom"))?;
         let core = Core::new(&config, live.clone(), arena.clone(), store.clone(), key)?;
-        let pager = Pager { core: Arc::new(Lock::new(core)), arena, config: Arc::new(config), calls: Arc::default(), gate: Arc::default() };
+        let pager = Pager {
+            core: Arc::new(Lock::new(core)),
+            arena,
+            config: Arc::new(config),
+            calls: Arc::default(),
+            gate: Arc::default(),
+        };
         pager.watch(&live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])?;
         pager.spawn(&live, &store)?;
         Ok((pager, live, listener))
@@ -114,16 +122,20 @@ impl Pager {
         let starting = || PagerError::io("starting a thread");
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Read)?;
-        host::spawn(c"hiroma-fault", move || Faulting::new(0, core, thread_live, channel).run()).map_err(starting())?;
+        host::spawn(c"hiroma-fault", move || Faulting::new(0, core, thread_live, channel).run())
+            .map_err(starting())?;
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Write)?;
-        host::spawn(c"hiroma-evict", move || Evicting::new(core, thread_live, channel).run()).map_err(starting())?;
+        host::spawn(c"hiroma-evict", move || Evicting::new(core, thread_live, channel).run())
+            .map_err(starting())?;
         let (core, thread_live) = (self.core.clone(), live.clone());
         let channel = store.open(Purpose::Read)?;
-        host::spawn(c"hiroma-fetch", move || Prefetching::new(core, thread_live, channel).run()).map_err(starting())?;
+        host::spawn(c"hiroma-fetch", move || Prefetching::new(core, thread_live, channel).run())
+            .map_err(starting())?;
         let (core, thread_live) = (self.core.clone(), live.clone());
         let (calls, gate) = (self.calls.clone(), self.gate.clone());
-        host::spawn(c"hiroma-calls", move || Serving::new(core, thread_live, calls, gate).run()).map_err(starting())?;
+        host::spawn(c"hiroma-calls", move || Serving::new(core, thread_live, calls, gate).run())
+            .map_err(starting())?;
         let watchdog = Watchdog::new(live.clone(), &self.config);
         host::spawn(c"hiroma-watch", move || watchdog.run()).map_err(starting())?;
         let start = self.start_fault_thread(live, store);
@@ -143,7 +155,10 @@ impl Pager {
             // A store that has no connection left for it says so here; one fault thread does.
             let Ok(channel) = store.open(Purpose::Read) else { return false };
             let (core, thread_live) = (core.clone(), live.clone());
-            let is_there = host::spawn(c"hiroma-fault", move || Faulting::new(index, core, thread_live, channel).run()).is_ok();
+            let is_there = host::spawn(c"hiroma-fault", move || {
+                Faulting::new(index, core, thread_live, channel).run()
+            })
+            .is_ok();
             is_there && live.quiet.has_come(index)
         })
     }
@@ -169,7 +184,10 @@ impl Pager {
     }
 
     fn place(&self, len: usize, align: usize, alone: bool, prot: i32) -> Result<usize, PagerError> {
-        let none = || PagerError::NoAddresses { wanted: Bytes(len as u64), arena: Bytes(self.arena.len() as u64) };
+        let none = || PagerError::NoAddresses {
+            wanted: Bytes(len as u64),
+            arena: Bytes(self.arena.len() as u64),
+        };
         let len = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(none)?;
         self.ask(Call::Place { len, align, alone, prot })
     }
@@ -188,9 +206,16 @@ impl Pager {
 
     fn check(&self, addr: usize, len: usize) -> Result<(usize, usize), PagerError> {
         let bad = || PagerError::BadRange { addr, len };
-        let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len)).ok_or_else(bad)?;
+        let end = len
+            .checked_next_multiple_of(PAGE)
+            .and_then(|len| addr.checked_add(len))
+            .ok_or_else(bad)?;
         let (base, size) = self.arena();
-        if addr % PAGE != 0 || addr < base || end > base + size { Err(bad()) } else { Ok((addr, end)) }
+        if addr % PAGE != 0 || addr < base || end > base + size {
+            Err(bad())
+        } else {
+            Ok((addr, end))
+        }
     }
 
     /// Unmaps a range, or what is mapped in it. Its content is gone, also where it was far.
@@ -222,10 +247,18 @@ impl Pager {
     }
 
     /// Makes a mapping longer or shorter, in place or elsewhere; returns where it is then. What `mremap` does.
-    pub fn resize(&self, addr: usize, old_len: usize, new_len: usize, may_move: bool) -> Result<usize, PagerError> {
+    pub fn resize(
+        &self,
+        addr: usize,
+        old_len: usize,
+        new_len: usize,
+        may_move: bool,
+    ) -> Result<usize, PagerError> {
         let (start, end) = self.check(addr, old_len)?;
         let bad = PagerError::BadRange { addr, len: new_len };
-        let Some(new_len) = new_len.checked_next_multiple_of(PAGE).filter(|&len| len > 0) else { return Err(bad) };
+        let Some(new_len) = new_len.checked_next_multiple_of(PAGE).filter(|&len| len > 0) else {
+            return Err(bad);
+        };
         let old_len = end - start;
         if new_len <= old_len {
             if new_len < old_len {
@@ -238,7 +271,10 @@ impl Pager {
             return Ok(start);
         }
         if !may_move {
-            return Err(PagerError::NoAddresses { wanted: Bytes(new_len as u64), arena: Bytes(self.arena.len() as u64) });
+            return Err(PagerError::NoAddresses {
+                wanted: Bytes(new_len as u64),
+                arena: Bytes(self.arena.len() as u64),
+            });
         }
         let new = self.map(new_len, PAGE)?;
         self.copy_over(start, old_len, new, new_len).inspect_err(|_| {
@@ -249,7 +285,13 @@ impl Pager {
     }
 
     /// Copies a mapping to `new`, readable and writable so far, and gives that the protection of the old one.
-    pub fn copy_over(&self, start: usize, len: usize, new: usize, new_len: usize) -> Result<(), PagerError> {
+    pub fn copy_over(
+        &self,
+        start: usize,
+        len: usize,
+        new: usize,
+        new_len: usize,
+    ) -> Result<(), PagerError> {
         let area = self.ask(Call::AreaAt(start))?;
         let (end, prot) = (area / PAGE * PAGE, (area % PAGE) as i32);
         if prot == PROT_RW {
@@ -414,7 +456,11 @@ fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
         match Reservation::new(len, EXTENT, Access::None) {
             Ok(arena) => return Ok(arena),
             Err(_) if len > 1 << 30 => len = (len / 2).next_multiple_of(EXTENT),
-            Err(error) => return Err(PagerError::io("reserving address space (is there a limit? see `ulimit -v`)")(error)),
+            Err(error) => {
+                return Err(PagerError::io(
+                    "reserving address space (is there a limit? see `ulimit -v`)",
+                )(error));
+            }
         }
     }
 }

@@ -112,7 +112,9 @@ impl Quiet {
     /// The calling thread works for the pager beside the fault threads.
     pub fn i_work_beside_it(&self) {
         let me = cpu::this_thread().0;
-        let _ = self.others.iter().find(|other| other.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        let _ = self.others.iter().find(|other| {
+            other.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
     }
 
     /// A fault thread goes round once more.
@@ -137,7 +139,9 @@ impl Quiet {
 
     /// Takes a processor for a fault thread. False: another one is there.
     pub fn take_cpu(&self, index: usize, cpu: usize) -> bool {
-        let is_there = |(other, post): (usize, &Post)| other != index && post.cpu.load(Ordering::Relaxed) == cpu as u32;
+        let is_there = |(other, post): (usize, &Post)| {
+            other != index && post.cpu.load(Ordering::Relaxed) == cpu as u32
+        };
         if self.is_crowd() && self.posts.iter().enumerate().any(is_there) {
             return false;
         }
@@ -228,7 +232,9 @@ impl Quiet {
 
     /// A fault thread that runs.
     pub(super) fn fault_thread(&self, index: usize) -> Option<ThreadId> {
-        Some(self.posts[index].thread.load(Ordering::Acquire)).filter(|&thread| thread != 0).map(ThreadId)
+        Some(self.posts[index].thread.load(Ordering::Acquire))
+            .filter(|&thread| thread != 0)
+            .map(ThreadId)
     }
 
     /// Where a fault thread has tied itself.
@@ -239,7 +245,11 @@ impl Quiet {
     /// A fault thread's rounds; whether it is awake; whether faults that it has read are not answered.
     pub(super) fn seen(&self, index: usize) -> (u64, bool, bool) {
         let post = &self.posts[index];
-        (post.beat.load(Ordering::Relaxed), post.awake.load(Ordering::Relaxed), post.in_hand.load(Ordering::Relaxed) != 0)
+        (
+            post.beat.load(Ordering::Relaxed),
+            post.awake.load(Ordering::Relaxed),
+            post.in_hand.load(Ordering::Relaxed) != 0,
+        )
     }
 
     /// Faults of the crowd since it was asked last, and how many came from another thread than the one before.
@@ -307,7 +317,11 @@ mod tests {
 
     #[test]
     fn fault_threads_read_in_the_best_effort_class_also_while_they_are_idle() {
-        let pager = Pager::start(Config { stores: parse_stores("compressed:64M").unwrap(), ..Config::default() }).unwrap();
+        let pager = Pager::start(Config {
+            stores: parse_stores("compressed:64M").unwrap(),
+            ..Config::default()
+        })
+        .unwrap();
         let quiet = &pager.core.lock().live.clone().quiet;
         assert!(quiet.has_come(0));
         let thread = quiet.fault_thread(0).unwrap();

@@ -15,7 +15,12 @@ use crate::pager::{Advice, PROT_RW};
 
 impl Core {
     /// Makes extents usable that were not in use.
-    pub(crate) fn open_extents(&mut self, start: usize, len: usize, prot: i32) -> Result<(), PagerError> {
+    pub(crate) fn open_extents(
+        &mut self,
+        start: usize,
+        len: usize,
+        prot: i32,
+    ) -> Result<(), PagerError> {
         self.arena.protect(start, len, prot).map_err(PagerError::io("mprotect"))?;
         let _ = self.arena.advise(start, len, Advise::DoDump);
         self.regions.insert(start, Default::default());
@@ -58,7 +63,9 @@ impl Core {
         self.close_parts(&gone, &closed)?;
         for &(from, to) in &closed {
             let _ = self.forget(from, to, By::Us);
-            self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
+            self.arena
+                .protect(from, to - from, libc::PROT_NONE)
+                .map_err(PagerError::io("mprotect"))?;
             let _ = self.arena.advise(from, to - from, Advise::DontDump);
             for extent in (from - self.arena.base()) / EXTENT..(to - self.arena.base()) / EXTENT {
                 self.extents[extent].set(flag::MIXED, false);
@@ -73,14 +80,20 @@ impl Core {
     }
 
     /// What was unmapped of extents that others share is out of reach from now on, until it is taken into use again.
-    fn close_parts(&mut self, gone: &[(usize, usize)], closed: &[(usize, usize)]) -> Result<(), PagerError> {
+    fn close_parts(
+        &mut self,
+        gone: &[(usize, usize)],
+        closed: &[(usize, usize)],
+    ) -> Result<(), PagerError> {
         let mut whole = IntervalSet::default();
         closed.iter().for_each(|&(from, to)| whole.insert(from, to));
         for &(from, to) in gone {
             for (from, to) in whole.gaps(from, to) {
                 self.mark_mixed(from, to);
                 self.addresses.special.insert(from, to);
-                self.arena.protect(from, to - from, libc::PROT_NONE).map_err(PagerError::io("mprotect"))?;
+                self.arena
+                    .protect(from, to - from, libc::PROT_NONE)
+                    .map_err(PagerError::io("mprotect"))?;
             }
         }
         Ok(())
@@ -93,7 +106,10 @@ impl Core {
             Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
         };
         self.arena.reclaim(from, to - from).map_err(PagerError::io("mapping a hole anew"))?;
-        self.live.uffd.register(from, to - from, watch).map_err(PagerError::io("registering a hole anew"))?;
+        self.live
+            .uffd
+            .register(from, to - from, watch)
+            .map_err(PagerError::io("registering a hole anew"))?;
         let _ = self.arena.advise(from, to - from, huge);
         let _ = self.arena.advise(from, to - from, Advise::DontFork);
         Ok(())
@@ -121,7 +137,11 @@ impl Core {
                 Advice::Cold => self.hint_extent(extent, Hint::Cold),
                 Advice::WillNeed if self.reserve() > self.reserve_target() as isize => {
                     self.hint_extent(extent, Hint::Hot);
-                    self.prefetch(&[PrefetchRequest { page, unit: (EXTENT / PAGE) as u16, leave_unmapped: false }]);
+                    self.prefetch(&[PrefetchRequest {
+                        page,
+                        unit: (EXTENT / PAGE) as u16,
+                        leave_unmapped: false,
+                    }]);
                 }
                 Advice::Sequential => self.extents[extent].history.hint_dense(),
                 Advice::Random => self.extents[extent].history.hint_sparse(),
@@ -141,7 +161,8 @@ impl Core {
             Mode::Small => {
                 for sector in 0..self.sectors() {
                     if self.extents[extent].is_resident(sector) {
-                        let block = self.block_of(page + ((sector as u64) << self.sector_order), Mode::Small);
+                        let block = self
+                            .block_of(page + ((sector as u64) << self.sector_order), Mode::Small);
                         self.replacement.hinted(block, hint);
                     }
                 }

@@ -49,7 +49,16 @@ impl Recorder {
             .notes
             .iter()
             .filter(|note| note.page / 512 == page / 512)
-            .map(|note| format!("{} {} page {} {:#x} {:#x}\n", note.at_ns, note.what, note.page % 512, note.a, note.b))
+            .map(|note| {
+                format!(
+                    "{} {} page {} {:#x} {:#x}\n",
+                    note.at_ns,
+                    note.what,
+                    note.page % 512,
+                    note.a,
+                    note.b
+                )
+            })
             .collect();
         #[cfg(not(feature = "recorder"))]
         {
@@ -62,7 +71,8 @@ impl Recorder {
     pub fn save_extent(&self, page: u64) {
         let text = self.of_extent(page);
         if !text.is_empty() {
-            let file = std::env::temp_dir().join(format!("recent.{}", crate::host::program_in_proc()));
+            let file =
+                std::env::temp_dir().join(format!("recent.{}", crate::host::program_in_proc()));
             let _ = std::fs::write(file, format!("page {}\n{text}", page % 512));
         }
     }

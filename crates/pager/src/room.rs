@@ -33,12 +33,31 @@ impl Core {
 
     /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged blocks that were touched so far.
     pub fn share_out(&mut self, rescues: u64) {
-        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) = self.store.balance() else { return };
+        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) =
+            self.store.balance()
+        else {
+            return;
+        };
         let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
         let limit_bytes = self.limit as u64;
-        let seen = Seen { near, behind, rescues, staged_bytes, near_bytes, packed_bytes, behind_bytes, limit_bytes, is_full };
+        let seen = Seen {
+            near,
+            behind,
+            rescues,
+            staged_bytes,
+            near_bytes,
+            packed_bytes,
+            behind_bytes,
+            limit_bytes,
+            is_full,
+        };
         self.tend_departures(near_bytes);
-        let held = Held { resident_bytes: self.resident_bytes as u64, staged_bytes, near_bytes, packed_bytes };
+        let held = Held {
+            resident_bytes: self.resident_bytes as u64,
+            staged_bytes,
+            near_bytes,
+            packed_bytes,
+        };
         self.duplication.observe(rescues, near.count, &held);
         // On the way from one share to another the numbers say nothing of either.
         if !self.is_draining() {
@@ -59,11 +78,13 @@ impl Core {
             // the kernel may drop are not touched. Nothing else is a reason.
             let stays = |block: &&BlockId| {
                 let addr = self.addr(**block);
-                self.live.path == crate::live::Path::Fallback || self.coming.may_drop(addr, addr + block.bytes())
+                self.live.path == crate::live::Path::Fallback
+                    || self.coming.may_drop(addr, addr + block.bytes())
             };
             return room + self.held.iter().filter(stays).map(|block| block.bytes()).sum::<usize>();
         }
-        let beside = self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
+        let beside =
+            self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let working = (self.limit / 8).max(LOCAL_MIN.0 as usize / 2);
         // What cannot leave is no room for what can. What is left to the kernel is gone most times; where a fault waits, nobody looks.
         let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
@@ -86,7 +107,10 @@ impl Core {
             Bytes(self.held_bytes as u64)
         );
         if self.hard_limit {
-            crate::fatal::die(&format!("{why}; with --hard-limit {} the program was ended", Bytes(self.limit as u64)));
+            crate::fatal::die(&format!(
+                "{why}; with --hard-limit {} the program was ended",
+                Bytes(self.limit as u64)
+            ));
         }
         if self.yielded == 0 || room > self.yielded * 2 {
             self.yielded = room;
@@ -120,7 +144,8 @@ impl Core {
 
     /// Bytes that can be had without waiting for anything.
     pub fn reserve(&self) -> isize {
-        self.room() as isize - self.local() as isize + (self.frames.spare_bytes() + self.clean_bytes) as isize
+        self.room() as isize - self.local() as isize
+            + (self.frames.spare_bytes() + self.clean_bytes) as isize
     }
 
     /// How many bytes should be to be had at any time.
@@ -143,12 +168,17 @@ impl Core {
 
     /// How much of the local memory is staged, so that what is in use shows itself.
     pub fn stage_target(&self) -> usize {
-        if self.replacement.gives_second_chances() { self.staging.target_bytes(self.room()) } else { self.reserve_target() }
+        if self.replacement.gives_second_chances() {
+            self.staging.target_bytes(self.room())
+        } else {
+            self.reserve_target()
+        }
     }
 
     /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.
     pub fn take_frame_for(&mut self, block: BlockId, zero_wanted: bool) -> Option<(Frame, bool)> {
-        self.small_since_huge = if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
+        self.small_since_huge =
+            if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
         self.keeping_mode(block, |core| core.take_frame(block.order(), zero_wanted))
     }
 
@@ -218,7 +248,11 @@ impl Core {
 
     /// Tells the evictor if there is less to be had than there should be.
     pub fn mind_reserve(&self) {
-        let enough = if self.live.quiet.is_on() && !self.forked { self.reserve_target() / 2 } else { self.reserve_target() };
+        let enough = if self.live.quiet.is_on() && !self.forked {
+            self.reserve_target() / 2
+        } else {
+            self.reserve_target()
+        };
         if self.reserve() < enough as isize {
             self.live.evict_bell.ring();
         }

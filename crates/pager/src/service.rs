@@ -173,7 +173,12 @@ pub struct Serving {
 }
 
 impl Serving {
-    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, calls: Arc<Calls>, gate: Arc<ForkGate>) -> Serving {
+    pub fn new(
+        core: Arc<Lock<Core>>,
+        live: Arc<Live>,
+        calls: Arc<Calls>,
+        gate: Arc<ForkGate>,
+    ) -> Serving {
         Serving { core, live, calls, gate, rest: Vec::new(), names: 0, fork_is_due: false }
     }
 
@@ -216,7 +221,9 @@ impl Serving {
     fn act(&mut self, call: Call, zero: &mut Vec<(usize, usize)>) -> Result<usize, PagerError> {
         let core = || self.core.lock();
         match call {
-            Call::Place { len, align, alone, prot } => return core().place(len, align, alone, prot),
+            Call::Place { len, align, alone, prot } => {
+                return core().place(len, align, alone, prot);
+            }
             Call::Forget { start, end } => *zero = core().forget_mapped(start, end)?,
             Call::Close { start, end } => core().unmap(start, end)?,
             Call::MakePlain { start, end } => {
@@ -226,7 +233,9 @@ impl Serving {
             }
             Call::Protect { start, end, prot } => core().protect(start, end, prot)?,
             Call::Discard { start, end } => return self.discard(start, end, zero),
-            Call::Extend { start, end, new_end } => return core().extend(start, end, new_end).map(usize::from),
+            Call::Extend { start, end, new_end } => {
+                return core().extend(start, end, new_end).map(usize::from);
+            }
             Call::Release { start, end } => core().release(start, end)?,
             Call::Pin { start, end } => {
                 let mut core = core();
@@ -255,15 +264,21 @@ impl Serving {
                 let mut core = core();
                 core.mark_mixed(start, end);
                 let advice = if on { Advise::Wipe } else { Advise::Keep };
-                core.arena.advise(start, end - start, advice).map_err(PagerError::io("MADV_WIPEONFORK"))?;
+                core.arena
+                    .advise(start, end - start, advice)
+                    .map_err(PagerError::io("MADV_WIPEONFORK"))?;
                 core.addresses.wiped.set(start, end, on);
             }
             Call::IsFree { start, end } => {
                 let core = core();
-                return Ok(usize::from(!core.addresses.mapped.touches(start, end) && !core.addresses.foreign.touches(start, end)));
+                return Ok(usize::from(
+                    !core.addresses.mapped.touches(start, end)
+                        && !core.addresses.foreign.touches(start, end),
+                ));
             }
             Call::AreaAt(addr) => {
-                let area = hiroma_kernel::maps::area_at(addr).ok_or(PagerError::BadRange { addr, len: PAGE })?;
+                let area = hiroma_kernel::maps::area_at(addr)
+                    .ok_or(PagerError::BadRange { addr, len: PAGE })?;
                 return Ok(area.end | area.prot as usize);
             }
             Call::Advise { start, end, advice } => core().advise(start, end, advice),
@@ -293,9 +308,16 @@ impl Serving {
     }
 
     /// Discards the content of a range: it reads as zeros, and takes up no room, near or far.
-    fn discard(&mut self, start: usize, end: usize, zero: &mut Vec<(usize, usize)>) -> Result<usize, PagerError> {
+    fn discard(
+        &mut self,
+        start: usize,
+        end: usize,
+        zero: &mut Vec<(usize, usize)>,
+    ) -> Result<usize, PagerError> {
         let mut core = self.core.lock();
-        if !core.addresses.special.touches(start, end) && !core.addresses.foreign.touches(start, end) {
+        if !core.addresses.special.touches(start, end)
+            && !core.addresses.foreign.touches(start, end)
+        {
             *zero = core.forget(start, end, By::Us);
             return Ok(0);
         }
@@ -303,7 +325,10 @@ impl Serving {
         let arena = core.arena.clone();
         if core.live.path == Path::Fallback {
             let _ = core.forget(start, end, By::Kernel);
-            return arena.advise(start, end - start, Advise::Drop).map(|()| 0).map_err(PagerError::io("MADV_DONTNEED"));
+            return arena
+                .advise(start, end - start, Advise::Drop)
+                .map(|()| 0)
+                .map_err(PagerError::io("MADV_DONTNEED"));
         }
         // The page table may be on its way back just now: the events of both would look alike.
         while core.own_removals.iter().any(|own| own.start < end && start < own.end) {
@@ -314,7 +339,10 @@ impl Serving {
         core.discarding.push((start, end));
         drop(core);
         // Without the lock: the kernel waits until the fault thread has read the event.
-        let result = arena.advise(start, end - start, Advise::Drop).map(|()| 0).map_err(PagerError::io("MADV_DONTNEED"));
+        let result = arena
+            .advise(start, end - start, Advise::Drop)
+            .map(|()| 0)
+            .map_err(PagerError::io("MADV_DONTNEED"));
         let mut core = self.core.lock();
         core.coming.remove(start, end);
         let place = core.discarding.iter().position(|&range| range == (start, end));
@@ -326,15 +354,28 @@ impl Serving {
     }
 }
 
-fn answer(result: Result<usize, PagerError>, ranges: &[(usize, usize)], more: Option<usize>) -> Answer {
+fn answer(
+    result: Result<usize, PagerError>,
+    ranges: &[(usize, usize)],
+    more: Option<usize>,
+) -> Answer {
     let mut zero = [(0, 0); RANGES];
     zero[..ranges.len()].copy_from_slice(ranges);
     Answer { result, zero, count: ranges.len(), more }
 }
 
 impl Core {
-    fn place(&mut self, len: usize, align: usize, alone: bool, prot: i32) -> Result<usize, PagerError> {
-        let none = || PagerError::NoAddresses { wanted: Bytes(len as u64), arena: Bytes(self.arena.len() as u64) };
+    fn place(
+        &mut self,
+        len: usize,
+        align: usize,
+        alone: bool,
+        prot: i32,
+    ) -> Result<usize, PagerError> {
+        let none = || PagerError::NoAddresses {
+            wanted: Bytes(len as u64),
+            arena: Bytes(self.arena.len() as u64),
+        };
         let placed = self.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;
         if let Some((start, opened)) = placed.opened {
             self.open_extents(start, opened, prot)?;
@@ -357,7 +398,12 @@ impl Core {
         } else {
             self.addresses.special.insert(start, end);
         }
-        self.recorder.note("protect", ((start - self.arena.base()) / PAGE) as u64, end - start, prot as usize);
+        self.recorder.note(
+            "protect",
+            ((start - self.arena.base()) / PAGE) as u64,
+            end - start,
+            prot as usize,
+        );
         self.arena.protect(start, end - start, prot).map_err(PagerError::io("mprotect"))?;
         self.unmark_mixed(start, end);
         Ok(())
@@ -394,7 +440,11 @@ impl Core {
 
     /// Forgets the content of what is mapped in a range, made readable and writable first. Returns what the caller must zero: it shares
     /// extents with others.
-    fn forget_mapped(&mut self, start: usize, end: usize) -> Result<Vec<(usize, usize)>, PagerError> {
+    fn forget_mapped(
+        &mut self,
+        start: usize,
+        end: usize,
+    ) -> Result<Vec<(usize, usize)>, PagerError> {
         self.make_plain(start, end)?;
         let mut to_zero = Vec::new();
         // Canary "content goes before its addresses": whoever is given them next finds it.

@@ -35,7 +35,11 @@ impl Core {
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             let scarce = to_come < (2 * self.reserve_target()) as isize;
             let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
-            if !(scarce || nearly_full && self.staged_bytes < self.stage_target() || self.evict_everything) || self.is_cared_for() {
+            if !(scarce
+                || nearly_full && self.staged_bytes < self.stage_target()
+                || self.evict_everything)
+                || self.is_cared_for()
+            {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
@@ -58,7 +62,9 @@ impl Core {
         loop {
             let block = self.replacement.next_victim()?;
             // Canary "stale entries": what is not resident is taken out all the same.
-            if self.is_resident(block) && !self.held.contains(&block) || canary::is_broken("stale entries") {
+            if self.is_resident(block) && !self.held.contains(&block)
+                || canary::is_broken("stale entries")
+            {
                 return Some(block);
             }
         }
@@ -118,7 +124,9 @@ impl Core {
 
     /// A staged block of which it is not known yet whether it differs from its far copy.
     pub fn awaiting_write(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
-        self.blocks.get_mut(&block).filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
+        self.blocks
+            .get_mut(&block)
+            .filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
     }
 
     /// Whether a staged block is as its far copy.
@@ -126,7 +134,9 @@ impl Core {
         let buf = vm::lend(self.frames.addr(self.blocks[&block].frame), block.bytes());
         let (first, count) = self.sector_range(block);
         let extent = self.extent(block);
-        buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent.copy(first + at) {
+        buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent
+            .copy(first + at)
+        {
             Copy::Stored { sum, .. } => content::checksum_cold(&self.key, bytes) == sum,
             Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
             Copy::None => false,
@@ -156,7 +166,11 @@ impl Core {
         if block.is_huge() && self.fixed.is_none() {
             let region = self.region_of(addr);
             let extent = &mut self.extents[block.extent_no().0 as usize];
-            if self.granularity.breaks_up(&mut extent.history, self.regions.entry(region).or_default(), extent.rescues) {
+            if self.granularity.breaks_up(
+                &mut extent.history,
+                self.regions.entry(region).or_default(),
+                extent.rescues,
+            ) {
                 self.break_up(block, flag::PAGE_TABLE);
                 let extent = self.extent_mut(block);
                 (extent.rescues, extent.broken_stagings) = (0, 1);
@@ -181,7 +195,9 @@ impl Core {
                 return true;
             }
             TakeOut::Unmovable => self.hold(block),
-            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => self.break_up(block, flag::MIXED),
+            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => {
+                self.break_up(block, flag::MIXED)
+            }
             TakeOut::Mixed => self.hold(block),
             TakeOut::Later => {
                 self.put_off = true;
@@ -206,7 +222,8 @@ impl Core {
         extent.set(why, true);
         self.count(Counter::ModeChanges, 1);
         for sector in 0..self.sectors() {
-            let piece = BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
+            let piece =
+                BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
             self.admit(piece, Origin::Demand);
         }
     }
@@ -229,7 +246,10 @@ impl Core {
 
     /// While there is time: a zeroed frame for the next first touch.
     pub fn zero_frame_ahead(&mut self) -> bool {
-        if self.fresh_demand == 0 || self.live.path != Path::Full || self.frames.zeroed_extents() >= 4 {
+        if self.fresh_demand == 0
+            || self.live.path != Path::Full
+            || self.frames.zeroed_extents() >= 4
+        {
             self.fresh_demand = 0;
             return false;
         }

@@ -43,13 +43,18 @@ impl Progress {
 
 fn is_any_starved(then: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> bool {
     // Less time than before: another thread has its number.
-    let has_run = |id, now: u64| then.get(id).is_none_or(|then| now < then.ran_ticks || now - then.ran_ticks >= PAST_IT_TICKS);
+    let has_run = |id, now: u64| {
+        then.get(id)
+            .is_none_or(|then| now < then.ran_ticks || now - then.ran_ticks >= PAST_IT_TICKS)
+    };
     now.iter().any(|(id, thread)| thread.may_be_acting && !has_run(id, thread.ran_ticks))
 }
 
 /// The program's threads. None, where `/proc` does not show them.
 fn threads() -> BTreeMap<u32, Thread> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else { return BTreeMap::new() };
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else {
+        return BTreeMap::new();
+    };
     let read = |task: std::fs::DirEntry| {
         let id = task.file_name().to_str()?.parse().ok()?;
         Some((id, parse(&std::fs::read_to_string(task.path().join("stat")).ok()?)?))
@@ -74,7 +79,10 @@ mod tests {
     fn a_line_of_stat_is_read_whatever_the_program_is_called() {
         let line = "71 (a) R 1 (b) D 1 71 71 0 -1 4194304 94 0 0 0 12 3 0 0 20 0 1 0 9 0 0";
         assert_eq!(parse(line), Some(Thread { may_be_acting: true, ran_ticks: 15 }));
-        assert_eq!(parse(&line.replace(") D", ") S")), Some(Thread { may_be_acting: false, ran_ticks: 15 }));
+        assert_eq!(
+            parse(&line.replace(") D", ") S")),
+            Some(Thread { may_be_acting: false, ran_ticks: 15 })
+        );
         assert_eq!(parse("71 (a) R 1"), None);
         assert_eq!(parse(""), None);
         assert!(threads().contains_key(&std::process::id()));
@@ -83,13 +91,22 @@ mod tests {
     #[test]
     fn starved_is_who_could_run_and_did_not() {
         let at = |states: &[(u32, bool, u64)]| -> BTreeMap<u32, Thread> {
-            states.iter().map(|&(id, may_be_acting, ran_ticks)| (id, Thread { may_be_acting, ran_ticks })).collect()
+            states
+                .iter()
+                .map(|&(id, may_be_acting, ran_ticks)| (id, Thread { may_be_acting, ran_ticks }))
+                .collect()
         };
         let then = at(&[(1, true, 50), (2, true, 7), (3, false, 9)]);
         assert!(is_any_starved(&then, &at(&[(1, true, 60), (2, true, 16)])));
         assert!(!is_any_starved(&then, &at(&[(1, true, 60), (2, true, 17)])));
-        assert!(!is_any_starved(&then, &at(&[(1, true, 60), (2, false, 7)])), "it sleeps: it is past it");
-        assert!(is_any_starved(&then, &at(&[(3, true, 9)])), "a sleeper of then that runs now may have been woken for it");
+        assert!(
+            !is_any_starved(&then, &at(&[(1, true, 60), (2, false, 7)])),
+            "it sleeps: it is past it"
+        );
+        assert!(
+            is_any_starved(&then, &at(&[(3, true, 9)])),
+            "a sleeper of then that runs now may have been woken for it"
+        );
         assert!(!is_any_starved(&then, &at(&[(4, true, 0), (2, true, 1)])), "new ones");
     }
 }

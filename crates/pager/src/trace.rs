@@ -85,15 +85,22 @@ impl Ring {
         match (ring.word(0).load(Ordering::Acquire), ring.word(1).load(Ordering::Relaxed)) {
             (0, _) => Ok(None),
             (MAGIC, VERSION) => Ok(Some(ring)),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "not a ring of this version of hiroma")),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "not a ring of this version of hiroma",
+            )),
         }
     }
 
     /// The rings in `dir`, with the ids of the processes that made them.
     pub fn list(dir: &Path) -> Vec<(PathBuf, u32)> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let ring = |name: &str| -> Option<u32> { name.strip_suffix(SUFFIX)?.split('-').next()?.parse().ok() };
-        entries.filter_map(|entry| Some((entry.path(), ring(entry.file_name().to_str()?)?))).collect()
+        let ring = |name: &str| -> Option<u32> {
+            name.strip_suffix(SUFFIX)?.split('-').next()?.parse().ok()
+        };
+        entries
+            .filter_map(|entry| Some((entry.path(), ring(entry.file_name().to_str()?)?)))
+            .collect()
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -112,7 +119,8 @@ impl Ring {
 
     /// Adds records of one time. One caller at a time: the pager's lock sees to that.
     pub(crate) fn append(&self, time_ns: u64, moved: Moved, pages: impl Iterator<Item = u64>) {
-        let (mut written, read) = (self.word(3).load(Ordering::Relaxed), self.word(4).load(Ordering::Acquire));
+        let (mut written, read) =
+            (self.word(3).load(Ordering::Relaxed), self.word(4).load(Ordering::Acquire));
         for page in pages {
             if written.wrapping_sub(read) >= RECORDS {
                 self.word(5).fetch_add(1, Ordering::Relaxed);
@@ -128,14 +136,18 @@ impl Ring {
 
     /// Takes out what has been recorded since the last time. One reader at a time.
     pub fn take(&self, records: &mut Vec<Record>) -> io::Result<()> {
-        let (written, read) = (self.word(3).load(Ordering::Acquire), self.word(4).load(Ordering::Relaxed));
-        let broken = || io::Error::new(io::ErrorKind::InvalidData, "the program has written over its records");
+        let (written, read) =
+            (self.word(3).load(Ordering::Acquire), self.word(4).load(Ordering::Relaxed));
+        let broken = || {
+            io::Error::new(io::ErrorKind::InvalidData, "the program has written over its records")
+        };
         if written.wrapping_sub(read) > RECORDS {
             return Err(broken());
         }
         for number in 0..written.wrapping_sub(read) {
             let at = RING_WORD + 2 * (read.wrapping_add(number) % RECORDS) as usize;
-            let (time_ns, word) = (self.word(at).load(Ordering::Relaxed), self.word(at + 1).load(Ordering::Relaxed));
+            let (time_ns, word) =
+                (self.word(at).load(Ordering::Relaxed), self.word(at + 1).load(Ordering::Relaxed));
             let moved = match word & 3 {
                 1 => Moved::Out,
                 2 => Moved::In,
@@ -162,7 +174,8 @@ impl Core {
     pub fn trace_dropped(&self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let extent = self.extent(block);
-        let stored = (0..count).filter(|&sector| matches!(extent.copy(first + sector), Copy::Stored { .. }));
+        let stored =
+            (0..count).filter(|&sector| matches!(extent.copy(first + sector), Copy::Stored { .. }));
         self.trace(Moved::Dropped, block, stored);
     }
 }

@@ -37,7 +37,12 @@ pub const WORDS: usize = 4;
 impl Costs {
     /// As they stand in the control page.
     pub fn to_words(self) -> [u64; WORDS] {
-        [self.together.until_read_ns, self.together.until_on_ns, self.apart.until_read_ns, self.apart.until_on_ns]
+        [
+            self.together.until_read_ns,
+            self.together.until_on_ns,
+            self.apart.until_read_ns,
+            self.apart.until_on_ns,
+        ]
     }
 
     /// The same back. None: they were not measured.
@@ -84,10 +89,15 @@ fn measure_on(program: usize, pager: usize) -> Option<Halves> {
             until_read.push(times[0].load(Ordering::Acquire).saturating_sub(before));
             until_on.push(after.saturating_sub(times[1].load(Ordering::Acquire)));
         }
-        Halves { until_read_ns: median(&mut until_read[WARMING_UP..]), until_on_ns: median(&mut until_on[WARMING_UP..]) }
+        Halves {
+            until_read_ns: median(&mut until_read[WARMING_UP..]),
+            until_on_ns: median(&mut until_on[WARMING_UP..]),
+        }
     });
     let faulting = faulting.ok()?;
-    let answering = thread::Builder::new().stack_size(128 << 10).spawn(move || answer(&uffd, &memory, pager, &read_at));
+    let answering = thread::Builder::new()
+        .stack_size(128 << 10)
+        .spawn(move || answer(&uffd, &memory, pager, &read_at));
     // Without an answer to come, the pages are no longer watched: the descriptor has gone with the thread that could not be.
     let answered = answering.is_ok_and(|thread| thread.join().is_ok_and(|all| all));
     faulting.join().ok().filter(|_| answered)
@@ -100,7 +110,9 @@ fn answer(uffd: &Uffd, memory: &Reservation, cpu: usize, times: &[AtomicU64; 2])
     let mut messages = Vec::with_capacity(16);
     for page in 0..FAULTS {
         while messages.is_empty() {
-            if wait::readable(&[uffd.as_fd().as_raw_fd()], PATIENCE_MS) == 0 || uffd.read(&mut messages).is_err() {
+            if wait::readable(&[uffd.as_fd().as_raw_fd()], PATIENCE_MS) == 0
+                || uffd.read(&mut messages).is_err()
+            {
                 return false;
             }
         }
@@ -163,7 +175,8 @@ impl Estimate {
             (true, _) => costs.together.until_read_ns,
             (false, true) => costs.apart.until_read_ns,
             (false, false) => {
-                let earliest = if self.answered.0 == thread { self.answered.1 } else { self.read_before };
+                let earliest =
+                    if self.answered.0 == thread { self.answered.1 } else { self.read_before };
                 self.read.since(earliest).0.min(QUEUED_MAX.0) / 2
             }
         };
@@ -213,6 +226,9 @@ mod tests {
         estimate.sleeps();
         estimate.reads(Nanos(20_000));
         assert_eq!(estimate.began(1, false), Nanos(19_500));
-        assert_eq!((until_on(costs, false), until_on(costs, true), until_on(None, true)), (Nanos(600), Nanos(60), Nanos(0)));
+        assert_eq!(
+            (until_on(costs, false), until_on(costs, true), until_on(None, true)),
+            (Nanos(600), Nanos(60), Nanos(0))
+        );
     }
 }

@@ -31,7 +31,9 @@ pub enum Waits {
 impl Waits {
     /// What a number in the control page means.
     pub fn from_number(number: u32) -> Option<Waits> {
-        [Waits::Room, Waits::Busy, Waits::Store, Waits::Pager].into_iter().find(|&waits| waits as u32 == number)
+        [Waits::Room, Waits::Busy, Waits::Store, Waits::Pager]
+            .into_iter()
+            .find(|&waits| waits as u32 == number)
     }
 }
 
@@ -71,7 +73,8 @@ impl Oldest {
         let since = self.since.load(Ordering::Acquire);
         let round = self.round.load(Ordering::Relaxed);
         if since != 0 {
-            let waits = Waits::from_number(self.waits.load(Ordering::Relaxed)).unwrap_or(Waits::Busy);
+            let waits =
+                Waits::from_number(self.waits.load(Ordering::Relaxed)).unwrap_or(Waits::Busy);
             let age = Duration::from_nanos(now.saturating_sub(since));
             return Some((age, self.addr.load(Ordering::Relaxed) as usize, waits));
         }
@@ -119,17 +122,29 @@ const BROKEN_AFTER: Duration = Duration::from_secs(1);
 /// A thread of the pager that waits in a fault on managed memory, by its name. While the fault thread waits for the lock, it is who holds it.
 fn faulting_thread() -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?.flatten();
-    let read = |task: &std::fs::DirEntry, file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+    let read = |task: &std::fs::DirEntry, file| {
+        std::fs::read_to_string(task.path().join(file)).unwrap_or_default()
+    };
     let ours = tasks.filter(|task| read(task, "comm").starts_with("hiroma-"));
-    ours.filter(|task| read(task, "wchan").contains("userfault")).map(|task| read(&task, "comm").trim().to_owned()).next()
+    ours.filter(|task| read(task, "wchan").contains("userfault"))
+        .map(|task| read(&task, "comm").trim().to_owned())
+        .next()
 }
 
 impl Watchdog {
     pub fn new(live: Arc<Live>, config: &Config) -> Watchdog {
         // A store that is waited for says so itself, and gives up by itself.
         let remote = config.stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. }));
-        let least = if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
-        Watchdog { live, limit: config.fault_timeout.max(least), waited: Duration::ZERO, looked: cpu::now_ns(), told: false, raised: false }
+        let least =
+            if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
+        Watchdog {
+            live,
+            limit: config.fault_timeout.max(least),
+            waited: Duration::ZERO,
+            looked: cpu::now_ns(),
+            told: false,
+            raised: false,
+        }
     }
 
     /// The thread.
@@ -150,14 +165,18 @@ impl Watchdog {
             (self.waited, self.told, self.raised) = (Duration::ZERO, false, false);
             return;
         };
-        if waits == Waits::Store && age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true) {
+        if waits == Waits::Store && age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true)
+        {
             cpu::raise_ring_workers();
         }
         // Another fault than the one that waited before.
         self.waited = (self.waited + passed).min(age);
-        let is_broken = cfg!(debug_assertions) && waits == Waits::Pager && self.waited > BROKEN_AFTER;
+        let is_broken =
+            cfg!(debug_assertions) && waits == Waits::Pager && self.waited > BROKEN_AFTER;
         if let Some(name) = is_broken.then(faulting_thread).flatten() {
-            fatal::die(&format!("{name} touched managed memory and holds the pager's lock; please report this"));
+            fatal::die(&format!(
+                "{name} touched managed memory and holds the pager's lock; please report this"
+            ));
         }
         if self.waited > self.limit {
             fatal::die(&format!(
@@ -187,7 +206,11 @@ pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
         Waits::Store => "the store".to_owned(),
         Waits::Pager => "the pager's lock, or for the kernel".to_owned(),
     };
-    if waits == Waits::Pager { format!("the fault thread waits for {what}") } else { format!("a fault at {addr:#x} waits for {what}") }
+    if waits == Waits::Pager {
+        format!("the fault thread waits for {what}")
+    } else {
+        format!("a fault at {addr:#x} waits for {what}")
+    }
 }
 
 #[cfg(test)]
@@ -211,7 +234,13 @@ mod tests {
         }
         let stores = parse_stores("compressed:64M").unwrap();
         let fault_timeout = Duration::from_secs(3);
-        let pager = Pager::start(Config { local_limit_bytes: 16 << 20, stores, fault_timeout, ..Config::default() }).unwrap();
+        let pager = Pager::start(Config {
+            local_limit_bytes: 16 << 20,
+            stores,
+            fault_timeout,
+            ..Config::default()
+        })
+        .unwrap();
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         fill(addr);
         pager.evict_all().unwrap();
@@ -220,16 +249,29 @@ mod tests {
             let _core = core.lock();
             hiroma_kernel::vm::touch(addr, EXTENT);
         };
-        std::thread::Builder::new().name("hiroma-evil".to_owned()).spawn(breaks_it).unwrap().join().unwrap();
+        std::thread::Builder::new()
+            .name("hiroma-evil".to_owned())
+            .spawn(breaks_it)
+            .unwrap()
+            .join()
+            .unwrap();
     }
 
     #[test]
     fn whoever_touches_managed_memory_with_the_lock_held_is_named_and_ended() {
         let mut victim = Command::new(std::env::current_exe().unwrap());
-        let ended = victim.args(["--exact", "watchdog::tests::victim", "--nocapture"]).env(VICTIM, "1").output().unwrap();
+        let ended = victim
+            .args(["--exact", "watchdog::tests::victim", "--nocapture"])
+            .env(VICTIM, "1")
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(crate::fatal::EXIT_CODE), "{said}");
-        let wanted = if cfg!(debug_assertions) { "hiroma-evil touched managed memory" } else { "waits for the pager's lock" };
+        let wanted = if cfg!(debug_assertions) {
+            "hiroma-evil touched managed memory"
+        } else {
+            "waits for the pager's lock"
+        };
         assert!(said.contains(wanted), "{said}");
     }
 }

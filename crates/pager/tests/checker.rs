@@ -25,7 +25,15 @@ fn checker() -> &'static Path {
         let exe = std::env::current_exe().unwrap();
         let profile_dir = exe.ancestors().nth(2).unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "hiroma-pager", "--example", "checker", "--target-dir"]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "--package",
+            "hiroma-pager",
+            "--example",
+            "checker",
+            "--target-dir",
+        ]);
         cargo.arg(profile_dir.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
         if profile_dir.ends_with("release") {
             cargo.arg("--release");
@@ -37,7 +45,11 @@ fn checker() -> &'static Path {
 }
 
 fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout)
+    )
 }
 
 /// Runs the checker to its end, and no longer: what hangs, be it a child that it left behind, is ended and reported with all that was
@@ -45,15 +57,26 @@ fn text(output: &Output) -> String {
 fn run(args: &[&str]) -> Output {
     let program = checker();
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    bounded(Command::new(program).args(args), PATIENCE, PATIENCE_CHILDREN).unwrap_or_else(|text| panic!("{args:?}: {text}"))
+    bounded(Command::new(program).args(args), PATIENCE, PATIENCE_CHILDREN)
+        .unwrap_or_else(|text| panic!("{args:?}: {text}"))
 }
 
 /// See [`run`]; the error is what happened and what was printed.
-fn bounded(command: &mut Command, patience: Duration, patience_children: Duration) -> Result<Output, String> {
+fn bounded(
+    command: &mut Command,
+    patience: Duration,
+    patience_children: Duration,
+) -> Result<Output, String> {
     let dir = tempfile::tempdir().unwrap();
     let [out, err] = ["out", "err"].map(|name| dir.path().join(name));
     let file = |path: &Path| Stdio::from(File::create(path).unwrap());
-    let mut child = command.process_group(0).stdin(Stdio::null()).stdout(file(&out)).stderr(file(&err)).spawn().unwrap();
+    let mut child = command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(file(&out))
+        .stderr(file(&err))
+        .spawn()
+        .unwrap();
     let group = Pid::from_child(&child);
     let mut until = Instant::now() + patience;
     let (mut ended, mut hung) = (false, None);
@@ -68,7 +91,8 @@ fn bounded(command: &mut Command, patience: Duration, patience_children: Duratio
         }
         if hung.is_none() && Instant::now() > until {
             let what = if ended { "left children behind that do not end" } else { "did not end" };
-            hung = Some(format!("it {what}; processes that were still there:\n{}", alive.join("\n")));
+            hung =
+                Some(format!("it {what}; processes that were still there:\n{}", alive.join("\n")));
             // The group lives as long as a member does, and nobody else can be in it.
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -95,23 +119,27 @@ fn members(group: Pid) -> Vec<String> {
             return None;
         }
         let threads = fs::read_dir(path.join("task")).ok()?.flatten();
-        let waits = threads.map(|task| fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
+        let waits =
+            threads.map(|task| fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
         Some(format!("{} {state} {}", path.display(), waits.collect::<Vec<_>>().join(" ")))
     };
     processes.filter_map(member).collect()
 }
 
 fn figure(text: &str, name: &str) -> u64 {
-    let figure = text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let figure =
+        text.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     figure.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
 }
 
 /// Runs the checker; it has to find nothing, and to have moved memory to the store and back meanwhile. A machine that is too busy for
 /// that gets more time.
 fn finds_nothing(store: &str, path: &str, block: &str) {
-    const TESTED: [&str; 5] = ["faults_fetched", "written_bytes", "fetched_bytes", "fork", "resize"];
+    const TESTED: [&str; 5] =
+        ["faults_fetched", "written_bytes", "fetched_bytes", "fork", "resize"];
     for seconds in ["8", "30", "120"] {
-        let output = run(&["--seconds", seconds, "--store", store, "--path", path, "--block", block]);
+        let output =
+            run(&["--seconds", seconds, "--store", store, "--path", path, "--block", block]);
         let text = text(&output);
         assert!(output.status.success(), "{}\n{text}", output.status);
         assert!(path == "auto" || text.contains(&format!("path={path} ")), "{text}");
@@ -153,7 +181,11 @@ fn compressed_memory_that_overflows_into_a_file() {
 
 /// A memory server inside this test, and the store that leads to it.
 fn server() -> (ServerHandle, String) {
-    let options = ServeOptions { listen: "127.0.0.1:0".to_owned(), memory_bytes: 2 << 30, ..ServeOptions::default() };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".to_owned(),
+        memory_bytes: 2 << 30,
+        ..ServeOptions::default()
+    };
     let server = serve(options).unwrap();
     let store = format!("tcp://{}", server.local_addr());
     (server, store)
@@ -186,21 +218,41 @@ fn the_path_of_older_kernels_in_small_blocks() {
 #[test]
 fn a_run_that_hangs_is_ended_with_all_that_it_left_behind() {
     let second = Duration::from_secs(1);
-    let error = bounded(Command::new("sh").args(["-c", "echo waiting; sleep 1000"]), second, second).unwrap_err();
+    let error =
+        bounded(Command::new("sh").args(["-c", "echo waiting; sleep 1000"]), second, second)
+            .unwrap_err();
     assert!(error.contains("did not end") && error.contains("waiting"), "{error}");
-    let error = bounded(Command::new("sh").args(["-c", "sleep 1001 & echo gone"]), 60 * second, second).unwrap_err();
+    let error =
+        bounded(Command::new("sh").args(["-c", "sleep 1001 & echo gone"]), 60 * second, second)
+            .unwrap_err();
     assert!(error.contains("left children behind") && error.contains("gone"), "{error}");
-    let fine = bounded(Command::new("sh").args(["-c", "sleep 0.1 & exit 3"]), 60 * second, 60 * second).unwrap();
+    let fine =
+        bounded(Command::new("sh").args(["-c", "sleep 0.1 & exit 3"]), 60 * second, 60 * second)
+            .unwrap();
     assert_eq!(fine.status.code(), Some(3));
 }
 
 #[test]
 fn damage_is_found_and_told_apart() {
-    for (canary, diagnosis) in [("zero", "SILENT ZERO"), ("stale", "LOST WRITE"), ("misplaced", "MISPLACED")] {
+    for (canary, diagnosis) in
+        [("zero", "SILENT ZERO"), ("stale", "LOST WRITE"), ("misplaced", "MISPLACED")]
+    {
         // It ends as soon as it has found something.
-        let output = run(&["--seconds", "120", "--limit", "512M", "--without", "fork,evict_all,limit", "--canary", canary]);
+        let output = run(&[
+            "--seconds",
+            "120",
+            "--limit",
+            "512M",
+            "--without",
+            "fork,evict_all,limit",
+            "--canary",
+            canary,
+        ]);
         let text = text(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(text.contains(diagnosis) && text.contains("seed") && text.contains("expected 0x"), "{canary}: {text}");
+        assert!(
+            text.contains(diagnosis) && text.contains("seed") && text.contains("expected 0x"),
+            "{canary}: {text}"
+        );
     }
 }

@@ -84,11 +84,13 @@ impl Crowd {
         match self.state {
             State::One => {}
             State::CountsOne(since, from) if now.since(since) >= TRIAL => {
-                self.state = State::CountsAll(now, faults, (faults.saturating_sub(from), now.since(since)));
+                self.state =
+                    State::CountsAll(now, faults, (faults.saturating_sub(from), now.since(since)));
             }
             State::CountsAll(since, from, (one, one_time)) if now.since(since) >= TRIAL => {
                 let all = u128::from(faults.saturating_sub(from)) * u128::from(one_time.0) * 4;
-                let one = u128::from(one) * u128::from(now.since(since).0) * u128::from(BETTER_QUARTERS);
+                let one =
+                    u128::from(one) * u128::from(now.since(since).0) * u128::from(BETTER_QUARTERS);
                 if all >= one {
                     (self.state, self.penalty) = (State::All(now), PENALTY_MIN);
                 } else {
@@ -97,7 +99,9 @@ impl Crowd {
                     self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
                 }
             }
-            State::All(since) if !self.is_decided && now.since(since) >= TERM => self.state = State::CountsOne(now, faults),
+            State::All(since) if !self.is_decided && now.since(since) >= TERM => {
+                self.state = State::CountsOne(now, faults)
+            }
             State::CountsOne(..) | State::CountsAll(..) | State::All(_) => {}
         }
         match self.state {

@@ -83,13 +83,20 @@ mod tests {
 
     fn after(mut decision: Duplication, rescues: u64, fetches: u64, held: &Held) -> Duplication {
         let (before_rescues, before_fetches) = decision.before;
-        (1..20).for_each(|turn| decision.observe(before_rescues + rescues * turn, before_fetches + fetches * turn, held));
+        (1..20).for_each(|turn| {
+            decision.observe(before_rescues + rescues * turn, before_fetches + fetches * turn, held)
+        });
         decision
     }
 
     /// A quarter of 512 MiB is resident, half a MiB staged.
     fn held(packed_mib: u64) -> Held {
-        Held { resident_bytes: 128 * MIB, staged_bytes: MIB / 2, near_bytes: 384 * MIB, packed_bytes: packed_mib * MIB }
+        Held {
+            resident_bytes: 128 * MIB,
+            staged_bytes: MIB / 2,
+            near_bytes: 384 * MIB,
+            packed_bytes: packed_mib * MIB,
+        }
     }
 
     #[test]
@@ -99,7 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_given_up_where_the_next_blocks_to_go_are_touched_densely_and_kept_again_where_not() {
+    fn copies_are_given_up_where_the_next_blocks_to_go_are_touched_densely_and_kept_again_where_not()
+     {
         let given_up = after(Duplication::default(), 300, 2000, &held(150));
         assert!(!given_up.keeps());
         assert!(after(given_up, 1, 2000, &held(150)).keeps());
@@ -110,7 +118,9 @@ mod tests {
         let mut decision = Duplication::default();
         decision.observe(10, 20, &held(150));
         assert!(decision.keeps());
-        assert!(after(decision, 300, 2000, &Held { near_bytes: 0, packed_bytes: 0, ..held(0) }).keeps());
+        assert!(
+            after(decision, 300, 2000, &Held { near_bytes: 0, packed_bytes: 0, ..held(0) }).keeps()
+        );
     }
 
     #[test]

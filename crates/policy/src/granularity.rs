@@ -148,7 +148,8 @@ impl Granularity {
 
     /// A fault on a far extent, nothing of which is resident or staged: how shall it come back?
     pub fn on_far_fault(&mut self, state: &mut ExtentHistory, is_stream: bool) -> Mode {
-        let thrashing = state.flags & EVICTED != 0 && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
+        let thrashing = state.flags & EVICTED != 0
+            && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
         let bought = state.flags & BOUGHT != 0;
         self.faults += 1;
         if self.local_extents < LEAST_EXTENTS {
@@ -165,7 +166,11 @@ impl Granularity {
         }
         // One bad turn proves little (the first extents of a stream look like it), and renting by mistake is the dearer mistake.
         let worn_out = thrashing && state.strikes() == MOST_STRIKES;
-        state.set_strikes(if bought && thrashing { state.strikes() + 1 } else { state.strikes().saturating_sub(1) });
+        state.set_strikes(if bought && thrashing {
+            state.strikes() + 1
+        } else {
+            state.strikes().saturating_sub(1)
+        });
         if bought && !worn_out {
             state.flags |= PAID;
             self.inflow += self.sectors_per_extent;
@@ -182,7 +187,8 @@ impl Granularity {
         self.faults += 1;
         self.inflow += 1;
         self.rent(state);
-        let buy = self.local_extents >= LEAST_EXTENTS && u64::from(state.level) >= self.price(state);
+        let buy =
+            self.local_extents >= LEAST_EXTENTS && u64::from(state.level) >= self.price(state);
         if buy {
             state.level = 0;
             state.flags |= BOUGHT | PAID;
@@ -192,7 +198,12 @@ impl Granularity {
     }
 
     /// First touch in an extent that was never used.
-    pub fn on_fresh_fault(&mut self, state: &mut ExtentHistory, region: &mut RegionHistory, is_stream: bool) -> Mode {
+    pub fn on_fresh_fault(
+        &mut self,
+        state: &mut ExtentHistory,
+        region: &mut RegionHistory,
+        is_stream: bool,
+    ) -> Mode {
         *state = ExtentHistory::default();
         self.faults += 1;
         if self.local_extents < LEAST_EXTENTS {
@@ -242,7 +253,12 @@ impl Granularity {
     }
 
     /// An extent in huge mode is to leave, and was rescued `rescues` times in this residence. True: it goes on in sectors.
-    pub fn breaks_up(&self, state: &mut ExtentHistory, region: &mut RegionHistory, rescues: u8) -> bool {
+    pub fn breaks_up(
+        &self,
+        state: &mut ExtentHistory,
+        region: &mut RegionHistory,
+        rescues: u8,
+    ) -> bool {
         if rescues < if self.local_extents < LEAST_EXTENTS { 1 } else { BREAK_UP_AFTER } {
             return false;
         }
@@ -270,7 +286,8 @@ impl Granularity {
         let tick = self.fault_tick();
         let gap_faults = u64::from(tick.wrapping_sub(state.fault_tick)) * self.faults_per_tick();
         let leak = gap_faults * LEVEL / self.local_extents;
-        state.level = (u64::from(state.level).saturating_sub(leak) + LEVEL).min(u64::from(u16::MAX)) as u16;
+        state.level =
+            (u64::from(state.level).saturating_sub(leak) + LEVEL).min(u64::from(u16::MAX)) as u16;
         state.fault_tick = tick;
     }
 
@@ -307,7 +324,8 @@ impl ExtentHistory {
     }
 
     fn set_strikes(&mut self, strikes: u8) {
-        self.flags = self.flags & (BOUGHT | EVICTED | PAID) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
+        self.flags =
+            self.flags & (BOUGHT | EVICTED | PAID) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
     }
 }
 

@@ -51,14 +51,19 @@ impl Curve {
     /// The same with another total. Of nothing known, all is beyond any size.
     pub fn scaled(&self, total: u64) -> Curve {
         let known = u128::from(self.total());
-        let mut scaled = Curve(self.0.map(|amount| (u128::from(amount) * u128::from(total)).checked_div(known).unwrap_or(0) as u64));
+        let mut scaled = Curve(self.0.map(|amount| {
+            (u128::from(amount) * u128::from(total)).checked_div(known).unwrap_or(0) as u64
+        }));
         scaled.0[BUCKETS - 1] += total - scaled.total();
         scaled
     }
 
     /// What is left of it with `extra_bytes` more, in millionths.
     pub fn left_ppm(&self, extra_bytes: u64) -> u64 {
-        let left: u64 = (0..BUCKETS).filter(|&at| bucket_end(at).is_none_or(|end| end > extra_bytes)).map(|at| self.0[at]).sum();
+        let left: u64 = (0..BUCKETS)
+            .filter(|&at| bucket_end(at).is_none_or(|end| end > extra_bytes))
+            .map(|at| self.0[at])
+            .sum();
         ppm(left, self.total())
     }
 
@@ -74,7 +79,8 @@ impl Curve {
     pub fn advice(&self) -> Option<(u64, u64)> {
         let least = self.points().last().map(|&(_, left)| left)?;
         let spared = 1_000_000u64.saturating_sub(least);
-        let (extra, left) = self.points().into_iter().find(|&(_, left)| (1_000_000 - left) * 4 >= spared * 3)?;
+        let (extra, left) =
+            self.points().into_iter().find(|&(_, left)| (1_000_000 - left) * 4 >= spared * 3)?;
         (1_000_000 - left >= 200_000).then_some((extra, left))
     }
 }
@@ -102,7 +108,9 @@ impl Covered {
         }
         let (mut from, mut to, mut before) = (start, end, 0);
         let mut later = Vec::new();
-        while let Some(&(part_start, part_end)) = self.parts.back().filter(|&&(_, part_end)| part_end >= from) {
+        while let Some(&(part_start, part_end)) =
+            self.parts.back().filter(|&&(_, part_end)| part_end >= from)
+        {
             self.parts.pop_back();
             if part_start > to {
                 later.push((part_start, part_end));
@@ -142,7 +150,12 @@ impl Busiest {
         if is_new && self.entries.len() < RANGES_MAX {
             self.entries.push((range, 0));
         } else if is_new {
-            let fewest = self.entries.iter().enumerate().min_by_key(|&(_, &(_, count))| count).map_or(0, |(at, _)| at);
+            let fewest = self
+                .entries
+                .iter()
+                .enumerate()
+                .min_by_key(|&(_, &(_, count))| count)
+                .map_or(0, |(at, _)| at);
             self.last = fewest;
             self.entries[fewest].0 = range;
         }
@@ -162,12 +175,32 @@ mod tests {
 
     #[test]
     fn a_size_lies_in_its_bucket() {
-        for bytes in [0, 1, 262_144, 262_145, 327_680, 327_681, 524_288, 1 << 20, (1 << 20) + 1, 1_500_000, 77 << 30, 1 << 40] {
+        for bytes in [
+            0,
+            1,
+            262_144,
+            262_145,
+            327_680,
+            327_681,
+            524_288,
+            1 << 20,
+            (1 << 20) + 1,
+            1_500_000,
+            77 << 30,
+            1 << 40,
+        ] {
             let at = bucket(Some(bytes));
-            assert!(bucket_end(at).unwrap() >= bytes && (at == 0 || bucket_end(at - 1).unwrap() < bytes), "{bytes} {at}");
+            assert!(
+                bucket_end(at).unwrap() >= bytes
+                    && (at == 0 || bucket_end(at - 1).unwrap() < bytes),
+                "{bytes} {at}"
+            );
         }
         assert!((1..BUCKETS - 1).all(|at| bucket(bucket_end(at)) == at));
-        assert_eq!((bucket(None), bucket(Some(u64::MAX)), bucket_end(BUCKETS - 1)), (BUCKETS - 1, BUCKETS - 1, None));
+        assert_eq!(
+            (bucket(None), bucket(Some(u64::MAX)), bucket_end(BUCKETS - 1)),
+            (BUCKETS - 1, BUCKETS - 1, None)
+        );
     }
 
     fn curve(parts: &[(u64, u64)]) -> Curve {
@@ -181,7 +214,10 @@ mod tests {
         // A little soon, most at 32 MiB, the rest only at 10 GiB.
         let mut loss = curve(&[(1 << 20, 10), (32 << 20, 80), (10 << 30, 10)]);
         assert_eq!(loss.advice(), Some((32 << 20, 100_000)));
-        assert_eq!((loss.left_ppm(0), loss.left_ppm(1 << 20), loss.left_ppm(u64::MAX)), (1_000_000, 900_000, 0));
+        assert_eq!(
+            (loss.left_ppm(0), loss.left_ppm(1 << 20), loss.left_ppm(u64::MAX)),
+            (1_000_000, 900_000, 0)
+        );
         // Nine tenths of all are beyond any size.
         loss.0[BUCKETS - 1] = 900;
         assert_eq!(loss.advice(), None);
@@ -191,7 +227,10 @@ mod tests {
     #[test]
     fn a_sample_stands_for_the_whole() {
         let scaled = curve(&[(1 << 20, 10), (32 << 20, 20)]).scaled(3001);
-        assert_eq!((scaled.total(), scaled.left_ppm(1 << 20), scaled.0[BUCKETS - 1]), (3001, ppm(2001, 3001), 1));
+        assert_eq!(
+            (scaled.total(), scaled.left_ppm(1 << 20), scaled.0[BUCKETS - 1]),
+            (3001, ppm(2001, 3001), 1)
+        );
         assert_eq!(Curve::default().scaled(7).0[BUCKETS - 1], 7);
     }
 
@@ -207,7 +246,9 @@ mod tests {
     fn covered_time_is_what_a_bitmap_says() {
         let mut random = 1u64;
         let mut next = |below: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % below
         };
         let (mut covered, mut bits, mut sum) = (Covered::default(), vec![false; 40_000], 0);
@@ -227,7 +268,9 @@ mod tests {
             let range = if turn % 3 == 0 { turn % 5 } else { 100 + turn % 1000 };
             busiest.add(range);
         }
-        let find = |range| busiest.entries.iter().find(|&&(other, _)| other == range).map(|&(_, count)| count);
+        let find = |range| {
+            busiest.entries.iter().find(|&&(other, _)| other == range).map(|&(_, count)| count)
+        };
         for range in 0..5 {
             // Each has a fifteenth of the faults, or the table's share more.
             let count = find(range).unwrap();

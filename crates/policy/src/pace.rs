@@ -20,7 +20,12 @@ pub struct Pace {
 impl Pace {
     /// `share_ppm` millionths of a processor (10,000 is 1 %), with `burst_ns` of credit at once and at most.
     pub fn new(share_ppm: u64, burst_ns: u64, now_ns: u64) -> Pace {
-        Pace { share_ppm: share_ppm.clamp(1, 1_000_000), burst_ns, credit_ns: burst_ns.min(i64::MAX as u64) as i64, last_ns: now_ns }
+        Pace {
+            share_ppm: share_ppm.clamp(1, 1_000_000),
+            burst_ns,
+            credit_ns: burst_ns.min(i64::MAX as u64) as i64,
+            last_ns: now_ns,
+        }
     }
 
     /// Changes the share; what was earned or owed stays.
@@ -42,11 +47,13 @@ impl Pace {
             self.last_ns = now_ns;
         }
         let full = self.burst_ns.min(i64::MAX as u64) as i64;
-        self.credit_ns = self.credit_ns.saturating_add(earned.min(i64::MAX as u128) as i64).min(full);
+        self.credit_ns =
+            self.credit_ns.saturating_add(earned.min(i64::MAX as u128) as i64).min(full);
         if self.credit_ns >= 0 {
             return now_ns;
         }
-        let wait = u128::from(self.credit_ns.unsigned_abs()) * 1_000_000 / u128::from(self.share_ppm);
+        let wait =
+            u128::from(self.credit_ns.unsigned_abs()) * 1_000_000 / u128::from(self.share_ppm);
         now_ns.saturating_add(wait.min(u128::from(u64::MAX)) as u64)
     }
 }

@@ -118,11 +118,21 @@ impl Prefetcher {
     /// worth fetching now, nearest first, at most `budget`.
     ///
     /// To be called for faults on far blocks and on blocks that were prefetched and left unmapped; not for rescues.
-    pub fn on_fault(&mut self, page: u64, unit: u16, budget: usize, out: &mut Vec<PrefetchRequest>) {
+    pub fn on_fault(
+        &mut self,
+        page: u64,
+        unit: u16,
+        budget: usize,
+        out: &mut Vec<PrefetchRequest>,
+    ) {
         debug_assert!(unit.is_power_of_two() && unit <= HUGE);
         self.tick = self.tick.wrapping_add(1);
         let tick = self.tick;
-        let index = match self.streams.iter().position(|stream| stream.is_alive(tick) && stream.explains(page, unit)) {
+        let index = match self
+            .streams
+            .iter()
+            .position(|stream| stream.is_alive(tick) && stream.explains(page, unit))
+        {
             Some(index) => {
                 if !self.streams[index].advance(page, unit, tick) {
                     return;
@@ -138,17 +148,27 @@ impl Prefetcher {
                 index
             }
         };
-        let ahead: u64 = self.streams.iter().filter(|stream| stream.is_alive(tick)).map(Stream::ahead_pages).sum();
+        let ahead: u64 = self
+            .streams
+            .iter()
+            .filter(|stream| stream.is_alive(tick))
+            .map(Stream::ahead_pages)
+            .sum();
         // Each stream has a little that the others cannot take: they may have ended without anybody knowing yet.
-        let own = (self.ahead_max_pages / OWN_SHARE).saturating_sub(self.streams[index].ahead_pages());
+        let own =
+            (self.ahead_max_pages / OWN_SHARE).saturating_sub(self.streams[index].ahead_pages());
         let room = self.ahead_max_pages.saturating_sub(ahead).max(own) / u64::from(unit);
         self.streams[index].request(budget.min(room as usize), out);
     }
 
     /// Whether `page` continues a stream that is dense enough to be worth whole extents. Asked before `on_fault`.
     pub fn is_stream(&self, page: u64) -> bool {
-        let worth = |stream: &Stream| stream.muted == 0 && (stream.dense || stream.step.unsigned_abs() <= DENSE_STRIDE_PAGES);
-        self.streams.iter().any(|stream| stream.is_alive(self.tick) && worth(stream) && stream.covers(page))
+        let worth = |stream: &Stream| {
+            stream.muted == 0 && (stream.dense || stream.step.unsigned_abs() <= DENSE_STRIDE_PAGES)
+        };
+        self.streams
+            .iter()
+            .any(|stream| stream.is_alive(self.tick) && worth(stream) && stream.covers(page))
     }
 
     /// A prefetched block was used.
@@ -181,7 +201,10 @@ impl Prefetcher {
 
     /// The stream that `page` and the faults before it make, if any.
     fn detect(&self, page: u64, unit: u16) -> Option<Stream> {
-        let (step, dense, age) = self.row(page, unit).or_else(|| self.stride(page, unit)).or_else(|| self.majority(unit))?;
+        let (step, dense, age) = self
+            .row(page, unit)
+            .or_else(|| self.stride(page, unit))
+            .or_else(|| self.majority(unit))?;
         let head = if dense { page & !(u64::from(unit) - 1) } else { page };
         Some(Stream {
             head,
@@ -242,7 +265,11 @@ impl Prefetcher {
             if (step as i64).unsigned_abs() < u64::from(unit) {
                 continue;
             }
-            let Some(second) = pages[age + 1..horizon].iter().position(|&p| p == pages[age].wrapping_sub(step)) else { continue };
+            let Some(second) =
+                pages[age + 1..horizon].iter().position(|&p| p == pages[age].wrapping_sub(step))
+            else {
+                continue;
+            };
             let second = age + 1 + second;
             if pages[second + 1..horizon].contains(&pages[second].wrapping_sub(step)) {
                 return Some((step as i64, false, age));
@@ -256,7 +283,8 @@ impl Prefetcher {
         if self.recent_len <= VOTERS {
             return None;
         }
-        let distance = |age: usize| self.recent[self.at(age)].wrapping_sub(self.recent[self.at(age + 1)]);
+        let distance =
+            |age: usize| self.recent[self.at(age)].wrapping_sub(self.recent[self.at(age + 1)]);
         // Where one distance has the majority, the last three hardly ever differ all. Saves the count for each random fault.
         let (last, second, third) = (distance(0), distance(1), distance(2));
         if last != second && last != third && second != third {
@@ -278,7 +306,13 @@ impl Prefetcher {
     /// The slot for a new stream: a free one, or that of the stream which has been silent longest in terms of its own rhythm.
     fn replaceable(&self) -> usize {
         let tick = self.tick;
-        let silence = |stream: &Stream| if stream.is_alive(tick) { tick.wrapping_sub(stream.seen) / (stream.gap + 1) } else { u32::MAX };
+        let silence = |stream: &Stream| {
+            if stream.is_alive(tick) {
+                tick.wrapping_sub(stream.seen) / (stream.gap + 1)
+            } else {
+                u32::MAX
+            }
+        };
         let mut best = 0;
         for index in 1..self.streams.len() {
             if silence(&self.streams[index]) > silence(&self.streams[best]) {
@@ -346,7 +380,8 @@ impl Stream {
         self.gap = (self.gap.saturating_mul(3).saturating_add(silence) / 4).max(1);
         self.seen = tick;
         if unit != self.unit {
-            self.window = (u32::from(self.window) * u32::from(self.unit) / u32::from(unit)).min(u32::from(u16::MAX)) as u16;
+            self.window = (u32::from(self.window) * u32::from(self.unit) / u32::from(unit))
+                .min(u32::from(u16::MAX)) as u16;
             self.unit = unit;
             if self.dense {
                 self.step = self.step.signum() * i64::from(unit);
@@ -376,7 +411,8 @@ impl Stream {
         let (mut edge, mut last, mut cut) = (self.edge, self.edge & mask, false);
         while out.len() - first < blocks {
             let Some(next) = edge.checked_add_signed(self.step) else { break };
-            let enters_extent = self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
+            let enters_extent =
+                self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
             edge = next;
             if enters_extent {
                 // Left unmapped: the fault on it tells how the extent came, and the stream goes on in that size.

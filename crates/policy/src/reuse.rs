@@ -63,7 +63,8 @@ impl Reuse {
     /// A block leaves: `sectors` of them from `first` on; a power of two, aligned to itself.
     pub fn left(&mut self, first: u64, sectors: u64) {
         if self.slots.is_empty() {
-            (self.slots, self.used, self.index) = (vec![0; SLOTS], vec![0; SLOTS / 64], vec![EMPTY; INDEX]);
+            (self.slots, self.used, self.index) =
+                (vec![0; SLOTS], vec![0; SLOTS / 64], vec![EMPTY; INDEX]);
         }
         if (sectors >> self.shift) as usize > OF_ONE_MAX {
             self.shift = sectors.ilog2() - OF_ONE_MAX.ilog2();
@@ -113,7 +114,10 @@ impl Reuse {
     /// Sectors in places after this one.
     fn later(&self, place: usize) -> u64 {
         let (word, bit) = (place / 64, place % 64);
-        let rest: u32 = self.used[word + 1..self.head.div_ceil(64).max(word + 1)].iter().map(|word| word.count_ones()).sum();
+        let rest: u32 = self.used[word + 1..self.head.div_ceil(64).max(word + 1)]
+            .iter()
+            .map(|word| word.count_ones())
+            .sum();
         u64::from((self.used[word] >> bit >> 1).count_ones() + rest)
     }
 
@@ -226,7 +230,8 @@ mod tests {
         }
 
         fn came(&mut self, first: u64, sectors: u64) -> Option<u64> {
-            let place = self.list.iter().position(|sector| (first..first + sectors).contains(sector));
+            let place =
+                self.list.iter().position(|sector| (first..first + sectors).contains(sector));
             let depth = place.map(|place| (self.list.len() - place) as u64);
             self.forget(first, sectors);
             depth
@@ -241,7 +246,10 @@ mod tests {
 
     impl Random {
         fn next(&mut self, below: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) % below
         }
     }
@@ -249,7 +257,8 @@ mod tests {
     /// A local memory of `local` sectors that gives up what was used longest ago, in front of both lists: `touch` is the trace. Returns the
     /// sectors fetched by exact depth, and by estimated depth.
     fn run(local: usize, trace: impl Iterator<Item = u64>) -> (Vec<u64>, Vec<(u64, u64)>, Reuse) {
-        let (mut recent, mut exact, mut reuse) = (std::collections::VecDeque::new(), Exact::default(), Reuse::default());
+        let (mut recent, mut exact, mut reuse) =
+            (std::collections::VecDeque::new(), Exact::default(), Reuse::default());
         let (mut depths, mut estimates) = (Vec::new(), Vec::new());
         for sector in trace {
             if let Some(place) = recent.iter().rposition(|&other| other == sector) {
@@ -276,8 +285,13 @@ mod tests {
         let deepest = *depths.iter().max().unwrap();
         let points = (1..=200).map(|point| deepest * point / 200);
         let errors = points.map(|size| {
-            let truth = depths.iter().filter(|&&depth| depth <= size).count() as u64 * 10_000 / depths.len() as u64;
-            let spared: u64 = estimates.iter().filter(|&&(depth, _)| depth <= size).map(|&(_, weight)| weight).sum();
+            let truth = depths.iter().filter(|&&depth| depth <= size).count() as u64 * 10_000
+                / depths.len() as u64;
+            let spared: u64 = estimates
+                .iter()
+                .filter(|&&(depth, _)| depth <= size)
+                .map(|&(_, weight)| weight)
+                .sum();
             truth.abs_diff(spared * 10_000 / total)
         });
         errors.max().unwrap()
@@ -296,7 +310,10 @@ mod tests {
                     exact.left(first, sectors);
                     reuse.left(first, sectors);
                 }
-                5..9 => assert_eq!(reuse.came(first, sectors), Some(Depth { sectors: exact.came(first, sectors), weight: 1 })),
+                5..9 => assert_eq!(
+                    reuse.came(first, sectors),
+                    Some(Depth { sectors: exact.came(first, sectors), weight: 1 })
+                ),
                 _ => {
                     exact.forget(first, sectors);
                     reuse.forget(first, sectors);
@@ -319,7 +336,12 @@ mod tests {
             let (depths, estimates, reuse) = run(500, skewed);
             assert!(reuse.rate() >= 2, "{}", reuse.rate());
             let error = worst_error(&depths, &estimates);
-            assert!(error < 500, "seed {seed}: {error}, {} of {} fetches", estimates.len(), depths.len());
+            assert!(
+                error < 500,
+                "seed {seed}: {error}, {} of {} fetches",
+                estimates.len(),
+                depths.len()
+            );
         }
     }
 
@@ -337,11 +359,16 @@ mod tests {
     #[test]
     fn of_every_group_one_sector_is_sampled_and_larger_blocks_find_it_as_well() {
         for shift in 0..13 {
-            let single: Vec<u64> = (0..1 << 13).filter(|&sector| is_sampled(sector, 0, shift)).collect();
+            let single: Vec<u64> =
+                (0..1 << 13).filter(|&sector| is_sampled(sector, 0, shift)).collect();
             assert_eq!(single.len(), 1 << (13 - shift));
-            assert!(single.iter().enumerate().all(|(group, &sector)| sector >> shift == group as u64));
+            assert!(
+                single.iter().enumerate().all(|(group, &sector)| sector >> shift == group as u64)
+            );
             let mut in_blocks = Vec::new();
-            (0..16).for_each(|block| each_sampled(block * 512, 512, shift, |sector| in_blocks.push(u64::from(sector))));
+            (0..16).for_each(|block| {
+                each_sampled(block * 512, 512, shift, |sector| in_blocks.push(u64::from(sector)))
+            });
             assert_eq!(single, in_blocks);
         }
     }

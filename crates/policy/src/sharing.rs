@@ -167,7 +167,8 @@ impl Sharing {
 
     /// Takes what was seen into account. The share in parts of `PARTS`, if it is another one now.
     pub fn observe(&mut self, seen: &Seen) -> Option<u64> {
-        let (near, behind) = (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
+        let (near, behind) =
+            (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
         // In the child of a fork the pager's counts start again.
         let rescues = seen.rescues.checked_sub(self.before.rescues).unwrap_or(seen.rescues);
         if near.count + behind.count < JUDGED_WAITS {
@@ -197,7 +198,8 @@ impl Sharing {
         if parts < self.parts {
             self.barred = (self.parts, next, (next * 2).min(BARRED_MAX));
         } else if judgements > 0 {
-            self.barred = if judgements == 1 { (MOST + 1, 0, next) } else { (above, judgements - 1, next) };
+            self.barred =
+                if judgements == 1 { (MOST + 1, 0, next) } else { (above, judgements - 1, next) };
         }
         let changed = parts != self.parts;
         if changed {
@@ -242,7 +244,11 @@ impl Sharing {
             let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS);
             let regret = &mut self.regrets[parts as usize];
             // Half of the period has been counted before.
-            *regret = if cost < now - now / SPARED_BY_LESS { *regret + (now - cost) / 2 } else { *regret / 2 };
+            *regret = if cost < now - now / SPARED_BY_LESS {
+                *regret + (now - cost) / 2
+            } else {
+                *regret / 2
+            };
             if *regret > moving + best.0 {
                 best = (*regret - moving, Some(parts));
             }
@@ -257,12 +263,16 @@ impl Sharing {
         let fetches = wide(period.near + period.behind);
         if self.demotes {
             let fetches = fetches * wide(left_ppm) / 1_000_000;
-            let behind = self.behind_with(period, (seen.near_bytes + bytes).saturating_sub(packed)).min(fetches);
+            let behind = self
+                .behind_with(period, (seen.near_bytes + bytes).saturating_sub(packed))
+                .min(fetches);
             return (fetches - behind) * wide(period.near_ns) + behind * wide(period.behind_ns);
         }
-        let moved = (wide(period.near) * wide(packed) / wide(seen.near_bytes.max(1))).min(wide(period.near));
+        let moved = (wide(period.near) * wide(packed) / wide(seen.near_bytes.max(1)))
+            .min(wide(period.near));
         let near = wide(period.near) - moved;
-        let all = near * wide(period.near_ns) + (wide(period.behind) + moved) * wide(period.behind_ns);
+        let all =
+            near * wide(period.near_ns) + (wide(period.behind) + moved) * wide(period.behind_ns);
         all * wide(left_ppm) / 1_000_000
     }
 
@@ -277,7 +287,8 @@ impl Sharing {
             let moved = wide(period.behind) * wide(packed) / wide(seen.behind_bytes.max(1));
             wide(period.behind).saturating_sub(moved)
         };
-        let known = (fetches - behind.min(fetches)) * wide(period.near_ns) + behind.min(fetches) * wide(period.behind_ns);
+        let known = (fetches - behind.min(fetches)) * wide(period.near_ns)
+            + behind.min(fetches) * wide(period.behind_ns);
         let added = (wide(period.edge_per_mib) * wide(bytes)) >> 20;
         known + known * added / fetches.max(1)
     }
@@ -287,7 +298,9 @@ impl Sharing {
         // Of what was seen, not of what should have been.
         let now_ppm = self.spared.left_ppm(self.before.near_bytes);
         let then_ppm = self.spared.left_ppm(held_bytes);
-        (wide(period.behind) * wide(then_ppm)).checked_div(wide(now_ppm)).unwrap_or_else(|| wide(period.behind))
+        (wide(period.behind) * wide(then_ppm))
+            .checked_div(wide(now_ppm))
+            .unwrap_or_else(|| wide(period.behind))
     }
 }
 
@@ -327,7 +340,12 @@ mod tests {
         }
     }
 
-    fn run(sharing: &mut Sharing, rounds: std::ops::RangeInclusive<u64>, at: impl Fn(u64) -> Seen, spared_at: Option<u64>) -> Option<u64> {
+    fn run(
+        sharing: &mut Sharing,
+        rounds: std::ops::RangeInclusive<u64>,
+        at: impl Fn(u64) -> Seen,
+        spared_at: Option<u64>,
+    ) -> Option<u64> {
         let mut last = None;
         for round in rounds {
             (0..64).for_each(|_| sharing.on_fetch(bucket(spared_at), 4096));
@@ -372,7 +390,15 @@ mod tests {
 
     #[test]
     fn while_there_is_room_it_stays() {
-        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| Seen { is_full: false, ..seen(round, 100, 10) }, None), None);
+        assert_eq!(
+            run(
+                &mut Sharing::new(),
+                1..=40,
+                |round| Seen { is_full: false, ..seen(round, 100, 10) },
+                None
+            ),
+            None
+        );
     }
 
     #[test]

@@ -24,9 +24,15 @@ fn random_reads_over_four_times_local_memory_end_in_sectors() {
     };
     // They were written from end to end, so each comes back whole at first, but only as often as it takes to see that it does not pay.
     let learning = reads(&mut model, 25_000);
-    assert!((learning.huge_fetches + learning.bought) * 2 <= 9 * 256, "4.5 times an extent: {learning:?}");
+    assert!(
+        (learning.huge_fetches + learning.bought) * 2 <= 9 * 256,
+        "4.5 times an extent: {learning:?}"
+    );
     let stats = reads(&mut model, 100_000);
-    assert!((stats.huge_fetches + stats.bought) * 1000 < stats.small_fetches, "one fetch in a thousand is an extent: {stats:?}");
+    assert!(
+        (stats.huge_fetches + stats.bought) * 1000 < stats.small_fetches,
+        "one fetch in a thousand is an extent: {stats:?}"
+    );
     // Three touches in four miss; hardly anything else is moved.
     assert!(stats.fetched_sectors < 78_000, "{stats:?}");
 }
@@ -43,9 +49,15 @@ fn sequential_reads_move_whole_extents_in_both_directions() {
             pages.for_each(|page| model.touch(page))
         }
         let stats = model.stats.since(&before);
-        assert!(stats.small_fetches == 0 && stats.bought == 0, "what was written as a whole comes back as a whole: {stats:?}");
+        assert!(
+            stats.small_fetches == 0 && stats.bought == 0,
+            "what was written as a whole comes back as a whole: {stats:?}"
+        );
         // Four whole extents make a stream; where the direction turns, the first one still belongs to the last stream.
-        assert!(stats.huge_fetches <= 5, "nothing is waited for once the stream is seen: {stats:?}");
+        assert!(
+            stats.huge_fetches <= 5,
+            "nothing is waited for once the stream is seen: {stats:?}"
+        );
         assert!(stats.marker_faults <= 90, "one fault a window: {stats:?}");
         assert_eq!(stats.fetched_sectors, 256 * SECTORS, "everything is fetched once");
         model.evict_all();
@@ -59,7 +71,10 @@ fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
     (0..20_000).for_each(|_| model.touch(rng.below(40 * EXTENT_PAGES)));
     let stats = model.stats.since(&before);
     assert_eq!(model.modes(), (40, 0), "{stats:?}");
-    assert!(stats.small_fetches < 40 * 80, "less than a third of the sectors was fetched one by one: {stats:?}");
+    assert!(
+        stats.small_fetches < 40 * 80,
+        "less than a third of the sectors was fetched one by one: {stats:?}"
+    );
     // Far once more, it comes back whole at once: that it was bought is remembered. Local memory has turned over in between.
     model.evict_all();
     (1000 * EXTENT_PAGES..1200 * EXTENT_PAGES).for_each(|page| model.touch(page));
@@ -85,7 +100,10 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
     // Some extents may stay, whole, for as long as they are in use. What moves, moves in sectors: hardly more of them than must.
     let stats = touches(&mut model);
     assert!((stats.huge_fetches + stats.bought) * 200 < stats.small_fetches, "{stats:?}");
-    assert!(stats.small_fetches < 100_000 * 20 / 70 * 11 / 10, "twenty touches in seventy miss: {stats:?}");
+    assert!(
+        stats.small_fetches < 100_000 * 20 / 70 * 11 / 10,
+        "twenty touches in seventy miss: {stats:?}"
+    );
     assert!(stats.fetched_sectors * 2 < stats.small_fetches * 3, "{stats:?}");
 }
 
@@ -115,7 +133,11 @@ fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
 }
 
 /// An extent of which `filled` sectors in 256 had content when it left for the first time.
-fn left_once(granularity: &mut Granularity, region: &mut RegionHistory, filled: u16) -> ExtentHistory {
+fn left_once(
+    granularity: &mut Granularity,
+    region: &mut RegionHistory,
+    filled: u16,
+) -> ExtentHistory {
     let mut state = ExtentHistory::default();
     assert_eq!(granularity.on_fresh_fault(&mut state, region, false), Mode::Huge);
     granularity.on_huge_evicted(&mut state, region, true, filled, 0);
@@ -140,7 +162,10 @@ fn what_was_written_as_a_whole_comes_back_whole_twice_however_bad_that_proves() 
 fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut region = RegionHistory::default();
-    let (mut slow, mut streamed) = (left_once(&mut granularity, &mut region, 256), left_once(&mut granularity, &mut region, 256));
+    let (mut slow, mut streamed) = (
+        left_once(&mut granularity, &mut region, 256),
+        left_once(&mut granularity, &mut region, 256),
+    );
     for round in 0..100 {
         // Fetched ahead of need, then by a fault of a stream: neither is waited for by a fault that could have done with a sector.
         granularity.on_inflow(256);
@@ -156,7 +181,11 @@ fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
     assert_eq!(granularity.on_far_fault(&mut slow, false), Mode::Huge);
     granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
     for turn in 0..2 {
-        assert_eq!(granularity.on_far_fault(&mut streamed, false), Mode::Huge, "turn {turn} after the streams");
+        assert_eq!(
+            granularity.on_far_fault(&mut streamed, false),
+            Mode::Huge,
+            "turn {turn} after the streams"
+        );
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
     }
     assert_eq!(granularity.on_far_fault(&mut streamed, false), Mode::Small);
@@ -214,10 +243,20 @@ fn fresh_extents_are_small_where_a_region_proved_sparse_until_it_is_not() {
     assert_eq!(huge(&mut region, 100, 256), 100, "a full region stays huge");
     assert_eq!(huge(&mut region, 4, 2), 4, "a few sparse extents do not tell");
     let probes = huge(&mut region, 320, 2);
-    assert!((5..=15).contains(&probes), "a sparse region is small, but probed now and then: {probes}");
+    assert!(
+        (5..=15).contains(&probes),
+        "a sparse region is small, but probed now and then: {probes}"
+    );
     let back = huge(&mut region, 320, 256);
     assert!(back > 200, "one that fills again becomes huge again: {back}");
-    assert_eq!(granularity.on_fresh_fault(&mut ExtentHistory::default(), &mut RegionHistory::default(), true), Mode::Huge);
+    assert_eq!(
+        granularity.on_fresh_fault(
+            &mut ExtentHistory::default(),
+            &mut RegionHistory::default(),
+            true
+        ),
+        Mode::Huge
+    );
 }
 
 proptest! {

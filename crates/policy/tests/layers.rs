@@ -20,14 +20,37 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("memload", &["policy", "wire", "pager", "server", "hot", "report", "quiet", "sim", "simlab"]),
     (
         "testkit",
-        &["units", "policy", "policylab", "wire", "kernel", "pager", "server", "hot", "report", "quiet", "sim", "simlab", "memload"],
+        &[
+            "units",
+            "policy",
+            "policylab",
+            "wire",
+            "kernel",
+            "pager",
+            "server",
+            "hot",
+            "report",
+            "quiet",
+            "sim",
+            "simlab",
+            "memload",
+        ],
     ),
-    ("command", &["policy", "wire", "kernel", "pager", "server", "hot", "quiet", "sim", "simlab", "memload"]),
+    (
+        "command",
+        &[
+            "policy", "wire", "kernel", "pager", "server", "hot", "quiet", "sim", "simlab",
+            "memload",
+        ],
+    ),
     ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
     ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
     (
         "quiet-preload",
-        &["units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "quiet", "sim", "simlab", "memload", "capi", "preload"],
+        &[
+            "units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "quiet",
+            "sim", "simlab", "memload", "capi", "preload",
+        ],
     ),
     (
         "jvm",
@@ -96,8 +119,10 @@ fn layers() -> Vec<String> {
 fn crates() -> Vec<String> {
     let directory = fs::read_dir(workspace().join("crates")).expect("crates/ can be listed");
     let paths = directory.map(|entry| entry.expect("crates/ can be listed").path());
-    let mut names: Vec<String> =
-        paths.filter(|path| path.join("Cargo.toml").exists()).filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+    let mut names: Vec<String> = paths
+        .filter(|path| path.join("Cargo.toml").exists())
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
     names.sort();
     names
 }
@@ -140,7 +165,9 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
 /// The code without comments and without the content of text literals.
 fn code_only(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
-    let starts = |at: usize, text: &str| text.chars().enumerate().all(|(i, c)| chars.get(at + i) == Some(&c));
+    let starts = |at: usize, text: &str| {
+        text.chars().enumerate().all(|(i, c)| chars.get(at + i) == Some(&c))
+    };
     let mut code = String::with_capacity(source.len());
     let mut at = 0;
     while at < chars.len() {
@@ -158,7 +185,8 @@ fn code_only(source: &str) -> String {
                 }
             }
         } else if chars[at] == 'r' && !word_before && chars.get(at + 1 + hashes) == Some(&'"') {
-            let end: String = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+            let end: String =
+                std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
             at += 2 + hashes;
             while at < chars.len() && !starts(at, &end) {
                 at += 1;
@@ -172,7 +200,9 @@ fn code_only(source: &str) -> String {
             }
             at += 1;
             code.push_str("\"\"");
-        } else if chars[at] == '\'' && (chars.get(at + 1) == Some(&'\\') || chars.get(at + 2) == Some(&'\'')) {
+        } else if chars[at] == '\''
+            && (chars.get(at + 1) == Some(&'\\') || chars.get(at + 2) == Some(&'\''))
+        {
             at += if chars[at + 1] == '\\' { 3 } else { 2 };
             while at < chars.len() && chars[at] != '\'' {
                 at += 1;
@@ -205,7 +235,12 @@ fn offences(crate_name: &str, words: &[&str], only: impl Fn(&str) -> bool) -> Ve
         let code = code_only(&read(&path));
         if only(&code) {
             let shown = path.strip_prefix(&root).unwrap_or(&path).display();
-            found.extend(words.iter().filter(|word| uses(&code, word)).map(|word| format!("{shown}: {word}")));
+            found.extend(
+                words
+                    .iter()
+                    .filter(|word| uses(&code, word))
+                    .map(|word| format!("{shown}: {word}")),
+            );
         }
     }
     found
@@ -217,7 +252,11 @@ fn every_crate_has_its_row_in_the_architecture_and_here() {
     let mut known: Vec<String> = MUST_NOT_KNOW.iter().map(|(name, _)| (*name).to_owned()).collect();
     layers.sort();
     known.sort();
-    assert_eq!(layers, crates(), "ARCHITECTURE.md's table of crates and the directories in crates/ differ");
+    assert_eq!(
+        layers,
+        crates(),
+        "ARCHITECTURE.md's table of crates and the directories in crates/ differ"
+    );
     assert_eq!(known, crates(), "MUST_NOT_KNOW in this test and the directories in crates/ differ");
 }
 
@@ -227,7 +266,10 @@ fn dependencies_point_up_the_list_only() {
     let mut wrong = Vec::new();
     for (place, name) in layers.iter().enumerate() {
         let manifest = read(&workspace().join("crates").join(name).join("Cargo.toml"));
-        let forbidden = MUST_NOT_KNOW.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, forbidden)| forbidden);
+        let forbidden = MUST_NOT_KNOW
+            .iter()
+            .find(|(known, _)| known == name)
+            .map_or(&[][..], |(_, forbidden)| forbidden);
         for dependency in dependencies(&manifest) {
             if !layers[..place].contains(&dependency) || forbidden.contains(&dependency.as_str()) {
                 wrong.push(format!("{name} must not depend on {dependency}"));
@@ -239,7 +281,8 @@ fn dependencies_point_up_the_list_only() {
 
 #[test]
 fn pure_crates_have_no_clock_thread_socket_or_random_hash() {
-    let found: Vec<String> = PURE.iter().flat_map(|name| offences(name, IMPURE, |_| true)).collect();
+    let found: Vec<String> =
+        PURE.iter().flat_map(|name| offences(name, IMPURE, |_| true)).collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 
@@ -254,7 +297,9 @@ fn unsafe_code_is_in_named_leaf_modules_only() {
     let mut found = Vec::new();
     for name in crates() {
         let allowed = MAY_BE_UNSAFE.contains(&name.as_str());
-        found.extend(offences(&name, &["unsafe"], |code| !(allowed && code.contains("#![allow(unsafe_code)]"))));
+        found.extend(offences(&name, &["unsafe"], |code| {
+            !(allowed && code.contains("#![allow(unsafe_code)]"))
+        }));
         if !allowed {
             found.extend(offences(&name, &["allow(unsafe_code)", "expect(unsafe_code)"], |_| true));
         }
@@ -266,7 +311,10 @@ fn unsafe_code_is_in_named_leaf_modules_only() {
 fn a_crate_takes_the_lints_of_the_workspace() {
     for name in crates() {
         let manifest = read(&workspace().join("crates").join(&name).join("Cargo.toml"));
-        assert!(manifest.contains("[lints]\nworkspace = true"), "crates/{name}/Cargo.toml lacks [lints] workspace = true");
+        assert!(
+            manifest.contains("[lints]\nworkspace = true"),
+            "crates/{name}/Cargo.toml lacks [lints] workspace = true"
+        );
     }
 }
 
@@ -284,7 +332,9 @@ fn these_checks_see_what_they_look_for() {
         assert!(!uses(&code, word), "{word} in {code}");
     }
     assert!(uses(&code, "FxHashMap") && uses(&code, "lifetimes"));
-    let bad = code_only("let a = '\\n'; use std::collections::HashMap; /* x */ unsafe { f(\"\") } let x: f64 = 1.0;");
+    let bad = code_only(
+        "let a = '\\n'; use std::collections::HashMap; /* x */ unsafe { f(\"\") } let x: f64 = 1.0;",
+    );
     for word in ["unsafe", "f64", "HashMap", "std::collections::HashMap"] {
         assert!(uses(&bad, word), "{word} in {bad}");
     }

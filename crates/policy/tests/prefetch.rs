@@ -21,7 +21,14 @@ struct World {
 
 impl World {
     fn new(unit: u16) -> Self {
-        World { prefetcher: Prefetcher::new(16), unit, here: BTreeMap::new(), fetches: 0, markers: 0, prefetched: 0 }
+        World {
+            prefetcher: Prefetcher::new(16),
+            unit,
+            here: BTreeMap::new(),
+            fetches: 0,
+            markers: 0,
+            prefetched: 0,
+        }
     }
 
     fn touch(&mut self, page: u64) {
@@ -48,7 +55,9 @@ impl World {
 
 #[test]
 fn a_stream_costs_one_short_fault_a_window() {
-    for (unit, blocks, fetches, markers) in [(512, 1000, 4, 130), (2, 100_000, 3, 2000), (16, 10_000, 3, 1600), (1, 100_000, 3, 2000)] {
+    for (unit, blocks, fetches, markers) in
+        [(512, 1000, 4, 130), (2, 100_000, 3, 2000), (16, 10_000, 3, 1600), (1, 100_000, 3, 2000)]
+    {
         for down in [false, true] {
             let mut world = World::new(unit);
             for block in 0..blocks {
@@ -57,8 +66,16 @@ fn a_stream_costs_one_short_fault_a_window() {
                 world.touch(block * u64::from(unit));
                 world.touch(block * u64::from(unit) + u64::from(unit) / 2);
             }
-            assert!(world.fetches <= fetches, "{} fetches, unit {unit}, down {down}", world.fetches);
-            assert!(world.markers <= markers, "{} markers, unit {unit}, down {down}", world.markers);
+            assert!(
+                world.fetches <= fetches,
+                "{} fetches, unit {unit}, down {down}",
+                world.fetches
+            );
+            assert!(
+                world.markers <= markers,
+                "{} markers, unit {unit}, down {down}",
+                world.markers
+            );
             assert!(world.prefetched <= blocks + 64);
         }
     }
@@ -79,7 +96,8 @@ fn windows_double_up_to_their_bound_and_the_middle_block_stays_unmapped() {
         }
         ahead.extend(out);
         let marker = ahead.iter().position(|request| request.leave_unmapped);
-        next = marker.map_or(next + 1, |at| ahead.drain(..=at).next_back().expect("a marker").page / 512);
+        next = marker
+            .map_or(next + 1, |at| ahead.drain(..=at).next_back().expect("a marker").page / 512);
     }
     assert_eq!(windows, [1, 2, 4, 8, 8, 8, 8, 8]);
 }
@@ -93,13 +111,18 @@ fn a_small_stream_asks_for_the_whole_of_the_next_extent_where_it_enters_it() {
         for step in 0..256 {
             prefetcher.on_fault(place(step), 2, 64, &mut asked);
         }
-        let whole: Vec<&PrefetchRequest> = asked.iter().filter(|request| request.unit == 512).collect();
+        let whole: Vec<&PrefetchRequest> =
+            asked.iter().filter(|request| request.unit == 512).collect();
         assert_eq!(whole, [&PrefetchRequest { page: place(256), unit: 512, leave_unmapped: true }]);
         assert!(prefetcher.is_stream(place(256)));
         asked.clear();
         prefetcher.on_fault(place(256), 512, 64, &mut asked);
         let next = if down { 0u64.wrapping_sub(512) } else { 1536 };
-        assert!(down && asked.is_empty() || asked.iter().all(|request| request.unit == 512 && request.page >= next), "{asked:?}");
+        assert!(
+            down && asked.is_empty()
+                || asked.iter().all(|request| request.unit == 512 && request.page >= next),
+            "{asked:?}"
+        );
     }
 }
 
@@ -140,7 +163,11 @@ fn strides_are_followed_in_both_directions() {
         assert!(world.fetches <= 6, "step {step}: {} fetches", world.fetches);
         assert!(world.prefetched <= 2000 + 64, "step {step}: {} fetched ahead", world.prefetched);
         // Worth whole extents only where many of its sectors are used.
-        assert_eq!(world.prefetcher.is_stream((10_000_000 + 2000 * step) as u64), step.abs() <= 16, "step {step}");
+        assert_eq!(
+            world.prefetcher.is_stream((10_000_000 + 2000 * step) as u64),
+            step.abs() <= 16,
+            "step {step}"
+        );
     }
 }
 
@@ -175,7 +202,10 @@ fn random_faults_fetch_next_to_nothing_ahead() {
             asked += out.len();
         }
         assert!(asked < 20_000 / 20, "{asked} requests, {blocks} blocks of {unit} pages");
-        assert!(streams < 20_000 / 10, "{streams} taken for streams, {blocks} blocks of {unit} pages");
+        assert!(
+            streams < 20_000 / 10,
+            "{streams} taken for streams, {blocks} blocks of {unit} pages"
+        );
     }
 }
 
@@ -227,8 +257,12 @@ fn the_ends_of_the_arena_are_no_trouble() {
 fn faults() -> impl Strategy<Value = Vec<(u64, u8)>> {
     // Few places, so that rows, strides and repeats come about by chance; sizes change on the way.
     let wild = prop::collection::vec((0..4096u64, 0..=9u8), 0..300);
-    let walk = (0..1u64 << 20, -600..600i64, 0..=9u8, 1..200i64)
-        .prop_map(|(from, step, order, n)| (0..n).map(|i| (((1 << 30) + from).wrapping_add_signed(i * step), order)).collect::<Vec<_>>());
+    let walk =
+        (0..1u64 << 20, -600..600i64, 0..=9u8, 1..200i64).prop_map(|(from, step, order, n)| {
+            (0..n)
+                .map(|i| (((1 << 30) + from).wrapping_add_signed(i * step), order))
+                .collect::<Vec<_>>()
+        });
     prop::collection::vec(prop_oneof![wild, walk], 0..4).prop_map(|parts| parts.concat())
 }
 

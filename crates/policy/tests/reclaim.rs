@@ -1,7 +1,8 @@
 //! What the reclaim controller never does, whatever it is shown.
 
 use hiroma_policy::reclaim::{
-    BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, Batch, BatchEnd, Controller, Go, Node, ORDERS, Observation, Reason, Settings, Verdict, Zone,
+    BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, Batch, BatchEnd, Controller, Go, Node, ORDERS,
+    Observation, Reason, Settings, Verdict, Zone,
 };
 use proptest::prelude::*;
 
@@ -21,7 +22,13 @@ fn node() -> Node {
         reserve_pages: 0,
         free_blocks,
     };
-    Node { zones: vec![zone], inactive_file_pages: 8000 * MIB, active_file_pages: 1000 * MIB, held_pages: 5000 * MIB, ..Node::default() }
+    Node {
+        zones: vec![zone],
+        inactive_file_pages: 8000 * MIB,
+        active_file_pages: 1000 * MIB,
+        held_pages: 5000 * MIB,
+        ..Node::default()
+    }
 }
 
 fn look(node: Node) -> Observation {
@@ -58,7 +65,10 @@ fn the_papers_thresholds_hold_where_they_are_set() {
     settings.set("free_bytes_min", 1 << 30).unwrap().unwrap();
     settings.set("reclaim_bytes", 4 << 30).unwrap().unwrap();
     let verdict = after(settings, filled);
-    assert!(matches!(verdict.reason, Reason::Filling { wanted, .. } if wanted == 1024 * MIB), "{verdict:?}");
+    assert!(
+        matches!(verdict.reason, Reason::Filling { wanted, .. } if wanted == 1024 * MIB),
+        "{verdict:?}"
+    );
     assert_eq!(verdict.reclaim_pages, 4096 * MIB);
 }
 
@@ -84,22 +94,48 @@ fn little_fill_enough_free_and_little_inactive_are_told_apart() {
 fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
     let small = |held_pages| {
         let zone = Zone { managed_pages: 512 * MIB, free_pages: 90 * MIB, ..node().zones[0] };
-        Node { id: 7, zones: vec![zone], inactive_file_pages: 12 * MIB, active_file_pages: 60 * MIB, held_pages, ..Node::default() }
+        Node {
+            id: 7,
+            zones: vec![zone],
+            inactive_file_pages: 12 * MIB,
+            active_file_pages: 60 * MIB,
+            held_pages,
+            ..Node::default()
+        }
     };
     let mut controller = Controller::new(Settings::default(), 0);
-    controller.observe(0, &Observation { nodes: vec![node(), small(300 * MIB)], idle_ppm: 500_000, ..Observation::default() });
+    controller.observe(
+        0,
+        &Observation {
+            nodes: vec![node(), small(300 * MIB)],
+            idle_ppm: 500_000,
+            ..Observation::default()
+        },
+    );
     let mut large = node();
     filled(&mut large);
     let mut after = small(300 * MIB);
     filled(&mut after);
     after.inactive_file_pages = 15 * MIB;
-    let verdicts = controller.observe(POLL_NS, &Observation { nodes: vec![large, after], idle_ppm: 500_000, ..Observation::default() });
-    assert!(verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }), "{verdicts:?}");
+    let verdicts = controller.observe(
+        POLL_NS,
+        &Observation { nodes: vec![large, after], idle_ppm: 500_000, ..Observation::default() },
+    );
+    assert!(
+        verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }),
+        "{verdicts:?}"
+    );
     // There is less than a batch on the small one: nothing is asked of it, whatever the large one has.
-    assert!(verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }), "{verdicts:?}");
+    assert!(
+        verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }),
+        "{verdicts:?}"
+    );
     assert_eq!(verdicts[1].reclaim_pages, 0);
     // A node that goes away is forgotten, and one that comes is looked at first.
-    let verdicts = controller.observe(2 * POLL_NS, &Observation { nodes: vec![small(0)], idle_ppm: 500_000, ..Observation::default() });
+    let verdicts = controller.observe(
+        2 * POLL_NS,
+        &Observation { nodes: vec![small(0)], idle_ppm: 500_000, ..Observation::default() },
+    );
     assert_eq!(verdicts.len(), 1);
 }
 
@@ -110,7 +146,10 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
         node.zones[0].free_pages += 200 * MIB;
         node.kswapd_scanned_pages += 1000;
     });
-    assert!(!matches!(verdict.reason, Reason::Filling { order: 9, .. }), "the room before was less than what came in: {verdict:?}");
+    assert!(
+        !matches!(verdict.reason, Reason::Filling { order: 9, .. }),
+        "the room before was less than what came in: {verdict:?}"
+    );
     let in_pieces = |free: u64| {
         let mut controller = Controller::new(Settings::default(), 0);
         let mut node = node();
@@ -123,9 +162,17 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
     };
     // Three times what is wanted, but little beside the cache: some more may well hold larger blocks.
     let verdict = in_pieces(700 * MIB);
-    assert!(matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact, "{verdict:?}");
+    assert!(
+        matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact,
+        "{verdict:?}"
+    );
     let verdict = in_pieces(1200 * MIB);
-    assert!(matches!(verdict.reason, Reason::Pieces { order: 4, .. }) && verdict.compact && verdict.behind, "{verdict:?}");
+    assert!(
+        matches!(verdict.reason, Reason::Pieces { order: 4, .. })
+            && verdict.compact
+            && verdict.behind,
+        "{verdict:?}"
+    );
 }
 
 #[test]
@@ -146,11 +193,22 @@ fn behind_streams_in_large_blocks_is_dropped_as_long_as_that_keeps_enough_free()
     let plenty = run(BEHIND_LARGE, 1, true, 3000 * MIB);
     assert!(matches!(plenty.reason, Reason::Enough { .. }) && !plenty.behind, "{plenty:?}");
     let filling = run(BEHIND_LARGE, 1, true, 20 * MIB);
-    assert!(matches!(filling.reason, Reason::Filling { order: 9, .. }) && filling.behind && filling.reclaim_pages > 0, "{filling:?}");
-    assert!(!run(BEHIND_LARGE, 1, false, 20 * MIB).behind && !run(BEHIND_NEEDED, 1, true, 20 * MIB).behind);
+    assert!(
+        matches!(filling.reason, Reason::Filling { order: 9, .. })
+            && filling.behind
+            && filling.reclaim_pages > 0,
+        "{filling:?}"
+    );
+    assert!(
+        !run(BEHIND_LARGE, 1, false, 20 * MIB).behind
+            && !run(BEHIND_NEEDED, 1, true, 20 * MIB).behind
+    );
     // As the only mechanism, for any stream.
     let alone = run(BEHIND_NEEDED, 0, false, 20 * MIB);
-    assert!(alone.behind && alone.reclaim_pages == 0 && run(BEHIND_NEEDED, 0, false, 200 * MIB).behind, "{alone:?}");
+    assert!(
+        alone.behind && alone.reclaim_pages == 0 && run(BEHIND_NEEDED, 0, false, 200 * MIB).behind,
+        "{alone:?}"
+    );
     assert!(!run(BEHIND_NEVER, 0, true, 20 * MIB).behind);
 }
 
@@ -166,7 +224,14 @@ fn what_comes_back_or_is_not_there_makes_ever_longer_pauses() {
         let verdict = controller.observe(now, &look(node.clone()))[0];
         if verdict.reclaim_pages > 0 {
             let asked_pages = verdict.batch_pages;
-            let batch = Batch { node: 0, asked_pages, got_pages: asked_pages, took_ns: 5_000_000, cpu_ns: 0, end: BatchEnd::Whole };
+            let batch = Batch {
+                node: 0,
+                asked_pages,
+                got_pages: asked_pages,
+                took_ns: 5_000_000,
+                cpu_ns: 0,
+                end: BatchEnd::Whole,
+            };
             controller.batch_done(now, batch);
             node.missed_file_pages += 16 * MIB;
         } else if let Reason::CameBack { pause_ns, .. } = verdict.reason {
@@ -174,8 +239,18 @@ fn what_comes_back_or_is_not_there_makes_ever_longer_pauses() {
         }
     }
     assert_eq!(pauses, [500_000_000, 1_000_000_000, 2_000_000_000, 4_000_000_000, 8_000_000_000]);
-    let batch = Batch { node: 0, asked_pages: 32 * MIB, got_pages: MIB, took_ns: 1, cpu_ns: 1, end: BatchEnd::Short };
-    assert!(matches!(controller.batch_done(now, batch), Go::Stop(Reason::Short { pause_ns: 16_000_000_000, .. })));
+    let batch = Batch {
+        node: 0,
+        asked_pages: 32 * MIB,
+        got_pages: MIB,
+        took_ns: 1,
+        cpu_ns: 1,
+        end: BatchEnd::Short,
+    };
+    assert!(matches!(
+        controller.batch_done(now, batch),
+        Go::Stop(Reason::Short { pause_ns: 16_000_000_000, .. })
+    ));
 }
 
 #[test]
@@ -188,7 +263,14 @@ fn where_everybody_waits_for_memory_already_less_that_comes_back_is_too_much() {
         let verdict = controller.observe(POLL_NS, &look(node.clone()))[0];
         let got_pages = verdict.reclaim_pages;
         assert!(got_pages > 0, "{verdict:?}");
-        let batch = Batch { node: 0, asked_pages: got_pages, got_pages, took_ns: 5_000_000, cpu_ns: 0, end: BatchEnd::Whole };
+        let batch = Batch {
+            node: 0,
+            asked_pages: got_pages,
+            got_pages,
+            took_ns: 5_000_000,
+            cpu_ns: 0,
+            end: BatchEnd::Whole,
+        };
         controller.batch_done(POLL_NS, batch);
         filled(&mut node);
         node.missed_file_pages += got_pages * missed / 1000;
@@ -218,20 +300,16 @@ struct Event {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = (
+        (-3000i64..3000, -500i64..500, 0u64..500, 0u64..60, 0u64..100),
+        (0u64..4000, 0u64..9000, 0u64..1_000_000, 1u64..2000, 0u64..=4),
+    );
     let event =
-        ((-3000i64..3000, -500i64..500, 0u64..500, 0u64..60, 0u64..100), (0u64..4000, 0u64..9000, 0u64..1_000_000, 1u64..2000, 0u64..=4));
-    let event = event.prop_map(|((file, held, stolen, missed, scanned), (free, dirty, idle_ppm, ms, quarters))| Event {
-        file,
-        held,
-        stolen,
-        missed,
-        scanned,
-        free,
-        dirty,
-        idle_ppm,
-        ms,
-        quarters,
-    });
+        event.prop_map(
+            |((file, held, stolen, missed, scanned), (free, dirty, idle_ppm, ms, quarters))| {
+                Event { file, held, stolen, missed, scanned, free, dirty, idle_ppm, ms, quarters }
+            },
+        );
     prop::collection::vec(event, 1..60)
 }
 
@@ -253,14 +331,27 @@ fn play(events: &[Event]) -> Vec<(Node, Node, Verdict, u64)> {
         node.zones[0].free_pages = event.free * MIB;
         node.zones[0].free_blocks[9] = event.free / 4;
         node.dirty_pages = event.dirty * MIB;
-        let verdict =
-            controller.observe(now, &Observation { nodes: vec![node.clone()], idle_ppm: event.idle_ppm, ..Observation::default() })[0];
+        let verdict = controller.observe(
+            now,
+            &Observation {
+                nodes: vec![node.clone()],
+                idle_ppm: event.idle_ppm,
+                ..Observation::default()
+            },
+        )[0];
         let (mut asked, mut next) = (0, verdict.batch_pages);
         while next > 0 {
             asked += next;
             let got_pages = next * event.quarters / 4;
             let end = if event.quarters == 4 { BatchEnd::Whole } else { BatchEnd::Short };
-            let batch = Batch { node: 0, asked_pages: next, got_pages, took_ns: next * 600, cpu_ns: next * 600, end };
+            let batch = Batch {
+                node: 0,
+                asked_pages: next,
+                got_pages,
+                took_ns: next * 600,
+                cpu_ns: next * 600,
+                end,
+            };
             next = match controller.batch_done(now, batch) {
                 Go::On(pages) => pages,
                 Go::Stop(_) => 0,

@@ -14,7 +14,11 @@ const HOT: u64 = 70; // 140 MiB
 
 /// Faults on the hot set that waited for a fetch, while a stream of ten times local memory passes, with `touches_per_extent` random
 /// touches of the hot set for each extent of the stream.
-fn hot_misses<R: Replacement>(replacement: R, touches_per_extent: u64, streams_are_known: bool) -> u64 {
+fn hot_misses<R: Replacement>(
+    replacement: R,
+    touches_per_extent: u64,
+    streams_are_known: bool,
+) -> u64 {
     let mut model = Model::new(replacement, LOCAL, streams_are_known);
     let mut rng = Rng(7);
     (0..HOT * EXTENT_PAGES).for_each(|page| model.touch(page));
@@ -37,7 +41,9 @@ fn hot_misses<R: Replacement>(replacement: R, touches_per_extent: u64, streams_a
 #[test]
 fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
     // A hot extent is touched about once in the time in which the stream passes four extents, or one.
-    for (touches_per_extent, streams_are_known, times_better) in [(16, false, 2), (16, true, 10), (64, false, 20), (64, true, 50)] {
+    for (touches_per_extent, streams_are_known, times_better) in
+        [(16, false, 2), (16, true, 10), (64, false, 20), (64, true, 50)]
+    {
         let fifo = hot_misses(Fifo::new(), touches_per_extent, streams_are_known);
         let lru = hot_misses(Lru::new(), touches_per_extent, streams_are_known);
         assert!(
@@ -61,7 +67,8 @@ fn sort<R: Replacement>(replacement: R, local_extents: u64) -> Stats {
     for _level in 0..2 {
         let (mut low, mut high) = (LINES, LINES + LINES_PAGES / 2);
         for written in 0..LINES_PAGES {
-            let take_low = high == LINES + LINES_PAGES || (low < LINES + LINES_PAGES / 2 && rng.below(2) == 0);
+            let take_low =
+                high == LINES + LINES_PAGES || (low < LINES + LINES_PAGES / 2 && rng.below(2) == 0);
             let read = if take_low { &mut low } else { &mut high };
             model.touch(*read);
             *read += 1;
@@ -89,7 +96,10 @@ fn nothing_is_lost_where_everything_fits() {
         let mut rng = Rng(1);
         (0..HOT * EXTENT_PAGES).for_each(|page| model.touch(page));
         (0..100_000).for_each(|_| model.touch(rng.below(HOT * EXTENT_PAGES)));
-        assert_eq!((model.stats.huge_fetches, model.stats.small_fetches, model.stats.rescues), (0, 0, 0));
+        assert_eq!(
+            (model.stats.huge_fetches, model.stats.small_fetches, model.stats.rescues),
+            (0, 0, 0)
+        );
     }
 }
 
@@ -117,8 +127,13 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let origin =
-        prop_oneof![Just(Origin::Fresh), Just(Origin::Demand), Just(Origin::Prefetch), Just(Origin::Stream), Just(Origin::Rescued)];
+    let origin = prop_oneof![
+        Just(Origin::Fresh),
+        Just(Origin::Demand),
+        Just(Origin::Prefetch),
+        Just(Origin::Stream),
+        Just(Origin::Rescued)
+    ];
     prop_oneof![
         6 => (0..64u64, origin).prop_map(|(page, origin)| Event::Admit(page, origin)),
         1 => (0..64u64).prop_map(Event::Hot),
@@ -134,7 +149,10 @@ fn block(number: u64) -> BlockId {
 }
 
 /// Drives a policy beside a map of what it may still hand out.
-fn check(mut policy: impl Replacement, events: &[Event]) -> Result<Vec<Option<BlockId>>, TestCaseError> {
+fn check(
+    mut policy: impl Replacement,
+    events: &[Event],
+) -> Result<Vec<Option<BlockId>>, TestCaseError> {
     let mut owed: BTreeMap<BlockId, usize> = BTreeMap::new();
     let mut handed_out = Vec::new();
     let mut last = None;
@@ -147,9 +165,15 @@ fn check(mut policy: impl Replacement, events: &[Event]) -> Result<Vec<Option<Bl
             Event::Hot(number) => policy.hinted(block(number), Hint::Hot),
             Event::Victim => {
                 let victim = policy.next_victim();
-                prop_assert_eq!(victim.is_none(), owed.is_empty(), "a victim exactly while there are entries");
+                prop_assert_eq!(
+                    victim.is_none(),
+                    owed.is_empty(),
+                    "a victim exactly while there are entries"
+                );
                 if let Some(victim) = victim {
-                    let left = owed.get_mut(&victim).ok_or_else(|| TestCaseError::fail("handed out more often than admitted"))?;
+                    let left = owed.get_mut(&victim).ok_or_else(|| {
+                        TestCaseError::fail("handed out more often than admitted")
+                    })?;
                     *left -= 1;
                     owed.retain(|_, left| *left > 0);
                     last = Some(victim);

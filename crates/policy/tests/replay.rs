@@ -40,15 +40,26 @@ fn recording<R: Replacement>(replacement: R) -> String {
 fn hold_against(name: &str, recording: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os(UPDATE_ENV).is_some() {
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("the directory can be made");
+        std::fs::create_dir_all(path.parent().expect("a directory"))
+            .expect("the directory can be made");
         std::fs::write(&path, recording).expect("the recording can be written");
         return;
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let golden = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     for (line, (now, then)) in recording.lines().zip(golden.lines()).enumerate() {
-        assert_eq!(now, then, "{name}:{}: another decision than recorded; {UPDATE_ENV}=1 if that is meant", line + 1);
+        assert_eq!(
+            now,
+            then,
+            "{name}:{}: another decision than recorded; {UPDATE_ENV}=1 if that is meant",
+            line + 1
+        );
     }
-    assert_eq!(recording.lines().count(), golden.lines().count(), "{name}: another number of decisions than recorded");
+    assert_eq!(
+        recording.lines().count(),
+        golden.lines().count(),
+        "{name}: another number of decisions than recorded"
+    );
 }
 
 #[test]

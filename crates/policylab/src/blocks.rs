@@ -108,9 +108,11 @@ impl<'a> Blocks<'a> {
             }
             let before = self.flags[page];
             self.alive[block as usize] += u16::from(before & ALIVE == 0);
-            self.flags[page] = before | ALIVE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+            self.flags[page] =
+                before | ALIVE | USED | if step.what() == What::Write { DIRTY } else { 0 };
         }
-        self.outcome.wasted += self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
+        self.outcome.wasted +=
+            self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
         self.outcome
     }
 
@@ -121,7 +123,8 @@ impl<'a> Blocks<'a> {
             }
         }
         let pages = self.pages(block);
-        let far = self.flags[pages.clone()].iter().filter(|&&flags| flags & FAR != 0).count() as u64;
+        let far =
+            self.flags[pages.clone()].iter().filter(|&&flags| flags & FAR != 0).count() as u64;
         for flags in &mut self.flags[pages.clone()] {
             *flags = *flags & (FAR | ALIVE) | if *flags & FAR != 0 { CAME } else { 0 };
         }
@@ -136,7 +139,9 @@ impl<'a> Blocks<'a> {
     fn leave(&mut self, block: u32) {
         self.there[block as usize] = false;
         let (mut written, mut dropped) = (0, 0);
-        for flags in &mut self.flags[(block as usize) << self.order..(block as usize + 1) << self.order] {
+        for flags in
+            &mut self.flags[(block as usize) << self.order..(block as usize + 1) << self.order]
+        {
             self.outcome.wasted += u64::from(*flags & (CAME | USED) == CAME);
             written += u64::from(*flags & DIRTY != 0);
             dropped += u64::from(*flags & DIRTY == 0 && *flags & (USED | FAR) != 0);
@@ -232,9 +237,11 @@ impl<'a> Windows<'a> {
                 self.links.push_front(0, page);
                 self.outcome.fresh(self.costs, 1);
             }
-            self.flags[page as usize] |= THERE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+            self.flags[page as usize] |=
+                THERE | USED | if step.what() == What::Write { DIRTY } else { 0 };
         }
-        self.outcome.wasted += self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
+        self.outcome.wasted +=
+            self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
         self.outcome
     }
 
@@ -272,8 +279,13 @@ impl<'a> Windows<'a> {
             let slot = self.slot[page as usize] as usize;
             let first = slot / WINDOW as usize * WINDOW as usize;
             let slots = first..(first + WINDOW as usize).min(self.slots.len());
-            let pages = slots.map(|slot| (slot as u32, self.slots[slot])).filter(|&(slot, page)| self.slot[page as usize] == slot);
-            return pages.map(|(_, page)| page).filter(|&page| is_away(&self.flags, page)).collect();
+            let pages = slots
+                .map(|slot| (slot as u32, self.slots[slot]))
+                .filter(|&(slot, page)| self.slot[page as usize] == slot);
+            return pages
+                .map(|(_, page)| page)
+                .filter(|&page| is_away(&self.flags, page))
+                .collect();
         }
         let state = self.mapping(page);
         let at = u64::from(page);
@@ -294,7 +306,10 @@ impl<'a> Windows<'a> {
         let region = self.trace.regions[page as usize / 512];
         let end = (first + window).min(self.trace.arena_pages as u64);
         let near = (first..end).map(|page| page as u32).filter(|&near| near != page);
-        near.filter(|&near| self.trace.regions[near as usize / 512] == region && is_away(&self.flags, near)).collect()
+        near.filter(|&near| {
+            self.trace.regions[near as usize / 512] == region && is_away(&self.flags, near)
+        })
+        .collect()
     }
 }
 
@@ -324,7 +339,10 @@ mod tests {
     fn blocks_bring_their_neighbours_and_what_is_not_used_is_waste() {
         let trace = written_then_read(&[0, 1, 2, 3, 40, 44]);
         let outcome = Rule::Block { order: 2 }.simulate(&trace, 8, &Costs::default());
-        assert_eq!((outcome.fresh, outcome.fetches, outcome.pages_in, outcome.wasted), (16, 3, 12, 6));
+        assert_eq!(
+            (outcome.fresh, outcome.fetches, outcome.pages_in, outcome.wasted),
+            (16, 3, 12, 6)
+        );
         assert_eq!(outcome.pages_out, 64, "all was written once");
     }
 
@@ -338,10 +356,12 @@ mod tests {
     #[test]
     fn neighbours_come_where_they_were_useful() {
         let upwards: Vec<u64> = (0..40).collect();
-        let outcome = Rule::Neighbours.simulate(&written_then_read(&upwards), 16, &Costs::default());
+        let outcome =
+            Rule::Neighbours.simulate(&written_then_read(&upwards), 16, &Costs::default());
         assert!(outcome.fetches < 16 && outcome.staged > 20, "{outcome:?}");
         let scattered: Vec<u64> = (0..40).map(|at| at * 29 % 64).collect();
-        let outcome = Rule::Neighbours.simulate(&written_then_read(&scattered), 16, &Costs::default());
+        let outcome =
+            Rule::Neighbours.simulate(&written_then_read(&scattered), 16, &Costs::default());
         assert!(outcome.wasted < 4, "{outcome:?}");
     }
 

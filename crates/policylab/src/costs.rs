@@ -126,6 +126,9 @@ mod tests {
     fn a_run_of_sixteen_costs_what_was_measured() {
         let costs = Costs::default();
         assert_eq!((costs.clean_ns(0), costs.clean_ns(1), costs.dirty_ns(1)), (0, 2_500, 7_000));
-        assert!((9_590..=9_600).contains(&costs.clean_ns(16)) && (79_990..=80_000).contains(&costs.dirty_ns(16)));
+        assert!(
+            (9_590..=9_600).contains(&costs.clean_ns(16))
+                && (79_990..=80_000).contains(&costs.dirty_ns(16))
+        );
     }
 }

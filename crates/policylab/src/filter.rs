@@ -44,7 +44,13 @@ impl Filter {
     /// A filter of `window` pages.
     pub fn new(window: usize) -> Filter {
         let window = window.max(1);
-        Filter { window, entries: Vec::with_capacity(window), now: 0, fell: 0, kept: BinaryHeap::new() }
+        Filter {
+            window,
+            entries: Vec::with_capacity(window),
+            now: 0,
+            fell: 0,
+            kept: BinaryHeap::new(),
+        }
     }
 
     /// A page is touched; `out` gets what is certain now.
@@ -99,7 +105,8 @@ impl Filter {
 
     /// Hands out what no touch that waits can come before.
     fn release(&mut self, out: &mut impl FnMut(Touch)) {
-        let waiting = self.entries.iter().filter(|entry| entry.last != entry.kept).map(|entry| entry.last);
+        let waiting =
+            self.entries.iter().filter(|entry| entry.last != entry.kept).map(|entry| entry.last);
         let first = waiting.min().unwrap_or(u64::MAX);
         while let Some(&Reverse((time, page, write))) = self.kept.peek() {
             if time > first {
@@ -139,10 +146,14 @@ mod tests {
     }
 
     /// Pages that miss, in order, and whether each was written when it left: LRU as a list, the slow way.
-    fn lru(size: usize, touches: impl Iterator<Item = (u64, bool)>) -> (Vec<u64>, Vec<(u64, bool)>) {
+    fn lru(
+        size: usize,
+        touches: impl Iterator<Item = (u64, bool)>,
+    ) -> (Vec<u64>, Vec<(u64, bool)>) {
         let (mut list, mut missed, mut left) = (Vec::<(u64, bool)>::new(), Vec::new(), Vec::new());
         for (page, write) in touches {
-            let before = list.iter().position(|&(known, _)| known == page).map(|at| list.remove(at).1);
+            let before =
+                list.iter().position(|&(known, _)| known == page).map(|at| list.remove(at).1);
             if before.is_none() {
                 missed.push(page);
                 if list.len() == size {
@@ -163,7 +174,9 @@ mod tests {
             }
             misses += 1;
             if list.len() == size {
-                let next = |page: &u64| pages[at..].iter().position(|later| later == page).unwrap_or(usize::MAX);
+                let next = |page: &u64| {
+                    pages[at..].iter().position(|later| later == page).unwrap_or(usize::MAX)
+                };
                 let farthest = (0..size).max_by_key(|&slot| next(&list[slot])).unwrap();
                 list.swap_remove(farthest);
             }
@@ -177,7 +190,9 @@ mod tests {
         let touches: Vec<_> = (0..1000).map(|at| (at % 2, at == 500)).collect();
         let mut filter = Filter::new(8);
         let mut kept = Vec::new();
-        touches.iter().for_each(|&(page, write)| filter.touch(page, write, &mut |touch| kept.push(touch)));
+        touches
+            .iter()
+            .for_each(|&(page, write)| filter.touch(page, write, &mut |touch| kept.push(touch)));
         filter.flush(&mut |touch| kept.push(touch));
         let expected = [(0, false), (1, false), (0, true), (1, false)];
         assert_eq!(kept, expected.map(|(page, write)| Touch { page, write }));

@@ -94,7 +94,11 @@ impl Recorder {
 
 fn keep(encoder: &mut Encoder, pages: &mut PageSet, touch: Touch) {
     pages.insert(touch.page);
-    encoder.push(if touch.write { Event::Write { page: touch.page } } else { Event::Read { page: touch.page } });
+    encoder.push(if touch.write {
+        Event::Write { page: touch.page }
+    } else {
+        Event::Read { page: touch.page }
+    });
 }
 
 #[cfg(test)]
@@ -114,7 +118,8 @@ mod tests {
         recorder.touch(0x10, false);
         recorder.references(77);
         let trace = Trace::read(&recorder.finish("x", &[])).unwrap();
-        let steps: Vec<(u32, What)> = trace.steps.iter().map(|step| (step.page(), step.what())).collect();
+        let steps: Vec<(u32, What)> =
+            trace.steps.iter().map(|step| (step.page(), step.what())).collect();
         assert_eq!(steps, [(0, What::Write), (1, What::Read), (0, What::Read), (0, What::Discard)]);
         assert_eq!((trace.header.references, trace.header.pages), (77, 2));
     }

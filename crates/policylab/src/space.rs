@@ -54,7 +54,13 @@ pub struct Space {
 
 impl Default for Space {
     fn default() -> Self {
-        Space { pieces: BTreeMap::new(), brk_start: None, brk_end: 0, next_place: BRK_PAGES, cache: vec![(NO_PAGE, None); CACHED] }
+        Space {
+            pieces: BTreeMap::new(),
+            brk_start: None,
+            brk_end: 0,
+            next_place: BRK_PAGES,
+            cache: vec![(NO_PAGE, None); CACHED],
+        }
     }
 }
 
@@ -69,7 +75,8 @@ impl Space {
         let slot = page as usize % CACHED;
         if self.cache[slot].0 != page {
             let piece = self.pieces.range(..=page).next_back();
-            let place = piece.and_then(|(&start, &(end, place))| (page < end).then_some(place + page - start));
+            let place = piece
+                .and_then(|(&start, &(end, place))| (page < end).then_some(place + page - start));
             self.cache[slot] = (page, place);
         }
         self.cache[slot].1
@@ -117,9 +124,17 @@ impl Space {
     }
 
     /// Pages keep their places when they move; what a mapping grows by gets one of its own.
-    fn on_mremap(&mut self, from: u64, old_bytes: u64, new_bytes: u64, to: u64, out: &mut impl FnMut(Change)) {
+    fn on_mremap(
+        &mut self,
+        from: u64,
+        old_bytes: u64,
+        new_bytes: u64,
+        to: u64,
+        out: &mut impl FnMut(Change),
+    ) {
         let page = PAGE as u64;
-        let (start, old_pages, new_pages, to) = (from / page, old_bytes.div_ceil(page), new_bytes.div_ceil(page), to / page);
+        let (start, old_pages, new_pages, to) =
+            (from / page, old_bytes.div_ceil(page), new_bytes.div_ceil(page), to / page);
         if new_pages < old_pages {
             self.remove(start + new_pages, start + old_pages, out);
         }
@@ -127,8 +142,12 @@ impl Space {
         let mut moved: Vec<(u64, u64, u64)> = Vec::new();
         let mut at = start;
         while at < start + kept {
-            let next =
-                self.pieces.range(..=at).next_back().filter(|(_, (end, _))| *end > at).map(|(&first, &(end, place))| (first, end, place));
+            let next = self
+                .pieces
+                .range(..=at)
+                .next_back()
+                .filter(|(_, (end, _))| *end > at)
+                .map(|(&first, &(end, place))| (first, end, place));
             let Some((first, end, place)) = next else { return };
             let end = end.min(start + kept);
             moved.push((at, end, place + at - first));
@@ -166,8 +185,11 @@ impl Space {
     fn places(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let before = self.pieces.range(..start).next_back();
         let pieces = before.into_iter().chain(self.pieces.range(start..end));
-        let cut = pieces.map(|(&first, &(last, place))| (first.max(start), last.min(end), first, place));
-        cut.filter(|&(from, to, ..)| from < to).map(|(from, to, first, place)| (place + from - first, to - from)).collect()
+        let cut =
+            pieces.map(|(&first, &(last, place))| (first.max(start), last.min(end), first, place));
+        cut.filter(|&(from, to, ..)| from < to)
+            .map(|(from, to, first, place)| (place + from - first, to - from))
+            .collect()
     }
 
     fn remove(&mut self, start: u64, end: u64, out: &mut impl FnMut(Change)) {
@@ -176,7 +198,11 @@ impl Space {
         }
         let touched: Vec<(u64, (u64, u64))> = {
             let before = self.pieces.range(..start).next_back();
-            before.into_iter().chain(self.pieces.range(start..end)).map(|(&first, &piece)| (first, piece)).collect()
+            before
+                .into_iter()
+                .chain(self.pieces.range(start..end))
+                .map(|(&first, &piece)| (first, piece))
+                .collect()
         };
         for (first, (last, place)) in touched.into_iter().filter(|&(_, (last, _))| last > start) {
             self.pieces.remove(&first);
@@ -221,8 +247,14 @@ mod tests {
     fn a_hole_leaves_both_ends() {
         let mut space = Space::new();
         call(&mut space, MMAP, [0, 0xa000, 3, ANONYMOUS, 0], 0x10000);
-        assert_eq!(call(&mut space, MUNMAP, [0x13000, 0x2000, 0, 0, 0], 0), [Change::Discard { page: BRK_PAGES + 3, pages: 2 }]);
-        assert_eq!((space.place(0x12), space.place(0x13), space.place(0x15)), (Some(BRK_PAGES + 2), None, Some(BRK_PAGES + 5)));
+        assert_eq!(
+            call(&mut space, MUNMAP, [0x13000, 0x2000, 0, 0, 0], 0),
+            [Change::Discard { page: BRK_PAGES + 3, pages: 2 }]
+        );
+        assert_eq!(
+            (space.place(0x12), space.place(0x13), space.place(0x15)),
+            (Some(BRK_PAGES + 2), None, Some(BRK_PAGES + 5))
+        );
         assert_eq!(
             call(&mut space, MADVISE, [0x15000, 0x1000, MADV_DONTNEED, 0, 0], 0),
             [Change::Discard { page: BRK_PAGES + 5, pages: 1 }]
@@ -236,7 +268,10 @@ mod tests {
         call(&mut space, BRK, [0; 5], 0x5000);
         call(&mut space, BRK, [0x8000, 0, 0, 0, 0], 0x8000);
         assert_eq!((space.place(5), space.place(7), space.place(8)), (Some(0), Some(2), None));
-        assert_eq!(call(&mut space, BRK, [0x6000, 0, 0, 0, 0], 0x6000), [Change::Discard { page: 1, pages: 2 }]);
+        assert_eq!(
+            call(&mut space, BRK, [0x6000, 0, 0, 0, 0], 0x6000),
+            [Change::Discard { page: 1, pages: 2 }]
+        );
         assert_eq!(space.place(6), None);
     }
 
@@ -245,7 +280,10 @@ mod tests {
         let mut space = Space::new();
         call(&mut space, MMAP, [0, 0x4000, 3, ANONYMOUS, 0], 0x10000);
         assert_eq!(call(&mut space, MREMAP, [0x10000, 0x4000, 0x6000, 1, 0], 0x40000), []);
-        assert_eq!((space.place(0x10), space.place(0x40), space.place(0x44)), (None, Some(BRK_PAGES), Some(BRK_PAGES + 4)));
+        assert_eq!(
+            (space.place(0x10), space.place(0x40), space.place(0x44)),
+            (None, Some(BRK_PAGES), Some(BRK_PAGES + 4))
+        );
         assert_eq!(call(&mut space, MREMAP, [0x40000, 0x6000, 0x1000, 1, 0], 0x40000).len(), 2);
         assert_eq!((space.place(0x40), space.place(0x41)), (Some(BRK_PAGES), None));
     }

@@ -82,7 +82,9 @@ fn take(bytes: &mut &[u8]) -> Result<u64, TraceError> {
 }
 
 fn take_bytes<'a>(bytes: &mut &'a [u8], len: u64) -> Result<&'a [u8], TraceError> {
-    let (taken, rest) = bytes.split_at_checked(usize::try_from(len).map_err(|_| TraceError::Damaged)?).ok_or(TraceError::Damaged)?;
+    let (taken, rest) = bytes
+        .split_at_checked(usize::try_from(len).map_err(|_| TraceError::Damaged)?)
+        .ok_or(TraceError::Damaged)?;
     *bytes = rest;
     Ok(taken)
 }
@@ -164,7 +166,8 @@ pub fn decode(file: &[u8], mut on_event: impl FnMut(Event)) -> Result<Header, Tr
     let program = take_text(&mut bytes)?;
     let words = take(&mut bytes)?;
     let command = (0..words).map(|_| take_text(&mut bytes)).collect::<Result<_, _>>()?;
-    let [references, pages, events, window] = [take(&mut bytes)?, take(&mut bytes)?, take(&mut bytes)?, take(&mut bytes)?];
+    let [references, pages, events, window] =
+        [take(&mut bytes)?, take(&mut bytes)?, take(&mut bytes)?, take(&mut bytes)?];
     let (mut last, mut seen) = (0u64, 0);
     while !bytes.is_empty() {
         let (len, packed) = (take(&mut bytes)?, take(&mut bytes)?);
@@ -172,7 +175,8 @@ pub fn decode(file: &[u8], mut on_event: impl FnMut(Event)) -> Result<Header, Tr
             return Err(TraceError::Damaged);
         }
         let packed = take_bytes(&mut bytes, packed)?;
-        let block = lz4_flex::block::decompress(packed, len as usize).map_err(|_| TraceError::Damaged)?;
+        let block =
+            lz4_flex::block::decompress(packed, len as usize).map_err(|_| TraceError::Damaged)?;
         let mut rest = block.as_slice();
         while !rest.is_empty() {
             let word = take(&mut rest)?;
@@ -251,7 +255,11 @@ impl Trace {
         let mut starts = vec![0u64];
         for event in events {
             match *event {
-                Event::Read { page } | Event::Write { page } if used.last() != Some(&(page / extent)) => used.push(page / extent),
+                Event::Read { page } | Event::Write { page }
+                    if used.last() != Some(&(page / extent)) =>
+                {
+                    used.push(page / extent)
+                }
                 Event::Map { page, .. } => starts.push(page),
                 _ => {}
             }
@@ -263,18 +271,31 @@ impl Trace {
         used.sort_unstable();
         used.dedup();
         starts.sort_unstable();
-        let places: FxHashMap<u64, u32> = used.iter().enumerate().map(|(at, &extent)| (extent, at as u32)).collect();
-        let regions = used.iter().map(|number| starts.partition_point(|&start| start <= number * extent) as u32).collect();
-        let place = |page: u64| places.get(&(page / extent)).map(|&at| at * extent as u32 + (page % extent) as u32);
-        let mut trace =
-            Trace { header, steps: Vec::with_capacity(events.len()), arena_pages: used.len() * PAGES_PER_EXTENT, regions, touched: 0 };
+        let places: FxHashMap<u64, u32> =
+            used.iter().enumerate().map(|(at, &extent)| (extent, at as u32)).collect();
+        let regions = used
+            .iter()
+            .map(|number| starts.partition_point(|&start| start <= number * extent) as u32)
+            .collect();
+        let place = |page: u64| {
+            places.get(&(page / extent)).map(|&at| at * extent as u32 + (page % extent) as u32)
+        };
+        let mut trace = Trace {
+            header,
+            steps: Vec::with_capacity(events.len()),
+            arena_pages: used.len() * PAGES_PER_EXTENT,
+            regions,
+            touched: 0,
+        };
         let mut touched = vec![false; trace.arena_pages];
         for event in events {
             match *event {
                 Event::Read { page } | Event::Write { page } => {
                     let Some(page) = place(page) else { continue };
-                    let what = if matches!(event, Event::Write { .. }) { What::Write } else { What::Read };
-                    trace.touched += usize::from(!std::mem::replace(&mut touched[page as usize], true));
+                    let what =
+                        if matches!(event, Event::Write { .. }) { What::Write } else { What::Read };
+                    trace.touched +=
+                        usize::from(!std::mem::replace(&mut touched[page as usize], true));
                     trace.steps.push(Step::new(page, what));
                 }
                 // Pages that were not touched yet have nothing to lose.
@@ -283,8 +304,11 @@ impl Trace {
                     let last = used.partition_point(|&number| number * extent < page + pages);
                     for (at, number) in used.iter().enumerate().take(last).skip(first) {
                         let start = number * extent;
-                        let (from, to) = (page.max(start) - start, (page + pages).min(start + extent) - start);
-                        let lost = (from..to).map(|offset| (at as u64 * extent + offset) as u32).filter(|&page| touched[page as usize]);
+                        let (from, to) =
+                            (page.max(start) - start, (page + pages).min(start + extent) - start);
+                        let lost = (from..to)
+                            .map(|offset| (at as u64 * extent + offset) as u32)
+                            .filter(|&page| touched[page as usize]);
                         trace.steps.extend(lost.map(|page| Step::new(page, What::Discard)));
                     }
                 }
@@ -300,7 +324,14 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header { program: "sort".into(), command: vec!["sort".into(), "-n".into()], references: 1 << 40, pages: 3, events: 0, window: 16 }
+        Header {
+            program: "sort".into(),
+            command: vec!["sort".into(), "-n".into()],
+            references: 1 << 40,
+            pages: 3,
+            events: 0,
+            window: 16,
+        }
     }
 
     #[test]
@@ -336,8 +367,21 @@ mod tests {
             Event::Read { page: 5122 },
         ];
         let trace = Trace::of(header(), &events);
-        let steps: Vec<(u32, What)> = trace.steps.iter().map(|step| (step.page(), step.what())).collect();
-        assert_eq!(steps, [(5, What::Write), (513, What::Read), (5, What::Discard), (513, What::Discard), (514, What::Read)]);
-        assert_eq!((trace.arena_pages, trace.touched, trace.regions.clone()), (1024, 3, vec![2, 3]));
+        let steps: Vec<(u32, What)> =
+            trace.steps.iter().map(|step| (step.page(), step.what())).collect();
+        assert_eq!(
+            steps,
+            [
+                (5, What::Write),
+                (513, What::Read),
+                (5, What::Discard),
+                (513, What::Discard),
+                (514, What::Read)
+            ]
+        );
+        assert_eq!(
+            (trace.arena_pages, trace.touched, trace.regions.clone()),
+            (1024, 3, vec![2, 3])
+        );
     }
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hiroma_units::{EXTENT, PAGE};
 use libc::{
-    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_PRIVATE, MAP_STACK, MAP_TYPE,
-    PROT_NONE, PROT_READ, PROT_WRITE,
+    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
+    MAP_LOCKED, MAP_PRIVATE, MAP_STACK, MAP_TYPE, PROT_NONE, PROT_READ, PROT_WRITE,
 };
 
 /// Shorter mappings stay with the kernel: they are many, and together they are small.
@@ -76,7 +76,10 @@ pub fn split(addr: usize, len: usize, arena: &Range<usize>) -> Option<Split> {
 /// Whether a mapping of this kind can be managed at all.
 fn is_manageable(prot: i32, flags: i32) -> bool {
     const REFUSED: i32 = MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_LOCKED | MAP_32BIT;
-    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0 && flags & REFUSED == 0 && prot & !(PROT_READ | PROT_WRITE) == 0
+    flags & MAP_TYPE == MAP_PRIVATE
+        && flags & MAP_ANONYMOUS != 0
+        && flags & REFUSED == 0
+        && prot & !(PROT_READ | PROT_WRITE) == 0
 }
 
 /// So much that stays local is worth a line.
@@ -100,19 +103,27 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
         return match split(addr, len, arena) {
             None => MapPlan::PassThrough,
-            Some(split) if flags & MAP_FIXED_NOREPLACE != 0 && manageable && split.is_managed() => MapPlan::IfFree(split),
+            Some(split) if flags & MAP_FIXED_NOREPLACE != 0 && manageable && split.is_managed() => {
+                MapPlan::IfFree(split)
+            }
             Some(_) if flags & MAP_FIXED_NOREPLACE != 0 => MapPlan::Exists,
             Some(split) if manageable => MapPlan::Refresh(split),
             Some(split) => MapPlan::Replace(split),
         };
     }
-    let Some(len) = len.checked_next_multiple_of(PAGE).filter(|&len| manageable && len >= MANAGED_MIN) else {
+    let Some(len) =
+        len.checked_next_multiple_of(PAGE).filter(|&len| manageable && len >= MANAGED_MIN)
+    else {
         return MapPlan::PassThrough;
     };
     let align = if len >= ALIGNED_MIN { EXTENT } else { PAGE };
     if prot == PROT_NONE {
         // A reservation that the arena could never hold is bookkeeping of the program's; it stays what it is.
-        return if len > arena.len() / 2 { MapPlan::PassThrough } else { MapPlan::Reserve { len, align } };
+        return if len > arena.len() / 2 {
+            MapPlan::PassThrough
+        } else {
+            MapPlan::Reserve { len, align }
+        };
     }
     let protect = (prot & PROT_WRITE == 0).then_some(prot);
     MapPlan::Map { len, align, protect }
@@ -215,14 +226,19 @@ pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
         };
     };
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let (Some(old_len), Some(new_len)) = (old_len.checked_next_multiple_of(PAGE), new_len.checked_next_multiple_of(PAGE)) else {
+    let (Some(old_len), Some(new_len)) =
+        (old_len.checked_next_multiple_of(PAGE), new_len.checked_next_multiple_of(PAGE))
+    else {
         return RemapPlan::Refuse(libc::EINVAL);
     };
     let stays = flags & libc::MREMAP_DONTUNMAP != 0;
     if stays && (old_len != new_len || flags & libc::MREMAP_MAYMOVE == 0) {
         return RemapPlan::Refuse(libc::EINVAL);
     }
-    if flags & !(known | libc::MREMAP_DONTUNMAP) != 0 || new_len == 0 || (fixed && flags & libc::MREMAP_MAYMOVE == 0) {
+    if flags & !(known | libc::MREMAP_DONTUNMAP) != 0
+        || new_len == 0
+        || (fixed && flags & libc::MREMAP_MAYMOVE == 0)
+    {
         return RemapPlan::Refuse(libc::EINVAL);
     }
     if !from.is_managed() {
@@ -238,7 +254,11 @@ pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
     if overlaps || new % PAGE != 0 {
         return RemapPlan::Refuse(libc::EINVAL);
     }
-    if stays { RemapPlan::Empty { len: old_len, fixed } } else { RemapPlan::Copy { old_len, new_len } }
+    if stays {
+        RemapPlan::Empty { len: old_len, fixed }
+    } else {
+        RemapPlan::Copy { old_len, new_len }
+    }
 }
 
 #[cfg(test)]
@@ -262,23 +282,45 @@ mod tests {
 
     #[test]
     fn large_private_anonymous_memory_is_managed() {
-        assert_eq!(new(MANAGED_MIN, RW, ANON), MapPlan::Map { len: MANAGED_MIN, align: PAGE, protect: None });
-        assert_eq!(new((4 << 20) + 1, RW, ANON), MapPlan::Map { len: (4 << 20) + PAGE, align: EXTENT, protect: None });
-        assert_eq!(new(1 << 20, PROT_READ, ANON), MapPlan::Map { len: 1 << 20, align: EXTENT, protect: Some(PROT_READ) });
-        assert_eq!(new(1 << 30, PROT_NONE, ANON | libc::MAP_NORESERVE), MapPlan::Reserve { len: 1 << 30, align: EXTENT });
+        assert_eq!(
+            new(MANAGED_MIN, RW, ANON),
+            MapPlan::Map { len: MANAGED_MIN, align: PAGE, protect: None }
+        );
+        assert_eq!(
+            new((4 << 20) + 1, RW, ANON),
+            MapPlan::Map { len: (4 << 20) + PAGE, align: EXTENT, protect: None }
+        );
+        assert_eq!(
+            new(1 << 20, PROT_READ, ANON),
+            MapPlan::Map { len: 1 << 20, align: EXTENT, protect: Some(PROT_READ) }
+        );
+        assert_eq!(
+            new(1 << 30, PROT_NONE, ANON | libc::MAP_NORESERVE),
+            MapPlan::Reserve { len: 1 << 30, align: EXTENT }
+        );
     }
 
     #[test]
     fn much_that_stays_local_is_told() {
         let told = |len, prot, flags| stays_local(&MapCall { addr: 0, len, prot, flags }).is_some();
-        assert!(told(1 << 30, RW | PROT_EXEC, ANON) && told(1 << 30, RW, libc::MAP_SHARED | MAP_ANONYMOUS));
-        assert!(!told(1 << 30, RW, ANON) && !told(1 << 30, RW, libc::MAP_SHARED) && !told(1 << 20, RW | PROT_EXEC, ANON));
+        assert!(
+            told(1 << 30, RW | PROT_EXEC, ANON)
+                && told(1 << 30, RW, libc::MAP_SHARED | MAP_ANONYMOUS)
+        );
+        assert!(
+            !told(1 << 30, RW, ANON)
+                && !told(1 << 30, RW, libc::MAP_SHARED)
+                && !told(1 << 20, RW | PROT_EXEC, ANON)
+        );
         assert!(!told(1 << 30, PROT_NONE, libc::MAP_SHARED | MAP_ANONYMOUS));
     }
 
     #[test]
     fn a_hint_is_only_a_hint() {
-        assert_eq!(at(0x7000_0000, 1 << 20, RW, ANON), MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None });
+        assert_eq!(
+            at(0x7000_0000, 1 << 20, RW, ANON),
+            MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None }
+        );
     }
 
     #[test]
@@ -313,8 +355,14 @@ mod tests {
         assert_eq!(at(ARENA.start, PAGE, RW, MAP_PRIVATE | MAP_FIXED), MapPlan::Replace(inside));
         assert_eq!(at(ARENA.start - PAGE, PAGE, RW, fixed), MapPlan::PassThrough);
         assert_eq!(at(ARENA.start + 1, PAGE, RW, fixed), MapPlan::PassThrough);
-        assert!(matches!(at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE), MapPlan::IfFree(_)));
-        assert_eq!(at(ARENA.start, PAGE, RW | PROT_EXEC, ANON | MAP_FIXED_NOREPLACE), MapPlan::Exists);
+        assert!(matches!(
+            at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE),
+            MapPlan::IfFree(_)
+        ));
+        assert_eq!(
+            at(ARENA.start, PAGE, RW | PROT_EXEC, ANON | MAP_FIXED_NOREPLACE),
+            MapPlan::Exists
+        );
     }
 
     #[test]
@@ -334,8 +382,14 @@ mod tests {
     #[test]
     fn a_managed_mapping_is_resized_by_the_pager() {
         let (old_len, new_len) = (2 * PAGE, 3 * PAGE);
-        assert_eq!(moving(ARENA.start, 0, 0), RemapPlan::Resize { old_len, new_len, may_move: false });
-        assert_eq!(moving(ARENA.start, 0, libc::MREMAP_MAYMOVE), RemapPlan::Resize { old_len, new_len, may_move: true });
+        assert_eq!(
+            moving(ARENA.start, 0, 0),
+            RemapPlan::Resize { old_len, new_len, may_move: false }
+        );
+        assert_eq!(
+            moving(ARENA.start, 0, libc::MREMAP_MAYMOVE),
+            RemapPlan::Resize { old_len, new_len, may_move: true }
+        );
         assert_eq!(moving(0x1000, 0, libc::MREMAP_MAYMOVE), RemapPlan::PassThrough);
     }
 
@@ -347,11 +401,25 @@ mod tests {
         assert_eq!(moving(ARENA.start, 0x10000, fixed), copy);
         assert!(matches!(moving(0x10000, ARENA.start, fixed), RemapPlan::Replace(_)));
         assert_eq!(moving(ARENA.start, ARENA.start + PAGE, fixed), RemapPlan::Refuse(libc::EINVAL));
-        assert_eq!(moving(ARENA.start, 0x10000, libc::MREMAP_FIXED), RemapPlan::Refuse(libc::EINVAL));
-        assert_eq!(moving(ARENA.start - PAGE, 0, libc::MREMAP_MAYMOVE), RemapPlan::Refuse(libc::EFAULT));
-        assert_eq!(moving(ARENA.start, 0, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP), RemapPlan::Refuse(libc::EINVAL));
-        let same =
-            RemapCall { old: ARENA.start, old_len: PAGE, new_len: PAGE, flags: libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, new: 0 };
+        assert_eq!(
+            moving(ARENA.start, 0x10000, libc::MREMAP_FIXED),
+            RemapPlan::Refuse(libc::EINVAL)
+        );
+        assert_eq!(
+            moving(ARENA.start - PAGE, 0, libc::MREMAP_MAYMOVE),
+            RemapPlan::Refuse(libc::EFAULT)
+        );
+        assert_eq!(
+            moving(ARENA.start, 0, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP),
+            RemapPlan::Refuse(libc::EINVAL)
+        );
+        let same = RemapCall {
+            old: ARENA.start,
+            old_len: PAGE,
+            new_len: PAGE,
+            flags: libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
+            new: 0,
+        };
         assert_eq!(remap(same, &ARENA), RemapPlan::Empty { len: PAGE, fixed: false });
     }
 

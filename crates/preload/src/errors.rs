@@ -30,7 +30,9 @@ extern "C" fn text(errno: c_int, buffer: *mut c_char, len: usize) -> c_int {
     let mut known: *const c_char = ptr::null();
     if !describe.is_null() {
         // SAFETY: glibc's function of this name has this type.
-        let describe = unsafe { std::mem::transmute::<*mut (), extern "C" fn(c_int) -> *const c_char>(describe) };
+        let describe = unsafe {
+            std::mem::transmute::<*mut (), extern "C" fn(c_int) -> *const c_char>(describe)
+        };
         known = describe(errno);
     }
     // SAFETY: a string of the C library that is there for good.

@@ -70,7 +70,11 @@ pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
     let (old, moved) = match start() {
         Some(start) => {
             let old = BREAK.load(Ordering::Acquire);
-            (old, old.checked_add_signed(increment).is_some_and(|new| change(start, old, new).is_ok()))
+            (
+                old,
+                old.checked_add_signed(increment)
+                    .is_some_and(|new| change(start, old, new).is_ok()),
+            )
         }
         None => {
             let old = kernel_break(0);

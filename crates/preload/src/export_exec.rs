@@ -118,7 +118,14 @@ impl Name {
     /// What a link points to, if that has room here.
     fn of_link(link: &CStr) -> Name {
         let mut name = Name::none();
-        let args = [libc::AT_FDCWD as usize, link.as_ptr() as usize, &raw mut name.bytes as usize, DIR_BYTES_MAX, 0, 0];
+        let args = [
+            libc::AT_FDCWD as usize,
+            link.as_ptr() as usize,
+            &raw mut name.bytes as usize,
+            DIR_BYTES_MAX,
+            0,
+            0,
+        ];
         // SAFETY: the kernel writes into our buffer only.
         let len = unsafe { sys::call(libc::SYS_readlinkat, args) }.unwrap_or(0);
         name.len = if len < DIR_BYTES_MAX { len } else { 0 };
@@ -139,13 +146,16 @@ impl Name {
 
 /// Appends one record, with one call, so that records of several processes do not mix.
 fn append(file: &CStr, parts: [&[u8]; 5]) {
-    let parts = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let parts =
+        parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+    let flags =
+        libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
     // SAFETY: the calls read what is ours and the program's strings; the descriptor is this function's own.
     unsafe {
         if let Ok(fd) = sys::call(libc::SYS_openat, open) {
-            let _ = sys::call(libc::SYS_writev, [fd, parts.as_ptr() as usize, parts.len(), 0, 0, 0]);
+            let _ =
+                sys::call(libc::SYS_writev, [fd, parts.as_ptr() as usize, parts.len(), 0, 0, 0]);
             let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
         }
     }
@@ -163,7 +173,9 @@ unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: 
         return;
     }
     // SAFETY: the caller's.
-    let (path, kept) = unsafe { (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, notes.library.to_bytes())) };
+    let (path, kept) = unsafe {
+        (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, notes.library.to_bytes()))
+    };
     if kept && !is_there(&notes.library) {
         warn(&notes.library);
     }
@@ -195,7 +207,11 @@ pub fn failed() {
 /// # Safety
 /// As for the call.
 pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
-    let (dir, path, environment) = if number == libc::SYS_execve { (HERE, args[0], args[2]) } else { (args[0] as c_int, args[1], args[3]) };
+    let (dir, path, environment) = if number == libc::SYS_execve {
+        (HERE, args[0], args[2])
+    } else {
+        (args[0] as c_int, args[1], args[3])
+    };
     // SAFETY: the caller's.
     unsafe { note(dir, path as *const c_char, environment as Strings, false) };
 }
@@ -203,22 +219,34 @@ pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
 /// Whether a file is there, as this process sees the directories now.
 fn is_there(file: &CStr) -> bool {
     // SAFETY: reads a string that ends with a zero.
-    unsafe { sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, file.as_ptr() as usize, 0, 0, 0, 0]) }.is_ok()
+    unsafe {
+        sys::call(
+            libc::SYS_faccessat,
+            [libc::AT_FDCWD as usize, file.as_ptr() as usize, 0, 0, 0, 0],
+        )
+    }
+    .is_ok()
 }
 
 /// Tells the user that what is started cannot be reached. One call, nothing allocated.
 fn warn(library: &CStr) {
     let first = b"hiroma: what is started now runs without far memory: ".as_slice();
-    let last = b" cannot be seen from here (another root directory, or a mount namespace of its own)\n".as_slice();
-    let parts = [first, library.to_bytes(), last].map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+    let last =
+        b" cannot be seen from here (another root directory, or a mount namespace of its own)\n"
+            .as_slice();
+    let parts = [first, library.to_bytes(), last]
+        .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
     // SAFETY: reads what is ours.
-    let _ = unsafe { sys::call(libc::SYS_writev, [2, parts.as_ptr() as usize, parts.len(), 0, 0, 0]) };
+    let _ =
+        unsafe { sys::call(libc::SYS_writev, [2, parts.as_ptr() as usize, parts.len(), 0, 0, 0]) };
 }
 
 /// Whether the kernel can read a path there.
 fn is_string(path: *const c_char) -> bool {
     // SAFETY: the kernel reads, and says so where it cannot.
-    let looked = unsafe { sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0]) };
+    let looked = unsafe {
+        sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0])
+    };
     looked != Err(Errno(libc::EFAULT))
 }
 
@@ -226,7 +254,9 @@ fn is_string(path: *const c_char) -> bool {
 fn is_list(list: Strings) -> bool {
     let mut first = 0_usize;
     // SAFETY: reading goes through the kernel, into our own variable.
-    list.is_null() || unsafe { sys::copy_readable(list as usize, &raw mut first as usize, size_of::<usize>()) } == size_of::<usize>()
+    list.is_null()
+        || unsafe { sys::copy_readable(list as usize, &raw mut first as usize, size_of::<usize>()) }
+            == size_of::<usize>()
 }
 
 /// # Safety
@@ -234,7 +264,9 @@ fn is_list(list: Strings) -> bool {
 unsafe fn keeps_far_memory(environment: Strings, library: &[u8]) -> bool {
     // SAFETY: the caller's.
     let find = |name| unsafe { runtime::find(environment, name) };
-    find(CONFIG_ENV).is_some() && find("LD_PRELOAD").is_some_and(|list| list.to_bytes().split(splits).any(|item| item == library))
+    find(CONFIG_ENV).is_some()
+        && find("LD_PRELOAD")
+            .is_some_and(|list| list.to_bytes().split(splits).any(|item| item == library))
 }
 
 macro_rules! export {

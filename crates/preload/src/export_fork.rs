@@ -10,7 +10,8 @@ use crate::sys::Errno;
 use crate::{runtime, sys};
 
 type Body = extern "C" fn(*mut c_void) -> c_int;
-type Clone = unsafe extern "C" fn(Body, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
+type Clone =
+    unsafe extern "C" fn(Body, *mut c_void, c_int, *mut c_void, usize, usize, usize) -> c_int;
 type Fork = unsafe extern "C" fn() -> c_int;
 
 fn next(name: &std::ffi::CStr) -> *mut c_void {
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn clone(
     let mut birth = Birth { body, argument };
     runtime::begin_fork(stack as usize);
     // SAFETY: what the program asked for; the child finds its copy of `birth` where ours is.
-    let pid = unsafe { real(born, stack, flags, (&raw mut birth).cast(), parent_tid, tls, child_tid) };
+    let pid =
+        unsafe { real(born, stack, flags, (&raw mut birth).cast(), parent_tid, tls, child_tid) };
     runtime::end_fork();
     pid
 }

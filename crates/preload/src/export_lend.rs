@@ -31,20 +31,37 @@ fn answer(outcome: Result<usize, Errno>) -> isize {
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmsplice(fd: c_int, parts: *const libc::iovec, count: usize, flags: u32) -> isize {
+pub unsafe extern "C" fn vmsplice(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: usize,
+    flags: u32,
+) -> isize {
     lends_pages();
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::call(libc::SYS_vmsplice, [fd as usize, parts as usize, count, flags as usize, 0, 0]) })
+    answer(unsafe {
+        sys::call(libc::SYS_vmsplice, [fd as usize, parts as usize, count, flags as usize, 0, 0])
+    })
 }
 
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> c_int {
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
         lends_pages();
     }
     // SAFETY: what the program asked for.
-    answer(unsafe { sys::call(libc::SYS_setsockopt, [fd as usize, level as usize, name as usize, value as usize, len as usize, 0]) })
-        as c_int
+    answer(unsafe {
+        sys::call(
+            libc::SYS_setsockopt,
+            [fd as usize, level as usize, name as usize, value as usize, len as usize, 0],
+        )
+    }) as c_int
 }

@@ -30,10 +30,19 @@ struct Limit {
 }
 
 const fn new(resource: usize) -> Limit {
-    Limit { resource, soft: AtomicU64::new(RLIM_INFINITY), hard: AtomicU64::new(RLIM_INFINITY), ours: AtomicU64::new(0) }
+    Limit {
+        resource,
+        soft: AtomicU64::new(RLIM_INFINITY),
+        hard: AtomicU64::new(RLIM_INFINITY),
+        ours: AtomicU64::new(0),
+    }
 }
 
-static LIMITS: [Limit; 3] = [new(libc::RLIMIT_AS as usize), new(libc::RLIMIT_DATA as usize), new(libc::RLIMIT_FSIZE as usize)];
+static LIMITS: [Limit; 3] = [
+    new(libc::RLIMIT_AS as usize),
+    new(libc::RLIMIT_DATA as usize),
+    new(libc::RLIMIT_FSIZE as usize),
+];
 
 impl Limit {
     /// Bytes of the process that count, by the kernel.
@@ -79,13 +88,23 @@ fn memory() -> [u64; 2] {
     let name = c"/proc/self/statm".as_ptr() as usize;
     // SAFETY: the kernel writes into our buffer; the descriptor is this function's own.
     let got = unsafe {
-        sys::call(libc::SYS_openat, [libc::AT_FDCWD as usize, name, (libc::O_RDONLY | libc::O_CLOEXEC) as usize, 0, 0, 0]).and_then(|fd| {
-            let got = sys::call(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
+        sys::call(
+            libc::SYS_openat,
+            [libc::AT_FDCWD as usize, name, (libc::O_RDONLY | libc::O_CLOEXEC) as usize, 0, 0, 0],
+        )
+        .and_then(|fd| {
+            let got =
+                sys::call(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
             sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).and(got)
         })
     };
     let text = std::str::from_utf8(&text[..got.unwrap_or(0)]).unwrap_or_default();
-    let field = |number| text.split_ascii_whitespace().nth(number).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let field = |number| {
+        text.split_ascii_whitespace()
+            .nth(number)
+            .and_then(|pages| pages.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
     [0, 5].map(|number| field(number) * hiroma_units::PAGE as u64)
 }
 
@@ -95,10 +114,18 @@ pub fn before_start() {
         let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
         if kernel.rlim_cur != RLIM_INFINITY && kernel.rlim_cur < kernel.rlim_max {
             limit.soft.store(kernel.rlim_cur, Relaxed);
-            let _ = sys::prlimit(0, limit.resource, Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }));
+            let _ = sys::prlimit(
+                0,
+                limit.resource,
+                Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }),
+            );
         }
         // The library's heap is there already.
-        let heap_bytes = if limit.resource as u32 == libc::RLIMIT_AS { internal::reserved_bytes() as u64 } else { 0 };
+        let heap_bytes = if limit.resource as u32 == libc::RLIMIT_AS {
+            internal::reserved_bytes() as u64
+        } else {
+            0
+        };
         limit.ours.store(limit.used().saturating_sub(heap_bytes), Relaxed);
     }
 }
@@ -156,10 +183,14 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    let known = LIMITS.iter().find(|limit| limit.resource == resource && ours && runtime::is_followed() && !scope::is_internal());
+    let known = LIMITS.iter().find(|limit| {
+        limit.resource == resource && ours && runtime::is_followed() && !scope::is_internal()
+    });
     let Some(known) = known else {
         // SAFETY: the caller's.
-        return unsafe { sys::call(libc::SYS_prlimit64, [pid as usize, resource, new, old, 0, 0]).map(drop) };
+        return unsafe {
+            sys::call(libc::SYS_prlimit64, [pid as usize, resource, new, old, 0, 0]).map(drop)
+        };
     };
     let seen = known.seen()?;
     if new != 0 {

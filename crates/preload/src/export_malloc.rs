@@ -79,7 +79,11 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn reallocarray(
+    block: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's.
         Some(size) => unsafe { realloc(block, size) },
@@ -90,7 +94,11 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: us
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(result: *mut *mut c_void, align: usize, size: usize) -> c_int {
+pub unsafe extern "C" fn posix_memalign(
+    result: *mut *mut c_void,
+    align: usize,
+    size: usize,
+) -> c_int {
     if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
         return libc::EINVAL;
     }
@@ -157,8 +165,13 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     // SAFETY: the caller's; the name is that of glibc's function of this type.
     unsafe {
         match heap::usable_size(block) {
-            0 if runtime::phase() == Phase::PassThrough => next(c"malloc_usable_size")
-                .map_or(0, |address| mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(address)(block)),
+            0 if runtime::phase() == Phase::PassThrough => {
+                next(c"malloc_usable_size").map_or(0, |address| {
+                    mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> usize>(
+                        address,
+                    )(block)
+                })
+            }
             size => size,
         }
     }
@@ -175,8 +188,11 @@ pub unsafe extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     }
     // SAFETY: the name is that of glibc's function of this type.
     unsafe {
-        next(c"mallopt")
-            .map_or(0, |address| mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(address)(parameter, value))
+        next(c"mallopt").map_or(0, |address| {
+            mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(address)(
+                parameter, value,
+            )
+        })
     }
 }
 
@@ -192,7 +208,11 @@ pub unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
         return 1;
     }
     // SAFETY: the name is that of glibc's function of this type.
-    unsafe { next(c"malloc_trim").map_or(0, |address| mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(address)(pad)) }
+    unsafe {
+        next(c"malloc_trim").map_or(0, |address| {
+            mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(address)(pad)
+        })
+    }
 }
 
 /// What is known here: how much managed memory is mapped. The rest is zero.
@@ -204,11 +224,13 @@ pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
     if runtime::phase() == Phase::PassThrough {
         // SAFETY: the name is that of glibc's function of this type (glibc 2.33); all zeros is a valid answer.
         return unsafe {
-            next(c"mallinfo2")
-                .map_or(mem::zeroed(), |address| mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(address)())
+            next(c"mallinfo2").map_or(mem::zeroed(), |address| {
+                mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(address)()
+            })
         };
     }
-    let mapped = runtime::far(|pager| pager.snapshot().get(Counter::MappedBytes)).unwrap_or(0) as usize;
+    let mapped =
+        runtime::far(|pager| pager.snapshot().get(Counter::MappedBytes)).unwrap_or(0) as usize;
     // SAFETY: numbers, for which zero is valid.
     libc::mallinfo2 { arena: mapped, uordblks: mapped, ..unsafe { mem::zeroed() } }
 }
@@ -238,5 +260,6 @@ pub unsafe extern "C" fn mallinfo() -> libc::mallinfo {
 
 fn next(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a string that ends with a zero.
-    Some(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }).filter(|address| !address.is_null())
+    Some(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
+        .filter(|address| !address.is_null())
 }

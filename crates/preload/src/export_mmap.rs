@@ -45,7 +45,10 @@ fn managed(addr: usize, len: usize) -> Option<Split> {
 }
 
 /// Asks the pager about the part of a range that is its own.
-fn inside(split: &Split, f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>) -> Outcome<()> {
+fn inside(
+    split: &Split,
+    f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
+) -> Outcome<()> {
     let Range { start, end } = split.inside;
     runtime::far(|pager| f(pager, start, end - start)).unwrap_or(Ok(())).map_err(errno_of)
 }
@@ -69,7 +72,8 @@ struct Hints {
     told: AtomicBool,
 }
 
-static HINTS: Hints = Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0), told: AtomicBool::new(false) };
+static HINTS: Hints =
+    Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0), told: AtomicBool::new(false) };
 
 /// After so many, the kernel does what the hint says. Who wants an alignment gives back one and takes the next; Java's other collectors look for a
 /// good place a few dozen times and are content with any.
@@ -118,9 +122,18 @@ fn tell_local(call: &MapCall) {
     }
 }
 
-fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Outcome<usize> {
+fn do_mmap(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Outcome<usize> {
     // SAFETY: what the program asked for, at its own risk.
-    let kernel = |addr: usize, len: usize, offset: i64| unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    let kernel = |addr: usize, len: usize, offset: i64| unsafe {
+        sys::mmap(addr, len, prot, flags, fd, offset)
+    };
     let arena = arena();
     if arena.is_empty() {
         return kernel(addr, len, offset);
@@ -131,7 +144,9 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
         MapPlan::IfFree(split) => {
             let Range { start, end } = split.inside;
-            let free = runtime::far(|pager| pager.is_free(start, end - start)).unwrap_or(Ok(false)).map_err(errno_of)?;
+            let free = runtime::far(|pager| pager.is_free(start, end - start))
+                .unwrap_or(Ok(false))
+                .map_err(errno_of)?;
             if !free {
                 return Err(Errno(libc::EEXIST));
             }
@@ -157,11 +172,18 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
             kernel(addr, len, offset).inspect(|&start| HINTS.granted(addr, start, len))
         }
         MapPlan::Reserve { len, align } => {
-            let start = runtime::far(|pager| pager.reserve(len, align)).unwrap_or_else(|| unreachable!("there is an arena"));
-            start.map_err(errno_of).inspect(|&start| HINTS.missed(if addr == 0 { 0 } else { start }))
+            let start = runtime::far(|pager| pager.reserve(len, align))
+                .unwrap_or_else(|| unreachable!("there is an arena"));
+            start
+                .map_err(errno_of)
+                .inspect(|&start| HINTS.missed(if addr == 0 { 0 } else { start }))
         }
         MapPlan::Refresh(split) => {
-            everywhere(&split, |pager, start, len| pager.refresh(start, len, prot), |start, len| kernel(start, len, offset).map(drop))?;
+            everywhere(
+                &split,
+                |pager, start, len| pager.refresh(start, len, prot),
+                |start, len| kernel(start, len, offset).map(drop),
+            )?;
             Ok(addr)
         }
         MapPlan::Replace(split) => {
@@ -174,14 +196,28 @@ fn do_mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
     answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
 }
 
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(addr: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
     answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
 }
 
@@ -234,7 +270,10 @@ fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcom
     }
     match managed(addr, len) {
         // SAFETY: what the program asked for.
-        None => unsafe { sys::call(libc::SYS_pkey_mprotect, [addr, len, prot as usize, pkey as usize, 0, 0]).map(drop) },
+        None => unsafe {
+            sys::call(libc::SYS_pkey_mprotect, [addr, len, prot as usize, pkey as usize, 0, 0])
+                .map(drop)
+        },
         // The kernel's answer where the processor has no keys.
         Some(_) => Err(Errno(libc::EINVAL)),
     }
@@ -243,7 +282,12 @@ fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcom
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, pkey: c_int) -> c_int {
+pub unsafe extern "C" fn pkey_mprotect(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    pkey: c_int,
+) -> c_int {
     status(do_pkey_mprotect(addr as usize, len, prot, pkey))
 }
 
@@ -266,8 +310,12 @@ fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
         AdvicePlan::Sequential => everywhere(&split, hint(Advice::Sequential), kernel),
         AdvicePlan::Random => everywhere(&split, hint(Advice::Random), kernel),
         AdvicePlan::Normal => everywhere(&split, hint(Advice::Normal), kernel),
-        AdvicePlan::WipeOnFork(on) => everywhere(&split, |pager, start, len| pager.wipe_on_fork(start, len, on), kernel),
-        AdvicePlan::DontFork(on) => everywhere(&split, |pager, start, len| pager.dont_fork(start, len, on), kernel),
+        AdvicePlan::WipeOnFork(on) => {
+            everywhere(&split, |pager, start, len| pager.wipe_on_fork(start, len, on), kernel)
+        }
+        AdvicePlan::DontFork(on) => {
+            everywhere(&split, |pager, start, len| pager.dont_fork(start, len, on), kernel)
+        }
         AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
         AdvicePlan::Kernel => kernel(addr, len),
         AdvicePlan::Refuse => Err(Errno(libc::EINVAL)),
@@ -295,7 +343,8 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
 fn do_mremap(call: RemapCall) -> Outcome<usize> {
     let RemapCall { old, old_len, new_len, flags, new } = call;
     // SAFETY: what the program asked for.
-    let kernel = || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
+    let kernel =
+        || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
     let arena = arena();
     if arena.is_empty() {
         return kernel();
@@ -303,9 +352,11 @@ fn do_mremap(call: RemapCall) -> Outcome<usize> {
     match classify::remap(call, &arena) {
         RemapPlan::PassThrough => kernel(),
         RemapPlan::Refuse(errno) => Err(Errno(errno)),
-        RemapPlan::Resize { old_len, new_len, may_move } => runtime::far(|pager| pager.resize(old, old_len, new_len, may_move))
-            .unwrap_or_else(|| unreachable!("there is an arena"))
-            .map_err(errno_of),
+        RemapPlan::Resize { old_len, new_len, may_move } => {
+            runtime::far(|pager| pager.resize(old, old_len, new_len, may_move))
+                .unwrap_or_else(|| unreachable!("there is an arena"))
+                .map_err(errno_of)
+        }
         RemapPlan::Replace(split) => {
             inside(&split, |pager, start, len| pager.release(start, len))?;
             kernel()
@@ -334,7 +385,14 @@ fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Ou
 
 /// Copies managed memory to a place that the program chose. The content travels through the processor.
 fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
-    do_mmap(new, new_len, PROT_READ | PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1, 0)?;
+    do_mmap(
+        new,
+        new_len,
+        PROT_READ | PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+        -1,
+        0,
+    )?;
     let len = old_len.min(new_len);
     let mut done = 0;
     while done < len {
@@ -354,8 +412,15 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(old: *mut c_void, old_len: usize, new_len: usize, flags: c_int, new: *mut c_void) -> *mut c_void {
-    answer(do_mremap(RemapCall { old: old as usize, old_len, new_len, flags, new: new as usize })) as *mut c_void
+pub unsafe extern "C" fn mremap(
+    old: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    answer(do_mremap(RemapCall { old: old as usize, old_len, new_len, flags, new: new as usize }))
+        as *mut c_void
 }
 
 fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> Outcome<()> {
@@ -414,7 +479,9 @@ fn do_mlockall(flags: usize) -> Outcome<()> {
         match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
             0 => return Err(Errno(libc::EPERM)),
             // What a program has mapped is more than such a limit in all but special cases.
-            most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => return Err(Errno(libc::ENOMEM)),
+            most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => {
+                return Err(Errno(libc::ENOMEM));
+            }
             _ => {}
         }
     }
@@ -510,7 +577,15 @@ unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
     // SAFETY: what the program asked for.
     let kernel = || unsafe { sys::call(number, [a, b, c, d, e, f]) };
     let done = |outcome: Outcome<()>| outcome.map(|()| 0);
@@ -520,7 +595,9 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         libc::SYS_mprotect => done(do_mprotect(a, b, c as c_int)),
         libc::SYS_pkey_mprotect => done(do_pkey_mprotect(a, b, c as c_int, d as c_int)),
         libc::SYS_madvise => done(do_madvise(a, b, c as c_int)),
-        libc::SYS_mremap => do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e }),
+        libc::SYS_mremap => {
+            do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e })
+        }
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
         // What is sealed cannot be moved; kernels before 6.10 have no seals either.
         SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
@@ -549,7 +626,9 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
             crate::export_lend::lends_pages();
             kernel()
         }
-        libc::SYS_setsockopt if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize => {
+        libc::SYS_setsockopt
+            if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize =>
+        {
             crate::export_lend::lends_pages();
             kernel()
         }

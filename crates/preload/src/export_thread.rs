@@ -12,7 +12,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::scope;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
-type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
+type Create = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    Start,
+    *mut c_void,
+) -> c_int;
 
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 

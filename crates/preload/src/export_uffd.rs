@@ -28,7 +28,8 @@ pub unsafe fn before_ioctl(request: usize, argument: usize) {
     }
     let mut range = [0_usize; 2];
     // SAFETY: copied by the kernel, into our own variable.
-    let copied = unsafe { sys::copy_readable(argument, &raw mut range as usize, size_of_val(&range)) };
+    let copied =
+        unsafe { sys::copy_readable(argument, &raw mut range as usize, size_of_val(&range)) };
     let arena = runtime::arena();
     if copied != size_of_val(&range) || arena.is_empty() {
         return;
@@ -45,7 +46,9 @@ pub unsafe fn before_ioctl(request: usize, argument: usize) {
 /// Maps a range anew, as the kernel's alone, with what it holds.
 fn give_up(range: Range<usize>) -> Result<(), Errno> {
     let Range { start, end } = range;
-    let protection = match runtime::far(|pager| pager.all_mapped(start, end - start).and_then(|()| pager.protection(start))) {
+    let protection = match runtime::far(|pager| {
+        pager.all_mapped(start, end - start).and_then(|()| pager.protection(start))
+    }) {
         Some(Ok(protection)) => protection as c_int,
         Some(Err(error)) => return Err(Errno(error.errno())),
         None => return Ok(()),
@@ -61,7 +64,9 @@ fn give_up(range: Range<usize>) -> Result<(), Errno> {
             copied => {
                 let pages = buffer[..copied].chunks(PAGE).enumerate();
                 kept.extend(
-                    pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0)).map(|(number, page)| (at + number * PAGE, page.to_vec())),
+                    pages
+                        .filter(|(_, page)| page.iter().any(|&byte| byte != 0))
+                        .map(|(number, page)| (at + number * PAGE, page.to_vec())),
                 );
                 at += copied;
             }
@@ -71,7 +76,9 @@ fn give_up(range: Range<usize>) -> Result<(), Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: the program's memory, whose content was kept; the pager has given the range up.
     unsafe {
-        runtime::far(|pager| pager.release(start, end - start)).unwrap_or(Ok(())).map_err(|error| Errno(error.errno()))?;
+        runtime::far(|pager| pager.release(start, end - start))
+            .unwrap_or(Ok(()))
+            .map_err(|error| Errno(error.errno()))?;
         sys::mmap(start, end - start, writable, flags, -1, 0)?;
         for (at, page) in &kept {
             std::ptr::copy_nonoverlapping(page.as_ptr(), *at as *mut u8, page.len());

@@ -57,7 +57,8 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut c_void {
         return allocate_elsewhere(size, align, zeroed);
     }
     if size >= LARGE_MIN || align > ALIGN_MAX {
-        return large::allocate(size, align).map_or(ptr::null_mut(), |address| address as *mut c_void);
+        return large::allocate(size, align)
+            .map_or(ptr::null_mut(), |address| address as *mut c_void);
     }
     let size = size.max(ALIGN_MIN);
     // SAFETY: any size and any power of two will do.
@@ -134,9 +135,12 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: glibc's.
         Owner::Libc => return unsafe { __libc_realloc(block, size) },
         // SAFETY: mimalloc's; it stays mimalloc's while it is small.
-        Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) },
+        Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => {
+            return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) };
+        }
         Owner::Large(len) if !working_for_pager && size > len / 2 => {
-            return large::resize(block as usize, len, size).map_or(ptr::null_mut(), |address| address as *mut c_void);
+            return large::resize(block as usize, len, size)
+                .map_or(ptr::null_mut(), |address| address as *mut c_void);
         }
         _ => {}
     }
@@ -150,7 +154,11 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
         if owner == Owner::Stranger {
             sys::copy_readable(block as usize, new as usize, size);
         } else {
-            ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast::<u8>(), size.min(usable_size(block)));
+            ptr::copy_nonoverlapping(
+                block.cast::<u8>(),
+                new.cast::<u8>(),
+                size.min(usable_size(block)),
+            );
             release(block);
         }
     }

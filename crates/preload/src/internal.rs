@@ -9,7 +9,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlmalloc::{Allocator, Dlmalloc};
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
+use libc::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE,
+};
 
 use crate::sys::{self, Lock};
 
@@ -36,7 +38,9 @@ impl Stretch {
         let mut span = SPAN_MAX;
         let start = loop {
             // SAFETY: a new mapping at an address of the kernel's choice.
-            match unsafe { sys::mmap(0, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) } {
+            match unsafe {
+                sys::mmap(0, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+            } {
                 Ok(start) => break start,
                 Err(_) if span > SPAN_MIN => span /= 2,
                 Err(_) => return 0,
@@ -50,7 +54,16 @@ impl Stretch {
 
     fn give_back(from: usize, to: usize) -> bool {
         // SAFETY: dlmalloc has just declared the end of the stretch unused.
-        let result = unsafe { sys::mmap(from, to - from, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) };
+        let result = unsafe {
+            sys::mmap(
+                from,
+                to - from,
+                PROT_NONE,
+                MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
         if result.is_ok() {
             END.store(from, Ordering::Relaxed);
         }
@@ -64,8 +77,9 @@ unsafe impl Allocator for Stretch {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let start = Stretch::reserve();
         let end = END.load(Ordering::Relaxed);
-        let Some(size) =
-            size.checked_next_multiple_of(STEP).filter(|&size| start != 0 && size <= start + SPAN.load(Ordering::Relaxed) - end)
+        let Some(size) = size
+            .checked_next_multiple_of(STEP)
+            .filter(|&size| start != 0 && size <= start + SPAN.load(Ordering::Relaxed) - end)
         else {
             return (ptr::null_mut(), 0, 0);
         };
@@ -84,7 +98,9 @@ unsafe impl Allocator for Stretch {
     fn free_part(&self, start: *mut u8, old: usize, new: usize) -> bool {
         let end = start as usize + old;
         let from = (start as usize + new).next_multiple_of(self.page_size());
-        end == END.load(Ordering::Relaxed) && from == start as usize + new && Stretch::give_back(from, end)
+        end == END.load(Ordering::Relaxed)
+            && from == start as usize + new
+            && Stretch::give_back(from, end)
     }
 
     fn free(&self, start: *mut u8, size: usize) -> bool {
@@ -173,11 +189,14 @@ struct Header {
 /// A block for a caller of `malloc`; null when memory is short. `align` must be a power of two.
 pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let align = align.max(size_of::<Header>());
-    let Some(layout) = size.checked_add(align).and_then(|size| Layout::from_size_align(size, align).ok()) else {
+    let Some(layout) =
+        size.checked_add(align).and_then(|size| Layout::from_size_align(size, align).ok())
+    else {
         return ptr::null_mut();
     };
     // SAFETY: the layout is at least as long as the header.
-    let block = unsafe { if zeroed { Internal.alloc_zeroed(layout) } else { Internal.alloc(layout) } };
+    let block =
+        unsafe { if zeroed { Internal.alloc_zeroed(layout) } else { Internal.alloc(layout) } };
     if block.is_null() {
         return block;
     }

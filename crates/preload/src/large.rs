@@ -31,7 +31,14 @@ pub fn start(arena: usize, len: usize) -> Result<(), Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping, never unmapped; zeros are valid atomics.
     let words = unsafe {
-        let words = sys::mmap(0, extents * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
+        let words = sys::mmap(
+            0,
+            extents * size_of::<AtomicU64>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )?;
         slice::from_raw_parts(words as *const AtomicU64, extents)
     };
     let _ = TABLE.set(Table { start: arena, words });
@@ -59,14 +66,18 @@ pub fn allocate(size: usize, align: usize) -> Option<usize> {
     runtime::far(|pager| {
         let address = pager.map(len, align.max(EXTENT)).ok()?;
         // A table without the word would be a pager that breaks its promise of alignment.
-        word(address).expect("the pager maps large objects at extents").store(len as u64, Ordering::Release);
+        word(address)
+            .expect("the pager maps large objects at extents")
+            .store(len as u64, Ordering::Release);
         Some(address)
     })?
 }
 
 /// Frees the large object at `address`; false if there is none.
 pub fn free(address: usize) -> bool {
-    let Some(len) = word(address).map(|word| word.swap(0, Ordering::AcqRel) as usize).filter(|&len| len != 0) else {
+    let Some(len) =
+        word(address).map(|word| word.swap(0, Ordering::AcqRel) as usize).filter(|&len| len != 0)
+    else {
         return false;
     };
     runtime::far(|pager| pager.unmap(address, len).expect("a large object can be unmapped"));

@@ -21,7 +21,13 @@ unsafe extern "C" {
     fn _IO_iter_end() -> *mut c_void;
     fn _IO_iter_next(iterator: *mut c_void) -> *mut c_void;
     fn _IO_iter_file(iterator: *mut c_void) -> *mut u8;
-    fn getaliasbyname_r(name: *const c_char, alias: *mut c_void, buffer: *mut c_char, len: usize, result: *mut *mut c_void) -> c_int;
+    fn getaliasbyname_r(
+        name: *const c_char,
+        alias: *mut c_void,
+        buffer: *mut c_char,
+        len: usize,
+        result: *mut *mut c_void,
+    ) -> c_int;
 }
 
 /// Makes the C library allocate the state of the name service now, in the internal scope of the caller.
@@ -31,7 +37,15 @@ pub fn settle() {
     let mut buffer: [c_char; 256] = [0; 256];
     let mut result = std::ptr::null_mut();
     // SAFETY: room for a `struct aliasent` (four words) and a buffer as long as we say.
-    unsafe { getaliasbyname_r(c"hiroma".as_ptr(), alias.as_mut_ptr().cast(), buffer.as_mut_ptr(), buffer.len(), &raw mut result) };
+    unsafe {
+        getaliasbyname_r(
+            c"hiroma".as_ptr(),
+            alias.as_mut_ptr().cast(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &raw mut result,
+        )
+    };
 }
 
 /// Keeps other threads from opening and closing streams, until [`unlock_streams`] or the child's start in glibc's `fork`; and

@@ -81,7 +81,11 @@ pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'st
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at);
-            if entry.to_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")) {
+            if entry
+                .to_bytes()
+                .strip_prefix(name.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"="))
+            {
                 return Some(CStr::from_ptr((*at).add(name.len() + 1)));
             }
             at = at.add(1);
@@ -104,7 +108,10 @@ fn is_interpreted(preloaded: Option<&CStr>) -> bool {
 
 fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     if is_interpreted(preloaded) {
-        sys::say(&format!("hiroma: process {} runs without far memory: valgrind runs it", std::process::id()));
+        sys::say(&format!(
+            "hiroma: process {} runs without far memory: valgrind runs it",
+            std::process::id()
+        ));
         PHASE.store(Phase::PassThrough as u8, Ordering::Release);
         return;
     }
@@ -113,7 +120,9 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     mimalloc::configure();
     let mut config: Config = match serde_json::from_slice(text.to_bytes()) {
         Ok(config) => config,
-        Err(error) => give_up(&format!("cannot read {CONFIG_ENV} ({error}); start the program with `hiroma run`")),
+        Err(error) => give_up(&format!(
+            "cannot read {CONFIG_ENV} ({error}); start the program with `hiroma run`"
+        )),
     };
     config.helper = true;
     export_exec::start(config.control_dir.as_deref(), preloaded);
@@ -125,7 +134,10 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
         Ok(pager) => pager,
         // A program that the first one started, perhaps as another user or in a sandbox, does what it would do without us.
         Err(error) if !is_first => {
-            sys::say(&format!("hiroma: process {} runs without far memory: {error}", std::process::id()));
+            sys::say(&format!(
+                "hiroma: process {} runs without far memory: {error}",
+                std::process::id()
+            ));
             PHASE.store(Phase::PassThrough as u8, Ordering::Release);
             return;
         }
@@ -134,10 +146,20 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     libc_state::settle();
     let (start, len) = pager.arena();
     if let Err(error) = large::start(start, len) {
-        give_up(&format!("cannot map a table for {len} bytes of managed memory (error {})", error.0));
+        give_up(&format!(
+            "cannot map a table for {len} bytes of managed memory (error {})",
+            error.0
+        ));
     }
     // SAFETY: plain functions that live as long as the process.
-    if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) } != 0 {
+    if unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+        )
+    } != 0
+    {
         give_up("cannot follow forks: no memory");
     }
     ARENA_START.store(start, Ordering::Relaxed);

@@ -42,9 +42,21 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
 ///
 /// # Safety
 /// With `MAP_FIXED` the range must not hold anything that is in use by anybody but the caller.
-pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Result<usize, Errno> {
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Result<usize, Errno> {
     // SAFETY: the caller's.
-    unsafe { call(libc::SYS_mmap, [addr, len, prot as usize, flags as usize, fd as usize, offset as usize]) }
+    unsafe {
+        call(
+            libc::SYS_mmap,
+            [addr, len, prot as usize, flags as usize, fd as usize, offset as usize],
+        )
+    }
 }
 
 /// `mprotect`, straight to the kernel.
@@ -95,11 +107,18 @@ pub fn limit(resource: usize) -> u64 {
 }
 
 /// Sets a limit, if one is given, and returns the one before.
-pub fn prlimit(pid: i32, resource: usize, new: Option<libc::rlimit>) -> Result<libc::rlimit, Errno> {
+pub fn prlimit(
+    pid: i32,
+    resource: usize,
+    new: Option<libc::rlimit>,
+) -> Result<libc::rlimit, Errno> {
     let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     let given = new.as_ref().map_or(0, |new| ptr::from_ref(new) as usize);
     // SAFETY: both structures are on our stack.
-    unsafe { call(libc::SYS_prlimit64, [pid as usize, resource, given, &raw mut old as usize, 0, 0]) }.map(|_| old)
+    unsafe {
+        call(libc::SYS_prlimit64, [pid as usize, resource, given, &raw mut old as usize, 0, 0])
+    }
+    .map(|_| old)
 }
 
 /// Whether the calling thread has a capability in force.
@@ -108,7 +127,9 @@ pub fn is_capable(capability: u32) -> bool {
     let header = [VERSION_3, 0];
     let mut sets = [[0_u32; 3]; 2];
     // SAFETY: the kernel reads the header and writes two times three words.
-    let read = unsafe { call(libc::SYS_capget, [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0]) };
+    let read = unsafe {
+        call(libc::SYS_capget, [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0])
+    };
     read.is_ok() && sets[capability as usize / 32][0] & (1 << (capability % 32)) != 0
 }
 
@@ -158,7 +179,14 @@ pub fn restore_signals(mask: u64) {
 
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0_u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, size_of::<u64>(), 0, 0];
+    let args = [
+        libc::SIG_SETMASK as usize,
+        &raw const mask as usize,
+        &raw mut old as usize,
+        size_of::<u64>(),
+        0,
+        0,
+    ];
     // SAFETY: both masks are on our stack and as long as we say.
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
     old
@@ -223,7 +251,9 @@ impl<T> Lock<T> {
     fn futex(&self, operation: i32, value: usize) {
         let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
         // SAFETY: the word lives as long as `self`. Early returns are harmless, the caller looks again.
-        let _ = unsafe { call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0]) };
+        let _ = unsafe {
+            call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0])
+        };
     }
 }
 
@@ -288,7 +318,15 @@ mod tests {
     fn copying_stops_where_memory_cannot_be_read() {
         // SAFETY: two new pages, of which the second is made unreadable; nobody else knows them.
         unsafe {
-            let start = mmap(0, 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0).unwrap();
+            let start = mmap(
+                0,
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+            .unwrap();
             *(start as *mut u8) = 7;
             mprotect(start + 4096, 4096, libc::PROT_NONE).unwrap();
             let mut copy = vec![0_u8; 8192];

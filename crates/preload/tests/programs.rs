@@ -63,9 +63,15 @@ fn without_configuration_everything_is_the_c_librarys() {
 
 #[test]
 fn a_configuration_that_cannot_be_read_ends_the_program_with_a_message() {
-    let output = preloaded("/bin/true", None).env(hiroma_pager::config::CONFIG_ENV, "{nonsense").output().unwrap();
+    let output = preloaded("/bin/true", None)
+        .env(hiroma_pager::config::CONFIG_ENV, "{nonsense")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(75));
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("hiroma: cannot read HIROMA_CONFIG"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).starts_with("hiroma: cannot read HIROMA_CONFIG"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -81,19 +87,29 @@ fn ordinary_programs_run_unchanged() {
     ] {
         let wanted = succeed(Command::new("bash").args(["-c", line]));
         let got = succeed(preloaded("bash", Some(&config)).args(["-c", line]));
-        assert_eq!((got.stdout, String::from_utf8_lossy(&got.stderr).into_owned()), (wanted.stdout, String::new()), "{line}");
+        assert_eq!(
+            (got.stdout, String::from_utf8_lossy(&got.stderr).into_owned()),
+            (wanted.stdout, String::new()),
+            "{line}"
+        );
     }
 }
 
 #[test]
 fn the_library_depends_on_nothing_that_could_reach_managed_memory() {
-    let symbols = succeed(Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library())).stdout;
+    let symbols =
+        succeed(Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library())).stdout;
     let symbols = String::from_utf8(symbols).unwrap();
     // The dynamic linker's lookup of thread-local storage may walk tables that lie in managed memory.
     assert!(!symbols.contains("__tls_get_addr"), "{symbols}");
-    let dynamic = String::from_utf8(succeed(Command::new("readelf").arg("--dynamic").arg(library())).stdout).unwrap();
+    let dynamic =
+        String::from_utf8(succeed(Command::new("readelf").arg("--dynamic").arg(library())).stdout)
+            .unwrap();
     assert!(dynamic.contains("INITFIRST") && dynamic.contains("NOW"), "{dynamic}");
-    let exported = String::from_utf8(succeed(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library())).stdout).unwrap();
+    let exported = String::from_utf8(
+        succeed(Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library())).stdout,
+    )
+    .unwrap();
     for name in [
         "malloc",
         "free",
@@ -108,14 +124,21 @@ fn the_library_depends_on_nothing_that_could_reach_managed_memory() {
         "posix_memalign",
         "malloc_usable_size",
     ] {
-        assert!(exported.lines().any(|line| line.ends_with(&format!(" T {name}"))), "{name} is not exported");
+        assert!(
+            exported.lines().any(|line| line.ends_with(&format!(" T {name}"))),
+            "{name} is not exported"
+        );
     }
 }
 
 #[test]
 fn a_program_linked_to_jemalloc_is_served() {
     let options = ["-Wl,--no-as-needed", "-l:libjemalloc.so.2"];
-    let linked = Command::new("sh").args(["-c", "ldconfig -p | grep -q libjemalloc.so.2"]).status().unwrap().success();
+    let linked = Command::new("sh")
+        .args(["-c", "ldconfig -p | grep -q libjemalloc.so.2"])
+        .status()
+        .unwrap()
+        .success();
     if !linked {
         hiroma_testkit::skip!(Machine, "no libjemalloc.so.2 on this machine");
         return;

@@ -18,7 +18,9 @@ pub fn look(fd: c_int, size: u64) -> Option<Kept> {
     if cached == 0 {
         return Some(Kept::none());
     }
-    Some(Kept::look(size, |range| sys::cached_pages(fd, range.start, range.end - range.start) != Some(0)))
+    Some(Kept::look(size, |range| {
+        sys::cached_pages(fd, range.start, range.end - range.start) != Some(0)
+    }))
 }
 
 /// Drops what lies behind a stream that reads.
@@ -54,7 +56,13 @@ mod tests {
     /// On a file system with a device: in memory there is no cache to leave.
     fn file(bytes: usize) -> (tempfile::TempDir, File) {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let mut file = File::options().create(true).truncate(true).read(true).write(true).open(dir.path().join("file")).unwrap();
+        let mut file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(dir.path().join("file"))
+            .unwrap();
         file.write_all(&vec![7; bytes]).unwrap();
         file.sync_all().unwrap();
         (dir, file)

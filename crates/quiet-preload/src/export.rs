@@ -65,7 +65,8 @@ impl End {
                 state.at = None;
                 *self.stream(state) = Stream::new();
             } else if self.write {
-                state.written_from = cache::drop_written(self.fd, &state.kept, range, state.written_from);
+                state.written_from =
+                    cache::drop_written(self.fd, &state.kept, range, state.written_from);
             } else {
                 cache::drop_read(self.fd, &state.kept, range);
             }
@@ -77,13 +78,20 @@ impl End {
 ///
 /// # Safety
 /// The vectors are the program's, as it passed them.
-unsafe fn moved(end: End, vectors: *const iovec, count: c_int, bytes: usize, plain: impl FnOnce() -> ssize_t) -> ssize_t {
+unsafe fn moved(
+    end: End,
+    vectors: *const iovec,
+    count: c_int,
+    bytes: usize,
+    plain: impl FnOnce() -> ssize_t,
+) -> ssize_t {
     let Some(mut state) = slots::take(end.fd) else { return plain() };
     let Some(streaming) = end.begin(&mut state) else {
         drop(state);
         return plain();
     };
-    let past_cache = streaming && !state.refused && slots::may_dontcache() && (!end.write || bytes >= WRITE_MIN);
+    let past_cache =
+        streaming && !state.refused && slots::may_dontcache() && (!end.write || bytes >= WRITE_MIN);
     let done = if past_cache {
         let offset = end.offset.map_or(-1, |offset| offset as i64);
         let before = sys::errno();
@@ -113,13 +121,19 @@ unsafe fn one(end: End, buffer: usize, bytes: size_t, plain: impl FnOnce() -> ss
 
 /// # Safety
 /// As in C.
-unsafe fn many(end: End, vectors: *const iovec, count: c_int, plain: impl FnOnce() -> ssize_t) -> ssize_t {
+unsafe fn many(
+    end: End,
+    vectors: *const iovec,
+    count: c_int,
+    plain: impl FnOnce() -> ssize_t,
+) -> ssize_t {
     if vectors.is_null() || !(1..=libc::UIO_MAXIOV).contains(&count) {
         return plain();
     }
     // SAFETY: so many vectors are there, says the program; the kernel would read them too.
-    let bytes =
-        unsafe { std::slice::from_raw_parts(vectors, count as usize) }.iter().fold(0, |sum: usize, one| sum.saturating_add(one.iov_len));
+    let bytes = unsafe { std::slice::from_raw_parts(vectors, count as usize) }
+        .iter()
+        .fold(0, |sum: usize, one| sum.saturating_add(one.iov_len));
     // SAFETY: the caller's.
     unsafe { moved(end, vectors, count, bytes, plain) }
 }
@@ -145,9 +159,21 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: usize, bytes: size_t) -> ssize_
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: usize, bytes: size_t, room: size_t) -> ssize_t {
+pub unsafe extern "C" fn __read_chk(
+    fd: c_int,
+    buffer: usize,
+    bytes: size_t,
+    room: size_t,
+) -> ssize_t {
     if bytes > room {
-        return next!(READ_CHK, extern "C" fn(c_int, usize, size_t, size_t) -> ssize_t, fd, buffer, bytes, room);
+        return next!(
+            READ_CHK,
+            extern "C" fn(c_int, usize, size_t, size_t) -> ssize_t,
+            fd,
+            buffer,
+            bytes,
+            room
+        );
     }
     // SAFETY: as in C.
     unsafe { read(fd, buffer, bytes) }
@@ -231,7 +257,8 @@ positioned_vectored! {
 
 /// A transfer within the kernel, of at most so many bytes at a time: to return less than was asked for is always right.
 fn within(from: End, to: End, bytes: size_t, copy: impl FnOnce(size_t) -> ssize_t) -> ssize_t {
-    let mut states = [slots::take(from.fd), if to.fd == from.fd { None } else { slots::take(to.fd) }];
+    let mut states =
+        [slots::take(from.fd), if to.fd == from.fd { None } else { slots::take(to.fd) }];
     let mut streamed = false;
     for (state, end) in states.iter_mut().zip([from, to]) {
         if state.as_mut().is_some_and(|state| end.begin(state).is_none()) {
@@ -271,32 +298,62 @@ pub unsafe extern "C" fn copy_file_range(
 ) -> ssize_t {
     // SAFETY: as in C.
     let ends = unsafe { (given(from, off_from, false), given(to, off_to, true)) };
-    within(ends.0, ends.1, bytes, |bytes| next!(COPY_FILE_RANGE, Copy, from, off_from, to, off_to, bytes, flags))
+    within(ends.0, ends.1, bytes, |bytes| {
+        next!(COPY_FILE_RANGE, Copy, from, off_from, to, off_to, bytes, flags)
+    })
 }
 
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(from: c_int, off_from: *mut off_t, to: c_int, off_to: *mut off_t, bytes: size_t, flags: c_uint) -> ssize_t {
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    off_from: *mut off_t,
+    to: c_int,
+    off_to: *mut off_t,
+    bytes: size_t,
+    flags: c_uint,
+) -> ssize_t {
     // SAFETY: as in C.
     let ends = unsafe { (given(from, off_from, false), given(to, off_to, true)) };
-    within(ends.0, ends.1, bytes, |bytes| next!(SPLICE, Copy, from, off_from, to, off_to, bytes, flags))
+    within(ends.0, ends.1, bytes, |bytes| {
+        next!(SPLICE, Copy, from, off_from, to, off_to, bytes, flags)
+    })
 }
 
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+pub unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: as in C.
     let end = unsafe { given(from, offset, false) };
-    let send = |bytes| next!(SENDFILE, extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t, to, from, offset, bytes);
+    let send = |bytes| {
+        next!(
+            SENDFILE,
+            extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t,
+            to,
+            from,
+            offset,
+            bytes
+        )
+    };
     within(end, here(to, true), bytes, send)
 }
 
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t {
+pub unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    bytes: size_t,
+) -> ssize_t {
     // SAFETY: the same function on 64-bit machines.
     unsafe { sendfile(to, from, offset, bytes) }
 }

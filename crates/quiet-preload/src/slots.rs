@@ -52,7 +52,8 @@ unsafe impl Sync for Slot {}
 /// The right to use a slot.
 pub struct Held<'a>(&'a Slot);
 
-static TABLE: [Slot; SLOTS] = [const { Slot { taken: AtomicBool::new(false), state: UnsafeCell::new(State::new()) } }; SLOTS];
+static TABLE: [Slot; SLOTS] =
+    [const { Slot { taken: AtomicBool::new(false), state: UnsafeCell::new(State::new()) } }; SLOTS];
 
 /// 0: not looked yet; else the environment's choice.
 static METHOD: AtomicU8 = AtomicU8::new(0);
@@ -111,7 +112,8 @@ impl State {
 
     /// Whether the descriptor is still the same file: it may have been closed where we do not see it.
     pub fn is_same(&mut self, fd: c_int) -> bool {
-        let same = sys::regular(fd).is_some_and(|now| (now.device, now.inode) == (self.file.device, self.file.inode));
+        let same = sys::regular(fd)
+            .is_some_and(|now| (now.device, now.inode) == (self.file.device, self.file.inode));
         if !same {
             self.forget();
         }

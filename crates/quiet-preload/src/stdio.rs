@@ -109,8 +109,18 @@ lines! {
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getline(line: *mut *mut c_char, room: *mut size_t, file: *mut FILE) -> ssize_t {
-    let done = next!(GETLINE, extern "C" fn(*mut *mut c_char, *mut size_t, *mut FILE) -> ssize_t, line, room, file);
+pub unsafe extern "C" fn getline(
+    line: *mut *mut c_char,
+    room: *mut size_t,
+    file: *mut FILE,
+) -> ssize_t {
+    let done = next!(
+        GETLINE,
+        extern "C" fn(*mut *mut c_char, *mut size_t, *mut FILE) -> ssize_t,
+        line,
+        room,
+        file
+    );
     // SAFETY: as in C.
     unsafe { passed(file, usize::try_from(done).unwrap_or(0), false) };
     done
@@ -151,7 +161,9 @@ pub unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *m
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    opened(next!(else ptr::null_mut(), FDOPEN, extern "C" fn(c_int, *const c_char) -> *mut FILE, fd, mode))
+    opened(
+        next!(else ptr::null_mut(), FDOPEN, extern "C" fn(c_int, *const c_char) -> *mut FILE, fd, mode),
+    )
 }
 
 /// # Safety

@@ -166,7 +166,10 @@ mod tests {
         let kept = Kept::look(size, |range| range.start == 16 << 20);
         let mut dropped = Vec::new();
         kept.others(4096..40 << 20, |range| dropped.push(range));
-        assert_eq!(dropped, [4096..8 << 20, 8 << 20..16 << 20, 24 << 20..32 << 20, 32 << 20..40 << 20]);
+        assert_eq!(
+            dropped,
+            [4096..8 << 20, 8 << 20..16 << 20, 24 << 20..32 << 20, 32 << 20..40 << 20]
+        );
         // However large the file is, there are only so many blocks.
         let mut asked = 0;
         Kept::look(1 << 50, |_| {

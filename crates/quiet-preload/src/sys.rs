@@ -68,13 +68,19 @@ pub fn regular(fd: c_int) -> Option<File> {
     // SAFETY: plain data, which fstat fills.
     let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is ours and large enough.
-    if unsafe { libc::fstat64(fd, &raw mut stat) } != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+    if unsafe { libc::fstat64(fd, &raw mut stat) } != 0
+        || stat.st_mode & libc::S_IFMT != libc::S_IFREG
+    {
         return None;
     }
     // SAFETY: asks for flags only.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     let direct = flags < 0 || flags & libc::O_DIRECT != 0;
-    (!direct).then_some(File { device: stat.st_dev, inode: stat.st_ino, size: stat.st_size.max(0) as u64 })
+    (!direct).then_some(File {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size: stat.st_size.max(0) as u64,
+    })
 }
 
 /// The position of a descriptor.
@@ -94,7 +100,8 @@ pub fn cached_pages(fd: c_int, off: u64, len: u64) -> Option<u64> {
     let range = CacheStatRange { off, len };
     let mut counts = [0_u64; 5];
     // SAFETY: reads one structure and fills the other, both as long as the kernel's.
-    let failed = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, counts.as_mut_ptr(), 0) };
+    let failed =
+        unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, counts.as_mut_ptr(), 0) };
     (failed == 0).then_some(counts[0])
 }
 
@@ -106,16 +113,26 @@ pub fn drop_cached(fd: c_int, off: u64, len: u64) {
 
 /// Begins to write a range back, and waits for it if that is wanted.
 pub fn write_back(fd: c_int, off: u64, len: u64, wait: bool) {
-    let wait = if wait { libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { 0 };
+    let wait =
+        if wait { libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { 0 };
     // SAFETY: changes nothing but when data is written.
-    unsafe { libc::sync_file_range(fd, off as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE | wait) };
+    unsafe {
+        libc::sync_file_range(fd, off as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE | wait)
+    };
 }
 
 /// `preadv2`, or `pwritev2` if it is `write`; at the descriptor's position if `offset` is -1. As in C.
 ///
 /// # Safety
 /// The vectors are the program's, as it passed them.
-pub unsafe fn transfer(write: bool, fd: c_int, vectors: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+pub unsafe fn transfer(
+    write: bool,
+    fd: c_int,
+    vectors: *const libc::iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
     let number = if write { libc::SYS_pwritev2 } else { libc::SYS_preadv2 };
     // The position is passed in two halves, of which 64-bit machines use the first.
     // SAFETY: the caller's.

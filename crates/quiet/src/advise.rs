@@ -84,15 +84,25 @@ struct Books {
 
 /// Bytes that a process moved between devices and memory (`/proc/PID/io`).
 fn parse_io(text: &str) -> u64 {
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    let value = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+    };
     value("read_bytes:") + value("write_bytes:")
 }
 
 impl Books {
     fn read() -> Result<Books, QuietError> {
         let counters = MemoryInfo::read(Path::new("/")).map_err(QuietError::Machine)?.counters;
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let moved = pids.filter_map(|pid: u32| Some((pid, parse_io(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?))));
+        let pids = fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let moved = pids.filter_map(|pid: u32| {
+            Some((pid, parse_io(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)))
+        });
         let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd);
         Ok(Books {
             counters,
@@ -106,7 +116,10 @@ impl Books {
 }
 
 /// Watches the machine for so long. `progress` is called some times a second; when it answers `false`, what was seen so far counts.
-pub fn watch(duration: Duration, progress: &mut dyn FnMut(Duration) -> bool) -> Result<Evidence, QuietError> {
+pub fn watch(
+    duration: Duration,
+    progress: &mut dyn FnMut(Duration) -> bool,
+) -> Result<Evidence, QuietError> {
     let before = Books::read()?;
     loop {
         let passed = Duration::from_nanos(now_ns() - before.at_ns);
@@ -123,7 +136,9 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
     let per_s = |amount: u64| (u128::from(amount) * 1_000_000_000 / u128::from(ns)) as u64;
     let permille = |part_ns: u64| (u128::from(part_ns) * 1000 / u128::from(ns)) as u64;
     let grown = |name: &str| after.counters.get(name).saturating_sub(before.counters.get(name));
-    let files = |books: &Books| books.counters.get("nr_inactive_file") + books.counters.get("nr_active_file");
+    let files = |books: &Books| {
+        books.counters.get("nr_inactive_file") + books.counters.get("nr_active_file")
+    };
     let page = rustix::param::page_size() as u64;
     let stalls = ["allocstall_normal", "allocstall_movable", "allocstall_dma32", "allocstall_dma"];
     let mut fillers: Vec<Filler> = after
@@ -146,11 +161,16 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         kswapd_runs: grown("pageoutrun"),
         kswapd_permille: permille(after.kswapd_ns.saturating_sub(before.kswapd_ns)),
         direct_reclaims: stalls.iter().map(|name| grown(name)).sum(),
-        fill_bytes_s: per_s((files(after) + grown("pgsteal_file")).saturating_sub(files(before)) * page),
+        fill_bytes_s: per_s(
+            (files(after) + grown("pgsteal_file")).saturating_sub(files(before)) * page,
+        ),
         large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
         free_bytes: memory::free().0,
         fillers,
-        network: network(&before.network, &after.network).into_iter().map(|(mount, bytes)| (mount, per_s(bytes))).collect(),
+        network: network(&before.network, &after.network)
+            .into_iter()
+            .map(|(mount, bytes)| (mount, per_s(bytes)))
+            .collect(),
         idle_permille: idle.collect(),
         kswapd_cpus: kswapds.filter_map(|task| affinity::of(task.tid).ok()).flatten().collect(),
         can_reclaim: Mechanism::probe(Path::new("/"), &[0]).is_ok(),
@@ -161,7 +181,9 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
 fn network(before: &[NetworkMount], after: &[NetworkMount]) -> Vec<(NetworkMount, u64)> {
     let bytes = |mount: &NetworkMount| mount.read_bytes.saturating_add(mount.written_bytes);
     let one = |mount: &NetworkMount| {
-        let then = before.iter().find(|then| (&then.device, &then.place) == (&mount.device, &mount.place))?;
+        let then = before
+            .iter()
+            .find(|then| (&then.device, &then.place) == (&mount.device, &mount.place))?;
         Some((mount.clone(), bytes(mount).saturating_sub(bytes(then))))
     };
     after.iter().filter_map(one).collect()
@@ -174,7 +196,8 @@ impl Evidence {
 
     /// Processors that have time to spare; all but the idlest half of them are left to programs.
     fn spare(&self) -> Vec<usize> {
-        let mut idle: Vec<(usize, u64)> = self.idle_permille.iter().copied().filter(|one| one.1 >= SPARE_PERMILLE).collect();
+        let mut idle: Vec<(usize, u64)> =
+            self.idle_permille.iter().copied().filter(|one| one.1 >= SPARE_PERMILLE).collect();
         idle.sort_by_key(|&(cpu, permille)| (std::cmp::Reverse(permille), std::cmp::Reverse(cpu)));
         idle.truncate((self.idle_permille.len() / 2).min(2));
         let mut cpus: Vec<usize> = idle.into_iter().map(|one| one.0).collect();
@@ -190,8 +213,11 @@ impl Evidence {
             return vec![Remedy::Nothing];
         }
         let moved: u64 = self.fillers.iter().map(|filler| filler.bytes_s).sum();
-        let named = |filler: &&Filler| filler.bytes_s >= FILL_BYTES_S_MIN && filler.bytes_s * 1000 >= moved * NAMED_PERMILLE;
-        let mut remedies: Vec<Remedy> = self.fillers.iter().filter(named).cloned().map(Remedy::Run).collect();
+        let named = |filler: &&Filler| {
+            filler.bytes_s >= FILL_BYTES_S_MIN && filler.bytes_s * 1000 >= moved * NAMED_PERMILLE
+        };
+        let mut remedies: Vec<Remedy> =
+            self.fillers.iter().filter(named).cloned().map(Remedy::Run).collect();
         let spare = self.spare();
         if !spare.is_empty() && self.kswapd_cpus.iter().any(|cpu| !spare.contains(cpu)) {
             remedies.push(Remedy::PinKswapd(spare.clone()));
@@ -224,10 +250,16 @@ impl Evidence {
                 mib(self.free_bytes)
             ),
         ];
-        let idle = self.idle_permille.iter().map(|(cpu, permille)| format!("{cpu}: {} %", permille / 10));
+        let idle =
+            self.idle_permille.iter().map(|(cpu, permille)| format!("{cpu}: {} %", permille / 10));
         lines.push(format!("idle processors: {}", idle.collect::<Vec<_>>().join(", ")));
         for filler in self.fillers.iter().filter(|filler| filler.bytes_s >= 1 << 20).take(3) {
-            lines.push(format!("{} (process {}) moves {} MiB/s from and to devices", filler.name, filler.pid, mib(filler.bytes_s)));
+            lines.push(format!(
+                "{} (process {}) moves {} MiB/s from and to devices",
+                filler.name,
+                filler.pid,
+                mib(filler.bytes_s)
+            ));
         }
         for (mount, bytes_s) in self.network.iter().filter(|one| one.1 >= 1 << 20) {
             let share = (bytes_s * 100).checked_div(self.fill_bytes_s).unwrap_or(0).min(100);
@@ -265,7 +297,10 @@ impl Remedy {
 
 /// Does what can be done at once. It lasts until `hiroma quiet restore`, or the next daemon. Returns what was done.
 pub fn apply(remedies: &[Remedy], state: &Path) -> Result<Vec<String>, QuietError> {
-    let Some(cpus) = remedies.iter().find_map(|remedy| if let Remedy::PinKswapd(cpus) = remedy { Some(cpus) } else { None }) else {
+    let Some(cpus) = remedies
+        .iter()
+        .find_map(|remedy| if let Remedy::PinKswapd(cpus) = remedy { Some(cpus) } else { None })
+    else {
         return Ok(Vec::new());
     };
     let lock = Lock::take(state)?;
@@ -274,7 +309,11 @@ pub fn apply(remedies: &[Remedy], state: &Path) -> Result<Vec<String>, QuietErro
     pin(kswapds.map(|task| (task.tid, task.name)).collect(), cpus, state)
 }
 
-fn pin(threads: Vec<(u32, String)>, cpus: &[usize], state: &Path) -> Result<Vec<String>, QuietError> {
+fn pin(
+    threads: Vec<(u32, String)>,
+    cpus: &[usize],
+    state: &Path,
+) -> Result<Vec<String>, QuietError> {
     let mut pins = Pins::new(state);
     let mut lines = Vec::new();
     for (tid, name) in threads {
@@ -326,7 +365,10 @@ mod tests {
         assert_eq!(all.remedies(), [Remedy::LessCache]);
         assert!(Remedy::LessCache.describe().contains("no processor has time to spare"));
         // One processor is never kept for reclaim alone.
-        assert_eq!(Evidence { idle_permille: vec![(0, 900)], fillers: Vec::new(), ..busy() }.remedies(), [Remedy::LessCache]);
+        assert_eq!(
+            Evidence { idle_permille: vec![(0, 900)], fillers: Vec::new(), ..busy() }.remedies(),
+            [Remedy::LessCache]
+        );
     }
 
     #[test]
@@ -347,14 +389,24 @@ mod tests {
         // One was mounted in between: what it moved is not known.
         let moved = network(&[mount("/a", 100)], &[mount("/a", 900), mount("/b", 9)]);
         assert_eq!(moved, [(mount("/a", 900), 800)]);
-        let seen = Evidence { network: vec![(mount("/a", 0), 450 << 20), (mount("/b", 0), 9)], ..busy() };
+        let seen =
+            Evidence { network: vec![(mount("/a", 0), 450 << 20), (mount("/b", 0), 9)], ..busy() };
         let lines = seen.lines();
-        assert!(lines.last().unwrap().contains("host:/srv on /a moves 450 MiB/s over the network: up to 50 %"), "{lines:?}");
+        assert!(
+            lines
+                .last()
+                .unwrap()
+                .contains("host:/srv on /a moves 450 MiB/s over the network: up to 50 %"),
+            "{lines:?}"
+        );
     }
 
     #[test]
     fn counters_of_processes_are_read() {
-        assert_eq!(parse_io("rchar: 9\nread_bytes: 4096\nwrite_bytes: 100\ncancelled_write_bytes: 5\n"), 4196);
+        assert_eq!(
+            parse_io("rchar: 9\nread_bytes: 4096\nwrite_bytes: 100\ncancelled_write_bytes: 5\n"),
+            4196
+        );
         let mut asked = 0;
         let seen = watch(Duration::from_secs(60), &mut |_| {
             asked += 1;

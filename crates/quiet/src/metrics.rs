@@ -76,7 +76,8 @@ impl Metrics {
     pub fn verdict(&self, node: u32, reason: &Reason, fill_s: u64) {
         self.verdicts.get_or_create(&OfVerdict { node, reason: reason.name() }).inc();
         let of = OfNode { node };
-        let bytes = |pages: u64| i64::try_from(pages.saturating_mul(PAGE_BYTES)).unwrap_or(i64::MAX);
+        let bytes =
+            |pages: u64| i64::try_from(pages.saturating_mul(PAGE_BYTES)).unwrap_or(i64::MAX);
         self.fill.get_or_create(&of).set(bytes(fill_s));
         if let Some((free, wanted)) = reason.free_and_wanted() {
             self.free.get_or_create(&of).set(bytes(free));
@@ -91,15 +92,48 @@ impl Metrics {
 
     fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("hiroma_quiet");
-        registry.register_with_unit("reclaimed", "File cache given back early", Unit::Bytes, self.reclaimed.clone());
+        registry.register_with_unit(
+            "reclaimed",
+            "File cache given back early",
+            Unit::Bytes,
+            self.reclaimed.clone(),
+        );
         registry.register("batches", "Requests to the kernel to reclaim", self.batches.clone());
-        registry.register_with_unit("reclaim_cpu", "Processor time of early reclaim", Unit::Seconds, self.cpu.clone());
+        registry.register_with_unit(
+            "reclaim_cpu",
+            "Processor time of early reclaim",
+            Unit::Seconds,
+            self.cpu.clone(),
+        );
         registry.register("compactions", "Compactions that were begun", self.compactions.clone());
-        registry.register_with_unit("dropped", "File cache dropped behind streams", Unit::Bytes, self.dropped.clone());
-        registry.register("verdicts", "Looks at the machine by what was decided and why", self.verdicts.clone());
-        registry.register("fill_bytes_per_second", "File data that enters the cache", self.fill.clone());
-        registry.register_with_unit("free", "Memory that counted as free when it mattered last", Unit::Bytes, self.free.clone());
-        registry.register_with_unit("wanted", "Memory that should have been free then", Unit::Bytes, self.wanted.clone());
+        registry.register_with_unit(
+            "dropped",
+            "File cache dropped behind streams",
+            Unit::Bytes,
+            self.dropped.clone(),
+        );
+        registry.register(
+            "verdicts",
+            "Looks at the machine by what was decided and why",
+            self.verdicts.clone(),
+        );
+        registry.register(
+            "fill_bytes_per_second",
+            "File data that enters the cache",
+            self.fill.clone(),
+        );
+        registry.register_with_unit(
+            "free",
+            "Memory that counted as free when it mattered last",
+            Unit::Bytes,
+            self.free.clone(),
+        );
+        registry.register_with_unit(
+            "wanted",
+            "Memory that should have been free then",
+            Unit::Bytes,
+            self.wanted.clone(),
+        );
         registry.register("mechanism", "1: in use", self.mechanisms.clone());
         registry
     }
@@ -160,13 +194,22 @@ fn answer(mut stream: TcpStream, registry: &Mutex<Registry>) -> io::Result<()> {
     let (status, kind, body) = if request.starts_with(b"GET /metrics ") {
         let mut text = String::new();
         match registry.lock().map(|registry| encode(&mut text, &registry)) {
-            Ok(Ok(())) => ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text),
-            _ => ("500 Internal Server Error", "text/plain", "the metrics cannot be written\n".to_owned()),
+            Ok(Ok(())) => {
+                ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
+            }
+            _ => (
+                "500 Internal Server Error",
+                "text/plain",
+                "the metrics cannot be written\n".to_owned(),
+            ),
         }
     } else {
         ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
     };
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())
 }
@@ -201,7 +244,10 @@ mod tests {
             "hiroma_quiet_free_bytes{node=\"1\"} 2097152",
             "hiroma_quiet_mechanism{name=\"node_reclaim\"} 1",
         ] {
-            assert!(text.lines().any(|found| found.trim_end() == line), "{line} is missing in\n{text}");
+            assert!(
+                text.lines().any(|found| found.trim_end() == line),
+                "{line} is missing in\n{text}"
+            );
         }
         assert!(text.ends_with("# EOF\n"));
     }

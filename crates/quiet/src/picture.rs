@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use hiroma_kernel::quiet::tasks::TaskKind;
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures,
+};
 
 use crate::meter::work::STALL_NS_MAX;
 use crate::meter::{CoreNoise, Detail, Method, Part, Recording, Source};
@@ -37,20 +39,31 @@ pub fn section(recording: &Recording) -> Section {
 
 /// The figures.
 pub fn measures(recording: &Recording) -> Vec<Measure> {
-    let one =
-        |name: &str, title: &str, unit: &str, better, value: f64| Measure::new(name, title, unit, better).spread(Spread::of(&[value]));
+    let one = |name: &str, title: &str, unit: &str, better, value: f64| {
+        Measure::new(name, title, unit, better).spread(Spread::of(&[value]))
+    };
     let over_cores = |name: &str, title: &str, unit: &str, value: fn(&CoreNoise) -> f64| {
         let values: Vec<f64> = recording.cores.iter().map(value).collect();
-        Measure::new(name, title, unit, Better::Lower).spread(Spread::of(&values)).note("median, least and most of the processors")
+        Measure::new(name, title, unit, Better::Lower)
+            .spread(Spread::of(&values))
+            .note("median, least and most of the processors")
     };
     let (stolen, explained) = recording.stolen_and_explained_ns();
     let share = if stolen == 0 { 1.0 } else { explained as f64 / stolen as f64 };
     vec![
         over_cores("noise_share", "time stolen", "%", |core| percent(core.stolen_ns, core.wall_ns)),
-        over_cores("slowed_share", "time lost by running slower", "%", |core| percent(core.slowed_ns, core.wall_ns)),
-        over_cores("quantum_p99", "99th percentile of a quantum against a good one", "", |core| core.p99_permille as f64 / 1000.0),
-        over_cores("quantum_max", "longest quantum against a good one", "", |core| core.max_permille as f64 / 1000.0),
-        one("explained_share", "stolen time that is explained", "%", Better::Higher, share * 100.0).must(90.0).aim(98.0),
+        over_cores("slowed_share", "time lost by running slower", "%", |core| {
+            percent(core.slowed_ns, core.wall_ns)
+        }),
+        over_cores("quantum_p99", "99th percentile of a quantum against a good one", "", |core| {
+            core.p99_permille as f64 / 1000.0
+        }),
+        over_cores("quantum_max", "longest quantum against a good one", "", |core| {
+            core.max_permille as f64 / 1000.0
+        }),
+        one("explained_share", "stolen time that is explained", "%", Better::Higher, share * 100.0)
+            .must(90.0)
+            .aim(98.0),
     ]
 }
 
@@ -74,9 +87,13 @@ fn explanation(recording: &Recording) -> String {
     let ms = |ns: u64| figures(ns as f64 / 1e6);
     let seconds = figures(recording.duration_ns() as f64 / 1e9);
     let source = match &recording.source {
-        Source::Bpf => "Who took it: the kernel's tracepoints, by BPF, for each gap in the work.".to_owned(),
+        Source::Bpf => {
+            "Who took it: the kernel's tracepoints, by BPF, for each gap in the work.".to_owned()
+        }
         Source::Books(why) => {
-            format!("Who took it: /proc (schedstat, stat), over the whole measurement only, because there is no BPF: {why}.")
+            format!(
+                "Who took it: /proc (schedstat, stat), over the whole measurement only, because there is no BPF: {why}."
+            )
         }
     };
     format!(
@@ -104,14 +121,27 @@ fn timeline(recording: &Recording) -> String {
     let most = lines.iter().flatten().copied().max().unwrap_or(0).max(1);
     let draw = |line: &[u64], most: u64| sparkline(line.iter().copied(), most);
     let column_ms = recording.duration_ns() / 1_000_000 / COLUMNS as u64;
-    let mut text = format!("time stolen; a column is {column_ms} ms, a full block {} %\n", figures(most as f64 / 1e4));
+    let mut text = format!(
+        "time stolen; a column is {column_ms} ms, a full block {} %\n",
+        figures(most as f64 / 1e4)
+    );
     for (core, line) in recording.cores.iter().zip(&lines) {
-        let (share, max) = (figures(percent(core.stolen_ns, core.wall_ns)), figures(core.max_permille as f64 / 1000.0));
-        let _ = writeln!(text, "cpu {:<8} │{}│ {share} %, longest {max} x", core.cpu, draw(line, most));
+        let (share, max) = (
+            figures(percent(core.stolen_ns, core.wall_ns)),
+            figures(core.max_permille as f64 / 1000.0),
+        );
+        let _ =
+            writeln!(text, "cpu {:<8} │{}│ {share} %, longest {max} x", core.cpu, draw(line, most));
     }
     for (kind, ppm) in reclaimers(recording, COLUMNS) {
         let most = ppm.iter().copied().max().unwrap_or(0).max(1);
-        let _ = writeln!(text, "{:<12} │{}│ up to {} % of a processor", kind.name(), draw(&ppm, most), figures(most as f64 / 1e4));
+        let _ = writeln!(
+            text,
+            "{:<12} │{}│ up to {} % of a processor",
+            kind.name(),
+            draw(&ppm, most),
+            figures(most as f64 / 1e4)
+        );
     }
     text
 }
@@ -122,7 +152,8 @@ fn reclaimers(recording: &Recording, columns: usize) -> Vec<(TaskKind, Vec<u64>)
     let of = |kind: TaskKind| {
         let mut ran = vec![0u64; columns];
         for sample in &recording.samples {
-            let column = ((sample.at_ns.saturating_sub(recording.began_ns)) / width).min(columns as u64 - 1);
+            let column =
+                ((sample.at_ns.saturating_sub(recording.began_ns)) / width).min(columns as u64 - 1);
             ran[column as usize] += sample.run_ns.get(&kind).copied().unwrap_or(0);
         }
         (kind, ran.into_iter().map(|ns| ns.saturating_mul(1_000_000) / width).collect::<Vec<_>>())
@@ -146,14 +177,24 @@ fn histogram(recording: &Recording) -> String {
     let mut text = "time stolen in a quantum, and how often (bars are logarithmic)\n".to_owned();
     for (bin, &count) in counts.iter().enumerate() {
         // One quantum among millions still shows.
-        let length = if count == 0 { 0.0 } else { ((count + 1) as f64).log2() / ((most + 1) as f64).log2() * BAR as f64 };
-        let _ = writeln!(text, "{:>9} │{:<BAR$}│ {count}", bin_name(bin), "█".repeat(length.ceil() as usize));
+        let length = if count == 0 {
+            0.0
+        } else {
+            ((count + 1) as f64).log2() / ((most + 1) as f64).log2() * BAR as f64
+        };
+        let _ = writeln!(
+            text,
+            "{:>9} │{:<BAR$}│ {count}",
+            bin_name(bin),
+            "█".repeat(length.ceil() as usize)
+        );
     }
     text
 }
 
 fn tables(recording: &Recording) -> Vec<Table> {
-    let mut parts: Vec<Part> = recording.cores.iter().flat_map(|core| core.parts.keys().copied()).collect();
+    let mut parts: Vec<Part> =
+        recording.cores.iter().flat_map(|core| core.parts.keys().copied()).collect();
     parts.sort_unstable();
     parts.dedup();
     let mut stolen = Table::new("Who stole the time").text("who");
@@ -161,16 +202,36 @@ fn tables(recording: &Recording) -> Vec<Table> {
         stolen = stolen.number(format!("cpu {}", core.cpu), "ms");
     }
     for part in parts {
-        let of = |core: &CoreNoise| figures(core.parts.get(&part).copied().unwrap_or(0) as f64 / 1e6);
+        let of =
+            |core: &CoreNoise| figures(core.parts.get(&part).copied().unwrap_or(0) as f64 / 1e6);
         stolen.row([part.name().to_owned()].into_iter().chain(recording.cores.iter().map(of)));
     }
-    stolen.row(["all".to_owned()].into_iter().chain(recording.cores.iter().map(|core| figures(core.stolen_ns as f64 / 1e6))));
+    stolen.row(
+        ["all".to_owned()]
+            .into_iter()
+            .chain(recording.cores.iter().map(|core| figures(core.stolen_ns as f64 / 1e6))),
+    );
     for core in recording.cores.iter().filter(|core| !core.programs.is_empty()) {
-        let named = core.programs.iter().map(|(name, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
-        stolen.note(format!("most processor time on cpu {}: {}", core.cpu, named.collect::<Vec<_>>().join(", ")));
+        let named = core
+            .programs
+            .iter()
+            .map(|(name, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
+        stolen.note(format!(
+            "most processor time on cpu {}: {}",
+            core.cpu,
+            named.collect::<Vec<_>>().join(", ")
+        ));
     }
-    let mut quanta = Table::new("Quanta").text("processor").number("quanta", "").number("good", "us").number("median", "x good");
-    quanta = quanta.number("p99", "x good").number("longest", "x good").number("stolen", "%").number("slowed", "%");
+    let mut quanta = Table::new("Quanta")
+        .text("processor")
+        .number("quanta", "")
+        .number("good", "us")
+        .number("median", "x good");
+    quanta = quanta
+        .number("p99", "x good")
+        .number("longest", "x good")
+        .number("stolen", "%")
+        .number("slowed", "%");
     for core in &recording.cores {
         let times = |permille: u64| figures(permille as f64 / 1000.0);
         quanta.row([
@@ -185,8 +246,15 @@ fn tables(recording: &Recording) -> Vec<Table> {
         ]);
     }
     let mut events = Table::new("What the kernel did meanwhile").text("what").number("count", "");
-    recording.events.iter().filter(|(_, count)| *count > 0).for_each(|(what, count)| events.row([(*what).to_owned(), count.to_string()]));
-    [quanta, stolen, longest(recording), orders(recording), events].into_iter().filter(|table| !table.is_empty()).collect()
+    recording
+        .events
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .for_each(|(what, count)| events.row([(*what).to_owned(), count.to_string()]));
+    [quanta, stolen, longest(recording), orders(recording), events]
+        .into_iter()
+        .filter(|table| !table.is_empty())
+        .collect()
 }
 
 /// Quanta that are shown one by one.
@@ -194,21 +262,37 @@ const LONGEST: usize = 10;
 
 /// The quanta that lost most, and to whom.
 fn longest(recording: &Recording) -> Table {
-    let mut table = Table::new("Quanta that lost most").number("at", "s").text("processor").number("took", "ms").number("stolen", "ms");
+    let mut table = Table::new("Quanta that lost most")
+        .number("at", "s")
+        .text("processor")
+        .number("took", "ms")
+        .number("stolen", "ms");
     table = table.text("by").text("longest at a stretch");
-    let of_core = |(core, details): (&CoreNoise, &Vec<Detail>)| details.iter().map(|detail| (core.cpu, detail.clone())).collect::<Vec<_>>();
-    let mut all: Vec<(usize, Detail)> = recording.cores.iter().zip(&recording.details).flat_map(of_core).collect();
+    let of_core = |(core, details): (&CoreNoise, &Vec<Detail>)| {
+        details.iter().map(|detail| (core.cpu, detail.clone())).collect::<Vec<_>>()
+    };
+    let mut all: Vec<(usize, Detail)> =
+        recording.cores.iter().zip(&recording.details).flat_map(of_core).collect();
     all.sort_by_key(|(_, detail)| std::cmp::Reverse(detail.loss.stolen_ns));
     let ms = |ns: u64| figures(ns as f64 / 1e6);
     for (cpu, detail) in all.iter().take(LONGEST) {
-        let by = detail.loss.parts.iter().map(|(part, ns)| format!("{} {}", part.name(), ms(*ns))).collect::<Vec<_>>().join(", ");
+        let by = detail
+            .loss
+            .parts
+            .iter()
+            .map(|(part, ns)| format!("{} {}", part.name(), ms(*ns)))
+            .collect::<Vec<_>>()
+            .join(", ");
         table.row([
             figures(detail.quantum.start_ns.saturating_sub(recording.began_ns) as f64 / 1e9),
             format!("cpu {cpu}"),
             ms(detail.quantum.wall_ns),
             ms(detail.loss.stolen_ns),
             if recording.source == Source::Bpf { by } else { "not known without BPF".to_owned() },
-            detail.longest.as_ref().map_or(String::new(), |(name, ns)| format!("{name} {} ms", ms(*ns))),
+            detail
+                .longest
+                .as_ref()
+                .map_or(String::new(), |(name, ns)| format!("{name} {} ms", ms(*ns))),
         ]);
     }
     table
@@ -216,11 +300,16 @@ fn longest(recording: &Recording) -> Table {
 
 /// For blocks of which order kswapd woke, and programs reclaimed for themselves.
 fn orders(recording: &Recording) -> Table {
-    let mut table = Table::new("Reclaim by the order of the blocks that were wanted").text("order").number("kswapd woken", "");
+    let mut table = Table::new("Reclaim by the order of the blocks that were wanted")
+        .text("order")
+        .number("kswapd woken", "");
     table = table.number("kswapd went to work", "").number("direct reclaims", "");
     let Some(memory) = &recording.memory else { return table };
-    let rows = memory.kswapd_woken.iter().zip(&memory.kswapd_ran).zip(&memory.direct_reclaims).enumerate();
-    for (order, ((woken, ran), direct)) in rows.filter(|(_, ((woken, ran), direct))| *woken + *ran + *direct > 0) {
+    let rows =
+        memory.kswapd_woken.iter().zip(&memory.kswapd_ran).zip(&memory.direct_reclaims).enumerate();
+    for (order, ((woken, ran), direct)) in
+        rows.filter(|(_, ((woken, ran), direct))| *woken + *ran + *direct > 0)
+    {
         table.row([order.to_string(), woken.to_string(), ran.to_string(), direct.to_string()]);
     }
     table
@@ -229,12 +318,19 @@ fn orders(recording: &Recording) -> Table {
 fn timeline_plot(recording: &Recording) -> Plot {
     let seconds = recording.duration_ns() as f64 / 1e9;
     let points = |ppm: &[u64]| {
-        let at = |(column, &ppm): (usize, &u64)| Point::at((column as f64 + 0.5) * seconds / PLOT_COLUMNS as f64, ppm as f64 / 1e4);
+        let at = |(column, &ppm): (usize, &u64)| {
+            Point::at((column as f64 + 0.5) * seconds / PLOT_COLUMNS as f64, ppm as f64 / 1e4)
+        };
         ppm.iter().enumerate().map(at).collect()
     };
     let cores = recording.cores.iter().zip(recording.timeline_ppm(PLOT_COLUMNS));
-    let mut series: Vec<Series> = cores.map(|(core, ppm)| Series::new(format!("cpu {}", core.cpu), points(&ppm))).collect();
-    series.extend(reclaimers(recording, PLOT_COLUMNS).into_iter().map(|(kind, ppm)| Series::new(kind.name(), points(&ppm))));
+    let mut series: Vec<Series> =
+        cores.map(|(core, ppm)| Series::new(format!("cpu {}", core.cpu), points(&ppm))).collect();
+    series.extend(
+        reclaimers(recording, PLOT_COLUMNS)
+            .into_iter()
+            .map(|(kind, ppm)| Series::new(kind.name(), points(&ppm))),
+    );
     Plot {
         title: "Time stolen, and what reclaiming threads used".to_owned(),
         kind: Kind::Lines,
@@ -246,7 +342,10 @@ fn timeline_plot(recording: &Recording) -> Plot {
 
 fn histogram_plot(recording: &Recording) -> Plot {
     let counts = recording.histogram();
-    let points = counts.iter().enumerate().map(|(bin, &count)| Point::at(bin as f64, ((count + 1) as f64).log10()));
+    let points = counts
+        .iter()
+        .enumerate()
+        .map(|(bin, &count)| Point::at(bin as f64, ((count + 1) as f64).log10()));
     Plot {
         title: "Time stolen in a quantum".to_owned(),
         kind: Kind::Bars,
@@ -265,10 +364,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn recording() -> Recording {
-        let quantum =
-            |at: u64, wall: u64| Quantum { start_ns: at * 1_000_000, wall_ns: wall * 1000, stolen_ns: (wall - 1000) * 1000, units: 1 };
+        let quantum = |at: u64, wall: u64| Quantum {
+            start_ns: at * 1_000_000,
+            wall_ns: wall * 1000,
+            stolen_ns: (wall - 1000) * 1000,
+            units: 1,
+        };
         let quanta = vec![quantum(0, 1000), quantum(1, 1000), quantum(2, 5000), quantum(7, 1003)];
-        let parts = BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::GoneTask, 3000)]);
+        let parts =
+            BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000), (Part::GoneTask, 3000)]);
         let core = CoreNoise {
             cpu: 3,
             quanta: 4,
@@ -283,8 +387,13 @@ mod tests {
             parts,
             programs: vec![("kswapd0".to_owned(), 4_000_000)],
         };
-        let loss = Loss { stalled_ns: 0, stolen_ns: 4_000_000, parts: BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000)]) };
-        let detail = Detail { quantum: quanta[2], loss, longest: Some(("kswapd0".to_owned(), 3_900_000)) };
+        let loss = Loss {
+            stalled_ns: 0,
+            stolen_ns: 4_000_000,
+            parts: BTreeMap::from([(Part::Task(TaskKind::Kswapd), 4_000_000)]),
+        };
+        let detail =
+            Detail { quantum: quanta[2], loss, longest: Some(("kswapd0".to_owned(), 3_900_000)) };
         let mut memory = MemoryEvents::default();
         (memory.kswapd_woken[9], memory.direct_reclaims[0]) = (859, 3);
         Recording {
@@ -305,8 +414,17 @@ mod tests {
     fn the_picture_shows_when_how_much_and_who() {
         let text = to_text(&recording());
         assert!(text.contains("cpu 3        │               █"), "{text}");
-        assert!(text.contains("longest 5.00 x") && text.contains("kswapd ran") && !text.contains("silence"), "{text}");
-        assert!(text.contains("< 4 us │") && text.contains("most processor time on cpu 3: kswapd0 4.00 ms"), "{text}");
+        assert!(
+            text.contains("longest 5.00 x")
+                && text.contains("kswapd ran")
+                && !text.contains("silence"),
+            "{text}"
+        );
+        assert!(
+            text.contains("< 4 us │")
+                && text.contains("most processor time on cpu 3: kswapd0 4.00 ms"),
+            "{text}"
+        );
         assert!(text.contains("can be put down to somebody") && text.contains("by BPF"), "{text}");
         assert!(text.contains("kswapd0 3.90 ms") && text.contains("859"), "{text}");
     }

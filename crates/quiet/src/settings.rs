@@ -38,7 +38,9 @@ fn parse(key: &str, text: &str) -> Result<u64, QuietError> {
     let text = text.trim();
     let bad = |form| QuietError::BadValue { key: key.to_owned(), text: text.to_owned(), form };
     match form(key) {
-        Form::Size => text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|_| bad("a size like 64M or 1G")),
+        Form::Size => {
+            text.parse::<Bytes>().map(|bytes| bytes.0).map_err(|_| bad("a size like 64M or 1G"))
+        }
         Form::Time => {
             let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
             let factor = match text[unit..].trim() {
@@ -47,16 +49,22 @@ fn parse(key: &str, text: &str) -> Result<u64, QuietError> {
                 "us" => 1000,
                 _ => return Err(bad("a time like 100ms or 1s")),
             };
-            let number = text[..unit].parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+            let number =
+                text[..unit].parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
             number.ok_or_else(|| bad("a time like 100ms or 1s"))
         }
         Form::Share(parts) => {
-            let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<u64>().ok());
-            number.and_then(|number| number.checked_mul(parts / 100)).ok_or_else(|| bad("whole percent, like 75%"))
+            let number =
+                text.strip_suffix('%').and_then(|number| number.trim().parse::<u64>().ok());
+            number
+                .and_then(|number| number.checked_mul(parts / 100))
+                .ok_or_else(|| bad("whole percent, like 75%"))
         }
         Form::Word(words) => {
             let at = words.iter().position(|word| *word == text);
-            at.map(|at| at as u64).ok_or_else(|| bad(if words == SWITCH { "on or off" } else { "never, needed or large" }))
+            at.map(|at| at as u64).ok_or_else(|| {
+                bad(if words == SWITCH { "on or off" } else { "never, needed or large" })
+            })
         }
     }
 }
@@ -67,7 +75,9 @@ pub fn show(key: &str, value: u64) -> String {
         Form::Size => Bytes(value).to_string(),
         Form::Time => format!("{}ms", value / 1_000_000),
         Form::Share(parts) => format!("{}%", value as f64 * 100.0 / parts as f64),
-        Form::Word(words) => words.get(value as usize).map_or_else(|| value.to_string(), |&word| word.to_owned()),
+        Form::Word(words) => {
+            words.get(value as usize).map_or_else(|| value.to_string(), |&word| word.to_owned())
+        }
     }
 }
 
@@ -100,8 +110,12 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), QuietError> {
 
 /// Writes settings where a daemon with this state finds them.
 pub fn save(state: &Path, settings: &Settings) -> Result<(), QuietError> {
-    let map: BTreeMap<&str, u64> = settings.all().into_iter().map(|(key, value, ..)| (key, value)).collect();
-    write_whole(&path(state), &serde_json::to_string_pretty(&map).expect("names and numbers become JSON"))
+    let map: BTreeMap<&str, u64> =
+        settings.all().into_iter().map(|(key, value, ..)| (key, value)).collect();
+    write_whole(
+        &path(state),
+        &serde_json::to_string_pretty(&map).expect("names and numbers become JSON"),
+    )
 }
 
 /// Reads them; the defaults where there are none.
@@ -113,7 +127,8 @@ pub fn load(state: &Path) -> Result<Settings, QuietError> {
         other => other.map_err(|source| QuietError::State { path: path.clone(), source })?,
     };
     let damaged = |reason: String| QuietError::Damaged { path: path.clone(), reason };
-    let map: BTreeMap<String, u64> = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    let map: BTreeMap<String, u64> =
+        serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
     for (key, value) in map {
         match settings.set(&key, value) {
             None => return Err(damaged(format!("there is no setting `{key}`"))),
@@ -141,7 +156,10 @@ mod tests {
             set(&mut settings, key, text).unwrap();
             assert_eq!(settings.all().iter().find(|one| one.0 == key).unwrap().1, value, "{key}");
         }
-        assert_eq!((show("early_reclaim", 1), show("drop_behind", 2)), ("on".into(), "large".into()));
+        assert_eq!(
+            (show("early_reclaim", 1), show("drop_behind", 2)),
+            ("on".into(), "large".into())
+        );
         assert_eq!(
             (show("poll_ns", 250_000_000), show("cpu_ppm", 50_000), show("batch_bytes", 32 << 20)),
             ("250ms".into(), "5%".into(), "32MiB".into())

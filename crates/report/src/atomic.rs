@@ -24,8 +24,13 @@ impl AtomicFile {
             _ => Path::new("."),
         };
         let mut prefix = OsString::from(UNFINISHED);
-        prefix.push(target.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"))?);
-        let file = tempfile::Builder::new().prefix(&prefix).permissions(readable_by_all()).tempfile_in(directory)?;
+        prefix.push(target.file_name().ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file")
+        })?);
+        let file = tempfile::Builder::new()
+            .prefix(&prefix)
+            .permissions(readable_by_all())
+            .tempfile_in(directory)?;
         Ok(AtomicFile { file, target: target.to_owned() })
     }
 
@@ -67,8 +72,17 @@ pub fn remove_unfinished(directory: &Path, age: std::time::Duration) -> io::Resu
     let mut removed = 0;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        let old = |entry: &fs::DirEntry| entry.metadata()?.modified()?.elapsed().map_err(io::Error::other).map(|since| since >= age);
-        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) && old(&entry).unwrap_or(false) {
+        let old = |entry: &fs::DirEntry| {
+            entry
+                .metadata()?
+                .modified()?
+                .elapsed()
+                .map_err(io::Error::other)
+                .map(|since| since >= age)
+        };
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED)
+            && old(&entry).unwrap_or(false)
+        {
             fs::remove_file(entry.path())?;
             removed += 1;
         }

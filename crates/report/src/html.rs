@@ -52,12 +52,22 @@ impl Section {
 impl Report {
     /// The page.
     pub fn to_html(&self) -> String {
-        let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+        let mut html =
+            String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
         html += "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n";
-        let _ = writeln!(html, "<title>{}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>", escape(&self.title));
+        let _ = writeln!(
+            html,
+            "<title>{}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>",
+            escape(&self.title)
+        );
         let _ = writeln!(html, "<h1>{}</h1>", escape(&self.title));
         let _ = writeln!(html, "<p class=\"meta\">{}</p>", escape(&self.machine.describe()));
-        let _ = writeln!(html, "<p class=\"meta\">Made by <code>{}</code>{}</p>", escape(&self.command), self.made_at_html());
+        let _ = writeln!(
+            html,
+            "<p class=\"meta\">Made by <code>{}</code>{}</p>",
+            escape(&self.command),
+            self.made_at_html()
+        );
         for paragraph in &self.preamble {
             let _ = writeln!(html, "<p>{}</p>", escape(paragraph));
         }
@@ -71,6 +81,10 @@ impl Report {
     }
 
     fn made_at_html(&self) -> String {
-        if self.made_at.is_empty() { String::new() } else { format!(" on {}", escape(&self.made_at)) }
+        if self.made_at.is_empty() {
+            String::new()
+        } else {
+            format!(" on {}", escape(&self.made_at))
+        }
     }
 }

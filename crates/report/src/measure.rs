@@ -20,7 +20,8 @@ impl Spread {
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let (&min, &max) = (sorted.first()?, sorted.last()?);
-        let median = if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
+        let median =
+            if n % 2 == 1 { sorted[n / 2] } else { (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0 };
         Some(Spread { median, min, max, n })
     }
 
@@ -34,7 +35,11 @@ impl Spread {
 
     /// `1.23 (1.20–1.31)`.
     pub fn to_text(self) -> String {
-        if self.n < 2 { figures(self.median) } else { format!("{} ({}–{})", figures(self.median), figures(self.min), figures(self.max)) }
+        if self.n < 2 {
+            figures(self.median)
+        } else {
+            format!("{} ({}–{})", figures(self.median), figures(self.min), figures(self.max))
+        }
     }
 }
 
@@ -101,7 +106,12 @@ pub struct Measure {
 
 impl Measure {
     /// A figure without a value so far.
-    pub fn new(name: impl Into<String>, title: impl Into<String>, unit: impl Into<String>, better: Better) -> Measure {
+    pub fn new(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        unit: impl Into<String>,
+        better: Better,
+    ) -> Measure {
         Measure {
             name: name.into(),
             title: title.into(),
@@ -148,7 +158,8 @@ impl Measure {
     /// What was measured.
     pub fn spread(mut self, spread: Option<Spread>) -> Measure {
         if let Some(spread) = spread {
-            (self.value, self.min, self.max, self.n) = (Some(spread.median), Some(spread.min), Some(spread.max), spread.n);
+            (self.value, self.min, self.max, self.n) =
+                (Some(spread.median), Some(spread.min), Some(spread.max), spread.n);
         }
         self.judged()
     }
@@ -185,8 +196,10 @@ impl Measure {
             Better::Lower => value <= goal,
         };
         // A bound on the bad side proves a success only if the true value can but be better, and a failure if it can but be worse.
-        let can_be_better =
-            matches!((self.bound, self.better), (Some(Bound::AtLeast), Better::Higher) | (Some(Bound::AtMost), Better::Lower));
+        let can_be_better = matches!(
+            (self.bound, self.better),
+            (Some(Bound::AtLeast), Better::Higher) | (Some(Bound::AtMost), Better::Lower)
+        );
         match self.bound {
             None => Some(good),
             Some(_) if can_be_better => good.then_some(true),
@@ -203,7 +216,9 @@ impl Measure {
             Some(Bound::AtMost) => "< ",
         };
         match (self.min, self.max) {
-            (Some(min), Some(max)) if self.n > 1 => format!("{sign}{} ({}–{})", figures(value), figures(min), figures(max)),
+            (Some(min), Some(max)) if self.n > 1 => {
+                format!("{sign}{} ({}–{})", figures(value), figures(min), figures(max))
+            }
             _ => format!("{sign}{}", figures(value)),
         }
     }
@@ -229,7 +244,11 @@ pub fn measures_table(title: &str, measures: &[Measure]) -> Table {
             (_, Some(true)) => "yes, aim too",
             (Some(true), _) => "yes",
             (None, Some(false)) => "aim not",
-            (None, None) if measure.value.is_none() && (measure.must.is_some() || measure.aim.is_some()) => "not measured",
+            (None, None)
+                if measure.value.is_none() && (measure.must.is_some() || measure.aim.is_some()) =>
+            {
+                "not measured"
+            }
             (None, None) => "",
         };
         let paper = match &measure.paper {
@@ -278,7 +297,10 @@ mod tests {
         let measure = |better| Measure::new("x", "x", "", better).must(0.9).aim(1.0);
         let of = |value: f64| Spread::of(&[value]);
         assert_eq!(
-            (measure(Better::Higher).spread(of(0.95)).met, measure(Better::Higher).spread(of(0.95)).aim_met),
+            (
+                measure(Better::Higher).spread(of(0.95)).met,
+                measure(Better::Higher).spread(of(0.95)).aim_met
+            ),
             (Some(true), Some(false))
         );
         assert_eq!(measure(Better::Higher).spread(of(0.89)).met, Some(false));
@@ -288,8 +310,13 @@ mod tests {
 
     #[test]
     fn a_bound_proves_only_what_it_can() {
-        let of =
-            |value: f64, bound| Measure::new("x", "x", "", Better::Higher).spread(Spread::of(&[value])).bound(Some(bound)).must(15.0).met;
+        let of = |value: f64, bound| {
+            Measure::new("x", "x", "", Better::Higher)
+                .spread(Spread::of(&[value]))
+                .bound(Some(bound))
+                .must(15.0)
+                .met
+        };
         assert_eq!(of(20.0, Bound::AtLeast), Some(true));
         assert_eq!(of(10.0, Bound::AtLeast), None);
         assert_eq!(of(10.0, Bound::AtMost), Some(false));

@@ -18,7 +18,8 @@ const LEGEND_ROW: f64 = 20.0;
 /// A line of more points is drawn without dots.
 const DOTS_MAX: usize = 60;
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
-const COLOURS: [&str; 8] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
 
 /// How the points of a plot are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -81,12 +82,19 @@ impl Axis {
     }
 
     /// An axis of names.
-    pub fn names<T: Into<String>>(label: impl Into<String>, names: impl IntoIterator<Item = T>) -> Axis {
+    pub fn names<T: Into<String>>(
+        label: impl Into<String>,
+        names: impl IntoIterator<Item = T>,
+    ) -> Axis {
         Axis { categories: names.into_iter().map(Into::into).collect(), ..Axis::linear(label, "") }
     }
 
     fn title(&self) -> String {
-        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
+        if self.unit.is_empty() {
+            self.label.clone()
+        } else {
+            format!("{} ({})", self.label, self.unit)
+        }
     }
 
     fn scale(&self, values: impl Iterator<Item = f64>) -> Scale {
@@ -137,7 +145,8 @@ impl Plot {
             escape(&self.title),
             h = canvas.height
         );
-        let _ = writeln!(svg, "<text class=\"t\" x=\"{LEFT}\" y=\"22\">{}</text>", escape(&self.title));
+        let _ =
+            writeln!(svg, "<text class=\"t\" x=\"{LEFT}\" y=\"22\">{}</text>", escape(&self.title));
         canvas.draw_axes(&mut svg);
         for (index, series) in self.series.iter().enumerate() {
             match self.kind {
@@ -162,7 +171,8 @@ impl Plot {
 impl Canvas<'_> {
     fn of(plot: &Plot) -> Canvas<'_> {
         let y = plot.y.scale(plot.points().flat_map(|point| [point.y, point.min, point.max]));
-        let x = plot.x.categories.is_empty().then(|| plot.x.scale(plot.points().map(|point| point.x)));
+        let x =
+            plot.x.categories.is_empty().then(|| plot.x.scale(plot.points().map(|point| point.x)));
         let mut legend = Vec::new();
         let (mut at, mut row) = (LEFT, 0.0);
         for series in &plot.series {
@@ -193,19 +203,49 @@ impl Canvas<'_> {
         let foot = HEIGHT - BOTTOM;
         for &tick in &self.y.ticks {
             let y = self.py(tick);
-            let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>", WIDTH - RIGHT);
-            let _ = writeln!(svg, "<text text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", LEFT - 6.0, y + 4.0, tick_label(tick));
+            let _ = writeln!(
+                svg,
+                "<line class=\"g\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>",
+                WIDTH - RIGHT
+            );
+            let _ = writeln!(
+                svg,
+                "<text text-anchor=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                tick_label(tick)
+            );
         }
         let places: Vec<(f64, String)> = match &self.x {
             Some(scale) => scale.ticks.iter().map(|&tick| (tick, tick_label(tick))).collect(),
-            None => self.plot.x.categories.iter().enumerate().map(|(place, name)| (place as f64, name.clone())).collect(),
+            None => self
+                .plot
+                .x
+                .categories
+                .iter()
+                .enumerate()
+                .map(|(place, name)| (place as f64, name.clone()))
+                .collect(),
         };
         for (x, label) in places {
             let x = self.px(x);
-            let _ = writeln!(svg, "<line class=\"a\" x1=\"{x:.1}\" y1=\"{foot}\" x2=\"{x:.1}\" y2=\"{}\"/>", foot + 5.0);
-            let _ = writeln!(svg, "<text text-anchor=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>", foot + 19.0, escape(&label));
+            let _ = writeln!(
+                svg,
+                "<line class=\"a\" x1=\"{x:.1}\" y1=\"{foot}\" x2=\"{x:.1}\" y2=\"{}\"/>",
+                foot + 5.0
+            );
+            let _ = writeln!(
+                svg,
+                "<text text-anchor=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>",
+                foot + 19.0,
+                escape(&label)
+            );
         }
-        let _ = writeln!(svg, "<path class=\"a\" fill=\"none\" d=\"M{LEFT} {TOP}V{foot}H{}\"/>", WIDTH - RIGHT);
+        let _ = writeln!(
+            svg,
+            "<path class=\"a\" fill=\"none\" d=\"M{LEFT} {TOP}V{foot}H{}\"/>",
+            WIDTH - RIGHT
+        );
         let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
         let _ = writeln!(
             svg,
@@ -236,8 +276,15 @@ impl Canvas<'_> {
         let colour = COLOURS[index % COLOURS.len()];
         let dash = if series.reference { " stroke-dasharray=\"6 4\"" } else { "" };
         let shown: Vec<&Point> = series.points.iter().filter(|point| point.y.is_finite()).collect();
-        let path: Vec<String> = shown.iter().map(|point| format!("{:.1},{:.1}", self.px(point.x), self.py(point.y))).collect();
-        let _ = writeln!(svg, "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>", path.join(" "));
+        let path: Vec<String> = shown
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", self.px(point.x), self.py(point.y)))
+            .collect();
+        let _ = writeln!(
+            svg,
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>",
+            path.join(" ")
+        );
         // Dots of so many points would hide the line.
         if series.reference || shown.len() > DOTS_MAX {
             return;
@@ -276,13 +323,25 @@ impl Canvas<'_> {
 
     fn tooltip(&self, series: &Series, point: &Point) -> String {
         let place = match &self.x {
-            None => self.plot.x.categories.get(point.x.max(0.0) as usize).cloned().unwrap_or_default(),
+            None => {
+                self.plot.x.categories.get(point.x.max(0.0) as usize).cloned().unwrap_or_default()
+            }
             Some(_) => format!("{} {}", figures(point.x), self.plot.x.unit),
         };
-        let spread = if point.max > point.min { format!(" ({}–{})", figures(point.min), figures(point.max)) } else { String::new() };
+        let spread = if point.max > point.min {
+            format!(" ({}–{})", figures(point.min), figures(point.max))
+        } else {
+            String::new()
+        };
         format!(
             "<title>{}</title>",
-            escape(&format!("{}, {}: {}{spread} {}", series.name, place.trim(), figures(point.y), self.plot.y.unit))
+            escape(&format!(
+                "{}, {}: {}{spread} {}",
+                series.name,
+                place.trim(),
+                figures(point.y),
+                self.plot.y.unit
+            ))
         )
     }
 
@@ -296,7 +355,13 @@ impl Canvas<'_> {
                 "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"{colour}\" stroke-width=\"{thick}\"{dash}/>",
                 x + 22.0
             );
-            let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 28.0, y + 4.0, escape(&series.name));
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                x + 28.0,
+                y + 4.0,
+                escape(&series.name)
+            );
         }
     }
 }

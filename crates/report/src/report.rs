@@ -56,8 +56,14 @@ impl Section {
 impl Report {
     /// `{"machine": …, "results": […]}`, indented.
     pub fn to_json(&self) -> String {
-        let json = Json { machine: &self.machine, command: &self.command, made_at: &self.made_at, results: &self.measures };
-        let text = serde_json::to_string_pretty(&json).expect("strings, numbers and lists always become JSON");
+        let json = Json {
+            machine: &self.machine,
+            command: &self.command,
+            made_at: &self.made_at,
+            results: &self.measures,
+        };
+        let text = serde_json::to_string_pretty(&json)
+            .expect("strings, numbers and lists always become JSON");
         text + "\n"
     }
 

@@ -45,29 +45,40 @@ pub(crate) struct Scale {
 impl Scale {
     /// An axis from zero (or the lowest value below it) to a round number above the highest value.
     pub(crate) fn linear(values: impl Iterator<Item = f64>) -> Scale {
-        let (low, high) = values.filter(|v| v.is_finite()).fold((0f64, 0f64), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = values
+            .filter(|v| v.is_finite())
+            .fold((0f64, 0f64), |(low, high), v| (low.min(v), high.max(v)));
         let span = if high > low { high - low } else { 1.0 };
         let raw = span / 5.0;
         let power = 10f64.powf(raw.log10().floor());
-        let step =
-            [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|factor| factor * power).find(|&step| step >= raw * 0.999).unwrap_or(power * 10.0);
-        let (first, last) = ((low / step).floor() as i64, ((low + span) / step * 0.9999).ceil() as i64);
+        let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+            .into_iter()
+            .map(|factor| factor * power)
+            .find(|&step| step >= raw * 0.999)
+            .unwrap_or(power * 10.0);
+        let (first, last) =
+            ((low / step).floor() as i64, ((low + span) / step * 0.9999).ceil() as i64);
         let ticks = (first..=last).map(|i| i as f64 * step).collect();
         Scale { low: first as f64 * step, high: last as f64 * step, log: false, ticks }
     }
 
     /// A logarithmic axis that holds all positive values.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Scale {
-        let (low, high) =
-            values.filter(|v| v.is_finite() && *v > 0.0).fold((f64::INFINITY, 0f64), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = values
+            .filter(|v| v.is_finite() && *v > 0.0)
+            .fold((f64::INFINITY, 0f64), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 10.0) };
         let decades = (high / low).log10();
         let marks: &[f64] = if decades < 3.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let first = low.log10().floor() as i32;
-        let all: Vec<f64> =
-            (first..=first + decades as i32 + 2).flat_map(|power| marks.iter().map(move |mark| mark * 10f64.powi(power))).collect();
+        let all: Vec<f64> = (first..=first + decades as i32 + 2)
+            .flat_map(|power| marks.iter().map(move |mark| mark * 10f64.powi(power)))
+            .collect();
         let from = all.iter().rposition(|&tick| tick <= low * 1.001).unwrap_or(0);
-        let to = all.iter().position(|&tick| tick >= high * 0.999 && tick > all[from]).unwrap_or(all.len() - 1);
+        let to = all
+            .iter()
+            .position(|&tick| tick >= high * 0.999 && tick > all[from])
+            .unwrap_or(all.len() - 1);
         let ticks = all[from..=to].to_vec();
         Scale { low: ticks[0], high: ticks[ticks.len() - 1], log: true, ticks }
     }
@@ -111,7 +122,10 @@ mod tests {
     fn a_linear_axis_starts_at_zero_and_ends_at_a_round_number() {
         let scale = Scale::linear([3.1, 0.4].into_iter());
         assert_eq!(scale.ticks, vec![0.0, 1.0, 2.0, 3.0, 4.0]);
-        assert_eq!((scale.position(0.0), scale.position(2.0), scale.position(4.0)), (0.0, 0.5, 1.0));
+        assert_eq!(
+            (scale.position(0.0), scale.position(2.0), scale.position(4.0)),
+            (0.0, 0.5, 1.0)
+        );
     }
 
     #[test]
@@ -126,8 +140,12 @@ mod tests {
     #[test]
     fn axes_of_odd_data_have_at_least_two_ticks() {
         for values in [vec![], vec![0.0], vec![5.0], vec![f64::NAN], vec![1.0, 1.0]] {
-            for scale in [Scale::linear(values.iter().copied()), Scale::log(values.iter().copied())] {
-                assert!(scale.ticks.len() >= 2 && scale.ticks.iter().all(|tick| tick.is_finite()), "{values:?} {scale:?}");
+            for scale in [Scale::linear(values.iter().copied()), Scale::log(values.iter().copied())]
+            {
+                assert!(
+                    scale.ticks.len() >= 2 && scale.ticks.iter().all(|tick| tick.is_finite()),
+                    "{values:?} {scale:?}"
+                );
                 assert!((0.0..=1.0).contains(&scale.position(5.0)));
             }
         }

@@ -80,16 +80,23 @@ impl Table {
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
-            let padded = cells.zip(&self.columns).zip(&widths).map(|((cell, column), &width)| pad(cell, width, column.align));
+            let padded = cells
+                .zip(&self.columns)
+                .zip(&widths)
+                .map(|((cell, column), &width)| pad(cell, width, column.align));
             let line = padded.collect::<Vec<_>>().join("  ");
             format!("{}\n", line.trim_end())
         };
-        let mut text = if self.title.is_empty() { String::new() } else { format!("{}\n", self.title) };
+        let mut text =
+            if self.title.is_empty() { String::new() } else { format!("{}\n", self.title) };
         text += &line(&mut self.columns.iter().map(|column| column.name.as_str()));
         if has_units {
             text += &line(&mut self.columns.iter().map(|column| column.unit.as_str()));
         }
-        text += &format!("{}\n", widths.iter().map(|&width| "─".repeat(width)).collect::<Vec<_>>().join("  "));
+        text += &format!(
+            "{}\n",
+            widths.iter().map(|&width| "─".repeat(width)).collect::<Vec<_>>().join("  ")
+        );
         for row in &self.rows {
             text += &line(&mut row.iter().map(String::as_str));
         }
@@ -102,10 +109,19 @@ impl Table {
     /// The table as CSV (RFC 4180); units stand behind the names of the columns.
     pub fn to_csv(&self) -> String {
         let quoted = |text: &str| {
-            if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+            if text.contains([',', '"', '\n', '\r']) {
+                format!("\"{}\"", text.replace('"', "\"\""))
+            } else {
+                text.to_owned()
+            }
         };
-        let name =
-            |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{} ({})", column.name, column.unit) };
+        let name = |column: &Column| {
+            if column.unit.is_empty() {
+                column.name.clone()
+            } else {
+                format!("{} ({})", column.name, column.unit)
+            }
+        };
         let header: Vec<String> = self.columns.iter().map(|column| quoted(&name(column))).collect();
         let mut csv = header.join(",") + "\n";
         for row in &self.rows {
@@ -119,9 +135,18 @@ impl Table {
     pub fn to_markdown(&self) -> String {
         let plain = |text: &str| text.replace('|', "\\|");
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-        let name = |column: &Column| if column.unit.is_empty() { column.name.clone() } else { format!("{}, {}", column.name, column.unit) };
+        let name = |column: &Column| {
+            if column.unit.is_empty() {
+                column.name.clone()
+            } else {
+                format!("{}, {}", column.name, column.unit)
+            }
+        };
         let mut text = line(self.columns.iter().map(|column| plain(&name(column))).collect());
-        let sides = self.columns.iter().map(|column| if column.align == Align::Right { "---:" } else { "---" });
+        let sides = self
+            .columns
+            .iter()
+            .map(|column| if column.align == Align::Right { "---:" } else { "---" });
         text += &format!("|{}|\n", sides.collect::<Vec<_>>().join("|"));
         for row in &self.rows {
             text += &line(row.iter().map(|cell| plain(cell)).collect());
@@ -134,19 +159,27 @@ impl Table {
 
     /// The table as HTML.
     pub fn to_html(&self) -> String {
-        let class = |column: &Column| if column.align == Align::Right { " class=\"n\"" } else { "" };
+        let class =
+            |column: &Column| if column.align == Align::Right { " class=\"n\"" } else { "" };
         let mut html = String::from("<table>\n");
         if !self.title.is_empty() {
             let _ = writeln!(html, "<caption>{}</caption>", escape(&self.title));
         }
         html += "<thead><tr>";
         for column in &self.columns {
-            let unit = if column.unit.is_empty() { String::new() } else { format!("<br><small>{}</small>", escape(&column.unit)) };
+            let unit = if column.unit.is_empty() {
+                String::new()
+            } else {
+                format!("<br><small>{}</small>", escape(&column.unit))
+            };
             let _ = write!(html, "<th{}>{}{unit}</th>", class(column), escape(&column.name));
         }
         html += "</tr></thead>\n<tbody>\n";
         for row in &self.rows {
-            let cells = row.iter().zip(&self.columns).map(|(cell, column)| format!("<td{}>{}</td>", class(column), escape(cell)));
+            let cells = row
+                .iter()
+                .zip(&self.columns)
+                .map(|(cell, column)| format!("<td{}>{}</td>", class(column), escape(cell)));
             let _ = writeln!(html, "<tr>{}</tr>", cells.collect::<String>());
         }
         html += "</tbody></table>\n";
@@ -175,7 +208,8 @@ mod tests {
     use super::*;
 
     fn sample() -> Table {
-        let mut table = Table::new("Reading").text("what").number("speed", "GB/s").number("paper", "MB/s");
+        let mut table =
+            Table::new("Reading").text("what").number("speed", "GB/s").number("paper", "MB/s");
         table.row(["1M", "3.20", "603"]);
         table.row(["swap file <disk>", "0.12", "58.9"]);
         table.row(["2M × 3"]);

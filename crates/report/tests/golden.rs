@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use hiroma_report::{Axis, Better, Bound, Kind, Machine, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_report::{
+    Axis, Better, Bound, Kind, Machine, Measure, Plot, Point, Report, Section, Series, Spread,
+    Table,
+};
 
 fn compare(name: &str, actual: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
@@ -10,7 +13,11 @@ fn compare(name: &str, actual: &str) {
         std::fs::write(&path, actual).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == actual, "{} differs; look at it and run with HIROMA_BLESS=1 if it is right. Now:\n{actual}", path.display());
+    assert!(
+        expected == actual,
+        "{} differs; look at it and run with HIROMA_BLESS=1 if it is right. Now:\n{actual}",
+        path.display()
+    );
 }
 
 fn lines() -> Plot {
@@ -23,7 +30,11 @@ fn lines() -> Plot {
         series: vec![
             Series::new(
                 "over TCP",
-                vec![Point::of(0.0, spread(0.2, 0.25, 0.3)), Point::of(1.0, spread(2.9, 3.0, 3.4)), Point::at(2.0, 3.2)],
+                vec![
+                    Point::of(0.0, spread(0.2, 0.25, 0.3)),
+                    Point::of(1.0, spread(2.9, 3.0, 3.4)),
+                    Point::at(2.0, 3.2),
+                ],
             ),
             Series::level("raw TCP <stream>", 3.1, 3),
         ],
@@ -37,7 +48,10 @@ fn bars() -> Plot {
         x: Axis::names("local memory", ["60 %", "30 %"]),
         y: Axis::linear("time", "s"),
         series: vec![
-            Series::new("LRU", vec![Point::at(0.0, 7.1), Point::of(1.0, Spread::of(&[8.0, 8.4]).unwrap())]),
+            Series::new(
+                "LRU",
+                vec![Point::at(0.0, 7.1), Point::of(1.0, Spread::of(&[8.0, 8.4]).unwrap())],
+            ),
             Series::new("FIFO", vec![Point::at(0.0, 7.4), Point::at(1.0, f64::NAN)]),
             Series::level("native", 6.7, 2),
         ],
@@ -45,7 +59,8 @@ fn bars() -> Plot {
 }
 
 fn report() -> Report {
-    let mut table = Table::new("Bandwidth").text("block").number("over TCP", "GB/s").number("paper", "MB/s");
+    let mut table =
+        Table::new("Bandwidth").text("block").number("over TCP", "GB/s").number("paper", "MB/s");
     table.row(["1M", "3.00 (2.90–3.40)", "603"]);
     table.row(["auto", "3.20", ""]);
     table.note("1 GiB, everything far at the start.");
@@ -58,9 +73,17 @@ fn report() -> Report {
             .must(1.0)
             .spread(Spread::of(&[0.2]))
             .bound(Some(Bound::AtMost)),
-        Measure::new("random", "random reads / zram", "", Better::Lower).must(1.0).aim(0.6).note("skipped: needs root"),
-        Measure::new("seq", "sequential read", "GB/s", Better::Higher).paper_number(0.603).spread(Spread::of(&[3.2])),
-        Measure::new("metadata", "metadata", "%", Better::Lower).must(0.2).paper("not reported").spread(Spread::of(&[0.3, 0.3, 0.31])),
+        Measure::new("random", "random reads / zram", "", Better::Lower)
+            .must(1.0)
+            .aim(0.6)
+            .note("skipped: needs root"),
+        Measure::new("seq", "sequential read", "GB/s", Better::Higher)
+            .paper_number(0.603)
+            .spread(Spread::of(&[3.2])),
+        Measure::new("metadata", "metadata", "%", Better::Lower)
+            .must(0.2)
+            .paper("not reported")
+            .spread(Spread::of(&[0.3, 0.3, 0.31])),
     ];
     Report {
         title: "Far memory".into(),

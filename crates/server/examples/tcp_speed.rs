@@ -20,9 +20,16 @@ const EXTENTS: usize = 256;
 const ROUNDS: usize = 3;
 
 fn main() {
-    let server = serve(ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 640 << 20, ..ServeOptions::default() }).unwrap();
+    let server = serve(ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 640 << 20,
+        ..ServeOptions::default()
+    })
+    .unwrap();
     let addr = server.local_addr().to_string();
-    let store = TcpStore::connect(&[addr], SECTOR, Allocation::Simple, Duration::from_secs(5), None, &[]).unwrap();
+    let store =
+        TcpStore::connect(&[addr], SECTOR, Allocation::Simple, Duration::from_secs(5), None, &[])
+            .unwrap();
     let mut reader = store.open(Purpose::Read).unwrap();
     let mut writer = store.open(Purpose::Write).unwrap();
     let mut frames: Vec<FrameBuf> = (0..4).map(|_| FrameBuf::leak(EXTENT)).collect();
@@ -46,7 +53,10 @@ fn main() {
         paths[3].push(speed);
         for spin in [true, false] {
             let (p50, p99) = latency(&mut *reader, &locs, spin);
-            println!("  store, 8 KiB reads, {} p50 {p50:5.1} us, p99 {p99:5.1} us", if spin { "spinning" } else { "sleeping" });
+            println!(
+                "  store, 8 KiB reads, {} p50 {p50:5.1} us, p99 {p99:5.1} us",
+                if spin { "spinning" } else { "sleeping" }
+            );
         }
         println!("  raw, 8 KiB reads, sleeping  p50 {:5.1} us", raw_latency().unwrap());
     }
@@ -56,7 +66,9 @@ fn main() {
         speeds[speeds.len() / 2]
     };
     let whole = median(&raw);
-    for (name, speeds) in ["reads, depth 1", "reads, depth 2", "reads, depth 4", "writes, depth 2"].iter().zip(&paths) {
+    for (name, speeds) in
+        ["reads, depth 1", "reads, depth 2", "reads, depth 4", "writes, depth 2"].iter().zip(&paths)
+    {
         println!("{name:16} {:.2} of a raw stream", median(speeds) / whole);
     }
 }
@@ -84,7 +96,12 @@ fn next(channel: &mut dyn Channel, spin: bool) -> FrameBuf {
     }
 }
 
-fn reads(reader: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &[Vec<Loc>], depth: usize) -> f64 {
+fn reads(
+    reader: &mut dyn Channel,
+    frames: &mut Vec<FrameBuf>,
+    locs: &[Vec<Loc>],
+    depth: usize,
+) -> f64 {
     let start = Instant::now();
     let mut out = Vec::new();
     let mut started = 0;
@@ -108,14 +125,22 @@ fn reads(reader: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &[Vec<Loc>]
     (total * EXTENT) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 
-fn writes(store: &dyn Store, writer: &mut dyn Channel, frames: &mut Vec<FrameBuf>, locs: &mut [Vec<Loc>]) -> f64 {
+fn writes(
+    store: &dyn Store,
+    writer: &mut dyn Channel,
+    frames: &mut Vec<FrameBuf>,
+    locs: &mut [Vec<Loc>],
+) -> f64 {
     let start = Instant::now();
     let mut out = Vec::new();
     let (total, mut started, mut finished) = (2 * EXTENTS, 0, 0);
     while finished < total {
         while started < total && started - finished < 2 {
             store.free(&locs[started % EXTENTS]);
-            writer.write(Token(0), frames.pop().unwrap(), &mut locs[started % EXTENTS]).map_err(|(_, error)| error).unwrap();
+            writer
+                .write(Token(0), frames.pop().unwrap(), &mut locs[started % EXTENTS])
+                .map_err(|(_, error)| error)
+                .unwrap();
             started += 1;
         }
         writer.poll(&mut out);

@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use hiroma_kernel::hugepool::PoolRange;
 use hiroma_kernel::sockets;
-use hiroma_wire::{ErrorCode, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, ServerEvent, ServerSession, WireError};
+use hiroma_wire::{
+    ErrorCode, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, ServerEvent, ServerSession,
+    WireError,
+};
 
 use crate::Server;
 use crate::pool::Chunk;
@@ -108,12 +111,19 @@ impl Connection<'_> {
         let (token, number, purpose) = loop {
             match self.next_event()? {
                 ServerEvent::Send(bytes) => self.tx.extend_from_slice(&bytes),
-                ServerEvent::Open(Frame { id, message: Message::Open { token, lane, purpose } }) => {
+                ServerEvent::Open(Frame {
+                    id,
+                    message: Message::Open { token, lane, purpose },
+                }) => {
                     self.id = id;
                     break (token, lane, purpose);
                 }
                 ServerEvent::Open(frame) | ServerEvent::Request(frame) => {
-                    return Err(WireError::Unexpected { kind: frame.message.kind(), expected: "an open" }.into());
+                    return Err(WireError::Unexpected {
+                        kind: frame.message.kind(),
+                        expected: "an open",
+                    }
+                    .into());
                 }
             }
         };
@@ -125,7 +135,10 @@ impl Connection<'_> {
         let session = match self.server.registry.open(token, &peer.to_string(), &self.server.log) {
             Ok(session) => session,
             Err(code) => {
-                self.refuse(code, "the server does not have this session (any more): its content is gone");
+                self.refuse(
+                    code,
+                    "the server does not have this session (any more): its content is gone",
+                );
                 return Ok(());
             }
         };
@@ -152,14 +165,20 @@ impl Connection<'_> {
     fn serve_session(&mut self, session: &Session, purpose: Purpose) -> Result<(), End> {
         loop {
             let ServerEvent::Request(frame) = self.next_event()? else {
-                return Err(WireError::Unexpected { kind: Kind::Open, expected: "a request" }.into());
+                return Err(
+                    WireError::Unexpected { kind: Kind::Open, expected: "a request" }.into()
+                );
             };
             self.id = frame.id;
             match frame.message {
                 Message::Read { addr, len } => self.read(session, addr, len)?,
                 Message::Write { addr, len } => {
                     if purpose == Purpose::Read {
-                        return Err(WireError::Unexpected { kind: Kind::Write, expected: "a read" }.into());
+                        return Err(WireError::Unexpected {
+                            kind: Kind::Write,
+                            expected: "a read",
+                        }
+                        .into());
                     }
                     self.write(session, addr, len as usize)?;
                 }
@@ -176,11 +195,19 @@ impl Connection<'_> {
                     self.say(&Message::Granted { chunks: granted as u32, usage: session.usage() });
                 }
                 Message::Attach { token, space } => {
-                    let attached = self.server.registry.memory(token).and_then(|memory| session.attach(space, memory));
+                    let attached = self
+                        .server
+                        .registry
+                        .memory(token)
+                        .and_then(|memory| session.attach(space, memory));
                     match attached {
                         Ok(()) => self.say(&Message::Ack),
-                        Err(ErrorCode::TooMany) => self.fail(ErrorCode::TooMany, "too many generations of forks: no more can be attached"),
-                        Err(code) => self.fail(code, "the session to attach is gone, and its content with it"),
+                        Err(ErrorCode::TooMany) => self.fail(
+                            ErrorCode::TooMany,
+                            "too many generations of forks: no more can be attached",
+                        ),
+                        Err(code) => self
+                            .fail(code, "the session to attach is gone, and its content with it"),
                     }
                 }
                 Message::Fork => {
@@ -190,7 +217,11 @@ impl Connection<'_> {
                 Message::Usage => self.say(&Message::UsageReply { usage: session.usage() }),
                 Message::Ping => self.say(&Message::Ack),
                 Message::Bye => return Err(End::Bye),
-                other => return Err(WireError::Unexpected { kind: other.kind(), expected: "a request" }.into()),
+                other => {
+                    return Err(
+                        WireError::Unexpected { kind: other.kind(), expected: "a request" }.into()
+                    );
+                }
             }
         }
     }
@@ -205,7 +236,8 @@ impl Connection<'_> {
         };
         session.counters.reads.fetch_add(1, Ordering::Relaxed);
         session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
-        let header = Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
+        let header =
+            Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
         self.send_with(&chunk, at, len as usize)?;
         self.seat.answered(len);
@@ -217,7 +249,11 @@ impl Connection<'_> {
         let (mut head, mut done) = (0, 0);
         while head < self.tx.len() || done < len {
             let range = chunk.range(at + done, len - done);
-            let sent = match self.server.registry.pool().memory.send(self.stream.as_fd(), &self.tx[head..], range) {
+            let sent = match self.server.registry.pool().memory.send(
+                self.stream.as_fd(),
+                &self.tx[head..],
+                range,
+            ) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -258,11 +294,15 @@ impl Connection<'_> {
 
     /// Receives a payload, and what there is of the next header.
     fn receive_into(&mut self, chunk: &Chunk, at: usize, len: usize) -> Result<(), End> {
-        debug_assert!(self.rx_start == self.rx_end, "a connection that may write receives no byte of a payload with a header");
+        debug_assert!(
+            self.rx_start == self.rx_end,
+            "a connection that may write receives no byte of a payload with a header"
+        );
         let mut done = 0;
         while done < len {
             let range = chunk.range(at + done, len - done);
-            let received = self.receive(|connection, wait| connection.receive_payload(range, wait))?;
+            let received =
+                self.receive(|connection, wait| connection.receive_payload(range, wait))?;
             let of_payload = received.min(len - done);
             self.wire.inbound().payload_received(of_payload);
             done += of_payload;
@@ -281,7 +321,8 @@ impl Connection<'_> {
         let mut left = len;
         while left > 0 {
             let max = left.min(self.rx.len());
-            let received = self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
+            let received =
+                self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
             self.wire.inbound().payload_received(received);
             left -= received;
         }
@@ -296,7 +337,10 @@ impl Connection<'_> {
     }
 
     /// Receives: at once what is there; else sends what is held back, and waits; awake for a moment if that has paid lately.
-    fn receive(&mut self, mut attempt: impl FnMut(&mut Self, bool) -> io::Result<usize>) -> Result<usize, End> {
+    fn receive(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self, bool) -> io::Result<usize>,
+    ) -> Result<usize, End> {
         if self.tx.len() > HELD_BYTES_MAX {
             self.flush()?;
         }
@@ -305,7 +349,9 @@ impl Connection<'_> {
                 Ok(0) => return Err(End::Closed),
                 Ok(received) => return Ok(Some(received)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => {
+                    return Ok(None);
+                }
                 Err(error) => return Err(End::from(error)),
             }
         };
@@ -338,7 +384,8 @@ impl Connection<'_> {
         loop {
             if self.rx_start == self.rx_end {
                 let max = self.wire.missing().max(self.rx_max).min(self.rx.len());
-                let received = self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
+                let received =
+                    self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
                 (self.rx_start, self.rx_end) = (0, received);
             }
             if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {

@@ -52,21 +52,31 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let key = options.load_key()?;
     let chunks = options.check_memory()?;
     let listener = options.listen(key.is_some())?;
-    let local_addr = listener.local_addr().map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
-    let registry =
-        Registry::new(chunks, options.grace).map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
-    let server = Arc::new(Server { registry, key, log: options.log, stopping: AtomicBool::new(false) });
+    let local_addr = listener
+        .local_addr()
+        .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
+    let registry = Registry::new(chunks, options.grace)
+        .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
+    let server =
+        Arc::new(Server { registry, key, log: options.log, stopping: AtomicBool::new(false) });
     (server.log)(&format!("lending {} on {local_addr}", Bytes((chunks * CHUNK) as u64)));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-        std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|source| ServerError::Thread { source })
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .map_err(|source| ServerError::Thread { source })
     };
     let acceptor = Arc::clone(&server);
     let accepting = spawn("hiroma-accept", Box::new(move || accept(&acceptor, &listener)))?;
     let tender = Arc::clone(&server);
     let tending = spawn("hiroma-tend", Box::new(move || tender.registry.tend(&tender.log)))?;
     let readier = Arc::clone(&server);
-    let readying = spawn("hiroma-ready", Box::new(move || readier.registry.pool().keep_ready(&readier.stopping)))?;
-    let [accepting, tending, readying] = [accepting, tending, readying].map(|thread| Mutex::new(Some(thread)));
+    let readying = spawn(
+        "hiroma-ready",
+        Box::new(move || readier.registry.pool().keep_ready(&readier.stopping)),
+    )?;
+    let [accepting, tending, readying] =
+        [accepting, tending, readying].map(|thread| Mutex::new(Some(thread)));
     Ok(ServerHandle { server, local_addr, accepting, tending, readying })
 }
 
@@ -105,7 +115,11 @@ impl ServerHandle {
     fn wake_addr(&self) -> SocketAddr {
         let mut addr = self.local_addr;
         if addr.ip().is_unspecified() {
-            addr.set_ip(if addr.is_ipv4() { std::net::Ipv4Addr::LOCALHOST.into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+            addr.set_ip(if addr.is_ipv4() {
+                std::net::Ipv4Addr::LOCALHOST.into()
+            } else {
+                std::net::Ipv6Addr::LOCALHOST.into()
+            });
         }
         addr
     }
@@ -125,7 +139,11 @@ fn accept(server: &Arc<Server>, listener: &TcpListener) {
         }
         match accepted {
             Ok((stream, peer)) => start_connection(server, stream, peer),
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                ) => {}
             Err(error) => {
                 // Out of descriptors or memory: what there is goes on; others have to wait.
                 (server.log)(&format!("cannot accept a connection: {error}; trying again"));

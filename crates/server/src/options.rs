@@ -45,7 +45,9 @@ impl Default for ServeOptions {
 #[non_exhaustive]
 pub enum ServerError {
     /// The address makes no sense.
-    #[error("`{listen}` is not an address to listen on: write HOST:PORT, as in 127.0.0.1:7070 ({source})")]
+    #[error(
+        "`{listen}` is not an address to listen on: write HOST:PORT, as in 127.0.0.1:7070 ({source})"
+    )]
     Address { listen: String, source: io::Error },
     /// Listening beyond this machine without a key.
     #[error(
@@ -59,19 +61,25 @@ pub enum ServerError {
     #[error("{path}: {source}", path = path.display())]
     Key { path: PathBuf, source: KeyError },
     /// Somebody else listens there.
-    #[error("{listen} is in use by another program: stop that one (`ss -ltnp` shows it) or choose another port with --listen")]
+    #[error(
+        "{listen} is in use by another program: stop that one (`ss -ltnp` shows it) or choose another port with --listen"
+    )]
     InUse { listen: String },
     /// Listening failed for another reason.
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: io::Error },
     /// More than there is.
-    #[error("--memory {asked} is more than this machine has ({machine}): lend less, and leave some for the system")]
+    #[error(
+        "--memory {asked} is more than this machine has ({machine}): lend less, and leave some for the system"
+    )]
     TooMuch { asked: Bytes, machine: Bytes },
     /// Less than a chunk.
     #[error("--memory {asked} is too little: memory is lent in chunks of {chunk}", chunk = Bytes(CHUNK as u64))]
     TooLittle { asked: Bytes },
     /// No address space.
-    #[error("cannot reserve {memory} of address space: {source}; is there a limit on this shell (`ulimit -v`)?")]
+    #[error(
+        "cannot reserve {memory} of address space: {source}; is there a limit on this shell (`ulimit -v`)?"
+    )]
     Pool { memory: Bytes, source: io::Error },
     /// No thread.
     #[error("cannot start a thread: {source}; is there a limit on processes (`ulimit -u`)?")]
@@ -81,8 +89,10 @@ pub enum ServerError {
 impl ServeOptions {
     pub(crate) fn load_key(&self) -> Result<Option<Key>, ServerError> {
         let Some(path) = &self.key_file else { return Ok(None) };
-        let content = std::fs::read(path).map_err(|source| ServerError::KeyFile { path: path.clone(), source })?;
-        let key = Key::from_file_content(&content).map_err(|source| ServerError::Key { path: path.clone(), source })?;
+        let content = std::fs::read(path)
+            .map_err(|source| ServerError::KeyFile { path: path.clone(), source })?;
+        let key = Key::from_file_content(&content)
+            .map_err(|source| ServerError::Key { path: path.clone(), source })?;
         Ok(Some(key))
     }
 
@@ -152,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_port_in_use_is_named() {
-        let first = serve(ServeOptions { listen: "127.0.0.1:0".into(), ..ServeOptions::default() }).unwrap();
+        let first = serve(ServeOptions { listen: "127.0.0.1:0".into(), ..ServeOptions::default() })
+            .unwrap();
         let listen = first.local_addr().to_string();
         let text = refused(ServeOptions { listen: listen.clone(), ..ServeOptions::default() });
         assert!(text.contains(&listen) && text.contains("in use"), "{text}");

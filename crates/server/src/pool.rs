@@ -58,9 +58,21 @@ pub struct PoolUsage {
 
 impl Pool {
     pub fn new(chunks: usize) -> io::Result<Arc<Pool>> {
-        let books =
-            Books { cold: Vec::new(), ready: Vec::new(), preparing: None, untouched: 0, warm: BTreeMap::new(), used: 0, reserved: 0 };
-        Ok(Arc::new(Pool { memory: HugePool::new(chunks * CHUNK)?, books: Mutex::new(books), taken: Condvar::new(), total: chunks }))
+        let books = Books {
+            cold: Vec::new(),
+            ready: Vec::new(),
+            preparing: None,
+            untouched: 0,
+            warm: BTreeMap::new(),
+            used: 0,
+            reserved: 0,
+        };
+        Ok(Arc::new(Pool {
+            memory: HugePool::new(chunks * CHUNK)?,
+            books: Mutex::new(books),
+            taken: Condvar::new(),
+            total: chunks,
+        }))
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -101,7 +113,9 @@ impl Pool {
         self.taken.notify_one();
         let chunk = Chunk { pool: Arc::clone(self), number, owner };
         if foreign {
-            self.memory.discard(chunk.range(0, CHUNK)).expect("the kernel takes back memory of our own mapping");
+            self.memory
+                .discard(chunk.range(0, CHUNK))
+                .expect("the kernel takes back memory of our own mapping");
         }
         Some(chunk)
     }
@@ -233,11 +247,15 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| pool.keep_ready(&stopping));
             for _ in 0..20 {
-                let lent: Vec<Chunk> = (0..2 * READY_CHUNKS).map(|_| pool.take(1, false).unwrap()).collect();
+                let lent: Vec<Chunk> =
+                    (0..2 * READY_CHUNKS).map(|_| pool.take(1, false).unwrap()).collect();
                 let mut numbers: Vec<u32> = lent.iter().map(|chunk| chunk.number).collect();
                 numbers.sort_unstable();
                 numbers.dedup();
-                assert!(numbers.len() == 2 * READY_CHUNKS && pool.take(1, false).is_none(), "each is lent once");
+                assert!(
+                    numbers.len() == 2 * READY_CHUNKS && pool.take(1, false).is_none(),
+                    "each is lent once"
+                );
                 drop(lent);
                 pool.cool(1);
             }

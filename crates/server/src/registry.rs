@@ -76,7 +76,13 @@ pub struct Guest {
 
 impl Registry {
     pub fn new(chunks: usize, grace: Duration) -> io::Result<Registry> {
-        Ok(Registry { pool: Pool::new(chunks)?, grace, listed: Mutex::default(), stopping: AtomicBool::new(false), bell: Condvar::new() })
+        Ok(Registry {
+            pool: Pool::new(chunks)?,
+            grace,
+            listed: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            bell: Condvar::new(),
+        })
     }
 
     pub fn pool(&self) -> &Arc<Pool> {
@@ -84,11 +90,21 @@ impl Registry {
     }
 
     /// A new session, or the one that `token` names. It counts as present until its first connection has entered.
-    pub fn open(&self, token: SessionToken, peer: &str, log: &Log) -> Result<Arc<Session>, ErrorCode> {
+    pub fn open(
+        &self,
+        token: SessionToken,
+        peer: &str,
+        log: &Log,
+    ) -> Result<Arc<Session>, ErrorCode> {
         let mut listed = lock(&self.listed);
         if token == SessionToken::NEW {
             listed.next_number += 1;
-            let session = Session::new(listed.next_number, SessionToken(sockets::random()), peer.to_owned(), &self.pool);
+            let session = Session::new(
+                listed.next_number,
+                SessionToken(sockets::random()),
+                peer.to_owned(),
+                &self.pool,
+            );
             listed.memories.insert(session.token, Arc::downgrade(&session.memory));
             listed.sessions.insert(session.token, Arc::clone(&session));
             log(&format!("client {} ({peer}) has come", session.number));
@@ -143,7 +159,10 @@ impl Registry {
             let usage = session.usage();
             let held = Bytes(usage.used_chunks * CHUNK as u64);
             let (read, written) = (Bytes(usage.read_bytes), Bytes(usage.written_bytes));
-            log(&format!("client {} ({}) has gone: {held} freed, {read} read, {written} written", session.number, session.peer));
+            log(&format!(
+                "client {} ({}) has gone: {held} freed, {read} read, {written} written",
+                session.number, session.peer
+            ));
         }
     }
 
@@ -160,11 +179,15 @@ impl Registry {
                     let presence = lock(&session.presence);
                     presence.alone_since.filter(|_| presence.forks_due == 0 && !presence.closed)
                 };
-                let candidates = listed.sessions.values().filter_map(|session| Some((alone(session)?, session)));
+                let candidates =
+                    listed.sessions.values().filter_map(|session| Some((alone(session)?, session)));
                 candidates.min_by_key(|(since, _)| *since).map(|(_, session)| Arc::clone(session))
             };
             let Some(session) = oldest else { return };
-            log(&format!("client {} ({}) went without a goodbye; its memory is needed", session.number, session.peer));
+            log(&format!(
+                "client {} ({}) went without a goodbye; its memory is needed",
+                session.number, session.peer
+            ));
             let mut presence = lock(&session.presence);
             if presence.alone_since.is_some() {
                 presence.said_bye = true;
@@ -179,7 +202,11 @@ impl Registry {
     pub fn tend(&self, log: &Log) {
         while !self.stopping.load(Ordering::SeqCst) {
             let listed = lock(&self.listed);
-            drop(self.bell.wait_timeout(listed, TEND_INTERVAL).unwrap_or_else(PoisonError::into_inner));
+            drop(
+                self.bell
+                    .wait_timeout(listed, TEND_INTERVAL)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
             self.sweep(log);
         }
     }
@@ -230,10 +257,18 @@ impl Registry {
 
 impl Guest {
     /// Counts a new connection in, unless there are too many.
-    pub fn admit(server: &Arc<Server>, socket: TcpStream, connections_max: usize, strangers_max: usize) -> Option<Guest> {
+    pub fn admit(
+        server: &Arc<Server>,
+        socket: TcpStream,
+        connections_max: usize,
+        strangers_max: usize,
+    ) -> Option<Guest> {
         let registry = &server.registry;
         let mut listed = lock(&registry.listed);
-        if listed.guests.len() >= connections_max || listed.strangers >= strangers_max || registry.stopping.load(Ordering::SeqCst) {
+        if listed.guests.len() >= connections_max
+            || listed.strangers >= strangers_max
+            || registry.stopping.load(Ordering::SeqCst)
+        {
             return None;
         }
         let number = listed.next_guest;

@@ -28,12 +28,17 @@ pub struct Seat {
 impl Seat {
     /// The seat of the calling thread.
     pub fn new() -> Seat {
-        Seat { home: Cpus::of_this_thread().filter(|cpus| cpus.count() > 1), answers_beside: 0, moved_at: None }
+        Seat {
+            home: Cpus::of_this_thread().filter(|cpus| cpus.count() > 1),
+            answers_beside: 0,
+            moved_at: None,
+        }
     }
 
     /// An answer of so many bytes of content was given.
     pub fn answered(&mut self, bytes: u32) {
-        self.answers_beside = if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
+        self.answers_beside =
+            if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
     }
 
     /// Before a wait: whether the thread is on its client's processor. If that has gone on for a while it moves away.
@@ -43,7 +48,10 @@ impl Seat {
             return false;
         }
         let pausing = self.moved_at.is_some_and(|at| at.elapsed() < MOVE_PAUSE);
-        let Some(home) = self.home.filter(|_| self.answers_beside >= ANSWERS_BESIDE && !pausing) else { return true };
+        let Some(home) = self.home.filter(|_| self.answers_beside >= ANSWERS_BESIDE && !pausing)
+        else {
+            return true;
+        };
         self.moved_at = Some(Instant::now());
         self.answers_beside = 0;
         !home.without(cpu::this_processor()).confine(cpu::this_thread())

@@ -62,7 +62,10 @@ impl Lane {
     /// Whether the lane's thread is done with the last of its requests, waiting up to `patience` for that.
     fn wait_ended(&self, patience: Duration) -> bool {
         let guard = lock(&self.ended);
-        let (guard, _) = self.signal.wait_timeout_while(guard, patience, |ended| !*ended).unwrap_or_else(PoisonError::into_inner);
+        let (guard, _) = self
+            .signal
+            .wait_timeout_while(guard, patience, |ended| !*ended)
+            .unwrap_or_else(PoisonError::into_inner);
         *guard
     }
 }
@@ -98,7 +101,8 @@ pub struct Session {
 
 impl Session {
     pub fn new(number: u64, token: SessionToken, peer: String, pool: &Arc<Pool>) -> Arc<Session> {
-        let memory = Arc::new(Memory { pool: Arc::clone(pool), owner: number, chunks: Mutex::default() });
+        let memory =
+            Arc::new(Memory { pool: Arc::clone(pool), owner: number, chunks: Mutex::default() });
         Arc::new(Session {
             number,
             token,
@@ -114,7 +118,12 @@ impl Session {
 
     /// Makes `lane` the connection of number `number`. An older one of the same number is ended first, and its last request is
     /// over when this returns: nothing of it can come after what the new one sends.
-    pub fn enter(&self, number: u32, lane: &Arc<Lane>, patience: Duration) -> Result<(), ErrorCode> {
+    pub fn enter(
+        &self,
+        number: u32,
+        lane: &Arc<Lane>,
+        patience: Duration,
+    ) -> Result<(), ErrorCode> {
         let older = {
             let mut presence = lock(&self.presence);
             presence.opening -= 1;
@@ -161,7 +170,10 @@ impl Session {
         let find = |memory: &Memory| lock(&memory.chunks).get(&chunk).cloned();
         let found = match space {
             0 => find(&self.memory),
-            _ => lock(&self.attached).iter().find(|(number, _)| *number == space).and_then(|(_, memory)| find(memory)),
+            _ => lock(&self.attached)
+                .iter()
+                .find(|(number, _)| *number == space)
+                .and_then(|(_, memory)| find(memory)),
         };
         found.map(|chunk| (chunk, at)).ok_or(ErrorCode::BadAddress)
     }
@@ -176,7 +188,10 @@ impl Session {
         if let Some(chunk) = chunks.get(&number) {
             return Ok((Arc::clone(chunk), at));
         }
-        let set_aside = self.reserved.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok();
+        let set_aside = self
+            .reserved
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1))
+            .is_ok();
         let chunk = Arc::new(self.pool.take(self.number, set_aside).ok_or(ErrorCode::Full)?);
         chunks.insert(number, Arc::clone(&chunk));
         Ok((chunk, at))
@@ -190,7 +205,9 @@ impl Session {
         let first = addr / CHUNK as u64;
         let freed: Vec<_> = {
             let mut chunks = lock(&self.memory.chunks);
-            (first..first + (len / CHUNK) as u64).filter_map(|number| chunks.remove(&number)).collect()
+            (first..first + (len / CHUNK) as u64)
+                .filter_map(|number| chunks.remove(&number))
+                .collect()
         };
         drop(freed);
         Ok(())

@@ -6,12 +6,17 @@ use std::time::{Duration, Instant};
 
 use hiroma_server::{ServeOptions, ServerHandle, serve};
 use hiroma_wire::{
-    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message, Purpose, SPACE_SHIFT, SessionToken,
-    WireError,
+    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message,
+    Purpose, SPACE_SHIFT, SessionToken, WireError,
 };
 
 fn server(memory_bytes: u64) -> ServerHandle {
-    let options = ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes, grace: Duration::ZERO, ..ServeOptions::default() };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes,
+        grace: Duration::ZERO,
+        ..ServeOptions::default()
+    };
     serve(options).unwrap()
 }
 
@@ -52,7 +57,12 @@ impl Peer {
         }
     }
 
-    fn open(server: &ServerHandle, token: SessionToken, lane: u32, purpose: Purpose) -> (Peer, Message) {
+    fn open(
+        server: &ServerHandle,
+        token: SessionToken,
+        lane: u32,
+        purpose: Purpose,
+    ) -> (Peer, Message) {
         let mut peer = Peer::greet(server, None).unwrap();
         peer.send(&Message::Open { token, lane, purpose }, &[]);
         let answer = peer.hear();
@@ -84,7 +94,9 @@ impl Peer {
             if count == 0 {
                 return None;
             }
-            if let Some(ClientEvent::Frame(Frame { message, .. })) = self.wire.receive(&bytes[..count]).unwrap().1 {
+            if let Some(ClientEvent::Frame(Frame { message, .. })) =
+                self.wire.receive(&bytes[..count]).unwrap().1
+            {
                 return Some(message);
             }
         }
@@ -126,7 +138,9 @@ fn still_serves(server: &ServerHandle) {
 #[test]
 fn garbage_is_answered_with_a_reason_and_the_end_of_the_connection() {
     let server = server(8 << 20);
-    let hello = |version: u16| Header { version, kind: Kind::Hello, id: 0, addr: 0, len: 36 }.encode().to_vec();
+    let hello = |version: u16| {
+        Header { version, kind: Kind::Hello, id: 0, addr: 0, len: 36 }.encode().to_vec()
+    };
     let mut damaged = hello(1);
     damaged[20] ^= 1;
     let cases = [
@@ -134,8 +148,16 @@ fn garbage_is_answered_with_a_reason_and_the_end_of_the_connection() {
         (vec![0xff; 5000], "does not speak"),
         (hello(7), "version 7"),
         (damaged, "damaged"),
-        (Header { version: 1, kind: Kind::Hello, id: 0, addr: 0, len: u32::MAX }.encode().to_vec(), "that cannot be"),
-        (Header { version: 1, kind: Kind::Read, id: 0, addr: 0, len: 4096 }.encode().to_vec(), "when a hello was due"),
+        (
+            Header { version: 1, kind: Kind::Hello, id: 0, addr: 0, len: u32::MAX }
+                .encode()
+                .to_vec(),
+            "that cannot be",
+        ),
+        (
+            Header { version: 1, kind: Kind::Read, id: 0, addr: 0, len: 4096 }.encode().to_vec(),
+            "when a hello was due",
+        ),
     ];
     for (bytes, expected) in cases {
         let mut stream = dial(&server);
@@ -160,7 +182,9 @@ fn frames_that_are_cut_off_leave_nothing_behind() {
         peer.stream.write_all(&bytes[..cut]).unwrap();
         drop(peer);
     }
-    let is_empty = |stats: hiroma_server::ServerStats| stats.sessions.is_empty() && stats.used_bytes + stats.reserved_bytes == 0;
+    let is_empty = |stats: hiroma_server::ServerStats| {
+        stats.sessions.is_empty() && stats.used_bytes + stats.reserved_bytes == 0
+    };
     eventually("the end of all sessions", || is_empty(server.stats()));
     still_serves(&server);
 }
@@ -205,7 +229,11 @@ fn the_memory_bound_is_strict_and_reservations_are_kept() {
     assert_eq!(server.stats().used_bytes, 4 * CHUNK as u64);
     assert_eq!(first.ask(&Message::Free { addr: 0, len: CHUNK as u32 }, &[]), Message::Ack);
     second.write(2 * CHUNK as u64, &[2; 100]).unwrap();
-    assert_eq!(second.read(2 * CHUNK as u64 + 100, 4096).unwrap(), [0; 4096], "nothing of the first client's");
+    assert_eq!(
+        second.read(2 * CHUNK as u64 + 100, 4096).unwrap(),
+        [0; 4096],
+        "nothing of the first client's"
+    );
     assert_eq!(second.read(0, 100).unwrap(), [2; 100]);
 }
 
@@ -220,10 +248,16 @@ fn what_each_client_has_is_counted_and_freed_when_it_goes() {
     second.write(0, &[2; 100]).unwrap();
     let stats = server.stats();
     let usage = stats.sessions[0].usage;
-    assert_eq!((usage.used_chunks, usage.writes, usage.written_bytes, usage.reads, usage.read_bytes), (1, 2, 8192, 1, 8192));
+    assert_eq!(
+        (usage.used_chunks, usage.writes, usage.written_bytes, usage.reads, usage.read_bytes),
+        (1, 2, 8192, 1, 8192)
+    );
     assert_eq!((stats.sessions[1].usage.written_bytes, stats.used_bytes), (100, 2 * CHUNK as u64));
     let asked = second.ask(&Message::Usage, &[]);
-    assert!(matches!(asked, Message::UsageReply { usage } if usage == stats.sessions[1].usage), "{asked:?}");
+    assert!(
+        matches!(asked, Message::UsageReply { usage } if usage == stats.sessions[1].usage),
+        "{asked:?}"
+    );
     first.send(&Message::Bye, &[]);
     eventually("the end of the first session", || server.stats().used_bytes == CHUNK as u64);
     assert_eq!(server.stats().sessions.len(), 1);
@@ -276,7 +310,12 @@ fn a_key_is_asked_for_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
     std::fs::write(&path, "0123456789abcdef0123\n").unwrap();
-    let options = ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 8 << 20, key_file: Some(path), ..ServeOptions::default() };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 8 << 20,
+        key_file: Some(path),
+        ..ServeOptions::default()
+    };
     let server = serve(options).unwrap();
     let wrong = Key::from_file_content(b"0123456789abcdef0124").unwrap();
     let refused = Peer::greet(&server, Some(wrong)).err().unwrap();
@@ -289,7 +328,8 @@ fn a_key_is_asked_for_before_anything_else() {
     let (_, hello) = ClientSession::start(None, [1; 32]);
     stream.write_all(&hello).unwrap();
     let mut open = Vec::new();
-    Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Read }.encode(1, 1, &mut open);
+    Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Read }
+        .encode(1, 1, &mut open);
     stream.write_all(&open).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -318,7 +358,11 @@ fn memory_that_a_child_attached_outlives_its_owner() {
 
 #[test]
 fn a_child_keeps_reading_after_its_parent_has_gone_and_cannot_write_there() {
-    let options = ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 8 << 20, ..ServeOptions::default() };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 8 << 20,
+        ..ServeOptions::default()
+    };
     let server = serve(options).unwrap();
     let (mut parent, token) = Peer::new_session(&server);
     parent.write(4096, &[5; 4096]).unwrap();

@@ -7,24 +7,40 @@ use hiroma_sim::{Config, bytes_per_idle_node, run};
 
 /// Time that this process has had on a processor, ns.
 fn cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux tells the time of a process");
-    text.split(' ').next().and_then(|first| first.parse().ok()).expect("the first number is that time")
+    let text =
+        std::fs::read_to_string("/proc/self/schedstat").expect("Linux tells the time of a process");
+    text.split(' ')
+        .next()
+        .and_then(|first| first.parse().ok())
+        .expect("the first number is that time")
 }
 
 fn main() {
-    println!("{:>9} {:>12} {:>14} {:>16} {:>14}", "nodes", "events", "cpu ms", "M events/s", "B/idle node");
-    for (side, warmup_ns, duration_ns) in [(16, 200_000_000, 2_000_000_000), (64, 100_000_000, 400_000_000), (1000, 1_000_000, 5_000_000)] {
+    println!(
+        "{:>9} {:>12} {:>14} {:>16} {:>14}",
+        "nodes", "events", "cpu ms", "M events/s", "B/idle node"
+    );
+    for (side, warmup_ns, duration_ns) in [
+        (16, 200_000_000, 2_000_000_000),
+        (64, 100_000_000, 400_000_000),
+        (1000, 1_000_000, 5_000_000),
+    ] {
         let mut config = Config::default();
         let nodes = side * side;
         config.topology.dims = vec![side, side];
         config.disk.count = nodes / 16;
         config.load.arrivals_per_s = 150.0 * f64::from(nodes) / 256.0;
-        (config.run.warmup_ns, config.run.duration_ns, config.run.check) = (warmup_ns, duration_ns, false);
+        (config.run.warmup_ns, config.run.duration_ns, config.run.check) =
+            (warmup_ns, duration_ns, false);
         let start_ns = cpu_ns();
         let outcome = run(&config, 1, &mut |_| true).expect("the configuration is valid");
         let took_ns = cpu_ns() - start_ns;
         let per_s = outcome.events as f64 / took_ns as f64 * 1e3;
         let bytes = bytes_per_idle_node(&config).expect("the configuration is valid");
-        println!("{nodes:>9} {:>12} {:>14.1} {per_s:>16.2} {bytes:>14}", outcome.events, took_ns as f64 / 1e6);
+        println!(
+            "{nodes:>9} {:>12} {:>14.1} {per_s:>16.2} {bytes:>14}",
+            outcome.events,
+            took_ns as f64 / 1e6
+        );
     }
 }

@@ -90,11 +90,13 @@ impl Checker {
             if table >= self.pages.len() {
                 self.pages.resize_with(table + 1, Vec::new);
             }
-            if let Some(page) =
-                self.pages[table].iter().position(|seen| !matches!(seen.place, Place::Nowhere | Place::Lost | Place::Disk(_)))
-            {
+            if let Some(page) = self.pages[table].iter().position(|seen| {
+                !matches!(seen.place, Place::Nowhere | Place::Lost | Place::Disk(_))
+            }) {
                 let place = self.pages[table][page].place;
-                self.object(|| format!("table {table} is used again while its page {page} is at {place:?}"));
+                self.object(|| {
+                    format!("table {table} is used again while its page {page} is at {place:?}")
+                });
             }
             self.pages[table].clear();
             self.pages[table].resize(pages as usize, Seen { place: Place::Nowhere, content: 0 });
@@ -109,7 +111,11 @@ impl Checker {
             let seen = &mut self.pages[table as usize][page as usize];
             let was = std::mem::replace(&mut seen.place, Place::Moving);
             if was != place {
-                self.object(|| format!("page {page} of table {table} is taken from {place:?} but is at {was:?}"));
+                self.object(|| {
+                    format!(
+                        "page {page} of table {table} is taken from {place:?} but is at {was:?}"
+                    )
+                });
             }
             if let Place::Frame(node) = place {
                 self.in_frames[node as usize] = self.in_frames[node as usize].saturating_sub(1);
@@ -125,7 +131,9 @@ impl Checker {
             let seen = &mut self.pages[table as usize][page as usize];
             let (was, latest) = (std::mem::replace(&mut seen.place, place), seen.content);
             if !matches!(was, Place::Moving | Place::Nowhere) {
-                self.object(|| format!("page {page} of table {table} is in two places: {was:?} and {place:?}"));
+                self.object(|| {
+                    format!("page {page} of table {table} is in two places: {was:?} and {place:?}")
+                });
             }
             if content != latest && place != Place::Nowhere {
                 self.object(|| {
@@ -163,7 +171,11 @@ impl Checker {
             seen.content += 1;
             let place = seen.place;
             if place != Place::Frame(node) && place != Place::Program {
-                self.object(|| format!("page {page} of table {table} is written at node {node} but is at {place:?}"));
+                self.object(|| {
+                    format!(
+                        "page {page} of table {table} is written at node {node} but is at {place:?}"
+                    )
+                });
             }
         }
     }
@@ -181,7 +193,9 @@ impl Checker {
             self.received += 1;
             if message.kind.has_page() {
                 // The table may have been freed by what the message did, and be in use for another thread.
-                let place = self.pages[message.table as usize].get(message.page as usize).map(|seen| seen.place);
+                let place = self.pages[message.table as usize]
+                    .get(message.page as usize)
+                    .map(|seen| seen.place);
                 if place == Some(Place::Message(slot)) {
                     let Message { kind, table, page, target, .. } = *message;
                     self.object(|| format!("page {page} of table {table} was lost at node {target}: nobody took it from a {kind:?}"));
@@ -221,7 +235,11 @@ impl Checker {
         }
         let (sent, received, faults) = (self.sent, self.received, self.faults);
         if sent != received + under_way as u64 {
-            self.object(|| format!("{sent} messages were sent, {received} received, but {under_way} are under way"));
+            self.object(|| {
+                format!(
+                    "{sent} messages were sent, {received} received, but {under_way} are under way"
+                )
+            });
         }
         if faults != waiting {
             self.object(|| format!("{faults} faults are not answered, but {waiting} threads wait"));
@@ -230,7 +248,11 @@ impl Checker {
             let (seen, model) = (self.in_frames[node as usize], in_frames(node));
             self.checks += 1;
             if seen != model {
-                self.object(|| format!("node {node} has {model} pages in its frames, but {seen} pages are there"));
+                self.object(|| {
+                    format!(
+                        "node {node} has {model} pages in its frames, but {seen} pages are there"
+                    )
+                });
             }
         }
     }

@@ -302,7 +302,13 @@ impl Default for NodeConfig {
 
 impl Default for DiskConfig {
     fn default() -> Self {
-        DiskConfig { count: 16, access_ns: 0, bytes_per_s: 5_900_000, parallel: 1, time: DiskTime::Fixed }
+        DiskConfig {
+            count: 16,
+            access_ns: 0,
+            bytes_per_s: 5_900_000,
+            parallel: 1,
+            time: DiskTime::Fixed,
+        }
     }
 }
 

@@ -24,7 +24,13 @@ pub struct Disks {
 
 impl Disks {
     /// Disks at the nodes `at`, idle.
-    pub fn new(config: &DiskConfig, page_bytes: u64, at: Vec<u32>, of_node: Vec<u32>, seed: u64) -> Self {
+    pub fn new(
+        config: &DiskConfig,
+        page_bytes: u64,
+        at: Vec<u32>,
+        of_node: Vec<u32>,
+        seed: u64,
+    ) -> Self {
         Disks {
             free_ns: vec![0; at.len() * config.parallel as usize],
             parallel: config.parallel as usize,

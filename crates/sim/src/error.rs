@@ -45,10 +45,14 @@ pub enum RunError {
     #[error("the configuration cannot be simulated: {}", list(.0))]
     Config(Vec<Problem>),
     /// A fault is not answered.
-    #[error("stuck {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed")]
+    #[error(
+        "stuck {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed"
+    )]
     Stuck(Stuck),
     /// The checkers object.
-    #[error("wrong {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed")]
+    #[error(
+        "wrong {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed"
+    )]
     Wrong(Violation),
     /// `control` said so.
     #[error("stopped at {} ns of {} ns", .0.now_ns, .0.end_ns)]

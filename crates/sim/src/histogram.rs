@@ -107,7 +107,11 @@ impl Histogram {
 
     /// Buckets that are not empty, as (least value, count), in the order of values.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.buckets.iter().enumerate().filter(|(_, count)| **count > 0).map(|(index, &count)| (bucket_start(index), count))
+        self.buckets
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(index, &count)| (bucket_start(index), count))
     }
 }
 

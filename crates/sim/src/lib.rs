@@ -23,8 +23,9 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NodeConfig, RunConfig, Spread,
-    Switching, ThreadPlacement, TopologyConfig, TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, FrameFree, LoadConfig,
+    NetworkConfig, NodeConfig, RunConfig, Spread, Switching, ThreadPlacement, TopologyConfig,
+    TopologyKind,
 };
 pub use error::{Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
@@ -37,7 +38,11 @@ pub use validate::{Problem, TIME_MAX_NS};
 /// Simulates one cluster.
 ///
 /// `control` is called every now and then; when it answers `false` the run ends with [`RunError::Stopped`].
-pub fn run(config: &Config, seed: u64, control: &mut dyn FnMut(Progress) -> bool) -> Result<Outcome, RunError> {
+pub fn run(
+    config: &Config,
+    seed: u64,
+    control: &mut dyn FnMut(Progress) -> bool,
+) -> Result<Outcome, RunError> {
     config.validate().map_err(RunError::Config)?;
     engine::Engine::new(config, seed).run(control)
 }

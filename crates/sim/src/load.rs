@@ -41,10 +41,18 @@ impl Arrivals {
     }
 
     /// The threads of the next process, `process`: node and plan of each.
-    pub fn process(&mut self, config: &LoadConfig, normal: &Normal, nodes: u32, process: u32, threads: &mut Vec<(u32, ThreadPlan)>) {
+    pub fn process(
+        &mut self,
+        config: &LoadConfig,
+        normal: &Normal,
+        nodes: u32,
+        process: u32,
+        threads: &mut Vec<(u32, ThreadPlan)>,
+    ) {
         self.count += 1;
         let mut rng = Rng::part(self.seed, self.count << 8 | 2);
-        let count = normal.draw(&mut rng, config.threads_mean.into(), config.threads_sd.into()).max(1);
+        let count =
+            normal.draw(&mut rng, config.threads_mean.into(), config.threads_sd.into()).max(1);
         let first = rng.below(nodes);
         for thread in 0..count as u32 {
             let node = match config.threads_on {
@@ -55,7 +63,10 @@ impl Arrivals {
             let pages = match config.virtual_spread {
                 Spread::Uniform => least + rng.below(most - least + 1),
                 Spread::Normal => {
-                    let (middle, sd) = ((i64::from(least) + i64::from(most)) / 2, (i64::from(most) - i64::from(least)) / 6);
+                    let (middle, sd) = (
+                        (i64::from(least) + i64::from(most)) / 2,
+                        (i64::from(most) - i64::from(least)) / 6,
+                    );
                     normal.draw(&mut rng, middle, sd).clamp(least.into(), most.into()) as u32
                 }
             };
@@ -107,7 +118,8 @@ impl Accesses {
             phase_length,
             next_phase: 0,
             middles,
-            spread: (i64::from(plan.pages) << FRACTION_BITS) * i64::from(config.locality_permille) / 1000,
+            spread: (i64::from(plan.pages) << FRACTION_BITS) * i64::from(config.locality_permille)
+                / 1000,
             reads_per_write: config.reads_per_write.into(),
         }
     }
@@ -163,7 +175,8 @@ mod tests {
     fn accesses(pages: u32, change: impl FnOnce(&mut LoadConfig)) -> Vec<(u32, bool)> {
         let mut config = LoadConfig::default();
         change(&mut config);
-        let (normal, mut accesses) = (Normal::new(), Accesses::new(&config, &ThreadPlan { process: 0, pages, seed: 11 }));
+        let (normal, mut accesses) =
+            (Normal::new(), Accesses::new(&config, &ThreadPlan { process: 0, pages, seed: 11 }));
         std::iter::from_fn(|| (accesses.left > 0).then(|| accesses.draw(&normal))).collect()
     }
 
@@ -173,14 +186,20 @@ mod tests {
             for locality in [1, 100, 10_000] {
                 let all = accesses(pages, |config| config.locality_permille = locality);
                 assert_eq!(all.len(), 3600);
-                assert!(all.iter().all(|&(page, _)| page < pages), "{pages} pages, locality {locality}");
+                assert!(
+                    all.iter().all(|&(page, _)| page < pages),
+                    "{pages} pages, locality {locality}"
+                );
             }
         }
     }
 
     #[test]
     fn one_access_in_eleven_is_a_write() {
-        let writes = accesses(64, |config| config.accesses = 110_000).iter().filter(|(_, write)| *write).count();
+        let writes = accesses(64, |config| config.accesses = 110_000)
+            .iter()
+            .filter(|(_, write)| *write)
+            .count();
         assert!((9_600..10_400).contains(&writes), "{writes}");
         assert!(accesses(64, |config| config.reads_per_write = 0).iter().all(|(_, write)| *write));
     }
@@ -189,23 +208,43 @@ mod tests {
     fn a_phase_stays_around_its_middle_and_phases_cover_the_program() {
         let all = accesses(1000, |config| config.accesses = 60_000);
         let spread = |part: &[(u32, bool)]| {
-            let mean = part.iter().map(|&(page, _)| f64::from(page)).sum::<f64>() / part.len() as f64;
-            (part.iter().map(|&(page, _)| (f64::from(page) - mean).powi(2)).sum::<f64>() / part.len() as f64).sqrt()
+            let mean =
+                part.iter().map(|&(page, _)| f64::from(page)).sum::<f64>() / part.len() as f64;
+            (part.iter().map(|&(page, _)| (f64::from(page) - mean).powi(2)).sum::<f64>()
+                / part.len() as f64)
+                .sqrt()
         };
         let within: Vec<f64> = all.chunks(60).map(spread).collect();
         let mean = within.iter().sum::<f64>() / within.len() as f64;
-        assert!((80.0..101.0).contains(&mean), "about 100 inside, less where the borders reflect: {mean}");
+        assert!(
+            (80.0..101.0).contains(&mean),
+            "about 100 inside, less where the borders reflect: {mean}"
+        );
         assert!(spread(&all) > 250.0, "{}", spread(&all));
     }
 
     #[test]
     fn several_phases_at_once_take_turns() {
-        let one = accesses(1000, |config| (config.accesses, config.phase_accesses, config.locality_permille) = (600, 600, 1));
-        let four = accesses(1000, |config| {
-            (config.accesses, config.phase_accesses, config.locality_permille, config.phases_at_once) = (150, 600, 1, 4);
+        let one = accesses(1000, |config| {
+            (config.accesses, config.phase_accesses, config.locality_permille) = (600, 600, 1)
         });
-        let groups = |all: &[(u32, bool)]| all.iter().map(|&(page, _)| page / 20).collect::<std::collections::BTreeSet<_>>().len();
-        assert!(groups(&one) <= 2 && (3..=8).contains(&groups(&four)), "{} {}", groups(&one), groups(&four));
+        let four = accesses(1000, |config| {
+            (
+                config.accesses,
+                config.phase_accesses,
+                config.locality_permille,
+                config.phases_at_once,
+            ) = (150, 600, 1, 4);
+        });
+        let groups = |all: &[(u32, bool)]| {
+            all.iter().map(|&(page, _)| page / 20).collect::<std::collections::BTreeSet<_>>().len()
+        };
+        assert!(
+            groups(&one) <= 2 && (3..=8).contains(&groups(&four)),
+            "{} {}",
+            groups(&one),
+            groups(&four)
+        );
     }
 
     #[test]
@@ -213,12 +252,14 @@ mod tests {
         let (config, normal) = (LoadConfig::default(), Normal::new());
         let mut arrivals = Arrivals::new(&config, 5);
         let mut threads = Vec::new();
-        (0..2000).for_each(|process| arrivals.process(&config, &normal, 256, process, &mut threads));
+        (0..2000)
+            .for_each(|process| arrivals.process(&config, &normal, 256, process, &mut threads));
         let mut by_process = BTreeMap::<u32, u32>::new();
         threads.iter().for_each(|(_, plan)| *by_process.entry(plan.process).or_default() += 1);
         assert!((8.8..9.2).contains(&(threads.len() as f64 / 2000.0)), "{}", threads.len());
         assert_eq!(by_process.len(), 2000);
-        let mean = threads.iter().map(|(_, plan)| f64::from(plan.pages)).sum::<f64>() / threads.len() as f64;
+        let mean = threads.iter().map(|(_, plan)| f64::from(plan.pages)).sum::<f64>()
+            / threads.len() as f64;
         assert!((63.5..65.5).contains(&mean), "{mean}");
         assert!(threads.iter().all(|(node, plan)| *node < 256 && (1..=128).contains(&plan.pages)));
     }

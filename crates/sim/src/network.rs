@@ -52,14 +52,21 @@ pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
 impl Network {
     /// `links` idle links; `page_bytes` in a page.
     pub fn new(config: &NetworkConfig, links: u32, page_bytes: u64, count_bytes: bool) -> Self {
-        let size = |bytes, overhead_ns| Size { bytes, bytes_ns: transfer_ns(bytes, config.bytes_per_s), overhead_ns };
+        let size = |bytes, overhead_ns| Size {
+            bytes,
+            bytes_ns: transfer_ns(bytes, config.bytes_per_s),
+            overhead_ns,
+        };
         let page_overhead_ns = config.hop_overhead_ns + config.page_overhead_ns;
         Network {
             links: vec![Link::default(); links as usize],
             bytes: if count_bytes { vec![0; links as usize] } else { Vec::new() },
             latency_ns: config.latency_ns,
             cut_through: config.switching == Switching::CutThrough,
-            sizes: [size(config.message_bytes, config.hop_overhead_ns), size(config.message_bytes + page_bytes, page_overhead_ns)],
+            sizes: [
+                size(config.message_bytes, config.hop_overhead_ns),
+                size(config.message_bytes + page_bytes, page_overhead_ns),
+            ],
         }
     }
 
@@ -76,7 +83,8 @@ impl Network {
             *counted += bytes;
         }
         let there_ns = start_ns + busy_ns + self.latency_ns;
-        let on_ns = if self.cut_through { start_ns + overhead_ns + self.latency_ns } else { there_ns };
+        let on_ns =
+            if self.cut_through { start_ns + overhead_ns + self.latency_ns } else { there_ns };
         Hop { sent_ns: start_ns + busy_ns, on_ns, there_ns }
     }
 
@@ -93,7 +101,10 @@ impl Network {
 
     /// Busy time of all links and of the busiest one since measuring began, ns.
     pub fn busy_ns(&self, now_ns: u64) -> (u64, u64) {
-        let busy = self.links.iter().map(|link| link.busy_ns.saturating_sub(link.free_ns.saturating_sub(now_ns)));
+        let busy = self
+            .links
+            .iter()
+            .map(|link| link.busy_ns.saturating_sub(link.free_ns.saturating_sub(now_ns)));
         busy.fold((0, 0), |(sum, most), busy| (sum + busy, busy.max(most)))
     }
 

@@ -50,7 +50,13 @@ pub struct Messages {
 impl Messages {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.information + self.bids + self.reservations + self.pages_out + self.requests + self.pages_in + self.bookkeeping
+        self.information
+            + self.bids
+            + self.reservations
+            + self.pages_out
+            + self.requests
+            + self.pages_in
+            + self.bookkeeping
     }
 }
 

@@ -77,7 +77,9 @@ impl Queue {
         debug_assert!(payload >> PAYLOAD_BITS == 0 && time_ns >> 48 == 0);
         self.sequence += 1;
         debug_assert!(self.sequence >> SEQUENCE_BITS == 0);
-        let entry = u128::from(time_ns) << (PAYLOAD_BITS + SEQUENCE_BITS) | u128::from(self.sequence) << PAYLOAD_BITS | u128::from(payload);
+        let entry = u128::from(time_ns) << (PAYLOAD_BITS + SEQUENCE_BITS)
+            | u128::from(self.sequence) << PAYLOAD_BITS
+            | u128::from(payload);
         self.put(entry);
     }
 
@@ -121,7 +123,10 @@ impl Queue {
             (Some(_), _) => self.open.pop()?,
             (None, _) => self.late.pop()?,
         };
-        Some(((next >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64, next as u64 & ((1 << PAYLOAD_BITS) - 1)))
+        Some((
+            (next >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64,
+            next as u64 & ((1 << PAYLOAD_BITS) - 1),
+        ))
     }
 
     /// Opens the next bucket that has entries. False if nothing waits any more.
@@ -172,7 +177,9 @@ impl Queue {
         let place = if of_first != 0 {
             from / 64 * 64 + of_first.trailing_zeros() as usize
         } else {
-            let rest = (1..=words).map(|step| (from / 64 + step) % words).find(|&word| self.filled[word] != 0);
+            let rest = (1..=words)
+                .map(|step| (from / 64 + step) % words)
+                .find(|&word| self.filled[word] != 0);
             rest.map_or(from, |word| word * 64 + self.filled[word].trailing_zeros() as usize)
         };
         self.bucket + 1 + ((place + BUCKETS - from) % BUCKETS) as u64
@@ -215,7 +222,10 @@ impl Queue {
 
     /// Heap memory, bytes.
     pub fn heap_bytes(&self) -> usize {
-        let entries = self.open.capacity() + self.late.0.capacity() + self.far.0.capacity() + self.entries.capacity();
+        let entries = self.open.capacity()
+            + self.late.0.capacity()
+            + self.far.0.capacity()
+            + self.entries.capacity();
         16 * entries + 4 * (self.next.capacity() + self.first.len())
     }
 }
@@ -276,7 +286,8 @@ impl Heap {
                 (first + best, four[best])
             } else if first < heap.len() {
                 let rest = heap[first..].iter().enumerate();
-                let (place, &least) = rest.min_by_key(|(_, entry)| **entry).unwrap_or((0, &heap[first]));
+                let (place, &least) =
+                    rest.min_by_key(|(_, entry)| **entry).unwrap_or((0, &heap[first]));
                 (first + place, least)
             } else {
                 break;
@@ -338,7 +349,9 @@ mod tests {
                 let next = queue.pop().unwrap();
                 assert!(next.0 >= last.0, "{next:?} after {last:?}");
                 last = next;
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 queue.push(next.0 + (random >> 20) % spread_ns, number);
                 widths.insert(queue.shift);
             }

@@ -68,8 +68,14 @@ fn quantile(p: f64) -> f64 {
         -3.066479806614716e+01,
         2.506628277459239e+00,
     ];
-    const B: [f64; 6] =
-        [-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02, 6.680131188771972e+01, -1.328068155288572e+01, 1.0];
+    const B: [f64; 6] = [
+        -5.447609879822406e+01,
+        1.615858368580409e+02,
+        -1.556989798598866e+02,
+        6.680131188771972e+01,
+        -1.328068155288572e+01,
+        1.0,
+    ];
     const C: [f64; 6] = [
         -7.784894002430293e-03,
         -3.223964580411365e-01,
@@ -78,8 +84,15 @@ fn quantile(p: f64) -> f64 {
         4.374664141464968e+00,
         2.938163982698783e+00,
     ];
-    const D: [f64; 5] = [7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00, 3.754408661907416e+00, 1.0];
-    let polynomial = |factors: &[f64], x: f64| factors.iter().fold(0.0, |sum, factor| sum * x + factor);
+    const D: [f64; 5] = [
+        7.784695709041462e-03,
+        3.224671290700398e-01,
+        2.445134137142996e+00,
+        3.754408661907416e+00,
+        1.0,
+    ];
+    let polynomial =
+        |factors: &[f64], x: f64| factors.iter().fold(0.0, |sum, factor| sum * x + factor);
     if p > 0.5 {
         return -quantile(1.0 - p);
     }
@@ -120,10 +133,12 @@ mod tests {
         let (normal, mut rng) = (Normal::new(), Rng::new(4));
         let draws: Vec<i64> = (0..200_000).map(|_| normal.draw(&mut rng, 5000, 1000)).collect();
         let mean = draws.iter().sum::<i64>() as f64 / draws.len() as f64;
-        let variance = draws.iter().map(|&draw| (draw as f64 - mean).powi(2)).sum::<f64>() / draws.len() as f64;
+        let variance = draws.iter().map(|&draw| (draw as f64 - mean).powi(2)).sum::<f64>()
+            / draws.len() as f64;
         assert!((mean - 5000.0).abs() < 10.0, "{mean}");
         assert!((variance.sqrt() - 1000.0).abs() < 10.0, "{}", variance.sqrt());
-        let beyond_two = draws.iter().filter(|&&draw| (draw - 5000).abs() > 2000).count() as f64 / draws.len() as f64;
+        let beyond_two = draws.iter().filter(|&&draw| (draw - 5000).abs() > 2000).count() as f64
+            / draws.len() as f64;
         assert!((beyond_two - 0.0455).abs() < 0.003, "{beyond_two}");
     }
 }

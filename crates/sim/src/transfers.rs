@@ -34,7 +34,8 @@ pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferr
     let topology = Topology::new(config, 1, 1);
     let mut network = Network::new(&config.network, topology.links(), config.node.page_bytes, true);
     let mut queue = Queue::default();
-    let mut at: Vec<u32> = transfers.iter().map(|transfer| topology.start(transfer.source)).collect();
+    let mut at: Vec<u32> =
+        transfers.iter().map(|transfer| topology.start(transfer.source)).collect();
     let mut result = Transferred { there_ns: vec![0; transfers.len()], ..Transferred::default() };
     let mut ends = vec![None; topology.links() as usize];
     for (number, transfer) in transfers.iter().enumerate() {
@@ -54,7 +55,10 @@ pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferr
         }
     }
     if matches!(topology, Topology::Torus(_)) {
-        let bytes = ends.iter().zip(network.bytes()).filter_map(|(ends, &bytes)| ends.map(|(from, to)| (from, to, bytes)));
+        let bytes = ends
+            .iter()
+            .zip(network.bytes())
+            .filter_map(|(ends, &bytes)| ends.map(|(from, to)| (from, to, bytes)));
         result.neighbour_bytes = bytes.collect();
         result.neighbour_bytes.sort_unstable();
     }

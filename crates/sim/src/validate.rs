@@ -47,7 +47,11 @@ impl Config {
         if self.topology.dims.len() != wanted {
             return 0;
         }
-        self.topology.dims.iter().try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim))).unwrap_or(0)
+        self.topology
+            .dims
+            .iter()
+            .try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim)))
+            .unwrap_or(0)
     }
 
     fn dims_wanted(&self) -> &'static [&'static str] {
@@ -64,7 +68,9 @@ impl Config {
     pub fn diameter(&self) -> u64 {
         let dims = &self.topology.dims;
         match self.topology.kind {
-            TopologyKind::Torus2d | TopologyKind::Torus3d => dims.iter().map(|&dim| u64::from(dim / 2)).sum(),
+            TopologyKind::Torus2d | TopologyKind::Torus3d => {
+                dims.iter().map(|&dim| u64::from(dim / 2)).sum()
+            }
             TopologyKind::FatTree => match dims[..] {
                 [_, 1, 1] => 2,
                 [_, _, 1] => 4,
@@ -93,14 +99,26 @@ impl Config {
         let (wanted, dims) = (self.dims_wanted(), &self.topology.dims);
         let nodes = self.nodes();
         if dims.len() != wanted.len() {
-            problems.add("topology.dims", format!("{} numbers given; this topology takes [{}]", dims.len(), wanted.join(", ")));
+            problems.add(
+                "topology.dims",
+                format!(
+                    "{} numbers given; this topology takes [{}]",
+                    dims.len(),
+                    wanted.join(", ")
+                ),
+            );
         } else if !(2..=NODES_MAX).contains(&nodes) || dims.iter().any(|&dim| dim > 1 << 20) {
             problems.add(
                 "topology.dims",
                 format!("{nodes} nodes are out of range; allowed are 2 to {NODES_MAX}, at most 1048576 in one direction"),
             );
-        } else if self.topology.kind == TopologyKind::Dragonfly && (dims[2] > 4096 || dims[1] > 4096) {
-            let message = format!("{} groups of {} routers are too many; allowed are 1 to 4096 of either", dims[2], dims[1]);
+        } else if self.topology.kind == TopologyKind::Dragonfly
+            && (dims[2] > 4096 || dims[1] > 4096)
+        {
+            let message = format!(
+                "{} groups of {} routers are too many; allowed are 1 to 4096 of either",
+                dims[2], dims[1]
+            );
             problems.add("topology.dims", message);
         }
         problems.range("network.bytes_per_s", self.network.bytes_per_s, 1000, 1 << 50);
@@ -114,7 +132,10 @@ impl Config {
         problems.range("node.page_bytes", self.node.page_bytes, 1, 1 << 30);
         problems.range("node.access_ns", self.node.access_ns, 1, 1_000_000_000);
         if nodes > 0 && !(1..=nodes).contains(&u64::from(self.disk.count)) {
-            problems.add("disk.count", format!("{} disks at {nodes} nodes; allowed are 1 to {nodes}", self.disk.count));
+            problems.add(
+                "disk.count",
+                format!("{} disks at {nodes} nodes; allowed are 1 to {nodes}", self.disk.count),
+            );
         }
         problems.range("disk.access_ns", self.disk.access_ns, 0, 10_000_000_000);
         problems.range("disk.bytes_per_s", self.disk.bytes_per_s, 1000, 1 << 50);
@@ -126,7 +147,10 @@ impl Config {
         if let Some(trace) = &load.trace {
             let nodes = self.nodes();
             if let Some(record) = trace.iter().find(|record| u64::from(record.node) >= nodes) {
-                problems.add("topology.dims", format!("the trace has a node {}, the machine only {nodes} nodes", record.node));
+                problems.add(
+                    "topology.dims",
+                    format!("the trace has a node {}, the machine only {nodes} nodes", record.node),
+                );
             }
             if trace.windows(2).any(|pair| pair[0].time_ns > pair[1].time_ns) {
                 problems.add("load", "the trace is not in the order of time".to_owned());
@@ -134,13 +158,21 @@ impl Config {
             return;
         }
         if !(load.arrivals_per_s >= 0.001 && load.arrivals_per_s <= 1e9) {
-            problems.add("load.arrivals_per_s", format!("{} is out of range; allowed are 0.001 to 1000000000", load.arrivals_per_s));
+            problems.add(
+                "load.arrivals_per_s",
+                format!("{} is out of range; allowed are 0.001 to 1000000000", load.arrivals_per_s),
+            );
         }
         problems.range("load.threads_mean", load.threads_mean.into(), 1, 1 << 16);
         problems.range("load.threads_sd", load.threads_sd.into(), 0, load.threads_mean.into());
         problems.range("load.accesses", load.accesses.into(), 1, 1 << 30);
         problems.range("load.virtual_pages_max", load.virtual_pages_max.into(), 1, 1 << 24);
-        problems.range("load.virtual_pages_min", load.virtual_pages_min.into(), 1, load.virtual_pages_max.into());
+        problems.range(
+            "load.virtual_pages_min",
+            load.virtual_pages_min.into(),
+            1,
+            load.virtual_pages_max.into(),
+        );
         problems.range("load.phase_accesses", load.phase_accesses.into(), 1, 1 << 30);
         problems.range("load.phases_at_once", load.phases_at_once.into(), 1, 64);
         problems.range("load.locality_permille", load.locality_permille.into(), 1, 10_000);
@@ -152,8 +184,10 @@ impl Config {
         if policy.scope == ScopeKind::Domain && self.nodes() > 0 {
             let most = self.diameter();
             if !(1..=most).contains(&u64::from(policy.domain_radius)) {
-                let message =
-                    format!("a domain of radius {} is larger than the machine; allowed are 1 to {most} hops", policy.domain_radius);
+                let message = format!(
+                    "a domain of radius {} is larger than the machine; allowed are 1 to {most} hops",
+                    policy.domain_radius
+                );
                 problems.add("policy.domain_radius", message);
             }
             problems.range("policy.peers_max", policy.peers_max.into(), 1, 4096);
@@ -164,13 +198,19 @@ impl Config {
                     .add("policy.scope", "gradient needs nodes that are linked to each other; allowed with torus2d and torus3d".to_owned());
             }
             if policy.reservation != ReservationKind::None {
-                problems.add("policy.reservation", "gradient has nothing to reserve; allowed is none".to_owned());
+                problems.add(
+                    "policy.reservation",
+                    "gradient has nothing to reserve; allowed is none".to_owned(),
+                );
             }
         }
         if policy.information == InformationKind::Periodic {
             problems.range("policy.period_ns", policy.period_ns, 1000, 1 << 40);
         }
-        for (field, marks) in [("policy.high_permille", &policy.high_permille), ("policy.low_permille", &policy.low_permille)] {
+        for (field, marks) in [
+            ("policy.high_permille", &policy.high_permille),
+            ("policy.low_permille", &policy.low_permille),
+        ] {
             if marks.iter().any(|&mark| mark > 1000) || marks.len() > 128 {
                 problems.add(field, format!("{marks:?}: allowed are up to 128 numbers from 0 to 1000 (thousandths of a node's memory)"));
             }
@@ -185,14 +225,20 @@ impl Config {
         problems.range("run.warmup_ns", run.warmup_ns, 0, TIME_MAX_NS / 2);
         problems.range("run.stuck_after_ns", run.stuck_after_ns, 1_000_000, TIME_MAX_NS);
         if failures.mean_between_ns > 0 && self.load.trace.is_some() {
-            problems.add("failures.mean_between_ns", "nodes do not fail while a recording is replayed; allowed is 0".to_owned());
+            problems.add(
+                "failures.mean_between_ns",
+                "nodes do not fail while a recording is replayed; allowed is 0".to_owned(),
+            );
         } else if failures.mean_between_ns > 0 {
             problems.range("failures.mean_between_ns", failures.mean_between_ns, 1000, TIME_MAX_NS);
             problems.range("failures.repair_ns", failures.repair_ns, 1000, TIME_MAX_NS);
         }
         problems.range("failures.detect_ns", failures.detect_ns, 1, 1 << 40);
         if run.canary != Canary::None && !run.check {
-            problems.add("run.canary", "a canary without checkers proves nothing; set run.check".to_owned());
+            problems.add(
+                "run.canary",
+                "a canary without checkers proves nothing; set run.check".to_owned(),
+            );
         }
     }
 }
@@ -241,9 +287,13 @@ mod tests {
     #[test]
     fn no_number_makes_validation_panic() {
         for dims in [vec![], vec![u32::MAX; 2], vec![u32::MAX; 3], vec![1, 1, 1]] {
-            for kind in
-                [TopologyKind::Torus2d, TopologyKind::Torus3d, TopologyKind::FatTree, TopologyKind::Dragonfly, TopologyKind::FullBisection]
-            {
+            for kind in [
+                TopologyKind::Torus2d,
+                TopologyKind::Torus3d,
+                TopologyKind::FatTree,
+                TopologyKind::Dragonfly,
+                TopologyKind::FullBisection,
+            ] {
                 assert!(
                     !problems(|config| {
                         config.topology.kind = kind;

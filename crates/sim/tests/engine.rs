@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
-use hiroma_policy::placement::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
+use hiroma_policy::placement::{
+    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
+    ScopeKind,
+};
 use hiroma_sim::{
-    Canary, Config, DiskTime, FirstTouch, FrameFree, Outcome, RunError, Switching, TopologyKind, TraceKind, TraceRecord, run,
+    Canary, Config, DiskTime, FirstTouch, FrameFree, Outcome, RunError, Switching, TopologyKind,
+    TraceKind, TraceRecord, run,
 };
 use proptest::prelude::*;
 
@@ -17,7 +21,8 @@ fn small() -> Config {
     config.topology.dims = vec![4, 4];
     config.disk.count = 4;
     config.node.frames = 16;
-    (config.load.virtual_pages_max, config.load.accesses, config.load.arrivals_per_s) = (40, 400, 150.0);
+    (config.load.virtual_pages_max, config.load.accesses, config.load.arrivals_per_s) =
+        (40, 400, 150.0);
     config.policy.domain_radius = 2;
     (config.run.warmup_ns, config.run.duration_ns) = (20 * MS, 300 * MS);
     config
@@ -88,9 +93,14 @@ fn transfer(config: &mut Config) -> (u64, u64) {
 fn an_empty_networks_transfer_times_are_those_worked_out_by_hand() {
     let mut config = small();
     // 1 byte is 10 ns: 100 bytes 1 us, a page with its head 9 us.
-    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (100_000_000, 100, 800);
-    (config.network.latency_ns, config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns) =
-        (50, 200, 3000, 700);
+    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) =
+        (100_000_000, 100, 800);
+    (
+        config.network.latency_ns,
+        config.network.hop_overhead_ns,
+        config.network.page_overhead_ns,
+        config.network.handler_ns,
+    ) = (50, 200, 3000, 700);
     config.network.page_handler_ns = 40;
     for seed_like in [PlacementKind::Fill, PlacementKind::Random] {
         config.policy.placement = seed_like;
@@ -113,10 +123,19 @@ fn a_page_on_a_tree_and_on_a_dragonfly_takes_the_links_of_its_way() {
         (TopologyKind::FullBisection, vec![6], 2, 2),
     ] {
         let mut config = small();
-        (config.topology.kind, config.topology.dims, config.disk.count, config.policy.domain_radius) = (kind, dims, 1, radius);
+        (
+            config.topology.kind,
+            config.topology.dims,
+            config.disk.count,
+            config.policy.domain_radius,
+        ) = (kind, dims, 1, radius);
         let (time_ns, counted) = transfer(&mut config);
         let (small_ns, page_ns) = (5_000 + 640, 5_000 + 82_560);
-        assert_eq!((counted, time_ns), (hops, hops * (small_ns + page_ns) + 2 * 5_000 + 250_000), "{kind:?}");
+        assert_eq!(
+            (counted, time_ns),
+            (hops, hops * (small_ns + page_ns) + 2 * 5_000 + 250_000),
+            "{kind:?}"
+        );
     }
 }
 
@@ -125,24 +144,35 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
     let mut config = small();
     config.topology.kind = TopologyKind::FullBisection;
     (config.topology.dims, config.disk.count) = (vec![2], 1);
-    (config.network.hop_overhead_ns, config.network.page_overhead_ns, config.network.handler_ns, config.network.message_bytes) =
-        (0, 0, 0, 1);
-    (config.node.page_bytes, config.network.bytes_per_s, config.network.page_handler_ns) = (9_999, 10_000_000_000, 0);
+    (
+        config.network.hop_overhead_ns,
+        config.network.page_overhead_ns,
+        config.network.handler_ns,
+        config.network.message_bytes,
+    ) = (0, 0, 0, 1);
+    (config.node.page_bytes, config.network.bytes_per_s, config.network.page_handler_ns) =
+        (9_999, 10_000_000_000, 0);
     // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page is there after 11 us.
     config.run.count_links = true;
     replay(&mut config, (0..10).map(|page| out(0, 0, page)).collect());
     config.run.duration_ns = MS;
     let outcome = outcome(&config, 1);
-    assert_eq!((outcome.placed_remote, outcome.link_busy_max_ns, outcome.link_busy_ns), (10, 10_000, 20_000));
+    assert_eq!(
+        (outcome.placed_remote, outcome.link_busy_max_ns, outcome.link_busy_ns),
+        (10, 10_000, 20_000)
+    );
     assert_eq!(outcome.link_bytes, [100_000, 0, 0, 100_000]);
 }
 
 /// Pages are read from one disk at random times, each by a node of its own: mean time in the disk, and share of time it is busy.
 fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
     let mut config = Config::default();
-    (config.topology.kind, config.topology.dims, config.disk.count) = (TopologyKind::FullBisection, vec![4000], 1);
-    (config.network.hop_overhead_ns, config.network.page_handler_ns, config.network.handler_ns) = (0, 0, 0);
-    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) = (1 << 40, 1, 1);
+    (config.topology.kind, config.topology.dims, config.disk.count) =
+        (TopologyKind::FullBisection, vec![4000], 1);
+    (config.network.hop_overhead_ns, config.network.page_handler_ns, config.network.handler_ns) =
+        (0, 0, 0);
+    (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) =
+        (1 << 40, 1, 1);
     (config.disk.access_ns, config.disk.bytes_per_s, config.disk.time) = (1_000_000, 1 << 40, time);
     config.policy.scope = ScopeKind::Disk;
     config.disk.count = 1;
@@ -157,9 +187,12 @@ fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
         records.push(back(time_ns, node, 1 + number as u64 / 4000));
     }
     // Each node reads ten pages, which have to be out before.
-    let mut all: Vec<TraceRecord> = (0..4000).flat_map(|node| (1..=10).map(move |page| out(0, node, page))).collect();
+    let mut all: Vec<TraceRecord> =
+        (0..4000).flat_map(|node| (1..=10).map(move |page| out(0, node, page))).collect();
     all.extend(records.into_iter().filter(|record| record.kind == TraceKind::PageIn));
-    all.iter_mut().filter(|record| record.kind == TraceKind::PageIn).for_each(|record| record.time_ns += 100_000 * MS);
+    all.iter_mut()
+        .filter(|record| record.kind == TraceKind::PageIn)
+        .for_each(|record| record.time_ns += 100_000 * MS);
     replay(&mut config, all);
     config.run.duration_ns = 110_000 * MS + span_ns + 20_000 * MS;
     config.run.stuck_after_ns = 1 << 45;
@@ -172,7 +205,8 @@ fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
 fn a_disk_with_random_times_is_an_m_m_1_queue_and_one_with_fixed_times_an_m_d_1_queue() {
     for load in [300, 600] {
         let rho = load as f64 / 1000.0;
-        let (random, fixed) = (disk_queue(DiskTime::Exponential, load), disk_queue(DiskTime::Fixed, load));
+        let (random, fixed) =
+            (disk_queue(DiskTime::Exponential, load), disk_queue(DiskTime::Fixed, load));
         let (mm1, md1) = (1.0 / (1.0 - rho), 1.0 + rho / (2.0 * (1.0 - rho)));
         assert!((random / mm1 - 1.0).abs() < 0.06, "M/M/1 at {rho}: {random} ms, not {mm1}");
         assert!((fixed / md1 - 1.0).abs() < 0.03, "M/D/1 at {rho}: {fixed} ms, not {md1}");
@@ -194,7 +228,10 @@ fn only_pages_that_were_written_leave() {
     let mut config = small();
     config.load.reads_per_write = 1_000_000;
     let outcome = outcome(&config, 1);
-    assert!(outcome.clean_drops > 1000 && outcome.page_outs * 20 < outcome.clean_drops, "{outcome:?}");
+    assert!(
+        outcome.clean_drops > 1000 && outcome.page_outs * 20 < outcome.clean_drops,
+        "{outcome:?}"
+    );
 }
 
 #[test]
@@ -226,7 +263,8 @@ fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for()
         attempts_max: 3,
         ..PlacementConfig::default()
     };
-    (config.network.handler_ns, config.network.multicast, config.load.arrivals_per_s) = (5000, false, 295.0);
+    (config.network.handler_ns, config.network.multicast, config.load.arrivals_per_s) =
+        (5000, false, 295.0);
     config.network.switching = Switching::StoreAndForward;
     config.node.frame_free = FrameFree::AtOnce;
     (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (5 * MS, 60 * MS, true);
@@ -236,8 +274,17 @@ fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for()
 }
 
 fn kinds() -> impl Strategy<Value = PlacementConfig> {
-    let scope = prop_oneof![Just(ScopeKind::Domain), Just(ScopeKind::Domain), Just(ScopeKind::Gradient), Just(ScopeKind::Disk)];
-    let information = prop_oneof![Just(InformationKind::Periodic), Just(InformationKind::OnChange), Just(InformationKind::OnDemand)];
+    let scope = prop_oneof![
+        Just(ScopeKind::Domain),
+        Just(ScopeKind::Domain),
+        Just(ScopeKind::Gradient),
+        Just(ScopeKind::Disk)
+    ];
+    let information = prop_oneof![
+        Just(InformationKind::Periodic),
+        Just(InformationKind::OnChange),
+        Just(InformationKind::OnDemand)
+    ];
     let placement = prop_oneof![
         Just(PlacementKind::MostFree),
         Just(PlacementKind::Nearest),
@@ -247,28 +294,65 @@ fn kinds() -> impl Strategy<Value = PlacementConfig> {
         Just(PlacementKind::RoundRobin),
         Just(PlacementKind::Fill),
     ];
-    let on_failure =
-        prop_oneof![Just(FailureKind::Replace), Just(FailureKind::Return), Just(FailureKind::Cascade), Just(FailureKind::Disk)];
-    let reservation = prop_oneof![Just(ReservationKind::None), Just(ReservationKind::OnDemand), Just(ReservationKind::InAdvance)];
-    let replacement =
-        prop_oneof![Just(ReplacementKind::Fifo), Just(ReplacementKind::Lru), Just(ReplacementKind::Lfu), Just(ReplacementKind::Clock)];
-    (scope, information, placement, on_failure, reservation, replacement, 0u32..10, any::<bool>(), 1u32..4).prop_map(
-        |(scope, information, placement, on_failure, reservation, replacement, attempts_max, count_own_sends, reserve_frames)| {
-            PlacementConfig {
+    let on_failure = prop_oneof![
+        Just(FailureKind::Replace),
+        Just(FailureKind::Return),
+        Just(FailureKind::Cascade),
+        Just(FailureKind::Disk)
+    ];
+    let reservation = prop_oneof![
+        Just(ReservationKind::None),
+        Just(ReservationKind::OnDemand),
+        Just(ReservationKind::InAdvance)
+    ];
+    let replacement = prop_oneof![
+        Just(ReplacementKind::Fifo),
+        Just(ReplacementKind::Lru),
+        Just(ReplacementKind::Lfu),
+        Just(ReplacementKind::Clock)
+    ];
+    (
+        scope,
+        information,
+        placement,
+        on_failure,
+        reservation,
+        replacement,
+        0u32..10,
+        any::<bool>(),
+        1u32..4,
+    )
+        .prop_map(
+            |(
                 scope,
                 information,
                 placement,
                 on_failure,
-                reservation: if scope == ScopeKind::Gradient { ReservationKind::None } else { reservation },
+                reservation,
                 replacement,
                 attempts_max,
                 count_own_sends,
                 reserve_frames,
-                domain_radius: 2,
-                ..PlacementConfig::default()
-            }
-        },
-    )
+            )| {
+                PlacementConfig {
+                    scope,
+                    information,
+                    placement,
+                    on_failure,
+                    reservation: if scope == ScopeKind::Gradient {
+                        ReservationKind::None
+                    } else {
+                        reservation
+                    },
+                    replacement,
+                    attempts_max,
+                    count_own_sends,
+                    reserve_frames,
+                    domain_radius: 2,
+                    ..PlacementConfig::default()
+                }
+            },
+        )
 }
 
 /// Machines of every shape with about 16 nodes, and the radius of a domain in them.
@@ -349,8 +433,14 @@ fn every_canary_is_caught_and_says_what_is_wrong() {
     };
     assert!(wrong(caught(Canary::LosePage, &|_| ())).contains("was lost at node"));
     assert!(wrong(caught(Canary::KeepCopy, &|_| ())).contains("is taken from Frame"));
-    assert!(wrong(caught(Canary::OverfillNode, &|config| config.load.arrivals_per_s = 200.0)).contains("pages in 16 frames"));
-    assert!(wrong(caught(Canary::StaleContent, &|config| config.policy.scope = ScopeKind::Disk)).contains("was written"));
+    assert!(
+        wrong(caught(Canary::OverfillNode, &|config| config.load.arrivals_per_s = 200.0))
+            .contains("pages in 16 frames")
+    );
+    assert!(
+        wrong(caught(Canary::StaleContent, &|config| config.policy.scope = ScopeKind::Disk))
+            .contains("was written")
+    );
     assert!(matches!(caught(Canary::DropAnswer, &|_| ()), RunError::Stuck(_)));
 }
 
@@ -379,6 +469,9 @@ fn two_small_configurations_come_to_what_they_always_came_to() {
     let came_to = [golden(&outcome(&torus, 1)), golden(&outcome(&tree, 1))];
     assert_eq!(
         came_to,
-        [[24289, 668, 3496593560, 721, 1254, 63, 7426, 286134972], [82114, 647, 3552928429, 2008, 1216, 0, 12646, 878739520],]
+        [
+            [24289, 668, 3496593560, 721, 1254, 63, 7426, 286134972],
+            [82114, 647, 3552928429, 2008, 1216, 0, 12646, 878739520],
+        ]
     );
 }

@@ -23,15 +23,29 @@ fn while_a_file_larger_than_memory_is_read_kswapd_never_wakes() {
     for mib_s in [150, 500, 1200, 2000] {
         let (without, with) = both(&[stream(mib_s, false)]);
         assert!(without.kswapd_wakes > 10, "{mib_s} MiB/s: {without:?}");
-        assert_eq!((with.kswapd_wakes, with.direct_reclaims, with.hot_missed_pages), (0, 0, 0), "{mib_s} MiB/s: {with:?}");
+        assert_eq!(
+            (with.kswapd_wakes, with.direct_reclaims, with.hot_missed_pages),
+            (0, 0, 0),
+            "{mib_s} MiB/s: {with:?}"
+        );
         assert_eq!(with.filled_pages, without.filled_pages);
-        assert!(with.daemon_ns <= without.kswapd_ns * 11 / 10, "{mib_s} MiB/s: {} against {}", with.daemon_ns, without.kswapd_ns);
+        assert!(
+            with.daemon_ns <= without.kswapd_ns * 11 / 10,
+            "{mib_s} MiB/s: {} against {}",
+            with.daemon_ns,
+            without.kswapd_ns
+        );
     }
 }
 
 #[test]
 fn a_reader_that_comes_late_and_bursts_is_met_in_time() {
-    let bursts = (0..10).map(|at| Load::Stream { bytes_s: 1500 * MIB, from_ms: 5000 * at, until_ms: 5000 * at + 2500, large: false });
+    let bursts = (0..10).map(|at| Load::Stream {
+        bytes_s: 1500 * MIB,
+        from_ms: 5000 * at,
+        until_ms: 5000 * at + 2500,
+        large: false,
+    });
     let (without, with) = both(&bursts.collect::<Vec<_>>());
     assert!(without.kswapd_wakes > 10, "{without:?}");
     assert!(with.kswapd_wakes <= 2, "{with:?}");
@@ -40,8 +54,13 @@ fn a_reader_that_comes_late_and_bursts_is_met_in_time() {
 
 #[test]
 fn memory_that_programs_take_is_left_to_the_kernel() {
-    let (without, with) = both(&[Load::Allocate { bytes_s: 700 * MIB, bytes: 13 * GIB, from_ms: 1000 }, stream(100, false)]);
-    let while_it_grew = |outcome: &MachineOutcome| outcome.journal.iter().any(|(_, reason)| matches!(reason, Reason::NotFiles { .. }));
+    let (without, with) = both(&[
+        Load::Allocate { bytes_s: 700 * MIB, bytes: 13 * GIB, from_ms: 1000 },
+        stream(100, false),
+    ]);
+    let while_it_grew = |outcome: &MachineOutcome| {
+        outcome.journal.iter().any(|(_, reason)| matches!(reason, Reason::NotFiles { .. }))
+    };
     assert!(while_it_grew(&with), "{with:?}");
     assert_eq!(with.out_of_memory, without.out_of_memory);
     assert!(with.hot_missed_pages <= without.hot_missed_pages.max(pages(64 * MIB)), "{with:?}");
@@ -50,7 +69,10 @@ fn memory_that_programs_take_is_left_to_the_kernel() {
 #[test]
 fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
     for bytes in [GIB / 2, 4 * GIB, 9 * GIB] {
-        let config = MachineConfig { loads: vec![Load::MakeAndDrop { bytes_s: 2000 * MIB, bytes }], ..MachineConfig::measured() };
+        let config = MachineConfig {
+            loads: vec![Load::MakeAndDrop { bytes_s: 2000 * MIB, bytes }],
+            ..MachineConfig::measured()
+        };
         let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
         assert_eq!((with.hot_missed_pages, with.out_of_memory), (0, 0), "{bytes}: {with:?}");
         // What it reclaims is bounded by what is there that nobody needs, and by what the loop leaves to the next round.
@@ -61,20 +83,41 @@ fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
 
 #[test]
 fn large_folios_are_seen_although_there_is_memory_enough() {
-    let config = MachineConfig { loads: vec![stream(1000, true)], large_free_permille: 200, ..MachineConfig::measured() };
+    let config = MachineConfig {
+        loads: vec![stream(1000, true)],
+        large_free_permille: 200,
+        ..MachineConfig::measured()
+    };
     let without = run_machine(&config);
     let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
     assert!(without.kswapd_wakes_large > 10, "{without:?}");
     assert!(
-        with.journal.iter().any(|(_, reason)| matches!(reason, Reason::Filling { order: 1.., .. } | Reason::Pieces { .. })),
+        with.journal.iter().any(|(_, reason)| matches!(
+            reason,
+            Reason::Filling { order: 1.., .. } | Reason::Pieces { .. }
+        )),
         "{with:?}"
     );
-    assert!(with.kswapd_wakes * 2 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
+    assert!(
+        with.kswapd_wakes * 2 < without.kswapd_wakes,
+        "{} against {}",
+        with.kswapd_wakes,
+        without.kswapd_wakes
+    );
     // Where memory is not in pieces from the beginning, they are seen while they come, before any lack.
-    let config = MachineConfig { loads: vec![stream(1000, true)], cold_bytes: 0, ..MachineConfig::measured() };
+    let config = MachineConfig {
+        loads: vec![stream(1000, true)],
+        cold_bytes: 0,
+        ..MachineConfig::measured()
+    };
     let without = run_machine(&config);
     let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
-    assert!(with.kswapd_wakes * 20 < without.kswapd_wakes, "{} against {}", with.kswapd_wakes, without.kswapd_wakes);
+    assert!(
+        with.kswapd_wakes * 20 < without.kswapd_wakes,
+        "{} against {}",
+        with.kswapd_wakes,
+        without.kswapd_wakes
+    );
 }
 
 #[test]
@@ -90,27 +133,50 @@ fn a_slow_stream_in_large_folios_is_met_in_memory_that_is_in_pieces() {
         let without = run_machine(&config);
         let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
         assert!(without.kswapd_wakes_large > 10, "{mib_s} MiB/s: {without:?}");
-        assert!(with.kswapd_wakes * 10 <= without.kswapd_wakes, "{mib_s} MiB/s: {with:?} against {}", without.kswapd_wakes);
-        assert_eq!((with.direct_reclaims, with.hot_missed_pages), (0, 0), "{mib_s} MiB/s: {with:?}");
+        assert!(
+            with.kswapd_wakes * 10 <= without.kswapd_wakes,
+            "{mib_s} MiB/s: {with:?} against {}",
+            without.kswapd_wakes
+        );
+        assert_eq!(
+            (with.direct_reclaims, with.hot_missed_pages),
+            (0, 0),
+            "{mib_s} MiB/s: {with:?}"
+        );
     }
 }
 
 #[test]
 fn with_busy_processors_little_is_done_and_it_is_said() {
-    let config =
-        MachineConfig { loads: vec![stream(1000, false)], idle_ppm: 0, daemon: Some(Settings::default()), ..MachineConfig::measured() };
+    let config = MachineConfig {
+        loads: vec![stream(1000, false)],
+        idle_ppm: 0,
+        daemon: Some(Settings::default()),
+        ..MachineConfig::measured()
+    };
     let with = run_machine(&config);
-    assert!(with.journal.iter().any(|(_, reason)| matches!(reason, Reason::FillingBusy { .. })), "{with:?}");
+    assert!(
+        with.journal.iter().any(|(_, reason)| matches!(reason, Reason::FillingBusy { .. })),
+        "{with:?}"
+    );
     assert!(with.daemon_pages <= 600 * pages(16 * MIB));
 }
 
 #[test]
 fn where_everything_is_in_use_the_daemon_stays_out_of_the_way() {
-    let config = MachineConfig { hot_bytes: 10 * GIB, cold_bytes: 0, loads: vec![stream(300, false)], ..MachineConfig::measured() };
+    let config = MachineConfig {
+        hot_bytes: 10 * GIB,
+        cold_bytes: 0,
+        loads: vec![stream(300, false)],
+        ..MachineConfig::measured()
+    };
     let without = run_machine(&config);
     let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
     assert_eq!(with.out_of_memory, 0);
-    assert!(with.hot_missed_pages <= without.hot_missed_pages + pages(64 * MIB), "{with:?} against {without:?}");
+    assert!(
+        with.hot_missed_pages <= without.hot_missed_pages + pages(64 * MIB),
+        "{with:?} against {without:?}"
+    );
 }
 
 #[test]
@@ -122,7 +188,11 @@ fn the_same_machine_gives_the_same_outcome() {
 #[test]
 fn a_machine_with_nothing_to_do_is_hardly_looked_at() {
     for cold_bytes in [0, 8 * GIB, 14 * GIB] {
-        let config = MachineConfig { cold_bytes, daemon: Some(Settings::default()), ..MachineConfig::measured() };
+        let config = MachineConfig {
+            cold_bytes,
+            daemon: Some(Settings::default()),
+            ..MachineConfig::measured()
+        };
         let with = run_machine(&config);
         // 600 times if it were at every poll.
         assert!((30..=61).contains(&with.looks), "{with:?}");

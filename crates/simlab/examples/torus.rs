@@ -20,10 +20,15 @@ const PAGE_BYTES: u64 = 8192;
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["pattern", file, transfers, gap_ns] => Ok(fs::write(file, pattern(transfers.parse()?, gap_ns.parse()?))?),
+        ["pattern", file, transfers, gap_ns] => {
+            Ok(fs::write(file, pattern(transfers.parse()?, gap_ns.parse()?))?)
+        }
         ["run", file, links] => run(&fs::read_to_string(file)?, links),
         ["check", ours, theirs] => check(&fs::read_to_string(ours)?, &fs::read_to_string(theirs)?),
-        _ => Err("usage: torus pattern FILE TRANSFERS GAP_NS | run FILE LINKS_OUT | check OURS SIMGRIDS".into()),
+        _ => Err(
+            "usage: torus pattern FILE TRANSFERS GAP_NS | run FILE LINKS_OUT | check OURS SIMGRIDS"
+                .into(),
+        ),
     }
 }
 
@@ -31,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn pattern(transfers: u32, gap_ns: u64) -> String {
     let mut state = 1u64;
     let mut draw = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % below
     };
     let (mut text, mut now_ns) = (String::new(), 0);
@@ -44,7 +50,8 @@ fn pattern(transfers: u32, gap_ns: u64) -> String {
                 break (dx, dy);
             }
         };
-        let (side, to_x, to_y) = (i64::from(SIDE), (x + dx).rem_euclid(SIDE.into()), (y + dy).rem_euclid(SIDE.into()));
+        let (side, to_x, to_y) =
+            (i64::from(SIDE), (x + dx).rem_euclid(SIDE.into()), (y + dy).rem_euclid(SIDE.into()));
         let _ = writeln!(text, "{now_ns} {} {} {PAGE_BYTES}", x + y * side, to_x + to_y * side);
     }
     text
@@ -54,7 +61,9 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
     let mut transfers = Vec::new();
     for line in pattern.lines() {
         let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let [start_ns, source, target, _] = numbers[..] else { return Err(format!("not four numbers: {line}").into()) };
+        let [start_ns, source, target, _] = numbers[..] else {
+            return Err(format!("not four numbers: {line}").into());
+        };
         transfers.push(Transfer { start_ns, source: source as u32, target: target as u32 });
     }
     for switching in [Switching::StoreAndForward, Switching::CutThrough] {
@@ -73,12 +82,24 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
         let result = transfer_all(&config, &transfers)?;
         let wall_s = start.elapsed().as_secs_f64();
-        let taken_ns: u64 = result.there_ns.iter().zip(&transfers).map(|(there_ns, transfer)| there_ns - transfer.start_ns).sum();
+        let taken_ns: u64 = result
+            .there_ns
+            .iter()
+            .zip(&transfers)
+            .map(|(there_ns, transfer)| there_ns - transfer.start_ns)
+            .sum();
         let count = transfers.len() as f64;
-        println!("{switching:?}\ntransfers {count}\nmean_transfer_us {:.3}", taken_ns as f64 / count / 1e3);
+        println!(
+            "{switching:?}\ntransfers {count}\nmean_transfer_us {:.3}",
+            taken_ns as f64 / count / 1e3
+        );
         println!("end_ms {:.3}", result.there_ns.iter().max().copied().unwrap_or(0) as f64 / 1e6);
         println!("wall_s {wall_s:.3}\nwall_us_per_transfer {:.3}\n", wall_s / count * 1e6);
-        let lines: String = result.neighbour_bytes.iter().map(|(from, to, bytes)| format!("{from} {to} {bytes}\n")).collect();
+        let lines: String = result
+            .neighbour_bytes
+            .iter()
+            .map(|(from, to, bytes)| format!("{from} {to} {bytes}\n"))
+            .collect();
         fs::write(links, lines)?;
     }
     Ok(())
@@ -86,13 +107,21 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
 
 fn check(ours: &str, theirs: &str) -> Result<(), Box<dyn Error>> {
     let read = |text: &str| -> Result<BTreeMap<String, f64>, Box<dyn Error>> {
-        let pairs = text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(ends, bytes)| Ok((ends.to_owned(), bytes.parse()?)));
+        let pairs = text
+            .lines()
+            .filter_map(|line| line.rsplit_once(' '))
+            .map(|(ends, bytes)| Ok((ends.to_owned(), bytes.parse()?)));
         pairs.filter(|pair| !matches!(pair, Ok((_, bytes)) if *bytes == 0.0)).collect()
     };
     let (ours, theirs) = (read(ours)?, read(theirs)?);
-    let off = |ends: &String| (ours.get(ends).unwrap_or(&0.0) - theirs.get(ends).unwrap_or(&0.0)).abs();
+    let off =
+        |ends: &String| (ours.get(ends).unwrap_or(&0.0) - theirs.get(ends).unwrap_or(&0.0)).abs();
     let most = ours.keys().chain(theirs.keys()).map(off).fold(0.0, f64::max);
     let (sum, other) = (ours.values().sum::<f64>(), theirs.values().sum::<f64>());
-    println!("links {} and {}, bytes {sum} and {other}, largest difference on a link {most} bytes", ours.len(), theirs.len());
+    println!(
+        "links {} and {}, bytes {sum} and {other}, largest difference on a link {most} bytes",
+        ours.len(),
+        theirs.len()
+    );
     if most == 0.0 { Ok(()) } else { Err("some link carried another number of pages".into()) }
 }

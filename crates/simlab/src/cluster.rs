@@ -34,9 +34,19 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
     let base = match settings.take("preset") {
         None => Config::default(),
         Some(Value::String(name)) => preset(&name)
-            .ok_or_else(|| settings.complain("preset", format_args!("`preset`: there is no `{name}`, use one of {}", preset_names())))?
+            .ok_or_else(|| {
+                settings.complain(
+                    "preset",
+                    format_args!("`preset`: there is no `{name}`, use one of {}", preset_names()),
+                )
+            })?
             .config(),
-        Some(_) => return Err(settings.complain("preset", format_args!("`preset`: needed is a name, one of {}", preset_names()))),
+        Some(_) => {
+            return Err(settings.complain(
+                "preset",
+                format_args!("`preset`: needed is a name, one of {}", preset_names()),
+            ));
+        }
     };
     let nodes = settings.take("nodes");
     let memory = take_in(settings, "node", "memory_bytes");
@@ -44,31 +54,51 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
     let mut config = base;
     if let Some(medium) = medium {
         let names = MEDIA.map(|(name, _)| name).join(", ");
-        let found = medium.as_str().and_then(|medium| MEDIA.iter().find(|(name, _)| *name == medium));
+        let found =
+            medium.as_str().and_then(|medium| MEDIA.iter().find(|(name, _)| *name == medium));
         let (_, medium) = found.ok_or_else(|| {
-            settings.complain("disk.medium", format_args!("`disk.medium`: there is no `{}`, use one of {names}", text_of(&medium)))
+            settings.complain(
+                "disk.medium",
+                format_args!(
+                    "`disk.medium`: there is no `{}`, use one of {names}",
+                    text_of(&medium)
+                ),
+            )
         })?;
         medium.apply(&mut config.disk);
     }
     let mut config = settings.over(&config)?;
     if let Some(nodes) = nodes {
         if settings.table().get("topology").and_then(|topology| topology.get("dims")).is_some() {
-            return Err(settings.complain("nodes", "`nodes`: `topology.dims` says the same already, leave one of them out"));
+            return Err(settings.complain(
+                "nodes",
+                "`nodes`: `topology.dims` says the same already, leave one of them out",
+            ));
         }
         let before = config.nodes();
-        let dims = nodes.as_integer().and_then(|nodes| dims_of(config.topology.kind, u64::try_from(nodes).ok()?));
+        let dims = nodes
+            .as_integer()
+            .and_then(|nodes| dims_of(config.topology.kind, u64::try_from(nodes).ok()?));
         config.topology.dims = dims.ok_or_else(|| {
-            settings.complain("nodes", format_args!("`nodes`: {} is out of range; allowed are 2 to 4194304", text_of(&nodes)))
+            settings.complain(
+                "nodes",
+                format_args!(
+                    "`nodes`: {} is out of range; allowed are 2 to 4194304",
+                    text_of(&nodes)
+                ),
+            )
         })?;
         scale(&mut config, before, settings);
     }
     if let Some(memory) = memory {
         if settings.table().get("node").and_then(|node| node.get("frames")).is_some() {
-            return Err(
-                settings.complain("node.memory_bytes", "`node.memory_bytes`: `node.frames` says the same already, leave one of them out")
-            );
+            return Err(settings.complain(
+                "node.memory_bytes",
+                "`node.memory_bytes`: `node.frames` says the same already, leave one of them out",
+            ));
         }
-        config.node.frames = frames_of(&memory, config.node.page_bytes).map_err(|what| settings.complain("node.memory_bytes", what))?;
+        config.node.frames = frames_of(&memory, config.node.page_bytes)
+            .map_err(|what| settings.complain("node.memory_bytes", what))?;
     }
     Ok(config)
 }
@@ -78,7 +108,14 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
     config.validate().map_err(|problems| {
         let lines: Vec<String> = problems
             .iter()
-            .map(|problem| settings.complain(problem.field, format_args!("`{}`: {}", problem.field, problem.message)).0)
+            .map(|problem| {
+                settings
+                    .complain(
+                        problem.field,
+                        format_args!("`{}`: {}", problem.field, problem.message),
+                    )
+                    .0
+            })
             .collect();
         SettingsError(lines.join("\n"))
     })
@@ -86,10 +123,13 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
 
 /// Makes what belongs to a machine of `before` nodes fit its new size, where the file does not say what it should be.
 fn scale(config: &mut Config, before: u64, settings: &Settings) {
-    let said = |table: &str, key: &str| settings.table().get(table).is_some_and(|table| table.get(key).is_some());
+    let said = |table: &str, key: &str| {
+        settings.table().get(table).is_some_and(|table| table.get(key).is_some())
+    };
     let nodes = config.nodes();
     if !said("disk", "count") {
-        config.disk.count = ((u64::from(config.disk.count) * nodes).div_ceil(before.max(1)) as u32).max(1);
+        config.disk.count =
+            ((u64::from(config.disk.count) * nodes).div_ceil(before.max(1)) as u32).max(1);
     }
     if !said("load", "arrivals_per_s") {
         config.load.arrivals_per_s *= nodes as f64 / before.max(1) as f64;
@@ -101,16 +141,24 @@ fn scale(config: &mut Config, before: u64, settings: &Settings) {
 
 /// Takes `key` out of the file's table `table`.
 fn take_in(settings: &mut Settings, table: &str, key: &str) -> Option<Value> {
-    settings.table_mut().get_mut(table).and_then(Value::as_table_mut).and_then(|table: &mut Table| table.remove(key))
+    settings
+        .table_mut()
+        .get_mut(table)
+        .and_then(Value::as_table_mut)
+        .and_then(|table: &mut Table| table.remove(key))
 }
 
 fn frames_of(memory: &Value, page_bytes: u64) -> Result<u32, String> {
     let bytes = match memory {
         Value::Integer(bytes) => *bytes,
-        Value::String(text) => crate::settings::number("memory_bytes", text).map_err(|what| format!("`node.memory_bytes`: {what}"))?,
+        Value::String(text) => crate::settings::number("memory_bytes", text)
+            .map_err(|what| format!("`node.memory_bytes`: {what}"))?,
         other => return Err(format!("`node.memory_bytes`: `{}` is not a size", text_of(other))),
     };
-    let pages = u64::try_from(bytes).ok().map(|bytes| bytes / page_bytes.max(1)).filter(|&pages| pages >= 2);
+    let pages = u64::try_from(bytes)
+        .ok()
+        .map(|bytes| bytes / page_bytes.max(1))
+        .filter(|&pages| pages >= 2);
     pages.and_then(|pages| u32::try_from(pages).ok()).ok_or_else(|| {
         format!("`node.memory_bytes`: {bytes} bytes are out of range; allowed are 2 to 16777216 pages of {page_bytes} bytes")
     })
@@ -128,7 +176,9 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Config, String> {
-        Settings::parse("cluster.toml", text).and_then(cluster_of).map_err(|error| error.to_string())
+        Settings::parse("cluster.toml", text)
+            .and_then(cluster_of)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -145,8 +195,14 @@ mod tests {
         .unwrap();
         assert_eq!((config.nodes(), config.topology.kind), (2000, TopologyKind::FatTree));
         assert_eq!((config.node.frames, config.node.page_bytes), (1 << 19, 2 << 20));
-        assert_eq!((config.disk.count, config.disk.parallel, config.disk.bytes_per_s), (20, 1, 520_000_000));
-        assert_eq!((config.policy.placement, config.network.bytes_per_s), (PlacementKind::TwoChoices, 6_250_000_000));
+        assert_eq!(
+            (config.disk.count, config.disk.parallel, config.disk.bytes_per_s),
+            (20, 1, 520_000_000)
+        );
+        assert_eq!(
+            (config.policy.placement, config.network.bytes_per_s),
+            (PlacementKind::TwoChoices, 6_250_000_000)
+        );
     }
 
     #[test]
@@ -157,17 +213,26 @@ mod tests {
                 "cluster.toml:1: `preset`: there is no `cray`, use one of paper, ethernet-10g-sata, ethernet-25g, ethernet-100g, \
                  ethernet-400g, infiniband-hdr, infiniband-ndr",
             ),
-            ("\n[disk]\ncount = 300\n", "cluster.toml:3: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256"),
+            (
+                "\n[disk]\ncount = 300\n",
+                "cluster.toml:3: `disk.count`: 300 disks at 256 nodes; allowed are 1 to 256",
+            ),
             (
                 "[topology]\ndims = [4, 4]\n[disk]\ncount = 4\n[policy]\ndomain_radius = 5",
                 "cluster.toml:6: `policy.domain_radius`: a domain of radius 5 is larger than the machine; allowed are 1 to 4 hops",
             ),
-            ("[load]\narrivals_per_s = 0", "cluster.toml:2: `load.arrivals_per_s`: 0 is out of range; allowed are 0.001 to 1000000000"),
+            (
+                "[load]\narrivals_per_s = 0",
+                "cluster.toml:2: `load.arrivals_per_s`: 0 is out of range; allowed are 0.001 to 1000000000",
+            ),
             (
                 "[network]\nbytes_per_s = 0",
                 "cluster.toml:2: `network.bytes_per_s`: 0 is out of range; allowed are 1000 to 1125899906842624",
             ),
-            ("[node]\nframes = 1", "cluster.toml:2: `node.frames`: 1 is out of range; allowed are 2 to 16777216"),
+            (
+                "[node]\nframes = 1",
+                "cluster.toml:2: `node.frames`: 1 is out of range; allowed are 2 to 16777216",
+            ),
             (
                 "[node]\nmemory_bytes = \"8K\"",
                 "cluster.toml:2: `node.memory_bytes`: 8192 bytes are out of range; allowed are 2 to 16777216 pages of 8192 bytes",
@@ -177,7 +242,10 @@ mod tests {
                 "nodes = 64\n[topology]\ndims = [8, 8]",
                 "cluster.toml:1: `nodes`: `topology.dims` says the same already, leave one of them out",
             ),
-            ("[disk]\nmedium = \"tape\"", "cluster.toml:2: `disk.medium`: there is no `tape`, use one of nvme, sata, hdd"),
+            (
+                "[disk]\nmedium = \"tape\"",
+                "cluster.toml:2: `disk.medium`: there is no `tape`, use one of nvme, sata, hdd",
+            ),
             (
                 "[policy]\nplacment = \"random\"",
                 "cluster.toml:2: `policy.placment`: there is no key `placment`, use one of `scope`, `domain_radius`, `peers_max`, `information`, \
@@ -197,7 +265,11 @@ mod tests {
     #[test]
     fn a_problem_with_what_the_preset_says_is_placed_at_what_changed_it() {
         let message = read("[topology]\ndims = [4, 2]\n").unwrap_err();
-        assert!(message.starts_with("cluster.toml: `disk.count`: 16 disks at 8 nodes; allowed are 1 to 8"), "{message}");
+        assert!(
+            message
+                .starts_with("cluster.toml: `disk.count`: 16 disks at 8 nodes; allowed are 1 to 8"),
+            "{message}"
+        );
     }
 
     #[test]

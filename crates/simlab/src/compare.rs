@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use hiroma_policy::placement::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
+use hiroma_policy::placement::{
+    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
+    ScopeKind,
+};
 use hiroma_report::{Axis, Kind, Plot, Point, Section, Series, Table, figures as digits};
 use hiroma_sim::{Config, TopologyKind};
 use serde::Serialize;
@@ -45,32 +48,51 @@ pub fn entrants(base: &Config) -> Vec<Entrant> {
     let mut policies: Vec<PlacementConfig> = Vec::new();
     let domain = PlacementConfig { scope: ScopeKind::Domain, ..base.policy.clone() };
     for placement in PlacementKind::ALL {
-        for information in [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand] {
+        for information in
+            [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
+        {
             // A bid is an answer about now; setting a frame aside on top of it asks the same node twice.
             let reservations: &[ReservationKind] = match information {
                 InformationKind::OnDemand => &[ReservationKind::None],
-                _ => &[ReservationKind::None, ReservationKind::OnDemand, ReservationKind::InAdvance],
+                _ => {
+                    &[ReservationKind::None, ReservationKind::OnDemand, ReservationKind::InAdvance]
+                }
             };
             for &reservation in reservations {
-                policies.push(PlacementConfig { placement, information, reservation, ..domain.clone() });
+                policies.push(PlacementConfig {
+                    placement,
+                    information,
+                    reservation,
+                    ..domain.clone()
+                });
             }
         }
     }
-    for on_failure in [FailureKind::Replace, FailureKind::Return, FailureKind::Cascade, FailureKind::Disk] {
+    for on_failure in
+        [FailureKind::Replace, FailureKind::Return, FailureKind::Cascade, FailureKind::Disk]
+    {
         policies.push(PlacementConfig { on_failure, ..domain.clone() });
     }
-    for replacement in [ReplacementKind::Fifo, ReplacementKind::Lru, ReplacementKind::Lfu, ReplacementKind::Clock] {
+    for replacement in
+        [ReplacementKind::Fifo, ReplacementKind::Lru, ReplacementKind::Lfu, ReplacementKind::Clock]
+    {
         policies.push(PlacementConfig { replacement, ..domain.clone() });
     }
     policies.push(PlacementConfig { scope: ScopeKind::Disk, ..base.policy.clone() });
     if matches!(base.topology.kind, TopologyKind::Torus2d | TopologyKind::Torus3d) {
-        policies.push(PlacementConfig { scope: ScopeKind::Gradient, reservation: ReservationKind::None, ..base.policy.clone() });
+        policies.push(PlacementConfig {
+            scope: ScopeKind::Gradient,
+            reservation: ReservationKind::None,
+            ..base.policy.clone()
+        });
     }
     policies.push(base.policy.clone());
     let mut entrants: Vec<Entrant> = Vec::new();
     for policy in policies {
         let config = Config { policy, ..base.clone() };
-        if config.validate().is_ok() && entrants.iter().all(|entrant| entrant.config.policy != config.policy) {
+        if config.validate().is_ok()
+            && entrants.iter().all(|entrant| entrant.config.policy != config.policy)
+        {
             entrants.push(Entrant { name: name_of_policy(&config.policy, &base.policy), config });
         }
     }
@@ -98,9 +120,16 @@ fn name_of_policy(policy: &PlacementConfig, base: &PlacementConfig) -> String {
 }
 
 /// Runs everybody with every seed and ranks them.
-pub fn compare(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], lab: &Lab<'_>) -> Result<Comparison, LabError> {
-    let configs: Vec<(String, Arc<Config>)> =
-        entrants.iter().map(|entrant| (entrant.name.clone(), Arc::new(entrant.config.clone()))).collect();
+pub fn compare(
+    base: &Config,
+    entrants: Vec<Entrant>,
+    seeds: &[u64],
+    lab: &Lab<'_>,
+) -> Result<Comparison, LabError> {
+    let configs: Vec<(String, Arc<Config>)> = entrants
+        .iter()
+        .map(|entrant| (entrant.name.clone(), Arc::new(entrant.config.clone())))
+        .collect();
     let runs = lab.map_all(&jobs_of(&configs, seeds), |_, outcome| Figures::of(&outcome))?;
     Ok(rank(base, entrants, seeds, &runs))
 }
@@ -108,9 +137,11 @@ pub fn compare(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], lab: &Lab<'
 /// Ranks `entrants`, whose runs lie in `runs` one entrant after the other.
 pub fn rank(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], runs: &[Figures]) -> Comparison {
     let each = runs.chunks(seeds.len().max(1)).map(<[Figures]>::to_vec);
-    let mut ranked: Vec<Ranked> = entrants.into_iter().zip(each).map(|(entrant, runs)| Ranked { entrant, runs }).collect();
+    let mut ranked: Vec<Ranked> =
+        entrants.into_iter().zip(each).map(|(entrant, runs)| Ranked { entrant, runs }).collect();
     // A run without faults has no response; nothing is better than not to wait. Equal means keep their order.
-    let mean = |ranked: &Ranked| estimate(&ranked.runs, RESPONSE).map_or(0.0, |estimate| estimate.mean);
+    let mean =
+        |ranked: &Ranked| estimate(&ranked.runs, RESPONSE).map_or(0.0, |estimate| estimate.mean);
     ranked.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
     Comparison { base: base.clone(), seeds: seeds.to_vec(), ranked }
 }
@@ -128,20 +159,33 @@ impl Comparison {
 
     /// Places of those that cannot be told apart from the best.
     pub fn close(&self) -> Vec<usize> {
-        let apart = |place: usize| compare_paired(&self.responses(0), &self.responses(place)) == Verdict::Smaller;
+        let apart = |place: usize| {
+            compare_paired(&self.responses(0), &self.responses(place)) == Verdict::Smaller
+        };
         (1..self.ranked.len()).filter(|&place| !apart(place)).collect()
     }
 
     /// What came out, in a sentence.
     pub fn verdict(&self) -> String {
         let Some(best) = self.ranked.first() else { return "Nobody took part.".to_owned() };
-        let others: Vec<&str> = self.close().iter().map(|&place| self.ranked[place].entrant.name.as_str()).collect();
+        let others: Vec<&str> =
+            self.close().iter().map(|&place| self.ranked[place].entrant.name.as_str()).collect();
         match (self.seeds.len(), others.len()) {
-            (1, _) => format!("{} is first with this seed; one seed does not tell whether that is chance: use --seeds.", best.entrant.name),
+            (1, _) => format!(
+                "{} is first with this seed; one seed does not tell whether that is chance: use --seeds.",
+                best.entrant.name
+            ),
             (_, 0) => format!("{} is best.", best.entrant.name),
             (seeds, count) => {
-                let named = if count <= 3 { others.join("; ") } else { format!("{}; and {} more", others[..3].join("; "), count - 3) };
-                format!("{} is first, but {seeds} seeds do not tell it apart from {named}.", best.entrant.name)
+                let named = if count <= 3 {
+                    others.join("; ")
+                } else {
+                    format!("{}; and {} more", others[..3].join("; "), count - 3)
+                };
+                format!(
+                    "{} is first, but {seeds} seeds do not tell it apart from {named}.",
+                    best.entrant.name
+                )
             }
         }
     }
@@ -162,18 +206,39 @@ impl Comparison {
             .number("to disk", "")
             .number("messages", "per page-out");
         for (place, ranked) in self.ranked.iter().enumerate() {
-            let mean = |name: &str| estimate(&ranked.runs, name).map_or("–".to_owned(), |estimate| digits(estimate.mean));
+            let mean = |name: &str| {
+                estimate(&ranked.runs, name)
+                    .map_or("–".to_owned(), |estimate| digits(estimate.mean))
+            };
             let (behind, apart) = match place {
                 0 => (String::new(), String::new()),
                 _ => {
                     let behind = self.behind_best(place);
-                    let apart = if behind.is_some_and(|behind| behind.verdict() == Verdict::Larger) { "yes" } else { "no" };
+                    let apart = if behind.is_some_and(|behind| behind.verdict() == Verdict::Larger)
+                    {
+                        "yes"
+                    } else {
+                        "no"
+                    };
                     (estimate_text(behind), apart.to_owned())
                 }
             };
             let response = Estimate::of(&values(&ranked.runs, RESPONSE));
-            let mut row = vec![(place + 1).to_string(), ranked.entrant.name.clone(), estimate_text(response), behind, apart];
-            let rest = ["response_median_ms", "response_p99_ms", "transfer_ms", "transfer_hops", "repeated_share", "disk_share"];
+            let mut row = vec![
+                (place + 1).to_string(),
+                ranked.entrant.name.clone(),
+                estimate_text(response),
+                behind,
+                apart,
+            ];
+            let rest = [
+                "response_median_ms",
+                "response_p99_ms",
+                "transfer_ms",
+                "transfer_hops",
+                "repeated_share",
+                "disk_share",
+            ];
             row.extend(rest.map(mean));
             row.push(mean("messages_per_page_out"));
             table.row(row);
@@ -186,7 +251,12 @@ impl Comparison {
         let shown = &self.ranked[..self.ranked.len().min(12)];
         let points = shown.iter().enumerate().filter_map(|(place, ranked)| {
             let estimate = estimate(&ranked.runs, RESPONSE)?;
-            Some(Point { x: place as f64, y: estimate.mean, min: estimate.low(), max: estimate.high() })
+            Some(Point {
+                x: place as f64,
+                y: estimate.mean,
+                min: estimate.low(),
+                max: estimate.high(),
+            })
         });
         let plot = Plot {
             title: "Mean response of the best, with 95 % intervals".to_owned(),
@@ -228,12 +298,18 @@ impl Comparison {
                 rank: place + 1,
                 policy: &ranked.entrant.name,
                 choices: &ranked.entrant.config.policy,
-                told_apart_from_best: behind_best_ms.is_some_and(|behind| behind.verdict() == Verdict::Larger),
+                told_apart_from_best: behind_best_ms
+                    .is_some_and(|behind| behind.verdict() == Verdict::Larger),
                 behind_best_ms,
                 results: figures_json(&ranked.runs),
             }
         });
-        single::to_text(&Json { config: &self.base, seeds: &self.seeds, verdict: self.verdict(), ranked: ranked.collect() })
+        single::to_text(&Json {
+            config: &self.base,
+            seeds: &self.seeds,
+            verdict: self.verdict(),
+            ranked: ranked.collect(),
+        })
     }
 }
 
@@ -249,8 +325,14 @@ mod tests {
 
     fn compared(responses: &[(&str, &[f64])]) -> Comparison {
         let base = Config::default();
-        let entrants = responses.iter().map(|(name, _)| Entrant { name: (*name).to_owned(), config: base.clone() }).collect();
-        let runs: Vec<Figures> = responses.iter().flat_map(|(_, responses)| responses.iter().map(|&ms| run(ms))).collect();
+        let entrants = responses
+            .iter()
+            .map(|(name, _)| Entrant { name: (*name).to_owned(), config: base.clone() })
+            .collect();
+        let runs: Vec<Figures> = responses
+            .iter()
+            .flat_map(|(_, responses)| responses.iter().map(|&ms| run(ms)))
+            .collect();
         let seeds = single::seeds_from(1, responses[0].1.len());
         rank(&base, entrants, &seeds, &runs)
     }
@@ -262,23 +344,36 @@ mod tests {
         assert!(entrants.iter().any(|entrant| entrant.config == base));
         assert!(entrants.iter().all(|entrant| entrant.config.validate().is_ok()));
         for (index, entrant) in entrants.iter().enumerate() {
-            assert!(entrants[..index].iter().all(|other| other.name != entrant.name), "{} twice", entrant.name);
+            assert!(
+                entrants[..index].iter().all(|other| other.name != entrant.name),
+                "{} twice",
+                entrant.name
+            );
         }
         // 7 placements x (3 + 3 + 1), three other failures, three other replacements, disk, gradient.
         assert_eq!(entrants.len(), 49 + 3 + 3 + 2);
         let mut flat = base;
-        flat.topology = hiroma_sim::TopologyConfig { kind: TopologyKind::FullBisection, dims: vec![64] };
+        flat.topology =
+            hiroma_sim::TopologyConfig { kind: TopologyKind::FullBisection, dims: vec![64] };
         flat.policy.domain_radius = 2;
         assert!(super::entrants(&flat).iter().all(|entrant| entrant.name != "gradient"));
     }
 
     #[test]
     fn the_best_is_first_and_who_cannot_be_told_apart_is_named() {
-        let comparison = compared(&[("slow", &[9.0, 9.5, 9.2]), ("close", &[1.0, 3.0, 2.3]), ("fast", &[1.1, 2.9, 2.2])]);
-        let names: Vec<&str> = comparison.ranked.iter().map(|ranked| ranked.entrant.name.as_str()).collect();
+        let comparison = compared(&[
+            ("slow", &[9.0, 9.5, 9.2]),
+            ("close", &[1.0, 3.0, 2.3]),
+            ("fast", &[1.1, 2.9, 2.2]),
+        ]);
+        let names: Vec<&str> =
+            comparison.ranked.iter().map(|ranked| ranked.entrant.name.as_str()).collect();
         assert_eq!(names, ["fast", "close", "slow"]);
         assert_eq!(comparison.close(), [1]);
-        assert_eq!(comparison.verdict(), "fast is first, but 3 seeds do not tell it apart from close.");
+        assert_eq!(
+            comparison.verdict(),
+            "fast is first, but 3 seeds do not tell it apart from close."
+        );
         let text = comparison.table().to_text();
         assert!(text.lines().any(|line| line.contains("slow") && line.contains("yes")), "{text}");
     }
@@ -287,6 +382,8 @@ mod tests {
     fn pairs_decide_where_intervals_overlap() {
         let comparison = compared(&[("a", &[1.0, 5.0, 9.0]), ("b", &[1.2, 5.21, 9.19])]);
         assert_eq!(comparison.verdict(), "a is best.");
-        assert!(compared(&[("a", &[1.0]), ("b", &[2.0])]).verdict().contains("one seed does not tell"));
+        assert!(
+            compared(&[("a", &[1.0]), ("b", &[2.0])]).verdict().contains("one seed does not tell")
+        );
     }
 }

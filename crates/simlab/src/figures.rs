@@ -19,7 +19,12 @@ pub struct Figure {
     read: fn(&Outcome) -> Option<f64>,
 }
 
-const fn figure(name: &'static str, title: &'static str, unit: &'static str, read: fn(&Outcome) -> Option<f64>) -> Figure {
+const fn figure(
+    name: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    read: fn(&Outcome) -> Option<f64>,
+) -> Figure {
     Figure { name, title, unit, read }
 }
 
@@ -31,19 +36,38 @@ pub const FIGURES: [Figure; 27] = [
     figure(RESPONSE, "response, mean", "ms", |run| run.response_ns.mean().map(ms)),
     figure("response_median_ms", "response, median", "ms", |run| quantile_ms(run, 500)),
     figure("response_p99_ms", "response, 99th percentile", "ms", |run| quantile_ms(run, 990)),
-    figure("response_remote_ms", "response from another node, mean", "ms", |run| run.response_remote_ns.mean().map(ms)),
-    figure("response_disk_ms", "response from disk, mean", "ms", |run| run.response_disk_ns.mean().map(ms)),
+    figure("response_remote_ms", "response from another node, mean", "ms", |run| {
+        run.response_remote_ns.mean().map(ms)
+    }),
+    figure("response_disk_ms", "response from disk, mean", "ms", |run| {
+        run.response_disk_ns.mean().map(ms)
+    }),
     figure("faults", "faults", "", |run| Some(run.response_ns.count() as f64)),
     figure("transfer_ms", "page transfer, mean", "ms", |run| run.transfer_ns.mean().map(ms)),
     figure("transfer_hops", "page transfer, mean hops", "hops", |run| run.transfer_hops.mean()),
     figure("disk_fetch_ms", "fetch from disk, mean", "ms", |run| run.disk_fetch_ns.mean().map(ms)),
     figure("page_outs", "page-outs", "", |run| Some(run.page_outs as f64)),
-    figure("replay_drops", "of them dropped in the recording", "", |run| (run.replay_drops > 0).then_some(run.replay_drops as f64)),
-    figure("replay_skipped", "recorded of pages that were out", "", |run| (run.replay_skipped > 0).then_some(run.replay_skipped as f64)),
-    figure("repeated_page_outs", "repeated page-outs", "", |run| Some(run.repeated_page_outs as f64)),
-    figure("repeated_share", "repeated, of all page-outs", "", |run| share(run.repeated_page_outs, run.page_outs)),
-    figure("disk_share", "page-outs that ended on disk", "", |run| share(run.placed_disk, run.placed_disk + run.placed_remote)),
-    figure("messages_per_page_out", "messages for each page-out", "", Outcome::messages_per_page_out),
+    figure("replay_drops", "of them dropped in the recording", "", |run| {
+        (run.replay_drops > 0).then_some(run.replay_drops as f64)
+    }),
+    figure("replay_skipped", "recorded of pages that were out", "", |run| {
+        (run.replay_skipped > 0).then_some(run.replay_skipped as f64)
+    }),
+    figure("repeated_page_outs", "repeated page-outs", "", |run| {
+        Some(run.repeated_page_outs as f64)
+    }),
+    figure("repeated_share", "repeated, of all page-outs", "", |run| {
+        share(run.repeated_page_outs, run.page_outs)
+    }),
+    figure("disk_share", "page-outs that ended on disk", "", |run| {
+        share(run.placed_disk, run.placed_disk + run.placed_remote)
+    }),
+    figure(
+        "messages_per_page_out",
+        "messages for each page-out",
+        "",
+        Outcome::messages_per_page_out,
+    ),
     figure("information_per_page_out", "of them information and bids", "", |run| {
         share(run.messages.information + run.messages.bids, run.page_outs)
     }),
@@ -53,9 +77,15 @@ pub const FIGURES: [Figure; 27] = [
     figure("node_use", "nodes that have a thread", "", |run| Some(run.node_use())),
     figure("process_ms", "process, arrival to end", "ms", |run| run.process_ns.mean().map(ms)),
     figure("processes_ended", "processes that ended", "", |run| Some(run.processes_ended as f64)),
-    figure("node_failures", "node failures", "", |run| (run.node_failures > 0).then_some(run.node_failures as f64)),
-    figure("pages_lost", "pages lost with them", "", |run| (run.node_failures > 0).then_some(run.pages_lost as f64)),
-    figure("work_lost_ms", "work lost with them", "ms", |run| (run.node_failures > 0).then(|| ms(run.work_lost_ns as f64))),
+    figure("node_failures", "node failures", "", |run| {
+        (run.node_failures > 0).then_some(run.node_failures as f64)
+    }),
+    figure("pages_lost", "pages lost with them", "", |run| {
+        (run.node_failures > 0).then_some(run.pages_lost as f64)
+    }),
+    figure("work_lost_ms", "work lost with them", "ms", |run| {
+        (run.node_failures > 0).then(|| ms(run.work_lost_ns as f64))
+    }),
     figure("events", "events", "", |run| Some(run.events as f64)),
 ];
 
@@ -84,7 +114,12 @@ pub struct Figures(pub BTreeMap<String, f64>);
 impl Figures {
     /// Reads them off.
     pub fn of(run: &Outcome) -> Figures {
-        Figures(FIGURES.iter().filter_map(|figure| Some((figure.name.to_owned(), (figure.read)(run)?))).collect())
+        Figures(
+            FIGURES
+                .iter()
+                .filter_map(|figure| Some((figure.name.to_owned(), (figure.read)(run)?)))
+                .collect(),
+        )
     }
 
     /// One of them.
@@ -116,7 +151,8 @@ mod tests {
 
     #[test]
     fn an_outcome_is_read_in_the_units_that_the_names_say() {
-        let mut run = Outcome { page_outs: 8, repeated_page_outs: 2, nodes: 1, ..Outcome::default() };
+        let mut run =
+            Outcome { page_outs: 8, repeated_page_outs: 2, nodes: 1, ..Outcome::default() };
         run.response_ns.add(1_000_000);
         run.response_ns.add(3_000_000);
         run.transfer_hops.add(3);

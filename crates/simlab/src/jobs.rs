@@ -75,7 +75,10 @@ mod tests {
         let alone = run_all(&jobs, 1, &Stop::new(), |job| job * job, |_, _| {});
         for threads in [2, 7, 500] {
             let mut told = 0;
-            assert_eq!(run_all(&jobs, threads, &Stop::new(), |job| job * job, |_, _| told += 1), alone);
+            assert_eq!(
+                run_all(&jobs, threads, &Stop::new(), |job| job * job, |_, _| told += 1),
+                alone
+            );
             assert_eq!(told, 200);
         }
         assert_eq!(alone[14], Some(196));

@@ -60,7 +60,11 @@ impl Lab<'_> {
     }
 
     /// The same for those who keep less than the whole outcome of each.
-    pub fn map_all<T: Send>(&self, jobs: &[Job], keep: impl Fn(&Job, Outcome) -> T + Sync) -> Result<Vec<T>, LabError> {
+    pub fn map_all<T: Send>(
+        &self,
+        jobs: &[Job],
+        keep: impl Fn(&Job, Outcome) -> T + Sync,
+    ) -> Result<Vec<T>, LabError> {
         self.each(jobs, |job| job, keep)
     }
 
@@ -82,17 +86,26 @@ impl Lab<'_> {
         for (item, result) in items.iter().zip(&results) {
             if let Some(Err(error)) = result {
                 if !matches!(error, RunError::Stopped(_)) {
-                    return Err(LabError::Failed { label: job(item).label.clone(), seed: job(item).seed, error: error.clone() });
+                    return Err(LabError::Failed {
+                        label: job(item).label.clone(),
+                        seed: job(item).seed,
+                        error: error.clone(),
+                    });
                 }
             }
         }
-        let whole: Option<Vec<T>> = results.into_iter().map(|result| result.and_then(Result::ok)).collect();
+        let whole: Option<Vec<T>> =
+            results.into_iter().map(|result| result.and_then(Result::ok)).collect();
         whole.ok_or(LabError::Interrupted)
     }
 }
 
 /// Every one of `configs` (label, configuration) with each of `seeds`, configuration by configuration.
 pub fn jobs_of(configs: &[(String, Arc<Config>)], seeds: &[u64]) -> Vec<Job> {
-    let job = |(label, config): &(String, Arc<Config>), seed| Job { label: label.clone(), config: config.clone(), seed };
+    let job = |(label, config): &(String, Arc<Config>), seed| Job {
+        label: label.clone(),
+        config: config.clone(),
+        seed,
+    };
     configs.iter().flat_map(|pair| seeds.iter().map(move |&seed| job(pair, seed))).collect()
 }

@@ -8,7 +8,9 @@
 //! 1,024 nodes of 1 TiB block by block would be half a billion events before the first block has to leave. A file that sets
 //! `node.memory_bytes` gets every frame.
 
-use hiroma_sim::{Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind};
+use hiroma_sim::{
+    Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind,
+};
 
 /// A cluster to start from.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,11 @@ const BLOCK_BYTES: u64 = 2 << 20;
 
 /// All of them.
 pub const PRESETS: [Preset; 7] = [
-    Preset { name: "paper", title: "16 x 16 torus, 100 MB/s, 16 disks, 64 pages of 8 KB a node", build: Config::default },
+    Preset {
+        name: "paper",
+        title: "16 x 16 torus, 100 MB/s, 16 disks, 64 pages of 8 KB a node",
+        build: Config::default,
+    },
     Preset {
         name: "ethernet-10g-sata",
         title: "1,024 nodes of 64 GiB (1:64), 10 Gb/s Ethernet, a SATA disk for 16 nodes",
@@ -81,12 +87,18 @@ struct Network {
     handler_ns: u64,
 }
 
-const ETHERNET_10G: Network = Network { bits_per_s: 10_000_000_000, latency_ns: 1_000, handler_ns: 10_000 };
-const ETHERNET_25G: Network = Network { bits_per_s: 25_000_000_000, latency_ns: 800, handler_ns: 10_000 };
-const ETHERNET_100G: Network = Network { bits_per_s: 100_000_000_000, latency_ns: 600, handler_ns: 5_000 };
-const ETHERNET_400G: Network = Network { bits_per_s: 400_000_000_000, latency_ns: 600, handler_ns: 3_000 };
-const INFINIBAND_HDR: Network = Network { bits_per_s: 200_000_000_000, latency_ns: 130, handler_ns: 1_000 };
-const INFINIBAND_NDR: Network = Network { bits_per_s: 400_000_000_000, latency_ns: 130, handler_ns: 1_000 };
+const ETHERNET_10G: Network =
+    Network { bits_per_s: 10_000_000_000, latency_ns: 1_000, handler_ns: 10_000 };
+const ETHERNET_25G: Network =
+    Network { bits_per_s: 25_000_000_000, latency_ns: 800, handler_ns: 10_000 };
+const ETHERNET_100G: Network =
+    Network { bits_per_s: 100_000_000_000, latency_ns: 600, handler_ns: 5_000 };
+const ETHERNET_400G: Network =
+    Network { bits_per_s: 400_000_000_000, latency_ns: 600, handler_ns: 3_000 };
+const INFINIBAND_HDR: Network =
+    Network { bits_per_s: 200_000_000_000, latency_ns: 130, handler_ns: 1_000 };
+const INFINIBAND_NDR: Network =
+    Network { bits_per_s: 400_000_000_000, latency_ns: 130, handler_ns: 1_000 };
 
 /// The preset of this name.
 pub fn preset(name: &str) -> Option<&'static Preset> {
@@ -106,7 +118,8 @@ impl Preset {
 
     /// The cluster as a file with all its settings.
     pub fn to_toml(&self) -> String {
-        let settings = toml::to_string_pretty(&self.config()).expect("a configuration has no values that TOML lacks");
+        let settings = toml::to_string_pretty(&self.config())
+            .expect("a configuration has no values that TOML lacks");
         format!("# {}\n{settings}", self.title)
     }
 }
@@ -114,13 +127,17 @@ impl Preset {
 impl Medium {
     /// Makes the disks of a machine such ones.
     pub fn apply(&self, disk: &mut DiskConfig) {
-        (disk.access_ns, disk.bytes_per_s, disk.parallel) = (self.access_ns, self.bytes_per_s, self.parallel);
+        (disk.access_ns, disk.bytes_per_s, disk.parallel) =
+            (self.access_ns, self.bytes_per_s, self.parallel);
     }
 }
 
 fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -> Config {
     let mut config = Config {
-        topology: TopologyConfig { kind, dims: dims_of(kind, 1024).expect("1,024 nodes make every shape") },
+        topology: TopologyConfig {
+            kind,
+            dims: dims_of(kind, 1024).expect("1,024 nodes make every shape"),
+        },
         network: NetworkConfig {
             bytes_per_s: network.bits_per_s / 8,
             latency_ns: network.latency_ns,
@@ -152,7 +169,8 @@ fn set_load(config: &mut Config, frames: u32) {
     load.accesses = frames * 8;
     load.phase_accesses = frames;
     let thread_ns = u64::from(load.accesses) * config.node.access_ns;
-    load.arrivals_per_s = (0.3 * nodes / (f64::from(load.threads_mean) * thread_ns as f64 / 1e9)).round();
+    load.arrivals_per_s =
+        (0.3 * nodes / (f64::from(load.threads_mean) * thread_ns as f64 / 1e9)).round();
     (config.run.warmup_ns, config.run.duration_ns) = (thread_ns, thread_ns);
     // With the paper's 1 ms, each of 1,024 nodes would take in 128,000 messages/s: more than it can, and than can be simulated in a minute.
     config.policy.period_ns = thread_ns / 8;
@@ -162,7 +180,9 @@ fn set_load(config: &mut Config, frames: u32) {
 pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
     let nodes = u32::try_from(nodes).ok().filter(|&nodes| nodes > 0)?;
     // The largest divisor up to the root.
-    let split = |nodes: u32, root: f64| (1..=(root.round() as u32).max(1)).rev().find(|part| nodes % part == 0).unwrap_or(1);
+    let split = |nodes: u32, root: f64| {
+        (1..=(root.round() as u32).max(1)).rev().find(|part| nodes % part == 0).unwrap_or(1)
+    };
     Some(match kind {
         TopologyKind::FullBisection => vec![nodes],
         TopologyKind::Torus2d => {
@@ -182,7 +202,10 @@ pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
         TopologyKind::Dragonfly => {
             // With a nodes at a router, 2a routers in a group and up to 2a^2 groups, all links are used alike (Kim et al., 2008).
             let router = split(nodes, (f64::from(nodes) / 4.0).powf(0.25).max(1.0));
-            let group = split(nodes / router, (f64::from(router) * 4.0).max(f64::from(nodes / router).sqrt()));
+            let group = split(
+                nodes / router,
+                (f64::from(router) * 4.0).max(f64::from(nodes / router).sqrt()),
+            );
             vec![router, group, nodes / router / group]
         }
     })
@@ -207,13 +230,20 @@ mod tests {
     fn a_preset_written_out_is_read_back_as_it_was() {
         for preset in &PRESETS {
             let settings = crate::settings::Settings::parse("p.toml", &preset.to_toml()).unwrap();
-            assert_eq!(crate::cluster::cluster_of(settings), Ok(preset.config()), "{}", preset.name);
+            assert_eq!(
+                crate::cluster::cluster_of(settings),
+                Ok(preset.config()),
+                "{}",
+                preset.name
+            );
         }
     }
 
     #[test]
     fn memory_is_that_of_the_title_scaled() {
-        for (name, gib, scale) in [("ethernet-25g", 64, 64), ("ethernet-400g", 1024, 256), ("infiniband-hdr", 256, 128)] {
+        for (name, gib, scale) in
+            [("ethernet-25g", 64, 64), ("ethernet-400g", 1024, 256), ("infiniband-hdr", 256, 128)]
+        {
             let preset = preset(name).unwrap();
             let node = preset.config().node;
             assert_eq!(u64::from(node.frames) * node.page_bytes * scale, gib << 30, "{name}");
@@ -223,9 +253,13 @@ mod tests {
 
     #[test]
     fn shapes_hold_exactly_the_nodes_that_were_asked_for() {
-        for kind in
-            [TopologyKind::Torus2d, TopologyKind::Torus3d, TopologyKind::FatTree, TopologyKind::Dragonfly, TopologyKind::FullBisection]
-        {
+        for kind in [
+            TopologyKind::Torus2d,
+            TopologyKind::Torus3d,
+            TopologyKind::FatTree,
+            TopologyKind::Dragonfly,
+            TopologyKind::FullBisection,
+        ] {
             for nodes in [4, 256, 1000, 4096, 100_000, 1_000_000] {
                 let topology = TopologyConfig { kind, dims: dims_of(kind, nodes).unwrap() };
                 let mut config = Config { topology, ..Config::default() };

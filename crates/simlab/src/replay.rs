@@ -13,10 +13,19 @@ const AFTER_NS: u64 = 1_000_000_000;
 
 /// What a trace holds, in a line.
 pub fn describe(trace: &Trace) -> String {
-    let [outs, ins, drops] = [TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop].map(|kind| trace.count(kind));
-    let nodes = if trace.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", trace.nodes) };
-    let lost = if trace.lost > 0 { format!("; {} records were lost in the recording", trace.lost) } else { String::new() };
-    format!("{outs} page-outs, {ins} page-ins and {drops} drops of {nodes}, pages of {} bytes{lost}", trace.page_bytes)
+    let [outs, ins, drops] =
+        [TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop].map(|kind| trace.count(kind));
+    let nodes =
+        if trace.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", trace.nodes) };
+    let lost = if trace.lost > 0 {
+        format!("; {} records were lost in the recording", trace.lost)
+    } else {
+        String::new()
+    };
+    format!(
+        "{outs} page-outs, {ins} page-ins and {drops} drops of {nodes}, pages of {} bytes{lost}",
+        trace.page_bytes
+    )
 }
 
 /// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages are as large as the trace's.
@@ -39,14 +48,19 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
     config.node.page_bytes = trace.page_bytes;
     // All of the trace counts, and what its last records began has time to end.
     let last_ns = trace.records.last().map_or(0, |record| record.time_ns);
-    (config.run.warmup_ns, config.run.duration_ns, config.run.drain) = (0, last_ns + AFTER_NS, true);
+    (config.run.warmup_ns, config.run.duration_ns, config.run.drain) =
+        (0, last_ns + AFTER_NS, true);
     // All pages may queue at one disk: who waits for the last of them is not stuck.
-    let disk_ns = config.disk.access_ns + trace.page_bytes.saturating_mul(1_000_000_000) / config.disk.bytes_per_s.max(1);
+    let disk_ns = config.disk.access_ns
+        + trace.page_bytes.saturating_mul(1_000_000_000) / config.disk.bytes_per_s.max(1);
     let queue_ns = disk_ns.saturating_mul(2 * trace.records.len() as u64);
     config.run.stuck_after_ns = config.run.stuck_after_ns.saturating_add(queue_ns).min(TIME_MAX_NS);
     config.load.trace = Some(trace.records.into());
     config.validate().map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(|problem| refused(format!("`{}`: {}", problem.field, problem.message)).0).collect();
+        let lines: Vec<String> = problems
+            .iter()
+            .map(|problem| refused(format!("`{}`: {}", problem.field, problem.message)).0)
+            .collect();
         SettingsError(lines.join("\n"))
     })?;
     Ok(config)
@@ -64,7 +78,8 @@ mod tests {
     use super::*;
 
     fn trace(nodes: u32) -> Trace {
-        let record = TraceRecord { time_ns: 10, node: nodes - 1, kind: TraceKind::PageOut, page: 1 };
+        let record =
+            TraceRecord { time_ns: 10, node: nodes - 1, kind: TraceKind::PageOut, page: 1 };
         Trace { nodes, page_bytes: 4096, lost: 0, records: vec![record] }
     }
 
@@ -73,15 +88,24 @@ mod tests {
         for nodes in [1, 2, 7, 64, 1000] {
             let config = replayed(trace(nodes), None, Path::new("t.bin")).unwrap();
             assert!(config.nodes() >= u64::from(nodes));
-            assert_eq!((config.node.page_bytes, config.run.duration_ns, config.run.warmup_ns), (4096, 10 + AFTER_NS, 0));
+            assert_eq!(
+                (config.node.page_bytes, config.run.duration_ns, config.run.warmup_ns),
+                (4096, 10 + AFTER_NS, 0)
+            );
         }
     }
 
     #[test]
     fn a_trace_that_does_not_fit_its_cluster_is_refused() {
         let error = replayed(trace(257), Some(Config::default()), Path::new("t.bin")).unwrap_err();
-        assert_eq!(error.0, "t.bin: the trace is one of 257 nodes and the cluster has 256: choose a cluster with as many");
+        assert_eq!(
+            error.0,
+            "t.bin: the trace is one of 257 nodes and the cluster has 256: choose a cluster with as many"
+        );
         let empty = Trace { nodes: 4, page_bytes: 4096, lost: 0, records: Vec::new() };
-        assert_eq!(replayed(empty, None, Path::new("t.bin")).unwrap_err().0, "t.bin: the trace has no records: there is nothing to run");
+        assert_eq!(
+            replayed(empty, None, Path::new("t.bin")).unwrap_err().0,
+            "t.bin: the trace has no records: there is nothing to run"
+        );
     }
 }

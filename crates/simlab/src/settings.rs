@@ -30,7 +30,8 @@ impl Settings {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Settings, SettingsError> {
         let name = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|error| SettingsError(format!("{name}: {error}")))?;
+        let text =
+            fs::read_to_string(path).map_err(|error| SettingsError(format!("{name}: {error}")))?;
         Settings::parse(&name, &text)
     }
 
@@ -38,11 +39,15 @@ impl Settings {
     pub fn parse(name: &str, text: &str) -> Result<Settings, SettingsError> {
         let document = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_of(text, span.start));
-            SettingsError(format!("{name}:{line}: not TOML: {}", error.message().replace('\n', ", ")))
+            SettingsError(format!(
+                "{name}:{line}: not TOML: {}",
+                error.message().replace('\n', ", ")
+            ))
         })?;
         let mut lines = BTreeMap::new();
         let table = take_table(document.get_ref(), "", text, &mut lines);
-        let places = lines.into_iter().map(|(path, line)| (path, format!("{name}:{line}"))).collect();
+        let places =
+            lines.into_iter().map(|(path, line)| (path, format!("{name}:{line}"))).collect();
         Ok(Settings { name: name.to_owned(), table, places })
     }
 
@@ -83,7 +88,13 @@ impl Settings {
     /// The part of the file at table `key`, with lines of its own.
     pub fn part(&self, key: &str) -> Settings {
         let prefix = format!("{key}.");
-        let places = self.places.iter().filter_map(|(path, place)| Some((path.strip_prefix(&prefix)?.to_owned(), place.clone()))).collect();
+        let places = self
+            .places
+            .iter()
+            .filter_map(|(path, place)| {
+                Some((path.strip_prefix(&prefix)?.to_owned(), place.clone()))
+            })
+            .collect();
         let table = self.table.get(key).and_then(Value::as_table).cloned().unwrap_or_default();
         Settings { name: self.name.clone(), table, places }
     }
@@ -108,7 +119,8 @@ impl Settings {
 
     /// `base` with everything in it that the file says.
     pub fn over<T: Serialize + DeserializeOwned>(&self, base: &T) -> Result<T, SettingsError> {
-        let mut merged = Table::try_from(base).map_err(|error| SettingsError(format!("{}: {error}", self.name)))?;
+        let mut merged = Table::try_from(base)
+            .map_err(|error| SettingsError(format!("{}: {error}", self.name)))?;
         self.merge(&mut merged, &self.table, "")?;
         self.typed(merged)
     }
@@ -123,14 +135,21 @@ impl Settings {
             let mut path = error.path().to_string();
             let message = error.inner().message().replace('\n', ", ");
             // The path to an unknown key ends at the table it stands in.
-            if let Some(unknown) = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()) {
+            if let Some(unknown) =
+                message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
+            {
                 let inside = format!("{path}.{unknown}");
-                if !path.ends_with(unknown) && self.places.contains_key(inside.trim_start_matches('.').trim_start_matches("..")) {
+                if !path.ends_with(unknown)
+                    && self
+                        .places
+                        .contains_key(inside.trim_start_matches('.').trim_start_matches(".."))
+                {
                     path = inside;
                 }
             }
             let path = path.trim_matches('.');
-            let subject = if path.is_empty() || path == "?" { String::new() } else { format!("`{path}`: ") };
+            let subject =
+                if path.is_empty() || path == "?" { String::new() } else { format!("`{path}`: ") };
             self.complain(path, format!("{subject}{}", spoken(&message)))
         })
     }
@@ -140,9 +159,14 @@ impl Settings {
         for (key, value) in over {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
             match (base.get_mut(key), value) {
-                (Some(Value::Table(old)), Value::Table(new)) if !changes_kind(old, new) => self.merge(old, new, &path)?,
+                (Some(Value::Table(old)), Value::Table(new)) if !changes_kind(old, new) => {
+                    self.merge(old, new, &path)?
+                }
                 (Some(old @ Value::Integer(_)), Value::String(text)) => {
-                    *old = Value::Integer(number(key, text).map_err(|what| self.complain(&path, format!("`{path}`: {what}")))?);
+                    *old = Value::Integer(
+                        number(key, text)
+                            .map_err(|what| self.complain(&path, format!("`{path}`: {what}")))?,
+                    );
                 }
                 _ => {
                     base.insert(key.clone(), value.clone());
@@ -180,24 +204,39 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
 }
 
-fn take_table(table: &DeTable<'_>, prefix: &str, text: &str, lines: &mut BTreeMap<String, usize>) -> Table {
+fn take_table(
+    table: &DeTable<'_>,
+    prefix: &str,
+    text: &str,
+    lines: &mut BTreeMap<String, usize>,
+) -> Table {
     let mut taken = Table::new();
     for (key, value) in table {
-        let path = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+        let path = if prefix.is_empty() {
+            key.get_ref().to_string()
+        } else {
+            format!("{prefix}.{}", key.get_ref())
+        };
         lines.insert(path.clone(), line_of(text, key.span().start));
         taken.insert(key.get_ref().to_string(), take_value(value.get_ref(), &path, text, lines));
     }
     taken
 }
 
-fn take_value(value: &DeValue<'_>, path: &str, text: &str, lines: &mut BTreeMap<String, usize>) -> Value {
+fn take_value(
+    value: &DeValue<'_>,
+    path: &str,
+    text: &str,
+    lines: &mut BTreeMap<String, usize>,
+) -> Value {
     match value {
         DeValue::String(string) => Value::String(string.to_string()),
         // TOML's integers have 64 bits and a sign; what does not fit is shown to the reader of the error as a text.
-        DeValue::Integer(integer) => {
-            i64::from_str_radix(integer.as_str(), integer.radix()).map_or_else(|_| Value::String(integer.to_string()), Value::Integer)
+        DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
+            .map_or_else(|_| Value::String(integer.to_string()), Value::Integer),
+        DeValue::Float(float) => {
+            float.as_str().parse().map_or_else(|_| Value::String(float.to_string()), Value::Float)
         }
-        DeValue::Float(float) => float.as_str().parse().map_or_else(|_| Value::String(float.to_string()), Value::Float),
         DeValue::Boolean(boolean) => Value::Boolean(*boolean),
         DeValue::Datetime(datetime) => Value::Datetime(*datetime),
         DeValue::Array(array) => Value::Array(
@@ -217,15 +256,21 @@ fn take_value(value: &DeValue<'_>, path: &str, text: &str, lines: &mut BTreeMap<
 
 /// A text with a unit, as the whole number that a key of this name takes.
 pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
-    let kind = UNITS.iter().find(|kind| key.ends_with(kind.suffix)).ok_or_else(|| format!("`{text}` is not a whole number"))?;
+    let kind = UNITS
+        .iter()
+        .find(|kind| key.ends_with(kind.suffix))
+        .ok_or_else(|| format!("`{text}` is not a whole number"))?;
     let text = text.trim();
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let end =
+        text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
     let (digits, unit) = (text[..end].replace('_', ""), text[end..].trim());
     let refused = || {
-        let names: Vec<&str> = kind.units.iter().map(|(name, ..)| *name).filter(|name| !name.is_empty()).collect();
+        let names: Vec<&str> =
+            kind.units.iter().map(|(name, ..)| *name).filter(|name| !name.is_empty()).collect();
         format!("`{text}` is not {}: write a number and one of {}", kind.what, names.join(", "))
     };
-    let &(_, over, under) = kind.units.iter().find(|(name, ..)| *name == unit).ok_or_else(refused)?;
+    let &(_, over, under) =
+        kind.units.iter().find(|(name, ..)| *name == unit).ok_or_else(refused)?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((&digits, ""));
     if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
         return Err(refused());
@@ -336,7 +381,9 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<Machine, String> {
-        Settings::parse("m.toml", text).and_then(|settings| settings.over(&base())).map_err(|error| error.to_string())
+        Settings::parse("m.toml", text)
+            .and_then(|settings| settings.over(&base()))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -349,7 +396,10 @@ mod tests {
     #[test]
     fn another_kind_takes_nothing_from_the_one_before() {
         assert_eq!(read("[shape]\nwidth = 5").unwrap().shape, Shape::Torus { width: 5, height: 2 });
-        assert_eq!(read("[shape]\nkind = \"star\"\narms = 3").unwrap().shape, Shape::Star { arms: 3 });
+        assert_eq!(
+            read("[shape]\nkind = \"star\"\narms = 3").unwrap().shape,
+            Shape::Star { arms: 3 }
+        );
     }
 
     #[test]
@@ -357,30 +407,59 @@ mod tests {
         let got =
             read("[links]\nlatency_ns = \"1.5 us\"\nrate_bytes_per_s = \"25Gb/s\"\nbuffer_bytes = \"2MiB\"\nbusy_permille = \"87.5%\"")
                 .unwrap();
-        assert_eq!(got.links, Links { latency_ns: 1500, rate_bytes_per_s: 3_125_000_000, buffer_bytes: 2 << 20, busy_permille: 875 });
+        assert_eq!(
+            got.links,
+            Links {
+                latency_ns: 1500,
+                rate_bytes_per_s: 3_125_000_000,
+                buffer_bytes: 2 << 20,
+                busy_permille: 875
+            }
+        );
     }
 
     #[test]
     fn a_mistake_is_reported_at_its_line_with_what_is_allowed() {
         for (text, message) in [
-            ("nodes = 4\nnodez = 5", "m.toml:2: `nodez`: there is no key `nodez`, use one of `nodes`, `links`, `shape`, `order`"),
+            (
+                "nodes = 4\nnodez = 5",
+                "m.toml:2: `nodez`: there is no key `nodez`, use one of `nodes`, `links`, `shape`, `order`",
+            ),
             (
                 "\n[links]\nlatency = 4",
                 "m.toml:3: `links.latency`: there is no key `latency`, use one of `latency_ns`, `rate_bytes_per_s`, `buffer_bytes`, `busy_permille`",
             ),
-            ("nodes = -1", "m.toml:1: `nodes`: invalid value: integer `-1`, needed is a whole number"),
-            ("nodes = true", "m.toml:1: `nodes`: wrong type: boolean `true`, needed is a whole number"),
+            (
+                "nodes = -1",
+                "m.toml:1: `nodes`: invalid value: integer `-1`, needed is a whole number",
+            ),
+            (
+                "nodes = true",
+                "m.toml:1: `nodes`: wrong type: boolean `true`, needed is a whole number",
+            ),
             ("order = \"lifo\"", "m.toml:1: `order`: there is no `lifo`, use `fifo` or `lru`"),
-            ("[shape]\nkind = \"ring\"", "m.toml:2: `shape.kind`: there is no `ring`, use `torus` or `star`"),
+            (
+                "[shape]\nkind = \"ring\"",
+                "m.toml:2: `shape.kind`: there is no `ring`, use `torus` or `star`",
+            ),
             (
                 "[links]\nlatency_ns = \"1 min\"",
                 "m.toml:2: `links.latency_ns`: `1 min` is not a time: write a number and one of ns, us, ms, s",
             ),
-            ("[links]\nlatency_ns = \"1.5 ns\"", "m.toml:2: `links.latency_ns`: `1.5 ns` is not a whole number of nanoseconds"),
+            (
+                "[links]\nlatency_ns = \"1.5 ns\"",
+                "m.toml:2: `links.latency_ns`: `1.5 ns` is not a whole number of nanoseconds",
+            ),
             ("nodes = \"many\"", "m.toml:1: `nodes`: `many` is not a whole number"),
-            ("nodes = 99999999999999999999", "m.toml:1: `nodes`: `99999999999999999999` is not a whole number"),
+            (
+                "nodes = 99999999999999999999",
+                "m.toml:1: `nodes`: `99999999999999999999` is not a whole number",
+            ),
             ("nodes = 1\nnodes = 2", "m.toml:2: not TOML: duplicate key"),
-            ("nodes = \n", "m.toml:1: not TOML: string values must be quoted, expected literal string"),
+            (
+                "nodes = \n",
+                "m.toml:1: not TOML: string values must be quoted, expected literal string",
+            ),
         ] {
             assert_eq!(read(text).unwrap_err(), message, "{text}");
         }

@@ -54,7 +54,9 @@ pub fn estimate_text(estimate: Option<Estimate>) -> String {
     match estimate {
         None => "–".to_owned(),
         Some(Estimate { mean, half_width: None, .. }) => digits(mean),
-        Some(Estimate { mean, half_width: Some(half), .. }) => format!("{} ± {}", digits(mean), digits(half)),
+        Some(Estimate { mean, half_width: Some(half), .. }) => {
+            format!("{} ± {}", digits(mean), digits(half))
+        }
     }
 }
 
@@ -68,7 +70,12 @@ pub fn section(title: &str, config: &Config, seeds: &[u64], runs: &[Figures]) ->
             table.row([figure.title.to_owned(), estimate_text(estimate), figure.unit.to_owned()]);
         }
     }
-    Section { title: title.to_owned(), text: vec![seeds_text(seeds), describe(config)], tables: vec![table], plots: Vec::new() }
+    Section {
+        title: title.to_owned(),
+        text: vec![seeds_text(seeds), describe(config)],
+        tables: vec![table],
+        plots: Vec::new(),
+    }
 }
 
 /// `seed 7`, or `seeds 1 to 10`.
@@ -76,7 +83,9 @@ pub fn seeds_text(seeds: &[u64]) -> String {
     match seeds {
         [] => "no seeds".to_owned(),
         [seed] => format!("seed {seed}"),
-        [first, .., last] if *last - *first + 1 == seeds.len() as u64 => format!("seeds {first} to {last}"),
+        [first, .., last] if *last - *first + 1 == seeds.len() as u64 => {
+            format!("seeds {first} to {last}")
+        }
         _ => format!("seeds {}", seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
@@ -99,7 +108,13 @@ pub struct FigureJson {
 pub fn figures_json(runs: &[Figures]) -> Vec<FigureJson> {
     FIGURES
         .iter()
-        .filter_map(|figure| Some(FigureJson { name: figure.name, unit: figure.unit, estimate: estimate(runs, figure.name)? }))
+        .filter_map(|figure| {
+            Some(FigureJson {
+                name: figure.name,
+                unit: figure.unit,
+                estimate: estimate(runs, figure.name)?,
+            })
+        })
         .collect()
 }
 
@@ -117,7 +132,8 @@ pub fn to_json(config: &Config, seeds: &[u64], runs: &[Figures]) -> String {
 
 /// Indented JSON with a line's end.
 pub fn to_text(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("strings, numbers and lists always become JSON") + "\n"
+    serde_json::to_string_pretty(value).expect("strings, numbers and lists always become JSON")
+        + "\n"
 }
 
 #[cfg(test)]

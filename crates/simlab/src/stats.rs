@@ -37,7 +37,8 @@ impl Estimate {
         }
         let mean = values.iter().sum::<f64>() / n as f64;
         let half_width = (n > 1).then(|| {
-            let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
+            let variance =
+                values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
             let half_width = student_t_975(n - 1) * (variance / n as f64).sqrt();
             // Equal values differ from their mean by what rounding leaves.
             if half_width < 1e-12 * mean.abs() { 0.0 } else { half_width }
@@ -50,8 +51,13 @@ impl Estimate {
     /// # Panics
     /// If the two have not run the same number of seeds.
     pub fn of_differences(first: &[f64], second: &[f64]) -> Option<Estimate> {
-        assert_eq!(first.len(), second.len(), "paired differences need the same seeds on both sides");
-        let differences: Vec<f64> = first.iter().zip(second).map(|(first, second)| first - second).collect();
+        assert_eq!(
+            first.len(),
+            second.len(),
+            "paired differences need the same seeds on both sides"
+        );
+        let differences: Vec<f64> =
+            first.iter().zip(second).map(|(first, second)| first - second).collect();
         Estimate::of(&differences)
     }
 
@@ -62,7 +68,8 @@ impl Estimate {
     /// If the two have not run the same number of seeds.
     pub fn of_log_ratios(over: &[f64], under: &[f64]) -> Option<Estimate> {
         assert_eq!(over.len(), under.len(), "paired ratios need the same seeds on both sides");
-        let logs: Vec<f64> = over.iter().zip(under).map(|(over, under)| (over / under).ln()).collect();
+        let logs: Vec<f64> =
+            over.iter().zip(under).map(|(over, under)| (over / under).ln()).collect();
         Estimate::of(&logs).filter(|estimate| estimate.mean.is_finite())
     }
 
@@ -88,22 +95,25 @@ impl Estimate {
 
 /// Whether the mean of `first` is smaller than that of `second`, by what the same seeds gave both.
 pub fn compare_paired(first: &[f64], second: &[f64]) -> Verdict {
-    Estimate::of_differences(first, second).map_or(Verdict::NotToldApart, |difference| difference.verdict())
+    Estimate::of_differences(first, second)
+        .map_or(Verdict::NotToldApart, |difference| difference.verdict())
 }
 
 /// The 97.5 % quantile of Student's t distribution with `degrees` degrees of freedom: a table up to 30, then the expansion by Cornish and
 /// Fisher (Abramowitz and Stegun, 26.7.5), whose error there is below 0.0001.
 pub fn student_t_975(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
-        12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199,
-        2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+        12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010,
+        2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739,
+        2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
     ];
     assert!(degrees > 0, "one value has no spread");
     if let Some(&quantile) = TABLE.get(degrees - 1) {
         return quantile;
     }
     let (z, v) = (1.959_963_984_540_054_f64, degrees as f64);
-    z + (z.powi(3) + z) / (4.0 * v) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * v * v)
+    z + (z.powi(3) + z) / (4.0 * v)
+        + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * v * v)
 }
 
 #[cfg(test)]
@@ -112,9 +122,21 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_printed_tables() {
-        for (degrees, quantile) in [(1, 12.706), (4, 2.776), (9, 2.262), (30, 2.042), (40, 2.021), (60, 2.000), (120, 1.980), (1000, 1.962)]
-        {
-            assert!((student_t_975(degrees) - quantile).abs() < 0.0006, "{degrees}: {}", student_t_975(degrees));
+        for (degrees, quantile) in [
+            (1, 12.706),
+            (4, 2.776),
+            (9, 2.262),
+            (30, 2.042),
+            (40, 2.021),
+            (60, 2.000),
+            (120, 1.980),
+            (1000, 1.962),
+        ] {
+            assert!(
+                (student_t_975(degrees) - quantile).abs() < 0.0006,
+                "{degrees}: {}",
+                student_t_975(degrees)
+            );
         }
     }
 
@@ -124,7 +146,9 @@ mod tests {
         let estimate = Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert_eq!((estimate.mean, estimate.n), (3.0, 5));
         assert!((estimate.half_width.unwrap() - 1.963_21).abs() < 1e-4);
-        assert!((estimate.low() - 1.036_79).abs() < 1e-4 && (estimate.high() - 4.963_21).abs() < 1e-4);
+        assert!(
+            (estimate.low() - 1.036_79).abs() < 1e-4 && (estimate.high() - 4.963_21).abs() < 1e-4
+        );
     }
 
     #[test]
@@ -154,7 +178,9 @@ mod tests {
     fn ratios_of_runs_that_differ_by_factors_are_told_apart_by_their_logarithms() {
         let (under, over) = ([1.0, 4.0, 30.0, 2.0], [1.2, 4.9, 35.0, 2.5]);
         let ratio = Estimate::of_log_ratios(&over, &under).unwrap();
-        assert!((ratio.mean.exp() - (1.2f64 * 1.225 * 35.0 / 30.0 * 1.25).powf(0.25)).abs() < 1e-12);
+        assert!(
+            (ratio.mean.exp() - (1.2f64 * 1.225 * 35.0 / 30.0 * 1.25).powf(0.25)).abs() < 1e-12
+        );
         assert_eq!(ratio.verdict(), Verdict::Larger);
         assert_eq!(compare_paired(&over, &under), Verdict::NotToldApart);
         assert_eq!(Estimate::of_log_ratios(&[1.0, 0.0], &[1.0, 1.0]), None);
@@ -165,7 +191,9 @@ mod tests {
         // Sums of twelve uniform numbers are nearly normal; their mean is 6.
         let mut state = 1u64;
         let mut uniform = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 11) as f64 / (1u64 << 53) as f64
         };
         let mut held = 0;

@@ -80,9 +80,13 @@ impl Header {
     }
 
     fn of_bytes(bytes: &[u8; HEADER_BYTES], path: &Path) -> Result<Header, TraceError> {
-        let damaged = |what: &str| TraceError::Damaged { path: path.to_owned(), what: what.to_owned() };
+        let damaged =
+            |what: &str| TraceError::Damaged { path: path.to_owned(), what: what.to_owned() };
         if bytes[..8] != MAGIC {
-            return Err(TraceError::Foreign { path: path.to_owned(), found: format!("“{}”", bytes[..8].escape_ascii()) });
+            return Err(TraceError::Foreign {
+                path: path.to_owned(),
+                found: format!("“{}”", bytes[..8].escape_ascii()),
+            });
         }
         let version = u16::from_le_bytes([bytes[8], bytes[9]]);
         if version != VERSION {
@@ -99,7 +103,8 @@ impl Header {
             lost: u64_at(bytes, 40),
         };
         let rest_is_zero = bytes[48..HEADER_BYTES - 8].iter().all(|&byte| byte == 0);
-        if usize::from(u16::from_le_bytes([bytes[10], bytes[11]])) != RECORD_BYTES || !rest_is_zero {
+        if usize::from(u16::from_le_bytes([bytes[10], bytes[11]])) != RECORD_BYTES || !rest_is_zero
+        {
             return Err(damaged("the header has fields that version 1 does not know"));
         }
         check_shape(header.nodes, header.page_bytes).map_err(|what| damaged(&what))?;
@@ -112,7 +117,9 @@ fn check_shape(nodes: u32, page_bytes: u64) -> Result<(), String> {
         return Err(format!("a trace of {nodes} nodes, and 1 to {NODES_MAX} are possible"));
     }
     if !page_bytes.is_power_of_two() || page_bytes > 1 << 40 {
-        return Err(format!("pages of {page_bytes} bytes, and powers of two up to 1 TiB are possible"));
+        return Err(format!(
+            "pages of {page_bytes} bytes, and powers of two up to 1 TiB are possible"
+        ));
     }
     Ok(())
 }
@@ -135,12 +142,21 @@ fn record_of_bytes(bytes: &[u8; RECORD_BYTES]) -> Result<TraceRecord, String> {
         1 => TraceKind::PageOut,
         2 => TraceKind::PageIn,
         3 => TraceKind::Drop,
-        other => return Err(format!("kind {other}, and 1 (page-out), 2 (page-in) and 3 (drop) are possible")),
+        other => {
+            return Err(format!(
+                "kind {other}, and 1 (page-out), 2 (page-in) and 3 (drop) are possible"
+            ));
+        }
     };
     if bytes[21..] != [0, 0, 0] {
         return Err("fields that version 1 does not know".to_owned());
     }
-    Ok(TraceRecord { time_ns: u64_at(bytes, 0), page: u64_at(bytes, 8), node: u32_at(bytes, 16), kind })
+    Ok(TraceRecord {
+        time_ns: u64_at(bytes, 0),
+        page: u64_at(bytes, 8),
+        node: u32_at(bytes, 16),
+        kind,
+    })
 }
 
 /// Whether `record` can follow one of time `after_ns` in a trace of `nodes` nodes.
@@ -179,7 +195,11 @@ impl Trace {
         let got = read_up_to(input, &mut bytes).map_err(failed)?;
         if got < HEADER_BYTES {
             let foreign = got < 8 || bytes[..8] != MAGIC;
-            let found = if got == 0 { "nothing".to_owned() } else { format!("“{}”", bytes[..got.min(8)].escape_ascii()) };
+            let found = if got == 0 {
+                "nothing".to_owned()
+            } else {
+                format!("“{}”", bytes[..got.min(8)].escape_ascii())
+            };
             return Err(match foreign {
                 true => TraceError::Foreign { path: path.to_owned(), found },
                 false => damaged(format!("{got} bytes, and the header alone has {HEADER_BYTES}")),
@@ -188,18 +208,24 @@ impl Trace {
         let header = Header::of_bytes(&bytes, path)?;
         let expected = (HEADER_BYTES as u128) + u128::from(header.count) * RECORD_BYTES as u128;
         if u128::from(length) != expected {
-            return Err(damaged(format!("{length} bytes, and {} records need {expected}", header.count)));
+            return Err(damaged(format!(
+                "{length} bytes, and {} records need {expected}",
+                header.count
+            )));
         }
         let mut records = Vec::with_capacity(header.count as usize);
         let (mut hash, mut last_ns) = (XxHash3_64::new(), 0);
         for number in 0..header.count {
             let mut bytes = [0; RECORD_BYTES];
             input.read_exact(&mut bytes).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => damaged(format!("it ends in record {number} of {}", header.count)),
+                io::ErrorKind::UnexpectedEof => {
+                    damaged(format!("it ends in record {number} of {}", header.count))
+                }
                 _ => failed(error),
             })?;
             hash.write(&bytes);
-            let record = record_of_bytes(&bytes).and_then(|record| check(&record, header.nodes, last_ns).map(|()| record));
+            let record = record_of_bytes(&bytes)
+                .and_then(|record| check(&record, header.nodes, last_ns).map(|()| record));
             let record = record.map_err(|what| damaged(format!("record {number}: {what}")))?;
             last_ns = record.time_ns;
             records.push(record);
@@ -232,17 +258,31 @@ impl Trace {
             return Ok(Trace { nodes: 1, page_bytes: 1, lost: 0, records: Vec::new() });
         };
         for (path, trace) in traces {
-            let refused = |what: String| TraceError::Apart { path: path.clone(), first: first.clone(), what };
+            let refused =
+                |what: String| TraceError::Apart { path: path.clone(), first: first.clone(), what };
             if trace.page_bytes != whole.page_bytes {
-                return Err(refused(format!("pages of {} bytes and of {} bytes", trace.page_bytes, whole.page_bytes)));
+                return Err(refused(format!(
+                    "pages of {} bytes and of {} bytes",
+                    trace.page_bytes, whole.page_bytes
+                )));
             }
             let before = whole.nodes;
             whole.nodes = before
                 .checked_add(trace.nodes)
                 .filter(|nodes| *nodes <= NODES_MAX)
-                .ok_or_else(|| refused(format!("{} and {before} nodes, and {NODES_MAX} are possible together", trace.nodes)))?;
+                .ok_or_else(|| {
+                    refused(format!(
+                        "{} and {before} nodes, and {NODES_MAX} are possible together",
+                        trace.nodes
+                    ))
+                })?;
             whole.lost += trace.lost;
-            whole.records.extend(trace.records.into_iter().map(|record| TraceRecord { node: before + record.node, ..record }));
+            whole.records.extend(
+                trace
+                    .records
+                    .into_iter()
+                    .map(|record| TraceRecord { node: before + record.node, ..record }),
+            );
         }
         whole.records.sort_by_key(|record| record.time_ns);
         Ok(whole)
@@ -276,19 +316,30 @@ pub struct TraceWriter {
 impl TraceWriter {
     /// Begins a trace of `nodes` nodes with pages of `page_bytes` bytes (a power of two).
     pub fn create(path: &Path, nodes: u32, page_bytes: u64) -> Result<TraceWriter, TraceError> {
-        check_shape(nodes, page_bytes).map_err(|what| TraceError::Record { path: path.to_owned(), what })?;
+        check_shape(nodes, page_bytes)
+            .map_err(|what| TraceError::Record { path: path.to_owned(), what })?;
         let failed = |source| TraceError::Io { path: path.to_owned(), source };
-        let mut output = BufWriter::with_capacity(1 << 16, AtomicFile::create(path).map_err(failed)?);
+        let mut output =
+            BufWriter::with_capacity(1 << 16, AtomicFile::create(path).map_err(failed)?);
         output.write_all(&[0; HEADER_BYTES]).map_err(failed)?;
         let header = Header { page_bytes, nodes, count: 0, content_hash: 0, lost: 0 };
-        Ok(TraceWriter { path: path.to_owned(), output, header, hash: XxHash3_64::new(), last_ns: 0 })
+        Ok(TraceWriter {
+            path: path.to_owned(),
+            output,
+            header,
+            hash: XxHash3_64::new(),
+            last_ns: 0,
+        })
     }
 
     /// Adds a record, or refuses it: a node that does not exist, a time before the last one.
     pub fn append(&mut self, record: TraceRecord) -> Result<(), TraceError> {
-        check(&record, self.header.nodes, self.last_ns).map_err(|what| TraceError::Record { path: self.path.clone(), what })?;
+        check(&record, self.header.nodes, self.last_ns)
+            .map_err(|what| TraceError::Record { path: self.path.clone(), what })?;
         let bytes = bytes_of_record(record);
-        self.output.write_all(&bytes).map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
+        self.output
+            .write_all(&bytes)
+            .map_err(|source| TraceError::Io { path: self.path.clone(), source })?;
         self.hash.write(&bytes);
         self.header.count += 1;
         self.last_ns = record.time_ns;
@@ -352,16 +403,19 @@ mod tests {
     }
 
     fn any_trace() -> impl Strategy<Value = Trace> {
-        let kind = prop::sample::select(vec![TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop]);
+        let kind =
+            prop::sample::select(vec![TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop]);
         let event = (0..1000u64, 0..7u32, any::<u64>(), kind);
-        (prop::collection::vec(event, 0..50), 0..20u32, any::<u64>()).prop_map(|(events, page_order, lost)| {
-            let mut time_ns = 0;
-            let records = events.into_iter().map(|(gap_ns, node, page, kind)| {
-                time_ns += gap_ns;
-                TraceRecord { time_ns, node, page, kind }
-            });
-            Trace { nodes: 7, page_bytes: 4096 << page_order, lost, records: records.collect() }
-        })
+        (prop::collection::vec(event, 0..50), 0..20u32, any::<u64>()).prop_map(
+            |(events, page_order, lost)| {
+                let mut time_ns = 0;
+                let records = events.into_iter().map(|(gap_ns, node, page, kind)| {
+                    time_ns += gap_ns;
+                    TraceRecord { time_ns, node, page, kind }
+                });
+                Trace { nodes: 7, page_bytes: 4096 << page_order, lost, records: records.collect() }
+            },
+        )
     }
 
     #[test]
@@ -372,15 +426,24 @@ mod tests {
         assert_eq!(&bytes[24..32], &4u64.to_le_bytes());
         assert_eq!(u64_at(&bytes, 32), XxHash3_64::oneshot(&bytes[64..]));
         assert_eq!(u64_at(&bytes, 56), XxHash3_64::oneshot(&bytes[..56]));
-        assert_eq!(&bytes[64 + 24..64 + 48], b"\x05\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0");
+        assert_eq!(
+            &bytes[64 + 24..64 + 48],
+            b"\x05\0\0\0\0\0\0\0\x09\0\0\0\0\0\0\0\x01\0\0\0\x01\0\0\0"
+        );
     }
 
     #[test]
     fn messages_say_what_is_wrong_with_which_file() {
         let whole = bytes_of(&example());
         let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
-        assert_eq!(message(b""), "t.bin: not a trace: it begins with nothing, and a trace with HIROTRC");
-        assert_eq!(message(b"\x7fELF"), "t.bin: not a trace: it begins with “\\x7fELF”, and a trace with HIROTRC");
+        assert_eq!(
+            message(b""),
+            "t.bin: not a trace: it begins with nothing, and a trace with HIROTRC"
+        );
+        assert_eq!(
+            message(b"\x7fELF"),
+            "t.bin: not a trace: it begins with “\\x7fELF”, and a trace with HIROTRC"
+        );
         assert_eq!(
             message(&whole[..whole.len() - 1]),
             "t.bin: 159 bytes, and 4 records need 160: the trace is damaged or was cut short; copy or record it again"
@@ -391,7 +454,10 @@ mod tests {
         );
         let mut newer = whole.clone();
         newer[8] = 2;
-        assert_eq!(message(&newer), "t.bin: a trace of version 2; this program reads version 1: record it again");
+        assert_eq!(
+            message(&newer),
+            "t.bin: a trace of version 2; this program reads version 1: record it again"
+        );
     }
 
     #[test]
@@ -400,12 +466,22 @@ mod tests {
         let path = directory.path().join("trace.bin");
         let mut writer = TraceWriter::create(&path, 2, 4096).unwrap();
         writer.append(record(10, 1, 1)).unwrap();
-        for (bad, why) in [(record(10, 2, 1), "node 2 in a trace of nodes 0 to 1"), (record(9, 1, 1), "time 9 ns after time 10 ns")] {
+        for (bad, why) in [
+            (record(10, 2, 1), "node 2 in a trace of nodes 0 to 1"),
+            (record(9, 1, 1), "time 9 ns after time 10 ns"),
+        ] {
             assert!(writer.append(bad).unwrap_err().to_string().ends_with(why));
         }
         writer.finish().unwrap();
-        assert_eq!(Trace::read(&path).unwrap().records, [record(10, 1, 1)], "what was refused left no mark");
-        assert!(TraceWriter::create(&path, 0, 4096).is_err() && TraceWriter::create(&path, 1, 5000).is_err());
+        assert_eq!(
+            Trace::read(&path).unwrap().records,
+            [record(10, 1, 1)],
+            "what was refused left no mark"
+        );
+        assert!(
+            TraceWriter::create(&path, 0, 4096).is_err()
+                && TraceWriter::create(&path, 1, 5000).is_err()
+        );
     }
 
     #[test]

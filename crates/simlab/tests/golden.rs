@@ -58,13 +58,19 @@ fn one_cluster_with_two_seeds() {
     let (config, seeds) = (cluster(), [7, 8]);
     let figures = runs(&config, &seeds, 1);
     same_as("run.txt", &single::section("One cluster", &config, &seeds, &figures));
-    assert_eq!(single::to_json(&config, &seeds, &figures), single::to_json(&config, &seeds, &runs(&config, &seeds, 2)));
+    assert_eq!(
+        single::to_json(&config, &seeds, &figures),
+        single::to_json(&config, &seeds, &runs(&config, &seeds, 2))
+    );
 }
 
 #[test]
 fn all_policies_on_one_cluster() {
     let config = cluster();
-    let compared = |threads| with_lab(threads, |lab| compare::compare(&config, entrants(&config), &[1, 2, 3], lab)).unwrap();
+    let compared = |threads| {
+        with_lab(threads, |lab| compare::compare(&config, entrants(&config), &[1, 2, 3], lab))
+            .unwrap()
+    };
     let comparison = compared(1);
     same_as("compare.txt", &comparison.section("Policies"));
     assert_eq!(comparison.to_json(), compared(2).to_json());
@@ -73,8 +79,18 @@ fn all_policies_on_one_cluster() {
 #[test]
 fn a_recorded_load() {
     // Node 0 sends out a hundred pages and wants half of them back.
-    let out = (0..100).map(|page| TraceRecord { time_ns: page * 100_000, node: 0, kind: TraceKind::PageOut, page });
-    let back = (0..50).map(|page| TraceRecord { time_ns: 20_000_000 + page * 1_000_000, node: 0, kind: TraceKind::PageIn, page });
+    let out = (0..100).map(|page| TraceRecord {
+        time_ns: page * 100_000,
+        node: 0,
+        kind: TraceKind::PageOut,
+        page,
+    });
+    let back = (0..50).map(|page| TraceRecord {
+        time_ns: 20_000_000 + page * 1_000_000,
+        node: 0,
+        kind: TraceKind::PageIn,
+        page,
+    });
     let trace = Trace { nodes: 16, page_bytes: 4096, lost: 0, records: out.chain(back).collect() };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.bin");

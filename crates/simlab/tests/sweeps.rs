@@ -30,7 +30,13 @@ fn plan(text: &str) -> Plan {
 fn run(plan: &Plan, shard: &str, threads: usize, directory: &Path) -> Done {
     let stop = Stop::new();
     let store = Store::open(directory, plan).unwrap();
-    sweep::run(plan, shard.parse().unwrap(), &store, &Lab { threads, stop: &stop, advance: &|_| () }).unwrap()
+    sweep::run(
+        plan,
+        shard.parse().unwrap(),
+        &store,
+        &Lab { threads, stop: &stop, advance: &|_| () },
+    )
+    .unwrap()
 }
 
 /// Every file below a directory.
@@ -39,7 +45,11 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let name = entry.file_name().into_string().unwrap();
         if entry.path().is_dir() {
-            found.extend(files(&entry.path()).into_iter().map(|(below, bytes)| (format!("{name}/{below}"), bytes)));
+            found.extend(
+                files(&entry.path())
+                    .into_iter()
+                    .map(|(below, bytes)| (format!("{name}/{below}"), bytes)),
+            );
         } else {
             found.insert(name, fs::read(entry.path()).unwrap());
         }
@@ -49,7 +59,8 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn threads_and_shards_leave_the_same_bytes_as_a_single_run() {
-    let (plan, alone, many) = (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (plan, alone, many) =
+        (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     assert_eq!(run(&plan, "1/1", 1, alone.path()), Done { kept: 0, run: 12 });
     for shard in ["3/5", "1/5", "5/5", "2/5", "4/5"] {
         run(&plan, shard, 3, many.path());
@@ -66,19 +77,22 @@ fn threads_and_shards_leave_the_same_bytes_as_a_single_run() {
 
 #[test]
 fn an_interrupted_sweep_goes_on_where_it_was() {
-    let (plan, directory, whole) = (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (plan, directory, whole) =
+        (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     run(&plan, "1/1", 2, whole.path());
     let store = Store::open(directory.path(), &plan).unwrap();
     let stop = Stop::new();
     let mut after = std::sync::atomic::AtomicUsize::new(0);
     // As if somebody pressed Ctrl-C after five runs or so.
     let advance = |part: f64| {
-        let done = after.fetch_add((part * 1000.0).round() as usize, std::sync::atomic::Ordering::Relaxed);
+        let done =
+            after.fetch_add((part * 1000.0).round() as usize, std::sync::atomic::Ordering::Relaxed);
         if done > 5000 {
             stop.set();
         }
     };
-    let ended = sweep::run(&plan, Shard::ALL, &store, &Lab { threads: 1, stop: &stop, advance: &advance });
+    let ended =
+        sweep::run(&plan, Shard::ALL, &store, &Lab { threads: 1, stop: &stop, advance: &advance });
     assert!(matches!(ended, Err(SweepError::Lab(LabError::Interrupted))), "{ended:?}");
     assert!(*after.get_mut() < 12_000);
     let kept = 12 - sweep::missing(&plan, Shard::ALL, &store).len();
@@ -101,7 +115,12 @@ fn a_directory_of_another_sweep_is_refused_and_left_alone() {
     let before = files(directory.path());
     let other = plan(&SWEEP.replace("80", "81"));
     let error = Store::open(directory.path(), &other).unwrap_err();
-    assert!(error.to_string().ends_with("holds the results of another sweep, or of another version: choose another directory"), "{error}");
+    assert!(
+        error.to_string().ends_with(
+            "holds the results of another sweep, or of another version: choose another directory"
+        ),
+        "{error}"
+    );
     assert!(files(directory.path()) == before);
     let error = Store::find(&directory.path().join("points")).unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");

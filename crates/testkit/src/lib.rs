@@ -38,13 +38,20 @@ impl Lacks {
 pub fn skipped(lacks: Lacks, reason: &str) {
     let reason = reason.trim().replace('\n', " ");
     let required = std::env::var("HIROMA_REQUIRE").unwrap_or_default();
-    assert!(!is_in(&required, lacks), "HIROMA_REQUIRE={required}, and this was to be skipped: {reason}");
+    assert!(
+        !is_in(&required, lacks),
+        "HIROMA_REQUIRE={required}, and this was to be skipped: {reason}"
+    );
     println!("skipped: {reason}");
     if let Some(file) = std::env::var_os("HIROMA_SKIPS") {
         let thread = std::thread::current();
         let line = format!("{} ({}): {reason}\n", thread.name().unwrap_or("a test"), lacks.name());
         // A test that has become another user may not write there.
-        let _ = OpenOptions::new().create(true).append(true).open(&file).and_then(|mut out| out.write_all(line.as_bytes()));
+        let _ = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&file)
+            .and_then(|mut out| out.write_all(line.as_bytes()));
     }
 }
 
@@ -67,6 +74,10 @@ mod tests {
     #[test]
     fn what_is_required_is_told_apart() {
         assert!(is_in("root,uffd", Lacks::Root) && is_in(" bpf ", Lacks::Bpf));
-        assert!(!is_in("", Lacks::Root) && !is_in("roots", Lacks::Root) && !is_in("root,uffd", Lacks::Machine));
+        assert!(
+            !is_in("", Lacks::Root)
+                && !is_in("roots", Lacks::Root)
+                && !is_in("root,uffd", Lacks::Machine)
+        );
     }
 }

@@ -122,6 +122,9 @@ mod tests {
         assert!(huge.is_huge() && !sector.is_huge());
         assert_eq!(huge.offset(), 7 * crate::EXTENT);
         let last = BlockId::new(BlockId::PAGES_MAX - 512, 9);
-        assert_eq!((last.page(), last.order(), last.extent_no()), (BlockId::PAGES_MAX - 512, 9, ExtentNo((1 << 22) - 1)));
+        assert_eq!(
+            (last.page(), last.order(), last.extent_no()),
+            (BlockId::PAGES_MAX - 512, 9, ExtentNo((1 << 22) - 1))
+        );
     }
 }

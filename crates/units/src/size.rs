@@ -21,7 +21,9 @@ pub enum SizeSpec {
 #[non_exhaustive]
 pub enum ParseSizeError {
     /// No number in front, or something that is not a unit behind it.
-    #[error("`{0}` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)")]
+    #[error(
+        "`{0}` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)"
+    )]
     Malformed(String),
     /// Below zero, or zero where that makes no sense.
     #[error("`{0}` is not a usable size: it must be greater than zero")]
@@ -40,11 +42,18 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, ParseSizeError> {
         let trimmed = text.trim();
         let malformed = || ParseSizeError::Malformed(text.to_owned());
-        let digits_end = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+        let digits_end =
+            trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits_end);
         if number.is_empty() {
-            let negative = trimmed.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-            return Err(if negative { ParseSizeError::NotPositive(text.to_owned()) } else { malformed() });
+            let negative = trimmed
+                .strip_prefix('-')
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            return Err(if negative {
+                ParseSizeError::NotPositive(text.to_owned())
+            } else {
+                malformed()
+            });
         }
         let unit = unit.trim().to_ascii_uppercase();
         let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
@@ -58,10 +67,13 @@ impl FromStr for Bytes {
         };
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let too_large = || ParseSizeError::TooLarge(text.to_owned());
-        let parse = |part: &str| if part.is_empty() { Ok(0) } else { part.parse::<u64>().map_err(|_| too_large()) };
+        let parse = |part: &str| {
+            if part.is_empty() { Ok(0) } else { part.parse::<u64>().map_err(|_| too_large()) }
+        };
         let whole = u128::from(parse(whole)?) << shift;
         let fraction_digits = &fraction[..fraction.len().min(9)];
-        let fraction = (u128::from(parse(fraction_digits)?) << shift) / 10u128.pow(fraction_digits.len() as u32);
+        let fraction = (u128::from(parse(fraction_digits)?) << shift)
+            / 10u128.pow(fraction_digits.len() as u32);
         let bytes = whole + fraction;
         match u64::try_from(bytes) {
             Ok(bytes) if bytes < 1 << 63 => Ok(Bytes(bytes)),
@@ -76,9 +88,14 @@ impl FromStr for SizeSpec {
     fn from_str(text: &str) -> Result<Self, ParseSizeError> {
         let Some(number) = text.trim().strip_suffix('%') else {
             let bytes: Bytes = text.parse()?;
-            return if bytes.0 == 0 { Err(ParseSizeError::NotPositive(text.to_owned())) } else { Ok(SizeSpec::Bytes(bytes)) };
+            return if bytes.0 == 0 {
+                Err(ParseSizeError::NotPositive(text.to_owned()))
+            } else {
+                Ok(SizeSpec::Bytes(bytes))
+            };
         };
-        let share: f64 = number.trim().parse().map_err(|_| ParseSizeError::Percentage(text.to_owned()))?;
+        let share: f64 =
+            number.trim().parse().map_err(|_| ParseSizeError::Percentage(text.to_owned()))?;
         let hundredths = (share * 100.0).round();
         if (1.0..=10_000.0).contains(&hundredths) {
             Ok(SizeSpec::Percent(hundredths as u32))
@@ -93,7 +110,9 @@ impl SizeSpec {
     pub fn of(self, total: Bytes) -> Bytes {
         match self {
             SizeSpec::Bytes(bytes) => bytes,
-            SizeSpec::Percent(hundredths) => Bytes((u128::from(total.0) * u128::from(hundredths) / 10_000) as u64),
+            SizeSpec::Percent(hundredths) => {
+                Bytes((u128::from(total.0) * u128::from(hundredths) / 10_000) as u64)
+            }
         }
     }
 }
@@ -106,7 +125,11 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         let scaled = self.0 as f64 / (1u64 << (10 * unit)) as f64;
-        if unit == 0 || scaled.fract() == 0.0 { write!(f, "{scaled:.0}{}", UNITS[unit]) } else { write!(f, "{scaled:.1}{}", UNITS[unit]) }
+        if unit == 0 || scaled.fract() == 0.0 {
+            write!(f, "{scaled:.0}{}", UNITS[unit])
+        } else {
+            write!(f, "{scaled:.1}{}", UNITS[unit])
+        }
     }
 }
 

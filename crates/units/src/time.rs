@@ -10,7 +10,9 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 #[non_exhaustive]
 pub enum ParseTimeError {
     /// No number, or something that is not a unit behind it.
-    #[error("`{0}` is not a time: write a number and a unit (us, ms, s, m, h), like 500us, 1.5s or 5m")]
+    #[error(
+        "`{0}` is not a time: write a number and a unit (us, ms, s, m, h), like 500us, 1.5s or 5m"
+    )]
     Malformed(String),
     /// More than a year.
     #[error("`{0}` is too long: the longest time is a year")]
@@ -27,7 +29,9 @@ pub fn parse_time(text: &str) -> Result<Duration, ParseTimeError> {
     }
     match humantime::parse_duration(text.trim()) {
         Ok(time) if time <= LONGEST => Ok(time),
-        Ok(_) | Err(humantime::DurationError::NumberOverflow) => Err(ParseTimeError::TooLong(text.to_owned())),
+        Ok(_) | Err(humantime::DurationError::NumberOverflow) => {
+            Err(ParseTimeError::TooLong(text.to_owned()))
+        }
         Err(_) => Err(ParseTimeError::Malformed(text.to_owned())),
     }
 }

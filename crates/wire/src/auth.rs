@@ -19,7 +19,9 @@ pub struct Key(Vec<u8>);
 #[non_exhaustive]
 pub enum KeyError {
     /// Too easily guessed.
-    #[error("the key is only {0} bytes long: make one of at least 16, for example with `head -c 32 /dev/urandom | base64 > hiroma.key`")]
+    #[error(
+        "the key is only {0} bytes long: make one of at least 16, for example with `head -c 32 /dev/urandom | base64 > hiroma.key`"
+    )]
     TooShort(usize),
     /// Larger than a key has any reason to be.
     #[error("the key is {0} bytes long: at most 4096 are taken; is it the right file?")]
@@ -28,7 +30,9 @@ pub enum KeyError {
     #[error("the server asks for a key: give the one it was started with, by --key-file")]
     Needed,
     /// The client has a key and the server wants none: somebody else may be listening there.
-    #[error("the server does not ask for a key, although --key-file is given: start it with the same --key-file")]
+    #[error(
+        "the server does not ask for a key, although --key-file is given: start it with the same --key-file"
+    )]
     NotAskedFor,
     /// The client's key differs from the server's.
     #[error("the client's key is not the server's: give both the same --key-file")]
@@ -50,7 +54,8 @@ impl Key {
     }
 
     fn mac(&self, side: Side, version: u16, client: &Nonce, server: &Nonce) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(match side {
             Side::Client => b"hiroma client proof\0",
             Side::Server => b"hiroma server proof\0",
@@ -66,7 +71,14 @@ impl Key {
     }
 
     /// Compares in constant time.
-    pub(crate) fn verify(&self, side: Side, version: u16, client: &Nonce, server: &Nonce, proof: &Proof) -> bool {
+    pub(crate) fn verify(
+        &self,
+        side: Side,
+        version: u16,
+        client: &Nonce,
+        server: &Nonce,
+        proof: &Proof,
+    ) -> bool {
         self.mac(side, version, client, server).verify_slice(proof).is_ok()
     }
 }

@@ -35,7 +35,11 @@ impl ClientSession {
     /// A connection that has just been made. `nonce` is fresh and random. Returns the bytes to send first.
     pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
         let mut hello = Vec::new();
-        Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(*VERSIONS.start(), 0, &mut hello);
+        Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(
+            *VERSIONS.start(),
+            0,
+            &mut hello,
+        );
         let session = ClientSession {
             inbound: Inbound::new(),
             key,
@@ -76,10 +80,18 @@ impl ClientSession {
             return Ok((used, Some(ClientEvent::Frame(frame))));
         }
         let event = match frame.message {
-            Message::Challenge { version, key_needed, nonce } => self.answer(version, key_needed, nonce)?,
+            Message::Challenge { version, key_needed, nonce } => {
+                self.answer(version, key_needed, nonce)?
+            }
             Message::Welcome { proof } => {
                 if let Some(key) = &self.key {
-                    if !key.verify(Side::Server, self.version, &self.nonce, &self.server_nonce, &proof) {
+                    if !key.verify(
+                        Side::Server,
+                        self.version,
+                        &self.nonce,
+                        &self.server_nonce,
+                        &proof,
+                    ) {
                         return Err(KeyError::ServerWrong.into());
                     }
                 }
@@ -87,12 +99,19 @@ impl ClientSession {
                 ClientEvent::Ready
             }
             Message::Error { code, text } => return Err(WireError::Told { code, text }),
-            other => return Err(WireError::Unexpected { kind: other.kind(), expected: "a handshake" }),
+            other => {
+                return Err(WireError::Unexpected { kind: other.kind(), expected: "a handshake" });
+            }
         };
         Ok((used, Some(event)))
     }
 
-    fn answer(&mut self, version: u16, key_needed: bool, server_nonce: Nonce) -> Result<ClientEvent, WireError> {
+    fn answer(
+        &mut self,
+        version: u16,
+        key_needed: bool,
+        server_nonce: Nonce,
+    ) -> Result<ClientEvent, WireError> {
         if !VERSIONS.contains(&version) {
             return Err(WireError::Version { found: version, expected: *VERSIONS.end() });
         }
@@ -115,7 +134,15 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
         State::AwaitChallenge => (matches!(kind, Kind::Challenge | Kind::Error), "a challenge"),
         State::AwaitWelcome => (matches!(kind, Kind::Welcome | Kind::Error), "a welcome"),
         State::Ready => (
-            matches!(kind, Kind::Opened | Kind::Granted | Kind::ReadReply | Kind::Ack | Kind::UsageReply | Kind::Error),
+            matches!(
+                kind,
+                Kind::Opened
+                    | Kind::Granted
+                    | Kind::ReadReply
+                    | Kind::Ack
+                    | Kind::UsageReply
+                    | Kind::Error
+            ),
             "an answer to a request",
         ),
     };

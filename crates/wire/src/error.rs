@@ -7,10 +7,14 @@ use crate::auth::KeyError;
 #[non_exhaustive]
 pub enum WireError {
     /// Not our protocol at all.
-    #[error("the peer does not speak the hiroma protocol (first word {0:#010x}): is the address right?")]
+    #[error(
+        "the peer does not speak the hiroma protocol (first word {0:#010x}): is the address right?"
+    )]
     Magic(u32),
     /// A header of a version that was not agreed on.
-    #[error("the peer speaks version {found} of the protocol, this program {expected}: use the same release of hiroma on both sides")]
+    #[error(
+        "the peer speaks version {found} of the protocol, this program {expected}: use the same release of hiroma on both sides"
+    )]
     Version { found: u16, expected: u16 },
     /// No version in common.
     #[error(

@@ -132,10 +132,19 @@ impl Header {
             return Err(WireError::Checksum { found: raw.check.get(), expected });
         }
         if !crate::VERSIONS.contains(&raw.version.get()) {
-            return Err(WireError::Version { found: raw.version.get(), expected: *crate::VERSIONS.end() });
+            return Err(WireError::Version {
+                found: raw.version.get(),
+                expected: *crate::VERSIONS.end(),
+            });
         }
         let kind = Kind::from_number(raw.kind.get())?;
-        let header = Header { version: raw.version.get(), kind, id: raw.id.get(), addr: raw.addr.get(), len: raw.len.get() };
+        let header = Header {
+            version: raw.version.get(),
+            kind,
+            id: raw.id.get(),
+            addr: raw.addr.get(),
+            len: raw.len.get(),
+        };
         header.check_length()?;
         Ok(header)
     }
@@ -201,7 +210,10 @@ mod tests {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
             let error = Header::decode(&damaged).unwrap_err();
-            assert!(matches!(error, WireError::Magic(_) | WireError::Checksum { .. }), "bit {bit}: {error:?}");
+            assert!(
+                matches!(error, WireError::Magic(_) | WireError::Checksum { .. }),
+                "bit {bit}: {error:?}"
+            );
         }
     }
 

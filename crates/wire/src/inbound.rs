@@ -44,7 +44,11 @@ impl Inbound {
 
     /// Takes bytes in; returns how many were used, and the frame that they completed. Never takes bytes of a payload. `allowed`
     /// is asked as soon as a header is complete, before any of its body is taken.
-    pub fn feed(&mut self, bytes: &[u8], allowed: impl Fn(Kind) -> Result<(), WireError>) -> Result<(usize, Option<Frame>), WireError> {
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        allowed: impl Fn(Kind) -> Result<(), WireError>,
+    ) -> Result<(usize, Option<Frame>), WireError> {
         let mut used = 0;
         loop {
             let take = self.missing().min(bytes.len() - used);

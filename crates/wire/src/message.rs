@@ -19,7 +19,11 @@ impl SessionToken {
 
 impl std::fmt::Debug for SessionToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if *self == SessionToken::NEW { "SessionToken(new)" } else { "SessionToken(secret)" })
+        f.write_str(if *self == SessionToken::NEW {
+            "SessionToken(new)"
+        } else {
+            "SessionToken(secret)"
+        })
     }
 }
 
@@ -141,15 +145,55 @@ pub(crate) fn body_bytes(kind: Kind) -> usize {
 
 impl UsageBody {
     fn new(token: SessionToken, chunks: u32, usage: &SessionUsage) -> UsageBody {
-        let SessionUsage { used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes } = *usage;
-        let numbers = [used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes];
-        UsageBody { token: token.0, numbers: numbers.map(U64::new), chunks: U32::new(chunks), zero: U32::ZERO }
+        let SessionUsage {
+            used_chunks,
+            reserved_chunks,
+            free_chunks,
+            total_chunks,
+            reads,
+            writes,
+            read_bytes,
+            written_bytes,
+        } = *usage;
+        let numbers = [
+            used_chunks,
+            reserved_chunks,
+            free_chunks,
+            total_chunks,
+            reads,
+            writes,
+            read_bytes,
+            written_bytes,
+        ];
+        UsageBody {
+            token: token.0,
+            numbers: numbers.map(U64::new),
+            chunks: U32::new(chunks),
+            zero: U32::ZERO,
+        }
     }
 
     fn usage(&self) -> SessionUsage {
-        let [used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes] =
-            self.numbers.map(U64::get);
-        SessionUsage { used_chunks, reserved_chunks, free_chunks, total_chunks, reads, writes, read_bytes, written_bytes }
+        let [
+            used_chunks,
+            reserved_chunks,
+            free_chunks,
+            total_chunks,
+            reads,
+            writes,
+            read_bytes,
+            written_bytes,
+        ] = self.numbers.map(U64::get);
+        SessionUsage {
+            used_chunks,
+            reserved_chunks,
+            free_chunks,
+            total_chunks,
+            reads,
+            writes,
+            read_bytes,
+            written_bytes,
+        }
     }
 }
 
@@ -187,10 +231,17 @@ impl Message {
         let (mut addr, mut payload) = (0, None);
         match self {
             Message::Hello { min, max, nonce } => {
-                out.extend_from_slice(NonceBody { low: U16::new(*min), high: U16::new(*max), nonce: *nonce }.as_bytes());
+                out.extend_from_slice(
+                    NonceBody { low: U16::new(*min), high: U16::new(*max), nonce: *nonce }
+                        .as_bytes(),
+                );
             }
             Message::Challenge { version, key_needed, nonce } => {
-                let body = NonceBody { low: U16::new(*version), high: U16::new(u16::from(*key_needed)), nonce: *nonce };
+                let body = NonceBody {
+                    low: U16::new(*version),
+                    high: U16::new(u16::from(*key_needed)),
+                    nonce: *nonce,
+                };
                 out.extend_from_slice(body.as_bytes());
             }
             Message::Proof { proof } | Message::Welcome { proof } => out.extend_from_slice(proof),
@@ -200,22 +251,39 @@ impl Message {
                     Purpose::Read => 1,
                     Purpose::Write => 2,
                 });
-                out.extend_from_slice(TokenBody { token: token.0, lane: U32::new(*lane), purpose }.as_bytes());
+                out.extend_from_slice(
+                    TokenBody { token: token.0, lane: U32::new(*lane), purpose }.as_bytes(),
+                );
             }
             Message::Attach { token, space } => {
-                let body = TokenBody { token: token.0, lane: U32::new(u32::from(*space)), purpose: U32::ZERO };
+                let body = TokenBody {
+                    token: token.0,
+                    lane: U32::new(u32::from(*space)),
+                    purpose: U32::ZERO,
+                };
                 out.extend_from_slice(body.as_bytes());
             }
-            Message::Opened { token, usage } => out.extend_from_slice(UsageBody::new(*token, 0, usage).as_bytes()),
-            Message::Granted { chunks, usage } => out.extend_from_slice(UsageBody::new(SessionToken::NEW, *chunks, usage).as_bytes()),
-            Message::UsageReply { usage } => out.extend_from_slice(UsageBody::new(SessionToken::NEW, 0, usage).as_bytes()),
+            Message::Opened { token, usage } => {
+                out.extend_from_slice(UsageBody::new(*token, 0, usage).as_bytes())
+            }
+            Message::Granted { chunks, usage } => {
+                out.extend_from_slice(UsageBody::new(SessionToken::NEW, *chunks, usage).as_bytes())
+            }
+            Message::UsageReply { usage } => {
+                out.extend_from_slice(UsageBody::new(SessionToken::NEW, 0, usage).as_bytes())
+            }
             Message::Reserve { chunks } => out.extend_from_slice(&chunks.to_le_bytes()),
             Message::Error { code, text } => {
                 out.extend_from_slice(&u16::from(*code).to_le_bytes());
-                let end = (0..=text.len().min(MAX_BODY - 2)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+                let end = (0..=text.len().min(MAX_BODY - 2))
+                    .rev()
+                    .find(|&end| text.is_char_boundary(end))
+                    .unwrap_or(0);
                 out.extend_from_slice(&text.as_bytes()[..end]);
             }
-            Message::Write { addr: at, len } | Message::Read { addr: at, len } | Message::ReadReply { addr: at, len } => {
+            Message::Write { addr: at, len }
+            | Message::Read { addr: at, len }
+            | Message::ReadReply { addr: at, len } => {
                 (addr, payload) = (*at, Some(*len));
             }
             Message::Free { addr: at, len } => (addr, payload) = (*at, Some(*len)),
@@ -238,7 +306,11 @@ impl Message {
             }
             Kind::Challenge => {
                 let body = NonceBody::ref_from_bytes(body).map_err(|_| wrong())?;
-                Message::Challenge { version: body.low.get(), key_needed: body.high.get() != 0, nonce: body.nonce }
+                Message::Challenge {
+                    version: body.low.get(),
+                    key_needed: body.high.get() != 0,
+                    nonce: body.nonce,
+                }
             }
             Kind::Proof => Message::Proof { proof: body.try_into().map_err(|_| wrong())? },
             Kind::Welcome => Message::Welcome { proof: body.try_into().map_err(|_| wrong())? },
@@ -266,7 +338,9 @@ impl Message {
                     _ => Message::UsageReply { usage },
                 }
             }
-            Kind::Reserve => Message::Reserve { chunks: CountBody::ref_from_bytes(body).map_err(|_| wrong())?.chunks.get() },
+            Kind::Reserve => Message::Reserve {
+                chunks: CountBody::ref_from_bytes(body).map_err(|_| wrong())?.chunks.get(),
+            },
             Kind::Error => {
                 let (code, text) = body.split_first_chunk::<2>().ok_or_else(wrong)?;
                 Message::Error { code: u16::from_le_bytes(*code).into(), text: printable(text) }

@@ -35,7 +35,14 @@ pub struct ServerSession {
 impl ServerSession {
     /// A connection that has just been accepted. `nonce` is fresh and random.
     pub fn new(key: Option<Key>, nonce: Nonce) -> ServerSession {
-        ServerSession { inbound: Inbound::new(), key, nonce, client_nonce: [0; 32], version: *VERSIONS.start(), state: State::AwaitHello }
+        ServerSession {
+            inbound: Inbound::new(),
+            key,
+            nonce,
+            client_nonce: [0; 32],
+            version: *VERSIONS.start(),
+            state: State::AwaitHello,
+        }
     }
 
     /// The protocol version agreed on.
@@ -61,7 +68,11 @@ impl ServerSession {
     /// What to tell the client before the connection is ended for `error`.
     pub fn farewell(&self, error: &WireError) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Message::Error { code: error.code(), text: error.to_string() }.encode(self.version, 0, &mut bytes);
+        Message::Error { code: error.code(), text: error.to_string() }.encode(
+            self.version,
+            0,
+            &mut bytes,
+        );
         bytes
     }
 
@@ -71,11 +82,19 @@ impl ServerSession {
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
         let Some(frame) = frame else { return Ok((used, None)) };
         let event = match (state, &frame.message) {
-            (State::AwaitHello, &Message::Hello { min, max, nonce }) => self.challenge(min, max, nonce)?,
+            (State::AwaitHello, &Message::Hello { min, max, nonce }) => {
+                self.challenge(min, max, nonce)?
+            }
             (State::AwaitProof, Message::Proof { proof }) => {
                 let mut answer = [0; 32];
                 if let Some(key) = &self.key {
-                    if !key.verify(Side::Client, self.version, &self.client_nonce, &self.nonce, proof) {
+                    if !key.verify(
+                        Side::Client,
+                        self.version,
+                        &self.client_nonce,
+                        &self.nonce,
+                        proof,
+                    ) {
                         return Err(KeyError::ClientWrong.into());
                     }
                     answer = key.prove(Side::Server, self.version, &self.client_nonce, &self.nonce);
@@ -102,10 +121,19 @@ impl ServerSession {
         let version = max.min(*VERSIONS.end());
         if version < min || !VERSIONS.contains(&version) {
             let (server_min, server_max) = VERSIONS.into_inner();
-            return Err(WireError::NoCommonVersion { client_min: min, client_max: max, server_min, server_max });
+            return Err(WireError::NoCommonVersion {
+                client_min: min,
+                client_max: max,
+                server_min,
+                server_max,
+            });
         }
         (self.version, self.client_nonce, self.state) = (version, nonce, State::AwaitProof);
-        Ok(self.say(Message::Challenge { version, key_needed: self.key.is_some(), nonce: self.nonce }))
+        Ok(self.say(Message::Challenge {
+            version,
+            key_needed: self.key.is_some(),
+            nonce: self.nonce,
+        }))
     }
 }
 
@@ -117,7 +145,15 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
         State::Open => (
             matches!(
                 kind,
-                Kind::Attach | Kind::Fork | Kind::Reserve | Kind::Write | Kind::Read | Kind::Free | Kind::Usage | Kind::Ping | Kind::Bye
+                Kind::Attach
+                    | Kind::Fork
+                    | Kind::Reserve
+                    | Kind::Write
+                    | Kind::Read
+                    | Kind::Free
+                    | Kind::Usage
+                    | Kind::Ping
+                    | Kind::Bye
             ),
             "a request",
         ),
@@ -130,14 +166,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{CHUNK, ClientEvent, ClientSession, ErrorCode, HEADER_BYTES, MAX_BODY, Purpose, SessionToken, SessionUsage};
+    use crate::{
+        CHUNK, ClientEvent, ClientSession, ErrorCode, HEADER_BYTES, MAX_BODY, Purpose,
+        SessionToken, SessionUsage,
+    };
 
     fn key(text: &str) -> Option<Key> {
         Some(Key::from_file_content(text.as_bytes()).unwrap())
     }
 
     /// Two ends wired together, in pieces of `piece` bytes, until both are quiet. The error of whoever fails first.
-    fn greet(client_key: Option<Key>, server_key: Option<Key>, piece: usize) -> Result<(ClientSession, ServerSession), WireError> {
+    fn greet(
+        client_key: Option<Key>,
+        server_key: Option<Key>,
+        piece: usize,
+    ) -> Result<(ClientSession, ServerSession), WireError> {
         let (mut client, hello) = ClientSession::start(client_key, [1; 32]);
         let mut server = ServerSession::new(server_key, [2; 32]);
         let (mut to_server, mut to_client) = (hello, Vec::new());
@@ -179,7 +222,9 @@ mod tests {
     #[test]
     fn a_key_that_is_missing_or_wrong_on_either_side_ends_the_greeting() {
         let (right, wrong) = (key("0123456789abcdef"), key("0123456789abcdeX"));
-        let fails = |client: &Option<Key>, server: &Option<Key>| greet(client.clone(), server.clone(), 64).err();
+        let fails = |client: &Option<Key>, server: &Option<Key>| {
+            greet(client.clone(), server.clone(), 64).err()
+        };
         assert_eq!(fails(&wrong, &right), Some(KeyError::ClientWrong.into()));
         assert_eq!(fails(&None, &right), Some(KeyError::Needed.into()));
         assert_eq!(fails(&right, &None), Some(KeyError::NotAskedFor.into()));
@@ -189,7 +234,8 @@ mod tests {
     fn a_server_that_cannot_prove_itself_is_not_trusted() {
         let (mut client, _) = ClientSession::start(key("0123456789abcdef"), [1; 32]);
         let mut bytes = Vec::new();
-        Message::Challenge { version: 1, key_needed: true, nonce: [2; 32] }.encode(1, 0, &mut bytes);
+        Message::Challenge { version: 1, key_needed: true, nonce: [2; 32] }
+            .encode(1, 0, &mut bytes);
         assert!(matches!(client.receive(&bytes), Ok((_, Some(ClientEvent::Send(_))))));
         bytes.clear();
         Message::Welcome { proof: [0; 32] }.encode(1, 0, &mut bytes);
@@ -203,11 +249,22 @@ mod tests {
         let mut hello = Vec::new();
         Message::Hello { min: 2, max: 9, nonce: [1; 32] }.encode(1, 0, &mut hello);
         let error = server.receive(&hello).unwrap_err();
-        assert_eq!(error, WireError::NoCommonVersion { client_min: 2, client_max: 9, server_min: 1, server_max: 1 });
+        assert_eq!(
+            error,
+            WireError::NoCommonVersion {
+                client_min: 2,
+                client_max: 9,
+                server_min: 1,
+                server_max: 1
+            }
+        );
         let farewell = server.farewell(&error);
         let (mut client, _) = ClientSession::start(None, [1; 32]);
         let told = client.receive(&farewell).unwrap_err();
-        assert!(matches!(&told, WireError::Told { code: ErrorCode::Version, text } if text.contains("2 to 9")), "{told}");
+        assert!(
+            matches!(&told, WireError::Told { code: ErrorCode::Version, text } if text.contains("2 to 9")),
+            "{told}"
+        );
     }
 
     #[test]
@@ -244,16 +301,21 @@ mod tests {
                 lane,
                 purpose: Purpose::Write
             }),
-            (any::<[u8; 16]>(), any::<u16>()).prop_map(|(token, space)| Message::Attach { token: SessionToken(token), space }),
-            (any::<[u8; 16]>(), usage.clone()).prop_map(|(token, usage)| Message::Opened { token: SessionToken(token), usage }),
-            (any::<u32>(), usage.clone()).prop_map(|(chunks, usage)| Message::Granted { chunks, usage }),
+            (any::<[u8; 16]>(), any::<u16>())
+                .prop_map(|(token, space)| Message::Attach { token: SessionToken(token), space }),
+            (any::<[u8; 16]>(), usage.clone())
+                .prop_map(|(token, usage)| Message::Opened { token: SessionToken(token), usage }),
+            (any::<u32>(), usage.clone())
+                .prop_map(|(chunks, usage)| Message::Granted { chunks, usage }),
             usage.prop_map(|usage| Message::UsageReply { usage }),
             any::<u32>().prop_map(|chunks| Message::Reserve { chunks }),
             (any::<u64>(), len.clone()).prop_map(|(addr, len)| Message::Read { addr, len }),
             (any::<u64>(), len.clone()).prop_map(|(addr, len)| Message::Write { addr, len }),
             (any::<u64>(), len).prop_map(|(addr, len)| Message::ReadReply { addr, len }),
-            (any::<u64>(), 1u32..2000).prop_map(|(addr, chunks)| Message::Free { addr, len: chunks * CHUNK as u32 }),
-            ("[a-z ]{0,300}", any::<u16>()).prop_map(|(text, code)| Message::Error { code: code.into(), text }),
+            (any::<u64>(), 1u32..2000)
+                .prop_map(|(addr, chunks)| Message::Free { addr, len: chunks * CHUNK as u32 }),
+            ("[a-z ]{0,300}", any::<u16>())
+                .prop_map(|(text, code)| Message::Error { code: code.into(), text }),
             Just(Message::Ack),
             Just(Message::Ping),
             Just(Message::Usage),

@@ -37,19 +37,26 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     }
     let mut table = table.number("touches", "").number("paper: mean", "µs");
     type Number = fn(&Latency) -> f64;
-    let columns: [Number; 5] = [|l| l.mean_us, |l| l.deviation_us, |l| l.p50_us, |l| l.p99_us, |l| l.max_us];
-    let of = |key: &str, number: Number| results.spread(key, |outcome| outcome.latency.as_ref().map_or(f64::NAN, number));
+    let columns: [Number; 5] =
+        [|l| l.mean_us, |l| l.deviation_us, |l| l.p50_us, |l| l.p99_us, |l| l.max_us];
+    let of = |key: &str, number: Number| {
+        results.spread(key, |outcome| outcome.latency.as_ref().map_or(f64::NAN, number))
+    };
     for block in fixed(params) {
         let key = key(block);
-        let cells = columns.iter().map(|&number| of(&key, number).map_or_else(|| results.cell(&key, |_| f64::NAN), Spread::to_text));
-        let touches = results.of(&key).first().map_or(String::new(), |outcome| outcome.count.to_string());
+        let cells = columns.iter().map(|&number| {
+            of(&key, number).map_or_else(|| results.cell(&key, |_| f64::NAN), Spread::to_text)
+        });
+        let touches =
+            results.of(&key).first().map_or(String::new(), |outcome| outcome.count.to_string());
         let paper = if bytes_of(block) == 1 << 20 { "1200" } else { "" };
         table.row([block_name(block)].into_iter().chain(cells).chain([touches, paper.to_owned()]));
     }
     table.note("No prefetching. Paper: about 1.2 ms at 1M, standard deviation some tens of µs at every size; figure 4.");
     let series = |name: &str, number: Number| {
-        let spreads =
-            fixed(params).enumerate().filter_map(|(place, block)| Some(hiroma_report::Point::of(place as f64, of(&key(block), number)?)));
+        let spreads = fixed(params).enumerate().filter_map(|(place, block)| {
+            Some(hiroma_report::Point::of(place as f64, of(&key(block), number)?))
+        });
         Series::new(name, spreads.collect())
     };
     let names: Vec<String> = fixed(params).map(block_name).collect();
@@ -59,14 +66,21 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         kind: Kind::Lines,
         x: Axis::names("block size", names),
         y: Axis::log("latency", "µs"),
-        series: vec![series("p50", columns[2]), series("p99", columns[3]), series("max", columns[4]), paper],
+        series: vec![
+            series("p50", columns[2]),
+            series("p99", columns[3]),
+            series("max", columns[4]),
+            paper,
+        ],
     };
     let at_1m = key(BlockSize::Fixed(1 << 20));
     for (name, title, number, paper) in [
         ("latency_1m_p50", "swap-in of 1M, p50", columns[2], "1200 (mean)"),
         ("latency_1m_p99", "swap-in of 1M, p99", columns[3], "sd: some tens"),
     ] {
-        report.measures.push(Measure::new(name, title, "µs", Better::Lower).paper(paper).spread(of(&at_1m, number)));
+        report.measures.push(
+            Measure::new(name, title, "µs", Better::Lower).paper(paper).spread(of(&at_1m, number)),
+        );
     }
     report.sections.push(Section {
         title: "Swap-in latency".into(),

@@ -73,7 +73,11 @@ const EXPERIMENTS: [Experiment; 9] = [
     Experiment { name: "stride", plan: stride::plan, report: stride::report },
     Experiment { name: "sort", plan: sort::plan, report: sort::report },
     Experiment { name: "sort-blocks", plan: sort_blocks::plan, report: sort_blocks::report },
-    Experiment { name: "long-lines", plan: sort_blocks::plan_long, report: sort_blocks::report_long },
+    Experiment {
+        name: "long-lines",
+        plan: sort_blocks::plan_long,
+        report: sort_blocks::report_long,
+    },
     Experiment { name: "servers", plan: servers::plan, report: servers::report },
     Experiment { name: "reserve", plan: reserve::plan, report: reserve::report },
 ];
@@ -89,7 +93,11 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
 }
 
 /// Runs everything and writes the report's sections as they come.
-fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Result<Report, Failed> {
+fn measure(
+    params: &Params,
+    chosen: &[&Experiment],
+    interrupt: &Interrupt,
+) -> Result<Report, Failed> {
     let mut results = Results::new(peers::obstacle());
     if let Some(reason) = &results.no_peers {
         eprintln!("hiroma: {reason}");
@@ -107,7 +115,10 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
         ..Report::default()
     };
     let possible = |run: &Run| !run.is_peer() || results.no_peers.is_none();
-    let plans: Vec<Vec<Run>> = chosen.iter().map(|experiment| (experiment.plan)(params).into_iter().filter(possible).collect()).collect();
+    let plans: Vec<Vec<Run>> = chosen
+        .iter()
+        .map(|experiment| (experiment.plan)(params).into_iter().filter(possible).collect())
+        .collect();
     let total: f64 = plans.iter().flatten().map(|run| run.seconds_in_all(params)).sum();
     let mut progress = Progress::new(total);
     let mut runner = Runner::new(params, interrupt)?;
@@ -119,12 +130,20 @@ fn measure(params: &Params, chosen: &[&Experiment], interrupt: &Interrupt) -> Re
     for (experiment, plan) in chosen.iter().zip(&plans) {
         for repetition in 0..params.repetitions {
             if repetition > 0 && start.elapsed() > patience {
-                progress.say(&format!("hiroma: late; {} repetitions of {} have to do", repetition, experiment.name));
+                progress.say(&format!(
+                    "hiroma: late; {} repetitions of {} have to do",
+                    repetition, experiment.name
+                ));
                 break;
             }
             for run in plan.iter().filter(|run| repetition < run.repetitions(params)) {
                 if !results.has_failed(&run.key) {
-                    progress.starts(&format!("{}, {} of {}", run.key, repetition + 1, run.repetitions(params)));
+                    progress.starts(&format!(
+                        "{}, {} of {}",
+                        run.key,
+                        repetition + 1,
+                        run.repetitions(params)
+                    ));
                     match runner.execute(run, &results) {
                         Err(Failed::Interrupted) => return Err(Failed::Interrupted),
                         outcome => results.add(&run.key, outcome),
@@ -164,7 +183,13 @@ mod tests {
     fn an_experiment_that_does_not_exist_is_refused_with_those_that_do() {
         assert_eq!(choose(&EXPERIMENTS, &["seq".into(), "sort".into()]).unwrap().len(), 2);
         assert_eq!(choose(&EXPERIMENTS, &[]).unwrap().len(), EXPERIMENTS.len());
-        assert!(choose(&EXPERIMENTS, &["sorts".into()]).err().unwrap().to_string().contains("sort-blocks"));
+        assert!(
+            choose(&EXPERIMENTS, &["sorts".into()])
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("sort-blocks")
+        );
     }
 
     #[test]
@@ -185,8 +210,11 @@ mod tests {
     fn the_whole_takes_the_time_that_the_help_says() {
         for (quick, minutes) in [(false, 17.0), (true, 4.0)] {
             let params = Params::new(quick, false);
-            let seconds: f64 =
-                EXPERIMENTS.iter().flat_map(|experiment| (experiment.plan)(&params)).map(|run| run.seconds_in_all(&params)).sum();
+            let seconds: f64 = EXPERIMENTS
+                .iter()
+                .flat_map(|experiment| (experiment.plan)(&params))
+                .map(|run| run.seconds_in_all(&params))
+                .sum();
             let total = seconds / 60.0;
             assert!(total < minutes, "quick: {quick}: {total:.1} minutes");
         }
@@ -201,7 +229,10 @@ mod tests {
         }
         assert!(report.measures.iter().any(|measure| measure.must.is_some()));
         for measure in report.measures.iter().filter(|measure| measure.must.is_some()) {
-            assert!(measure.value.is_none() && measure.met.is_none() && !measure.note.is_empty(), "{measure:?}");
+            assert!(
+                measure.value.is_none() && measure.met.is_none() && !measure.note.is_empty(),
+                "{measure:?}"
+            );
         }
         assert!(!report.to_html().contains("NaN"));
     }

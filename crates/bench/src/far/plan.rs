@@ -91,7 +91,10 @@ pub enum TimeLimit {
 impl Ours {
     /// The defaults of `hiroma run` on one memory server with room for `far` bytes.
     pub fn tcp(local: u64, far: u64) -> Ours {
-        Ours::on(Store::Tcp { servers: 1, each: roomy(far), allocation: Allocation::Simple }, Local::Bytes(local))
+        Ours::on(
+            Store::Tcp { servers: 1, each: roomy(far), allocation: Allocation::Simple },
+            Local::Bytes(local),
+        )
     }
 
     /// The defaults of `hiroma run` on compressed memory with room for `far` bytes that do not compress.
@@ -101,7 +104,13 @@ impl Ours {
 
     /// The defaults of `hiroma run`.
     pub fn on(store: Store, local: Local) -> Ours {
-        Ours { store, local, block: BlockSize::Auto, replacement: ReplacementKind::Lru, prefetch: true }
+        Ours {
+            store,
+            local,
+            block: BlockSize::Auto,
+            replacement: ReplacementKind::Lru,
+            prefetch: true,
+        }
     }
 
     /// With this block size.
@@ -141,14 +150,28 @@ impl Run {
 
     /// A run of a task of our own.
     pub fn task(key: impl Into<String>, place: Place, task: Task, seconds: f64) -> Run {
-        Run { key: key.into(), place, work: Work::Task(task), seconds, limit: TimeLimit::Seconds(seconds * 10.0 + 30.0), once: false }
+        Run {
+            key: key.into(),
+            place,
+            work: Work::Task(task),
+            seconds,
+            limit: TimeLimit::Seconds(seconds * 10.0 + 30.0),
+            once: false,
+        }
     }
 
     /// The same on both peers, as `KEY zram` and `KEY swap file`.
     pub fn peers(key: &str, local: Local, task: &Task, seconds: f64) -> Vec<Run> {
         [SwapKind::Zram, SwapKind::File]
             .into_iter()
-            .map(|kind| Run::task(format!("{key} {}", kind.name()), Place::Swap(kind, local), task.clone(), seconds))
+            .map(|kind| {
+                Run::task(
+                    format!("{key} {}", kind.name()),
+                    Place::Swap(kind, local),
+                    task.clone(),
+                    seconds,
+                )
+            })
             .collect()
     }
 }
@@ -164,7 +187,10 @@ pub fn block_name(block: BlockSize) -> String {
 /// `4K`, `2M`.
 pub fn size_name(bytes: usize) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M")];
-    let (shift, unit) = units.into_iter().find(|&(shift, _)| bytes >= 1 << shift && bytes % (1 << shift) == 0).unwrap_or((10, "K"));
+    let (shift, unit) = units
+        .into_iter()
+        .find(|&(shift, _)| bytes >= 1 << shift && bytes % (1 << shift) == 0)
+        .unwrap_or((10, "K"));
     format!("{}{unit}", bytes >> shift)
 }
 

@@ -1,6 +1,8 @@
 //! Random 4 KiB reads with a quarter of the memory local.
 
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
+};
 
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run};
@@ -19,10 +21,20 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let (local, far) = (bytes as u64 / 4, bytes as u64);
     // The first accesses are many enough to visit every 2 MiB some dozens of times: what adapts has adapted.
     let settle = if params.quick { 10_000 } else { 30_000 };
-    let task = Task::Random { bytes, settle, accesses: 60_000, time_limit_ms: if params.quick { 2000 } else { 4000 } };
+    let task = Task::Random {
+        bytes,
+        settle,
+        accesses: 60_000,
+        time_limit_ms: if params.quick { 2000 } else { 4000 },
+    };
     let seconds = if params.quick { 1.8 } else { 4.0 };
     let mut runs = vec![
-        Run::task("random compressed", Place::Ours(Ours::compressed(local, far)), task.clone(), seconds),
+        Run::task(
+            "random compressed",
+            Place::Ours(Ours::compressed(local, far)),
+            task.clone(),
+            seconds,
+        ),
         Run::task("random tcp", Place::Ours(Ours::tcp(local, far)), task.clone(), seconds),
     ];
     runs.extend(Run::peers("random", Local::Bytes(local), &task, 1.5 * seconds));
@@ -40,7 +52,9 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
     let numbers: [fn(&Latency) -> f64; 3] = [|l| l.p50_us, |l| l.p99_us, |l| l.max_us];
     for (key, name) in ROWS {
         let latency = numbers.map(|number| {
-            results.spread(key, |outcome| outcome.latency.as_ref().map_or(f64::NAN, number)).map_or("–".into(), |spread| spread.to_text())
+            results
+                .spread(key, |outcome| outcome.latency.as_ref().map_or(f64::NAN, number))
+                .map_or("–".into(), |spread| spread.to_text())
         });
         table.row([name.to_owned(), results.cell(key, time)].into_iter().chain(latency));
     }
@@ -50,26 +64,36 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
         Measure::new("random_compressed_us", "random read, compressed", "µs", Better::Lower)
             .spread(results.spread("random compressed", time)),
     );
-    report
-        .measures
-        .push(Measure::new("random_tcp_us", "random read, over TCP", "µs", Better::Lower).spread(results.spread("random tcp", time)));
+    report.measures.push(
+        Measure::new("random_tcp_us", "random read, over TCP", "µs", Better::Lower)
+            .spread(results.spread("random tcp", time)),
+    );
     let ratios = [
         (
-            lower("random_compressed_vs_zram", "random read, compressed: of zram's time").must(1.0).aim(0.6),
+            lower("random_compressed_vs_zram", "random read, compressed: of zram's time")
+                .must(1.0)
+                .aim(0.6),
             "random compressed",
             "random zram",
         ),
-        (lower("random_tcp_vs_zram", "random read, TCP: of zram's time").must(1.5).aim(0.7), "random tcp", "random zram"),
-        (lower("random_tcp_vs_swap_file", "random read, TCP: of swap file's time").must(0.5), "random tcp", "random swap file"),
+        (
+            lower("random_tcp_vs_zram", "random read, TCP: of zram's time").must(1.5).aim(0.7),
+            "random tcp",
+            "random zram",
+        ),
+        (
+            lower("random_tcp_vs_swap_file", "random read, TCP: of swap file's time").must(0.5),
+            "random tcp",
+            "random swap file",
+        ),
     ];
     for (measure, over, under) in ratios {
         report.measures.push(results.ratio(measure, over, under, time));
     }
     let points = |number: &dyn Fn(&Outcome) -> f64| -> Vec<Point> {
-        let spreads = ROWS
-            .iter()
-            .enumerate()
-            .filter_map(|(place, (key, _))| results.spread(key, number).map(|spread: Spread| Point::of(place as f64, spread)));
+        let spreads = ROWS.iter().enumerate().filter_map(|(place, (key, _))| {
+            results.spread(key, number).map(|spread: Spread| Point::of(place as f64, spread))
+        });
         spreads.collect()
     };
     let plot = Plot {
@@ -83,5 +107,10 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
         ],
     };
     let text = "Pages are chosen at random and read whole; before timing starts, as many as it takes for whatever adapts to settle.";
-    report.sections.push(Section { title: "Random reads".into(), text: vec![text.into()], tables: vec![table], plots: vec![plot] });
+    report.sections.push(Section {
+        title: "Random reads".into(),
+        text: vec![text.into()],
+        tables: vec![table],
+        plots: vec![plot],
+    });
 }

@@ -41,7 +41,10 @@ impl Results {
 
     /// All runs that failed for a reason that nobody would expect of a slow peer.
     pub fn surprises(&self) -> impl Iterator<Item = (&str, &Failed)> {
-        self.failed.iter().filter(|(_, failed)| matches!(failed, Failed::Other(_))).map(|(key, failed)| (key.as_str(), failed))
+        self.failed
+            .iter()
+            .filter(|(_, failed)| matches!(failed, Failed::Other(_)))
+            .map(|(key, failed)| (key.as_str(), failed))
     }
 
     /// The repetitions of a run.
@@ -85,7 +88,13 @@ impl Results {
     }
 
     /// A measure that is the ratio of one number of two runs.
-    pub fn ratio(&self, measure: Measure, over: &str, under: &str, number: impl Fn(&Outcome) -> f64) -> Measure {
+    pub fn ratio(
+        &self,
+        measure: Measure,
+        over: &str,
+        under: &str,
+        number: impl Fn(&Outcome) -> f64,
+    ) -> Measure {
         let (above, below) = (self.values(over, &number), self.values(under, &number));
         let spread = Spread::of_ratio(&above, &below);
         let missing = [over, under].into_iter().find(|key| self.values(key, |_| 0.0).is_empty());
@@ -101,10 +110,15 @@ impl Results {
             Some(Failed::TimeLimit(limit)) => Some(*limit),
             _ => None,
         };
-        let median = |key: &str| self.spread(key, |outcome| outcome.seconds).map(|spread| spread.median);
+        let median =
+            |key: &str| self.spread(key, |outcome| outcome.seconds).map(|spread| spread.median);
         match (median(over), limit(over), median(under), limit(under)) {
-            (Some(over), _, None, Some(limit)) => measure.spread(Spread::of(&[over / limit])).bound(Some(Bound::AtMost)),
-            (None, Some(limit), Some(under), _) => measure.spread(Spread::of(&[limit / under])).bound(Some(Bound::AtLeast)),
+            (Some(over), _, None, Some(limit)) => {
+                measure.spread(Spread::of(&[over / limit])).bound(Some(Bound::AtMost))
+            }
+            (None, Some(limit), Some(under), _) => {
+                measure.spread(Spread::of(&[limit / under])).bound(Some(Bound::AtLeast))
+            }
             _ => self.ratio(measure, over, under, |outcome| outcome.seconds),
         }
     }
@@ -114,7 +128,10 @@ impl Results {
     pub fn race(&self, measure: Measure, over: &str, under: &str) -> Measure {
         let measure = self.time_ratio(measure, over, under);
         let finished = |key: &str| !self.values(key, |_| 0.0).is_empty();
-        let given_up = |key: &str| matches!(self.failed.get(key), Some(Failed::TimeLimit(_))) || self.kills.contains_key(key);
+        let given_up = |key: &str| {
+            matches!(self.failed.get(key), Some(Failed::TimeLimit(_)))
+                || self.kills.contains_key(key)
+        };
         match (finished(over), finished(under)) {
             (true, false) if self.kills.contains_key(under) => measure.decided(true),
             (false, _) if given_up(over) => measure.decided(false),
@@ -127,7 +144,9 @@ impl Results {
         match (self.failed.get(key), &self.no_peers) {
             (Some(failed), _) => format!("{key}: {failed}"),
             (None, _) if self.kills.contains_key(key) => format!("{key}: {}", Failed::OutOfMemory),
-            (None, Some(reason)) if key.ends_with("zram") || key.ends_with("swap file") => reason.clone(),
+            (None, Some(reason)) if key.ends_with("zram") || key.ends_with("swap file") => {
+                reason.clone()
+            }
             _ => format!("{key} was not run"),
         }
     }
@@ -157,9 +176,15 @@ mod tests {
         [2.0, 3.0, 4.0].into_iter().for_each(|seconds| results.add("ours", took(seconds)));
         results.add("peer", Err(Failed::TimeLimit(30.0)));
         let measure = results.time_ratio(lower("x", "x").must(1.0), "ours", "peer");
-        assert_eq!((measure.value, measure.bound, measure.met), (Some(0.1), Some(Bound::AtMost), Some(true)));
+        assert_eq!(
+            (measure.value, measure.bound, measure.met),
+            (Some(0.1), Some(Bound::AtMost), Some(true))
+        );
         let measure = results.time_ratio(lower("x", "x").must(1.0), "peer", "ours");
-        assert_eq!((measure.value, measure.bound, measure.met), (Some(10.0), Some(Bound::AtLeast), Some(false)));
+        assert_eq!(
+            (measure.value, measure.bound, measure.met),
+            (Some(10.0), Some(Bound::AtLeast), Some(false))
+        );
     }
 
     #[test]
@@ -168,11 +193,17 @@ mod tests {
         results.add("ours", took(1.0));
         results.add("peer", Err(Failed::OutOfMemory));
         let race = |results: &Results| results.race(lower("x", "x").must(1.0), "ours", "peer");
-        assert_eq!((race(&results).value, race(&results).met, results.time_cell("peer")), (None, Some(true), "killed".into()));
+        assert_eq!(
+            (race(&results).value, race(&results).met, results.time_cell("peer")),
+            (None, Some(true), "killed".into())
+        );
         assert!(race(&results).note.contains("killed for want of memory"));
         assert_eq!(results.race(lower("x", "x").must(1.0), "peer", "ours").met, Some(false));
         results.add("peer", took(0.5));
-        assert_eq!((race(&results).met, results.time_cell("peer")), (Some(false), "0.500, killed 1×".into()));
+        assert_eq!(
+            (race(&results).met, results.time_cell("peer")),
+            (Some(false), "0.500, killed 1×".into())
+        );
     }
 
     #[test]
@@ -184,6 +215,9 @@ mod tests {
         let measure = results.time_ratio(lower("x", "x").must(1.0), "ours", "peer");
         assert_eq!((measure.value, measure.met), (None, None));
         assert!(measure.note.contains("no room"));
-        assert_eq!((results.time_cell("peer"), results.time_cell("nothing")), ("failed".into(), "–".into()));
+        assert_eq!(
+            (results.time_cell("peer"), results.time_cell("nothing")),
+            ("failed".into(), "–".into())
+        );
     }
 }

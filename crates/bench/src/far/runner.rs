@@ -16,7 +16,10 @@ use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, Store, Text, TimeLimit, Work, block_name};
 use super::results::Results;
 use super::{sort, sort_blocks};
-use crate::children::{Failed, Interrupt, Running, Server, check, hiroma, run_job, run_stream, same_content, this_program};
+use crate::children::{
+    Failed, Interrupt, Running, Server, check, hiroma, run_job, run_stream, same_content,
+    this_program,
+};
 use crate::job::{Job, Memory, Outcome, Task};
 use crate::peers::{ALLOWANCE_BYTES, Cgroup, SwapArea, SwapKind, SwapTraffic};
 use crate::undo::{Guard, Undo};
@@ -37,13 +40,24 @@ impl<'a> Runner<'a> {
     pub fn new(params: &'a Params, interrupt: &'a Interrupt) -> Result<Runner<'a>> {
         let dir = PathBuf::from(format!("/var/tmp/hiroma-bench-{}", std::process::id()));
         let remove = Guard::new(Undo::DirRemove(dir.clone()));
-        fs::create_dir(&dir).with_context(|| format!("making {} for texts and their sorted copies", dir.display()))?;
-        Ok(Runner { params, interrupt, areas: BTreeMap::new(), texts: BTreeMap::new(), ballast: None, dir, _dir_remove: remove })
+        fs::create_dir(&dir).with_context(|| {
+            format!("making {} for texts and their sorted copies", dir.display())
+        })?;
+        Ok(Runner {
+            params,
+            interrupt,
+            areas: BTreeMap::new(),
+            texts: BTreeMap::new(),
+            ballast: None,
+            dir,
+            _dir_remove: remove,
+        })
     }
 
     /// Backed memory that is enough for every experiment.
     pub fn warm(&mut self) -> Result<()> {
-        let wanted = (3 * self.params.region as u64 / 2).max(3 * sort::memory_of(self.params.lines, 10) / 2);
+        let wanted =
+            (3 * self.params.region as u64 / 2).max(3 * sort::memory_of(self.params.lines, 10) / 2);
         self.ballast = Some(Ballast::new(Bytes(wanted))?);
         Ok(())
     }
@@ -81,7 +95,12 @@ impl<'a> Runner<'a> {
                 let (stores, _servers) = open_store(ours.store)?;
                 match work {
                     Work::Sort(text) => self.sort_far(*text, ours, local, &stores, limit),
-                    Work::Task(task) => self.job(Memory::Pager(Box::new(config(ours, local, stores))), None, task, limit),
+                    Work::Task(task) => self.job(
+                        Memory::Pager(Box::new(config(ours, local, stores))),
+                        None,
+                        task,
+                        limit,
+                    ),
                     Work::Stream(_) => unreachable!("matched above"),
                 }
             }
@@ -96,8 +115,9 @@ impl<'a> Runner<'a> {
         let seconds = match run.limit {
             TimeLimit::Seconds(seconds) => seconds,
             TimeLimit::Times(factor, key) => {
-                let native =
-                    results.spread(key, |outcome| outcome.seconds).with_context(|| format!("not run: {}", results.why_missing(key)))?;
+                let native = results
+                    .spread(key, |outcome| outcome.seconds)
+                    .with_context(|| format!("not run: {}", results.why_missing(key)))?;
                 // Short runs are dominated by what every run costs.
                 factor * native.median.max(1.0)
             }
@@ -105,19 +125,35 @@ impl<'a> Runner<'a> {
         Ok(Duration::from_secs_f64(seconds))
     }
 
-    fn job(&self, memory: Memory, cgroup: Option<&Cgroup>, task: &Task, limit: Duration) -> Result<Outcome, Failed> {
-        let job = Job { memory, cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()), task: task.clone() };
+    fn job(
+        &self,
+        memory: Memory,
+        cgroup: Option<&Cgroup>,
+        task: &Task,
+        limit: Duration,
+    ) -> Result<Outcome, Failed> {
+        let job = Job {
+            memory,
+            cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
+            task: task.clone(),
+        };
         run_job(&job, limit, self.interrupt)
     }
 
     /// Runs limited by a control group, with swap to a peer, and makes sure that it really swapped.
-    fn swapped(&mut self, kind: SwapKind, local: u64, work: &Work, limit: Duration) -> Result<Outcome, Failed> {
+    fn swapped(
+        &mut self,
+        kind: SwapKind,
+        local: u64,
+        work: &Work,
+        limit: Duration,
+    ) -> Result<Outcome, Failed> {
         // Pages with nothing but zeros do not take up room; everything else has to fit.
         let largest = roomiest(self.params);
-        let area = self
-            .areas
-            .entry(kind)
-            .or_insert_with(|| SwapArea::make(kind, largest).map_err(|error| format!("{} is skipped: {error:#}", kind.name())));
+        let area = self.areas.entry(kind).or_insert_with(|| {
+            SwapArea::make(kind, largest)
+                .map_err(|error| format!("{} is skipped: {error:#}", kind.name()))
+        });
         let area = area.as_ref().map_err(|reason| anyhow!("{reason}"))?;
         let cgroup = Cgroup::make(local + ALLOWANCE_BYTES)?;
         let on = area.switch_on()?;
@@ -141,11 +177,18 @@ impl<'a> Runner<'a> {
         if let Work::Task(Task::Sequential { bytes }) = work {
             let expected = (*bytes as f64 * (1.0 - outcome.local_share)) as u64 / 4096;
             if outcome.local_share > 0.3 || swapped.pages_in < expected / 10 * 8 {
-                return Err(anyhow!("it hardly swapped: {} pages were read from swap, {expected} were to be", swapped.pages_in).into());
+                return Err(anyhow!(
+                    "it hardly swapped: {} pages were read from swap, {expected} were to be",
+                    swapped.pages_in
+                )
+                .into());
             }
         }
         if swapped.pages_out == 0 {
-            return Err(anyhow!("it did not swap at all: is the memory limit of control groups in force here?").into());
+            return Err(anyhow!(
+                "it did not swap at all: is the memory limit of control groups in force here?"
+            )
+            .into());
         }
         Ok(outcome)
     }
@@ -195,7 +238,12 @@ impl<'a> Runner<'a> {
         self.program(Command::new(&argv[0]).args(&argv[1..]), limit)
     }
 
-    fn sort_limited(&mut self, text: Text, cgroup: &Cgroup, limit: Duration) -> Result<Outcome, Failed> {
+    fn sort_limited(
+        &mut self,
+        text: Text,
+        cgroup: &Cgroup,
+        limit: Duration,
+    ) -> Result<Outcome, Failed> {
         let out = self.dir.join("out");
         let job = Job {
             memory: Memory::Native,
@@ -207,7 +255,14 @@ impl<'a> Runner<'a> {
         self.checked(text, &out, outcome)
     }
 
-    fn sort_far(&mut self, text: Text, ours: &Ours, local: u64, stores: &[StoreSpec], limit: Duration) -> Result<Outcome, Failed> {
+    fn sort_far(
+        &mut self,
+        text: Text,
+        ours: &Ours,
+        local: u64,
+        stores: &[StoreSpec],
+        limit: Duration,
+    ) -> Result<Outcome, Failed> {
         let out = self.dir.join("out");
         let stats = self.dir.join("stats.json");
         let stores: Vec<String> = stores.iter().map(StoreSpec::to_string).collect();
@@ -216,7 +271,16 @@ impl<'a> Runner<'a> {
             _ => "simple",
         };
         let mut command = Command::new(hiroma()?);
-        command.args(["run", "--quiet", "--local", &local.to_string(), "--store", &stores.join(","), "--allocation", allocation]);
+        command.args([
+            "run",
+            "--quiet",
+            "--local",
+            &local.to_string(),
+            "--store",
+            &stores.join(","),
+            "--allocation",
+            allocation,
+        ]);
         command.args([
             "--block",
             &block_name(ours.block),
@@ -230,8 +294,15 @@ impl<'a> Runner<'a> {
         let outcome = self.program(&mut command, limit);
         let mut outcome = self.checked(text, &out, outcome)?;
         outcome.counters = read_counters(&fs::read_to_string(&stats)?)?;
-        if outcome.counters.get("mapped_bytes").is_none_or(|_| outcome.counters.get("local_bytes_max") == Some(&0)) {
-            return Err(anyhow!("sort used no far memory at all: was libhiroma_preload.so loaded?").into());
+        if outcome
+            .counters
+            .get("mapped_bytes")
+            .is_none_or(|_| outcome.counters.get("local_bytes_max") == Some(&0))
+        {
+            return Err(anyhow!(
+                "sort used no far memory at all: was libhiroma_preload.so loaded?"
+            )
+            .into());
         }
         Ok(outcome)
     }
@@ -245,7 +316,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Compares a sort's output with the native one, and removes it.
-    fn checked(&self, text: Text, out: &std::path::Path, outcome: Result<Outcome, Failed>) -> Result<Outcome, Failed> {
+    fn checked(
+        &self,
+        text: Text,
+        out: &std::path::Path,
+        outcome: Result<Outcome, Failed>,
+    ) -> Result<Outcome, Failed> {
         let right = if outcome.is_ok() { same_content(out, &self.sorted(text)) } else { Ok(true) };
         let _ = fs::remove_file(out);
         if right? { outcome } else { Err(anyhow!("the sorted text is wrong").into()) }
@@ -254,14 +330,18 @@ impl<'a> Runner<'a> {
 
 /// Bytes of swap that the largest run needs.
 fn roomiest(params: &Params) -> u64 {
-    let sorts = sort::memory_of(params.lines, 10).max(sort::memory_of(sort_blocks::long_lines(params), 71));
+    let sorts =
+        sort::memory_of(params.lines, 10).max(sort::memory_of(sort_blocks::long_lines(params), 71));
     (sorts.max(params.peer_region as u64) + (256 << 20)) >> 20 << 20
 }
 
 fn local_bytes(local: Local, results: &Results) -> Result<u64> {
     let peak_of = |key: &str| {
-        let peak = results.of(key).iter().map(|outcome| outcome.peak_bytes).max().filter(|&peak| peak > 0);
-        peak.with_context(|| format!("the peak of its memory is not known: {}", results.why_missing(key)))
+        let peak =
+            results.of(key).iter().map(|outcome| outcome.peak_bytes).max().filter(|&peak| peak > 0);
+        peak.with_context(|| {
+            format!("the peak of its memory is not known: {}", results.why_missing(key))
+        })
     };
     let bytes = match local {
         Local::Bytes(bytes) => bytes,
@@ -274,10 +354,18 @@ fn local_bytes(local: Local, results: &Results) -> Result<u64> {
 /// Starts the servers of a store and names it.
 fn open_store(store: Store) -> Result<(Vec<StoreSpec>, Vec<Server>)> {
     match store {
-        Store::Compressed { capacity } => Ok((vec![StoreSpec::Compressed { capacity: Some(Bytes(capacity)) }], Vec::new())),
+        Store::Compressed { capacity } => {
+            Ok((vec![StoreSpec::Compressed { capacity: Some(Bytes(capacity)) }], Vec::new()))
+        }
         Store::Tcp { servers, each, .. } => {
-            let servers: Vec<Server> = (0..servers).map(|_| Server::start(each)).collect::<Result<_>>()?;
-            Ok((vec![StoreSpec::Tcp { servers: servers.iter().map(|server| server.address.clone()).collect() }], servers))
+            let servers: Vec<Server> =
+                (0..servers).map(|_| Server::start(each)).collect::<Result<_>>()?;
+            Ok((
+                vec![StoreSpec::Tcp {
+                    servers: servers.iter().map(|server| server.address.clone()).collect(),
+                }],
+                servers,
+            ))
         }
     }
 }
@@ -300,8 +388,12 @@ fn config(ours: &Ours, local: u64, stores: Vec<StoreSpec>) -> Config {
 
 /// The counters in what `hiroma run --stats` wrote.
 fn read_counters(text: &str) -> Result<BTreeMap<String, u64>> {
-    let stats: serde_json::Value = serde_json::from_str(text).context("reading the statistics of a run")?;
-    let total = stats.get("total").and_then(|total| total.as_object()).context("the statistics of a run have no `total`")?;
+    let stats: serde_json::Value =
+        serde_json::from_str(text).context("reading the statistics of a run")?;
+    let total = stats
+        .get("total")
+        .and_then(|total| total.as_object())
+        .context("the statistics of a run have no `total`")?;
     Ok(total.iter().filter_map(|(name, value)| Some((name.clone(), value.as_u64()?))).collect())
 }
 

@@ -9,8 +9,11 @@ use super::results::{Results, higher};
 use crate::job::{Outcome, Task};
 
 pub fn blocks(params: &Params) -> Vec<BlockSize> {
-    let sizes: &[u32] =
-        if params.quick { &[4 << 10, 64 << 10, 1 << 20, 2 << 20] } else { &[4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20] };
+    let sizes: &[u32] = if params.quick {
+        &[4 << 10, 64 << 10, 1 << 20, 2 << 20]
+    } else {
+        &[4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20]
+    };
     sizes.iter().map(|&bytes| BlockSize::Fixed(bytes)).chain([BlockSize::Auto]).collect()
 }
 
@@ -38,10 +41,20 @@ pub fn plan(params: &Params) -> Vec<Run> {
     for block in blocks(params) {
         let bytes = params.region_for(bytes_of(block));
         let ours = Ours::tcp(bytes as u64 / 4, bytes as u64).block(block);
-        runs.push(Run::task(key(block), Place::Ours(ours), Task::Sequential { bytes }, 1.5 * gib + 0.2));
+        runs.push(Run::task(
+            key(block),
+            Place::Ours(ours),
+            Task::Sequential { bytes },
+            1.5 * gib + 0.2,
+        ));
     }
     let task = Task::Sequential { bytes: params.peer_region };
-    runs.extend(Run::peers("seq", Local::Bytes(params.peer_region as u64 / 4), &task, params.peer_region as f64 / 120e6));
+    runs.extend(Run::peers(
+        "seq",
+        Local::Bytes(params.peer_region as u64 / 4),
+        &task,
+        params.peer_region as f64 / 120e6,
+    ));
     runs
 }
 
@@ -66,7 +79,12 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
             paper.into(),
         ]);
     }
-    table.row(["raw TCP stream, 2M".into(), results.cell("seq raw", speed), share("seq raw"), String::new()]);
+    table.row([
+        "raw TCP stream, 2M".into(),
+        results.cell("seq raw", speed),
+        share("seq raw"),
+        String::new(),
+    ]);
     for (peer, paper) in [("zram", ""), ("swap file", "0.0589 (disk)")] {
         let key = format!("seq {peer}");
         table.row([format!("{peer} swap"), results.cell(&key, speed), share(&key), paper.into()]);
@@ -75,11 +93,18 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
 
     let names: Vec<String> = blocks(params).into_iter().map(block_name).collect();
     let places = names.len();
-    let points =
-        blocks(params).into_iter().enumerate().filter_map(|(place, block)| results.point(place as f64, &key(block), speed)).collect();
+    let points = blocks(params)
+        .into_iter()
+        .enumerate()
+        .filter_map(|(place, block)| results.point(place as f64, &key(block), speed))
+        .collect();
     let mut series = vec![Series::new("far memory over TCP", points)];
-    for (name, key) in [("raw TCP", "seq raw"), ("zram swap", "seq zram"), ("swap file", "seq swap file")] {
-        series.extend(results.spread(key, speed).map(|spread| Series::level(name, spread.median, places)));
+    for (name, key) in
+        [("raw TCP", "seq raw"), ("zram swap", "seq zram"), ("swap file", "seq swap file")]
+    {
+        series.extend(
+            results.spread(key, speed).map(|spread| Series::level(name, spread.median, places)),
+        );
     }
     series.push(Series::level("paper, 1M", 0.603, places));
     let plot = Plot {
@@ -91,7 +116,8 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     };
 
     let auto = key(BlockSize::Auto);
-    let absolute = Measure::new("seq_gb_per_s", "sequential read over TCP", "GB/s", Better::Higher).paper("0.603 at 1M");
+    let absolute = Measure::new("seq_gb_per_s", "sequential read over TCP", "GB/s", Better::Higher)
+        .paper("0.603 at 1M");
     report.measures.push(absolute.spread(results.spread(&auto, speed)));
     report.measures.push(results.ratio(
         higher("seq_vs_raw_tcp", "sequential read: of raw TCP").must(0.9).aim(1.0),
@@ -105,7 +131,10 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         "seq zram",
         speed,
     ));
-    let disk = higher("seq_vs_swap_file", "sequential read: times swap file").must(15.0).aim(25.0).paper_number(10.2);
+    let disk = higher("seq_vs_swap_file", "sequential read: times swap file")
+        .must(15.0)
+        .aim(25.0)
+        .paper_number(10.2);
     report.measures.push(results.ratio(disk, &auto, "seq swap file", speed));
     report.sections.push(Section {
         title: "Sequential read".into(),

@@ -20,10 +20,19 @@ fn key(block: BlockSize, way: Allocation) -> String {
 pub fn plan(params: &Params) -> Vec<Run> {
     let bytes = params.region;
     // Room for half of it on each server: filled one after the other, at least two are used.
-    let store = |allocation| Store::Tcp { servers: SERVERS, each: bytes as u64 / 2 + (32 << 20), allocation };
+    let store = |allocation| Store::Tcp {
+        servers: SERVERS,
+        each: bytes as u64 / 2 + (32 << 20),
+        allocation,
+    };
     let run = |block, way| {
         let ours = Ours::on(store(way), Local::Bytes(bytes as u64 / 4)).block(block);
-        Run::task(key(block, way), Place::Ours(ours), Task::Sequential { bytes }, 1.5 * bytes as f64 / (1u64 << 30) as f64 + 0.2)
+        Run::task(
+            key(block, way),
+            Place::Ours(ours),
+            Task::Sequential { bytes },
+            1.5 * bytes as f64 / (1u64 << 30) as f64 + 0.2,
+        )
     };
     BLOCKS.into_iter().flat_map(|block| WAYS.map(|way| run(block, way))).collect()
 }
@@ -55,5 +64,10 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
         &simple,
         speed,
     ));
-    report.sections.push(Section { title: "Allocation over servers".into(), text: vec![], tables: vec![table], plots: vec![] });
+    report.sections.push(Section {
+        title: "Allocation over servers".into(),
+        text: vec![],
+        tables: vec![table],
+        plots: vec![],
+    });
 }

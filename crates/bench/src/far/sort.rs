@@ -46,7 +46,11 @@ pub fn on_server(far: u64, local: Local) -> Ours {
 
 /// FIFO where the paper has it and it does not take all day.
 fn replacements(share: u32) -> &'static [ReplacementKind] {
-    if matches!(share, 60 | 30) { &[ReplacementKind::Lru, ReplacementKind::Fifo] } else { &[ReplacementKind::Lru] }
+    if matches!(share, 60 | 30) {
+        &[ReplacementKind::Lru, ReplacementKind::Fifo]
+    } else {
+        &[ReplacementKind::Lru]
+    }
 }
 
 pub fn plan(params: &Params) -> Vec<Run> {
@@ -64,7 +68,11 @@ pub fn plan(params: &Params) -> Vec<Run> {
     native.limit = TimeLimit::Seconds(600.0);
     let mut runs = vec![native];
     for share in SHARES {
-        let local = if share == 100 { Local::Everything(NATIVE) } else { Local::Percent(f64::from(share), NATIVE) };
+        let local = if share == 100 {
+            Local::Everything(NATIVE)
+        } else {
+            Local::Percent(f64::from(share), NATIVE)
+        };
         let slowness = match share {
             100 => 1.0,
             60 => 1.1,
@@ -73,19 +81,26 @@ pub fn plan(params: &Params) -> Vec<Run> {
         };
         for &replacement in replacements(share) {
             let ours = on_server(far, local).replacement(replacement);
-            let slowness = if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
+            let slowness =
+                if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
             let run = run(ours_key(share, replacement), Place::Ours(ours), slowness);
             // With less than the text it takes as long as its faults do, and is to finish nevertheless.
-            let patient = Run { limit: TimeLimit::Times(SLOW_PATIENCE * params.patience, NATIVE), once: true, ..run.clone() };
+            let patient = Run {
+                limit: TimeLimit::Times(SLOW_PATIENCE * params.patience, NATIVE),
+                once: true,
+                ..run.clone()
+            };
             runs.push(if share == 15 { patient } else { run });
         }
         if share == 30 {
-            let ours = Ours::on(Store::Compressed { capacity: roomy(far) }, Local::Percent(30.0, NATIVE));
+            let ours =
+                Ours::on(Store::Compressed { capacity: roomy(far) }, Local::Percent(30.0, NATIVE));
             runs.push(run("sort 30 compressed".into(), Place::Ours(ours), 1.5));
         }
         if share < 100 {
             for kind in PEERS {
-                let slowness = if kind == SwapKind::Zram && share > 15 { 2.5 } else { params.patience / 3.0 };
+                let slowness =
+                    if kind == SwapKind::Zram && share > 15 { 2.5 } else { params.patience / 3.0 };
                 runs.push(run(peer_key(share, kind), Place::Swap(kind, local), slowness));
             }
         }
@@ -95,9 +110,16 @@ pub fn plan(params: &Params) -> Vec<Run> {
 
 /// A row for everybody who sorts with this share of the memory.
 fn time_table(results: &Results) -> Table {
-    let mut table =
-        Table::new("GNU sort: time by local memory").text("local").number("LRU", "s").number("FIFO", "s").number("compressed", "s");
-    table = table.number("zram", "s").number("swap file", "s").number("LRU / native", "").number("paper: LRU / native", "");
+    let mut table = Table::new("GNU sort: time by local memory")
+        .text("local")
+        .number("LRU", "s")
+        .number("FIFO", "s")
+        .number("compressed", "s");
+    table = table
+        .number("zram", "s")
+        .number("swap file", "s")
+        .number("LRU / native", "")
+        .number("paper: LRU / native", "");
     let native = results.spread(NATIVE, |outcome| outcome.seconds);
     table.row(["native (no limit)".to_owned(), results.time_cell(NATIVE)]);
     for share in SHARES {
@@ -106,17 +128,30 @@ fn time_table(results: &Results) -> Table {
             (Some(ours), Some(native)) => format!("{:.2}", ours.median / native.median),
             _ => String::new(),
         };
-        let compressed = if share == 30 { results.time_cell("sort 30 compressed") } else { String::new() };
-        let peers = PEERS.map(|kind| if share == 100 { String::new() } else { results.time_cell(&peer_key(share, kind)) });
-        let fifo = if replacements(share).len() == 1 { String::new() } else { results.time_cell(&ours_key(share, ReplacementKind::Fifo)) };
+        let compressed =
+            if share == 30 { results.time_cell("sort 30 compressed") } else { String::new() };
+        let peers = PEERS.map(|kind| {
+            if share == 100 { String::new() } else { results.time_cell(&peer_key(share, kind)) }
+        });
+        let fifo = if replacements(share).len() == 1 {
+            String::new()
+        } else {
+            results.time_cell(&ours_key(share, ReplacementKind::Fifo))
+        };
         let paper = match share {
             60 => "≤ 1.10",
             30 => "≤ 1.10",
             15 => "collapsed",
             _ => "",
         };
-        table
-            .row([vec![format!("{share} %"), results.time_cell(&lru), fifo, compressed], peers.into(), vec![ratio, paper.into()]].concat());
+        table.row(
+            [
+                vec![format!("{share} %"), results.time_cell(&lru), fifo, compressed],
+                peers.into(),
+                vec![ratio, paper.into()],
+            ]
+            .concat(),
+        );
     }
     let peak = results.of(NATIVE).iter().map(|outcome| outcome.peak_bytes).max().unwrap_or(0);
     table.note(format!(
@@ -142,7 +177,9 @@ fn traffic_table(results: &Results) -> Table {
         for &replacement in replacements(share) {
             let key = ours_key(share, replacement);
             let count = |name: &'static str, unit: f64| {
-                let number = move |outcome: &Outcome| outcome.counters.get(name).map_or(f64::NAN, |&value| value as f64 / unit);
+                let number = move |outcome: &Outcome| {
+                    outcome.counters.get(name).map_or(f64::NAN, |&value| value as f64 / unit)
+                };
                 results.spread(&key, number).map_or(String::new(), |spread| figures(spread.median))
             };
             if !results.of(&key).is_empty() {
@@ -156,7 +193,9 @@ fn traffic_table(results: &Results) -> Table {
                     ("local_bytes_max", 1e6),
                 ];
                 table.row(
-                    [format!("{share} % {}", replacement_name(replacement))].into_iter().chain(cells.map(|(name, unit)| count(name, unit))),
+                    [format!("{share} % {}", replacement_name(replacement))]
+                        .into_iter()
+                        .chain(cells.map(|(name, unit)| count(name, unit))),
                 );
             }
         }
@@ -166,10 +205,14 @@ fn traffic_table(results: &Results) -> Table {
 
 pub fn report(params: &Params, results: &Results, report: &mut Report) {
     let lru = |share| ours_key(share, ReplacementKind::Lru);
-    let goals =
-        [("sort_100", 100, 1.03, 1.00, None), ("sort_60", 60, 1.15, 1.05, Some("≤ 1.10")), ("sort_30", 30, 1.35, 1.10, Some("≤ 1.10"))];
+    let goals = [
+        ("sort_100", 100, 1.03, 1.00, None),
+        ("sort_60", 60, 1.15, 1.05, Some("≤ 1.10")),
+        ("sort_30", 30, 1.35, 1.10, Some("≤ 1.10")),
+    ];
     for (name, share, must, aim, paper) in goals {
-        let measure = lower(name, &format!("sort, {share} % local: of native time")).must(must).aim(aim);
+        let measure =
+            lower(name, &format!("sort, {share} % local: of native time")).must(must).aim(aim);
         let measure = if let Some(paper) = paper { measure.paper(paper) } else { measure };
         report.measures.push(results.time_ratio(measure, &lru(share), NATIVE));
     }
@@ -180,17 +223,28 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     ));
     for (kind, paper) in [(SwapKind::Zram, ""), (SwapKind::File, "0.02 or less (30 %)")] {
         let name = format!("sort_15_vs_{}", kind.name().replace(' ', "_"));
-        let measure = lower(&name, &format!("sort, 15 % local: of {}'s time", kind.name())).must(1.0).paper(paper);
+        let measure = lower(&name, &format!("sort, 15 % local: of {}'s time", kind.name()))
+            .must(1.0)
+            .paper(paper);
         report.measures.push(results.race(measure, &lru(15), &peer_key(15, kind)));
     }
-    let measure = lower("sort_lru_vs_fifo_30", "sort, 30 % local: LRU of FIFO's time").must(1.0).aim(0.7).paper("0.967, 0.972");
-    report.measures.push(results.time_ratio(measure, &lru(30), &ours_key(30, ReplacementKind::Fifo)));
+    let measure = lower("sort_lru_vs_fifo_30", "sort, 30 % local: LRU of FIFO's time")
+        .must(1.0)
+        .aim(0.7)
+        .paper("0.967, 0.972");
+    report.measures.push(results.time_ratio(
+        measure,
+        &lru(30),
+        &ours_key(30, ReplacementKind::Fifo),
+    ));
 
     let series = |name: &str, key: &dyn Fn(u32) -> String| {
         let points: Vec<Point> = SHARES
             .iter()
             .enumerate()
-            .filter_map(|(place, &share)| results.point(place as f64, &key(share), |outcome| outcome.seconds))
+            .filter_map(|(place, &share)| {
+                results.point(place as f64, &key(share), |outcome| outcome.seconds)
+            })
             .collect();
         Series::new(name, points)
     };
@@ -200,7 +254,11 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         series("zram swap", &|share| peer_key(share, SwapKind::Zram)),
         series("swap file", &|share| peer_key(share, SwapKind::File)),
     ];
-    shown.extend(results.spread(NATIVE, |outcome| outcome.seconds).map(|native| Series::level("native", native.median, SHARES.len())));
+    shown.extend(
+        results
+            .spread(NATIVE, |outcome| outcome.seconds)
+            .map(|native| Series::level("native", native.median, SHARES.len())),
+    );
     let plot = Plot {
         title: "GNU sort by local memory".into(),
         kind: Kind::Bars,

@@ -46,8 +46,15 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let mut runs = vec![run(NATIVE.into(), Place::Native, 1.0, TimeLimit::Seconds(300.0))];
     for block in blocks(params) {
         for replacement in KINDS {
-            let ours = on_server(memory_of(lines, 10), Local::Percent(18.0, NATIVE)).block(block).replacement(replacement);
-            runs.push(run(key(block, replacement), Place::Ours(ours), 2.5, TimeLimit::Times(1.5 * params.patience, NATIVE)));
+            let ours = on_server(memory_of(lines, 10), Local::Percent(18.0, NATIVE))
+                .block(block)
+                .replacement(replacement);
+            runs.push(run(
+                key(block, replacement),
+                Place::Ours(ours),
+                2.5,
+                TimeLimit::Times(1.5 * params.patience, NATIVE),
+            ));
         }
     }
     runs
@@ -64,8 +71,16 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     for block in blocks(params) {
         let [lru, fifo] = KINDS.map(|replacement| key(block, replacement));
         let ratio = results.time_ratio(lower("", ""), &lru, &fifo);
-        table.row([block_name(block), results.time_cell(&lru), results.time_cell(&fifo), ratio.value_text(), "0.59–0.73".to_owned()]);
-        if let Some(time) = results.spread(&lru, |outcome| outcome.seconds).filter(|time| time.median < best_time) {
+        table.row([
+            block_name(block),
+            results.time_cell(&lru),
+            results.time_cell(&fifo),
+            ratio.value_text(),
+            "0.59–0.73".to_owned(),
+        ]);
+        if let Some(time) =
+            results.spread(&lru, |outcome| outcome.seconds).filter(|time| time.median < best_time)
+        {
             (best, best_time) = (block_name(block), time.median);
         }
     }
@@ -83,8 +98,11 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     ));
     let series = KINDS.map(|replacement| {
         let points = blocks(params).into_iter().enumerate();
-        let points: Vec<Point> =
-            points.filter_map(|(place, block)| results.point(place as f64, &key(block, replacement), |outcome| outcome.seconds)).collect();
+        let points: Vec<Point> = points
+            .filter_map(|(place, block)| {
+                results.point(place as f64, &key(block, replacement), |outcome| outcome.seconds)
+            })
+            .collect();
         Series::new(replacement_name(replacement), points)
     });
     let plot = Plot {
@@ -94,7 +112,12 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         y: Axis::linear("time", "s"),
         series: series.into(),
     };
-    report.sections.push(Section { title: "GNU sort by block size".into(), text: vec![], tables: vec![table], plots: vec![plot] });
+    report.sections.push(Section {
+        title: "GNU sort by block size".into(),
+        text: vec![],
+        tables: vec![table],
+        plots: vec![plot],
+    });
 }
 
 pub fn plan_long(params: &Params) -> Vec<Run> {
@@ -111,7 +134,11 @@ pub fn plan_long(params: &Params) -> Vec<Run> {
     };
     let mut runs = vec![
         Run { limit: TimeLimit::Seconds(300.0), ..run(LONG_NATIVE, Place::Native, 1.0) },
-        run("long-lines 30", Place::Ours(on_server(memory_of(lines, 71), Local::Percent(30.0, LONG_NATIVE))), params.patience / 2.0),
+        run(
+            "long-lines 30",
+            Place::Ours(on_server(memory_of(lines, 71), Local::Percent(30.0, LONG_NATIVE))),
+            params.patience / 2.0,
+        ),
     ];
     for kind in [SwapKind::Zram, SwapKind::File] {
         runs.push(run(
@@ -124,7 +151,8 @@ pub fn plan_long(params: &Params) -> Vec<Run> {
 }
 
 pub fn report_long(params: &Params, results: &Results, report: &mut Report) {
-    let mut table = Table::new("GNU sort of long lines, 30 % local").text("what").number("time", "s");
+    let mut table =
+        Table::new("GNU sort of long lines, 30 % local").text("what").number("time", "s");
     for (name, key) in [
         ("native", LONG_NATIVE),
         ("far memory", "long-lines 30"),
@@ -133,7 +161,9 @@ pub fn report_long(params: &Params, results: &Results, report: &mut Report) {
     ] {
         table.row([name.to_owned(), results.time_cell(key)]);
     }
-    table.note("The text alone is larger than local memory and is read at random: nobody is fast here.");
+    table.note(
+        "The text alone is larger than local memory and is read at random: nobody is fast here.",
+    );
     let text = format!(
         "{:.1} million lines of 70 random letters; 30 % of the memory that the sort uses is local.",
         long_lines(params) as f64 / 1e6
@@ -143,5 +173,10 @@ pub fn report_long(params: &Params, results: &Results, report: &mut Report) {
         "long-lines 30",
         LONG_NATIVE,
     ));
-    report.sections.push(Section { title: "GNU sort of long lines".into(), text: vec![text], tables: vec![table], plots: vec![] });
+    report.sections.push(Section {
+        title: "GNU sort of long lines".into(),
+        text: vec![text],
+        tables: vec![table],
+        plots: vec![],
+    });
 }

@@ -1,15 +1,23 @@
 //! Reading one word per stride, by block size (the paper on remote swap, figure 5).
 
 use hiroma_pager::config::BlockSize;
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
+};
 
 use super::params::Params;
 use super::plan::{Ours, Place, Run, block_name, size_name};
 use super::results::Results;
 use crate::job::Task;
 
-const BLOCKS: [BlockSize; 4] = [BlockSize::Fixed(32 << 10), BlockSize::Fixed(128 << 10), BlockSize::Fixed(1 << 20), BlockSize::Auto];
-const STRIDES: [usize; 9] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
+const BLOCKS: [BlockSize; 4] = [
+    BlockSize::Fixed(32 << 10),
+    BlockSize::Fixed(128 << 10),
+    BlockSize::Fixed(1 << 20),
+    BlockSize::Auto,
+];
+const STRIDES: [usize; 9] =
+    [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
 fn key(block: BlockSize) -> String {
     format!("stride {}", block_name(block))
@@ -33,14 +41,19 @@ pub fn plan(params: &Params) -> Vec<Run> {
 
 /// Time by block and stride, in units of (1M, 4K).
 fn relative(results: &Results, block: BlockSize, stride: usize) -> Option<Spread> {
-    let seconds = |outcome: &crate::job::Outcome, stride: usize| outcome.stride_seconds.get(stride).copied().unwrap_or(f64::NAN);
-    let unit = results.spread(&key(BlockSize::Fixed(1 << 20)), |outcome| seconds(outcome, 0))?.median;
+    let seconds = |outcome: &crate::job::Outcome, stride: usize| {
+        outcome.stride_seconds.get(stride).copied().unwrap_or(f64::NAN)
+    };
+    let unit =
+        results.spread(&key(BlockSize::Fixed(1 << 20)), |outcome| seconds(outcome, 0))?.median;
     results.spread(&key(block), |outcome| seconds(outcome, stride) / unit)
 }
 
 /// The smallest stride from which on blocks of `small` are faster than blocks of `large`.
 fn crossing(results: &Results, small: BlockSize, large: BlockSize) -> String {
-    let faster = |stride: usize| Some(relative(results, small, stride)?.median < relative(results, large, stride)?.median);
+    let faster = |stride: usize| {
+        Some(relative(results, small, stride)?.median < relative(results, large, stride)?.median)
+    };
     let slower = (0..STRIDES.len()).rev().find(|&stride| faster(stride) == Some(false));
     match slower {
         Some(last) if last + 1 < STRIDES.len() => size_name(STRIDES[last + 1]),
@@ -51,12 +64,17 @@ fn crossing(results: &Results, small: BlockSize, large: BlockSize) -> String {
 }
 
 pub fn report(_params: &Params, results: &Results, report: &mut Report) {
-    let mut table = Table::new("Stride access over TCP: time relative to 1M blocks at a stride of 4K").text("stride");
+    let mut table =
+        Table::new("Stride access over TCP: time relative to 1M blocks at a stride of 4K")
+            .text("stride");
     for block in BLOCKS {
         table = table.number(block_name(block), "");
     }
     for (index, &stride) in STRIDES.iter().enumerate() {
-        let cells = BLOCKS.map(|block| relative(results, block, index).map_or("–".to_owned(), |spread| figures(spread.median)));
+        let cells = BLOCKS.map(|block| {
+            relative(results, block, index)
+                .map_or("–".to_owned(), |spread| figures(spread.median))
+        });
         table.row([size_name(stride)].into_iter().chain(cells));
     }
     let [small, middle, large, _] = BLOCKS;
@@ -72,10 +90,15 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
     table.note("Paper: at a stride of 4K, 32K and 128K blocks take 4.2 and 1.8 times as long as 1M; figure 5. `auto` prefetches, the others do not.");
     for (name, block, paper) in [("stride_4k_32k", small, 4.2), ("stride_4k_128k", middle, 1.8)] {
         let title = format!("stride 4K: {} blocks against 1M", block_name(block));
-        report.measures.push(Measure::new(name, title, "", Better::Lower).paper_number(paper).spread(relative(results, block, 0)));
+        report.measures.push(
+            Measure::new(name, title, "", Better::Lower)
+                .paper_number(paper)
+                .spread(relative(results, block, 0)),
+        );
     }
     let series = BLOCKS.map(|block| {
-        let points = (0..STRIDES.len()).filter_map(|stride| Some(Point::of(stride as f64, relative(results, block, stride)?)));
+        let points = (0..STRIDES.len())
+            .filter_map(|stride| Some(Point::of(stride as f64, relative(results, block, stride)?)));
         Series::new(block_name(block), points.collect())
     });
     let plot = Plot {
@@ -86,5 +109,10 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
         series: series.into(),
     };
     let text = "Everything is far; one word per stride is read through the whole region.";
-    report.sections.push(Section { title: "Stride access".into(), text: vec![text.into()], tables: vec![table], plots: vec![plot] });
+    report.sections.push(Section {
+        title: "Stride access".into(),
+        text: vec![text.into()],
+        tables: vec![table],
+        plots: vec![plot],
+    });
 }

@@ -28,7 +28,13 @@ const ZIPF_REPETITIONS: usize = 3;
 
 /// A tenth of a processor, and no regard to what it costs the program: this is about what can be seen.
 fn watching() -> Options {
-    Options { watch_only: true, ledger: None, cpu_ppm: 100_000, slowdown_ppm: 1_000_000, ..Options::default() }
+    Options {
+        watch_only: true,
+        ledger: None,
+        cpu_ppm: 100_000,
+        slowdown_ppm: 1_000_000,
+        ..Options::default()
+    }
 }
 
 /// Share of those found that are right, and of those right that are found.
@@ -50,7 +56,8 @@ fn scattered(params: &Params, ballast: &Ballast) -> Result<Vec<Score>> {
     let mut tracker = tracker::open(loaded.pid(), None)?;
     let layout = Layout::of(&maps::of(loaded.pid())?);
     let ranges = ranges_of(&loaded);
-    let right: BTreeSet<u32> = (0..load.bytes / PAGE).filter(|&page| load.is_hot(page)).map(|page| page as u32).collect();
+    let right: BTreeSet<u32> =
+        (0..load.bytes / PAGE).filter(|&page| load.is_hot(page)).map(|page| page as u32).collect();
     let mut scores = Vec::new();
     for _ in 0..params.repetitions {
         tracker.clear(&layout, &ranges)?;
@@ -60,7 +67,8 @@ fn scattered(params: &Params, ballast: &Ballast) -> Result<Vec<Score>> {
         let mut found = BTreeSet::new();
         for view in &views {
             let first = ((view.range - ranges[0]) as usize * PAGES_PER_EXTENT) as u32;
-            let touched = (0..PAGES_PER_EXTENT).filter(|page| view.touched[page / 64] >> (page % 64) & 1 == 1);
+            let touched = (0..PAGES_PER_EXTENT)
+                .filter(|page| view.touched[page / 64] >> (page % 64) & 1 == 1);
             found.extend(touched.map(|page| first + page as u32));
         }
         scores.push(score(&found, &right));
@@ -74,13 +82,19 @@ fn top_tenth(engine: &Engine, loaded: &Loaded) -> BTreeSet<u32> {
     let pages = loaded.load.bytes / PAGE;
     let mut counts: Vec<(std::cmp::Reverse<u64>, u32)> = Vec::with_capacity(pages);
     for (range, heat) in engine.heat().ranges() {
-        let Some(at) = range.checked_sub(loaded.base / EXTENT as u64).filter(|&at| (at as usize) < loaded.load.bytes / EXTENT) else {
+        let Some(at) = range
+            .checked_sub(loaded.base / EXTENT as u64)
+            .filter(|&at| (at as usize) < loaded.load.bytes / EXTENT)
+        else {
             continue;
         };
         let windows = u64::from(heat.windows.max(1));
         for (page, count) in heat.counts.iter().enumerate() {
             // Shares of windows, because not all ranges had the same number of them.
-            counts.push((std::cmp::Reverse(u64::from(count) * 1_000_000 / windows), at as u32 * PAGES_PER_EXTENT as u32 + page as u32));
+            counts.push((
+                std::cmp::Reverse(u64::from(count) * 1_000_000 / windows),
+                at as u32 * PAGES_PER_EXTENT as u32 + page as u32,
+            ));
         }
     }
     counts.sort_unstable();
@@ -131,8 +145,12 @@ fn zipf(params: &Params, ballast: &Ballast) -> Result<Ranking> {
 
 fn zipf_plot(ranking: &Ranking) -> Plot {
     let points = |part: fn(&Score) -> f64| {
-        let spread = |seconds: usize| Spread::of(&ranking.after(seconds).iter().map(part).collect::<Vec<_>>());
-        (1..=WATCH_ZIPF.as_secs() as usize).filter_map(|seconds| Some(Point::of(seconds as f64, spread(seconds)?))).collect()
+        let spread = |seconds: usize| {
+            Spread::of(&ranking.after(seconds).iter().map(part).collect::<Vec<_>>())
+        };
+        (1..=WATCH_ZIPF.as_secs() as usize)
+            .filter_map(|seconds| Some(Point::of(seconds as f64, spread(seconds)?)))
+            .collect()
     };
     Plot {
         title: "Zipf .99: the top tenth, by how long it was watched".into(),
@@ -164,7 +182,8 @@ impl Moving {
 
 /// Which pages the engine calls hot, pass by pass, while the hot third becomes another.
 fn moving(params: &Params, ballast: &Ballast) -> Result<Moving> {
-    let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Moving, Pages::Small), ballast)?;
+    let mut loaded =
+        Loaded::start(Load::new(params.bytes, Pattern::Moving, Pages::Small), ballast)?;
     let began = Instant::now();
     let now = || began.elapsed().as_nanos() as u64;
     let mut engine = Engine::new(loaded.pid(), watching(), now())?;
@@ -173,7 +192,10 @@ fn moving(params: &Params, ballast: &Ballast) -> Result<Moving> {
     for phase in 0..2 {
         loaded.change_phase(phase)?;
         let load = loaded.load;
-        let right: BTreeSet<u32> = (0..load.bytes / PAGE).filter(|&page| load.is_hot(page)).map(|page| page as u32).collect();
+        let right: BTreeSet<u32> = (0..load.bytes / PAGE)
+            .filter(|&page| load.is_hot(page))
+            .map(|page| page as u32)
+            .collect();
         loaded.go()?;
         let moved = Instant::now();
         while moved.elapsed() < WATCH {
@@ -181,11 +203,20 @@ fn moving(params: &Params, ballast: &Ballast) -> Result<Moving> {
             if step.pass_over {
                 let mut active = Vec::new();
                 engine.active_pages(&mut active);
-                let pages = active.iter().filter_map(|page| (page.address / PAGE as u64).checked_sub(first));
-                let found: BTreeSet<u32> = pages.filter(|&page| page < (load.bytes / PAGE) as u64).map(|page| page as u32).collect();
-                moving.phases[phase as usize].push((moved.elapsed().as_secs_f64(), score(&found, &right)));
+                let pages = active
+                    .iter()
+                    .filter_map(|page| (page.address / PAGE as u64).checked_sub(first));
+                let found: BTreeSet<u32> = pages
+                    .filter(|&page| page < (load.bytes / PAGE) as u64)
+                    .map(|page| page as u32)
+                    .collect();
+                moving.phases[phase as usize]
+                    .push((moved.elapsed().as_secs_f64(), score(&found, &right)));
             }
-            std::thread::sleep(Duration::from_nanos(step.next_ns.saturating_sub(now())).min(Duration::from_millis(50)));
+            std::thread::sleep(
+                Duration::from_nanos(step.next_ns.saturating_sub(now()))
+                    .min(Duration::from_millis(50)),
+            );
         }
         loaded.stop()?;
     }
@@ -194,7 +225,9 @@ fn moving(params: &Params, ballast: &Ballast) -> Result<Moving> {
 }
 
 fn moving_plot(moving: &Moving) -> Plot {
-    let points = |phase: usize, part: fn(&Score) -> f64| moving.phases[phase].iter().map(|(x, score)| Point::at(*x, part(score))).collect();
+    let points = |phase: usize, part: fn(&Score) -> f64| {
+        moving.phases[phase].iter().map(|(x, score)| Point::at(*x, part(score))).collect()
+    };
     Plot {
         title: "Finding a hot set, and finding it again after it moved".into(),
         x: Axis::linear("time since it began, or moved", "s"),
@@ -211,19 +244,35 @@ fn moving_plot(moving: &Moving) -> Plot {
 
 fn moving_measures(moving: &Moving, report: &mut Report) {
     let seconds = moving.found_again(0.9);
-    let again = Measure::new("moving_found_again_seconds", "Hot third that moves: until 90 % is right again", "s", Better::Lower)
-        .spread(seconds.and_then(|seconds| Spread::of(&[seconds])));
-    report.measures.push(if seconds.is_none() { again.note(format!("not within {} s", WATCH.as_secs())) } else { again });
+    let again = Measure::new(
+        "moving_found_again_seconds",
+        "Hot third that moves: until 90 % is right again",
+        "s",
+        Better::Lower,
+    )
+    .spread(seconds.and_then(|seconds| Spread::of(&[seconds])));
+    report.measures.push(if seconds.is_none() {
+        again.note(format!("not within {} s", WATCH.as_secs()))
+    } else {
+        again
+    });
     let of = |part: fn(&Score) -> f64| moving.end(1).and_then(|score| Spread::of(&[part(&score)]));
     let title = |what: &str| format!("{what}, hot third {} s after it moved", WATCH.as_secs());
     report.measures.extend([
-        Measure::new("moving_precision", title("Precision"), "", Better::Higher).spread(of(|score| score.precision)),
-        Measure::new("moving_recall", title("Recall"), "", Better::Higher).spread(of(|score| score.recall)),
+        Measure::new("moving_precision", title("Precision"), "", Better::Higher)
+            .spread(of(|score| score.precision)),
+        Measure::new("moving_recall", title("Recall"), "", Better::Higher)
+            .spread(of(|score| score.recall)),
     ]);
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     progress.starts("accuracy, scattered third");
     let third = scattered(params, ballast)?;
     progress.starts("accuracy, zipf");
@@ -231,23 +280,62 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
     let (zipf, window_ms) = (ranking.after(WATCH_ZIPF.as_secs() as usize), ranking.window_ms);
     progress.starts("accuracy, hot set that moves");
     let moving = moving(params, ballast)?;
-    let of = |scores: &[Score], part: fn(&Score) -> f64| Spread::of(&scores.iter().map(part).collect::<Vec<_>>());
-    let mut table = Table::new("Pages called hot").text("load").number("precision", "").number("recall", "");
+    let of = |scores: &[Score], part: fn(&Score) -> f64| {
+        Spread::of(&scores.iter().map(part).collect::<Vec<_>>())
+    };
+    let mut table =
+        Table::new("Pages called hot").text("load").number("precision", "").number("recall", "");
     for (name, scores) in [("a scattered third", &third), ("zipf .99, the top tenth", &zipf)] {
         let text = |part| of(scores, part).map_or("–".to_owned(), Spread::to_text);
         table.row([name.to_owned(), text(|score| score.precision), text(|score| score.recall)]);
     }
-    for (name, score) in [("a third of the ranges, from the beginning", moving.end(0)), ("the same, after it moved", moving.end(1))] {
-        let text = |part: fn(&Score) -> f64| score.map_or("–".to_owned(), |score| format!("{:.3}", part(&score)));
+    for (name, score) in [
+        ("a third of the ranges, from the beginning", moving.end(0)),
+        ("the same, after it moved", moving.end(1)),
+    ] {
+        let text = |part: fn(&Score) -> f64| {
+            score.map_or("–".to_owned(), |score| format!("{:.3}", part(&score)))
+        };
         table.row([name.to_owned(), text(|score| score.precision), text(|score| score.recall)]);
     }
-    let mut add = |name: &str, title: &str, scores: &[Score], part: fn(&Score) -> f64, must: f64, aim: f64| {
-        report.measures.push(Measure::new(name, title, "", Better::Higher).must(must).aim(aim).spread(of(scores, part)));
+    let mut add = |name: &str,
+                   title: &str,
+                   scores: &[Score],
+                   part: fn(&Score) -> f64,
+                   must: f64,
+                   aim: f64| {
+        report.measures.push(
+            Measure::new(name, title, "", Better::Higher)
+                .must(must)
+                .aim(aim)
+                .spread(of(scores, part)),
+        );
     };
-    add("third_precision", "Precision, scattered third", &third, |score| score.precision, 0.99, 1.0);
+    add(
+        "third_precision",
+        "Precision, scattered third",
+        &third,
+        |score| score.precision,
+        0.99,
+        1.0,
+    );
     add("third_recall", "Recall, scattered third", &third, |score| score.recall, 0.99, 1.0);
-    add("zipf_precision", "Precision, zipf .99, top tenth after 12 s", &zipf, |score| score.precision, 0.7, 0.9);
-    add("zipf_recall", "Recall, zipf .99, top tenth after 12 s", &zipf, |score| score.recall, 0.7, 0.8);
+    add(
+        "zipf_precision",
+        "Precision, zipf .99, top tenth after 12 s",
+        &zipf,
+        |score| score.precision,
+        0.7,
+        0.9,
+    );
+    add(
+        "zipf_recall",
+        "Recall, zipf .99, top tenth after 12 s",
+        &zipf,
+        |score| score.recall,
+        0.7,
+        0.8,
+    );
     let early = of(&ranking.after(EARLY_SECONDS), |score| score.recall);
     let title = format!("Precision and recall, zipf .99, after {EARLY_SECONDS} s already");
     report.measures.push(Measure::new("zipf_early", title, "", Better::Higher).spread(early));

@@ -32,12 +32,16 @@ struct Durations {
 fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    sorted
+        .get((sorted.len() * percent).div_ceil(100).saturating_sub(1))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// Collapses all of a process, every second range as managing does it. The memory that collapses take lay free for a while.
 fn collapse_all(params: &Params, ballast: &Ballast) -> Result<Durations> {
-    let loaded = Loaded::start(Load::new(params.bytes, Pattern::Sequential, Pages::Default), ballast)?;
+    let loaded =
+        Loaded::start(Load::new(params.bytes, Pattern::Sequential, Pages::Default), ballast)?;
     let target = Target::open(loaded.pid()).context("opening the load")?;
     thread::sleep(COOLING);
     let mut readiness = Readiness::new();
@@ -62,21 +66,38 @@ fn collapse_all(params: &Params, ballast: &Ballast) -> Result<Durations> {
         }
     }
     loaded.end()?;
-    ensure!(durations.ready.len().min(durations.plain.len()) >= ENOUGH, "of {} ranges too few could be collapsed", params.bytes / EXTENT);
+    ensure!(
+        durations.ready.len().min(durations.plain.len()) >= ENOUGH,
+        "of {} ranges too few could be collapsed",
+        params.bytes / EXTENT
+    );
     Ok(durations)
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let mut starts = Vec::new();
     for start in 0..STARTS {
         progress.starts(&format!("collapse, start {} of {STARTS}", start + 1));
         starts.push(collapse_all(params, ballast)?);
     }
     let of = |values: fn(&Durations) -> &Vec<f64>, percent: usize| {
-        Spread::of(&starts.iter().map(|durations| percentile(values(durations), percent)).collect::<Vec<f64>>())
+        Spread::of(
+            &starts
+                .iter()
+                .map(|durations| percentile(values(durations), percent))
+                .collect::<Vec<f64>>(),
+        )
     };
-    let mut table = Table::new("Collapsing a range").text("memory").number("median", "ms").number("99th percentile", "ms");
+    let mut table = Table::new("Collapsing a range")
+        .text("memory")
+        .number("median", "ms")
+        .number("99th percentile", "ms");
     let mut row = |name: &str, values: fn(&Durations) -> &Vec<f64>| {
         let text = |percent| of(values, percent).map_or("–".to_owned(), Spread::to_text);
         table.row([name.to_owned(), text(50), text(99)]);
@@ -86,12 +107,19 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
     row("making it ready (the manager's own time)", |durations| &durations.making_ready);
     let mut add = |name: &str, what: &str, values: fn(&Durations) -> &Vec<f64>, percent| {
         let title = format!("The process waits while a range is collapsed, {what}");
-        report.measures.push(Measure::new(name, title, "ms", Better::Lower).spread(of(values, percent)));
+        report
+            .measures
+            .push(Measure::new(name, title, "ms", Better::Lower).spread(of(values, percent)));
     };
     add("collapse_ms_p50", "median", |durations| &durations.ready, 50);
     add("collapse_ms_p99", "99th percentile", |durations| &durations.ready, 99);
     add("collapse_plain_ms_p50", "median, memory not made ready", |durations| &durations.plain, 50);
-    add("collapse_plain_ms_p99", "99th percentile, memory not made ready", |durations| &durations.plain, 99);
+    add(
+        "collapse_plain_ms_p99",
+        "99th percentile, memory not made ready",
+        |durations| &durations.plain,
+        99,
+    );
     report.sections.push(Section {
         title: "What collapsing costs the program".into(),
         text: vec![format!(
@@ -112,7 +140,10 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_were_measured() {
         let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        assert_eq!((percentile(&values, 50), percentile(&values, 99), percentile(&[3.0], 99)), (100.0, 198.0, 3.0));
+        assert_eq!(
+            (percentile(&values, 50), percentile(&values, 99), percentile(&[3.0], 99)),
+            (100.0, 198.0, 3.0)
+        );
         assert!(percentile(&[], 50).is_nan());
     }
 }

@@ -50,7 +50,10 @@ mod tests {
         let found = of_median(&values).unwrap();
         assert_eq!((found.median, found.n), (49.0, 99));
         // By order statistics: 49 +- 1.96 * sqrt(99) / 2, about 39 to 59.
-        assert!((36.0..42.0).contains(&found.min) && (56.0..62.0).contains(&found.max), "{found:?}");
+        assert!(
+            (36.0..42.0).contains(&found.min) && (56.0..62.0).contains(&found.max),
+            "{found:?}"
+        );
         let alike = of_median(&[7.0; 5]).unwrap();
         assert_eq!((alike.min, alike.max), (7.0, 7.0));
     }

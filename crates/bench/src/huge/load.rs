@@ -159,7 +159,8 @@ impl Load {
         if self.pattern == Pattern::Zipf {
             return self.draws();
         }
-        let mut pages: Vec<u32> = (0..self.pages() as u32).filter(|&page| self.is_hot(page as usize)).collect();
+        let mut pages: Vec<u32> =
+            (0..self.pages() as u32).filter(|&page| self.is_hot(page as usize)).collect();
         if self.pattern != Pattern::Sequential {
             shuffle(&mut pages);
         }
@@ -203,7 +204,9 @@ pub fn main(job: &str) -> Result<ExitCode> {
     let memory = Reservation::new(load.bytes, EXTENT, Access::ReadWrite)?;
     match load.pages {
         Pages::Default => {}
-        Pages::Small | Pages::Later => memory.advise(memory.base(), memory.len(), Advise::NoHuge)?,
+        Pages::Small | Pages::Later => {
+            memory.advise(memory.base(), memory.len(), Advise::NoHuge)?
+        }
         Pages::Huge => memory.advise(memory.base(), memory.len(), Advise::Huge)?,
     }
     let region = Region::adopt(memory.base(), memory.len())?;
@@ -274,7 +277,12 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
             }
         }
         let cpu_seconds = (hiroma_kernel::cpu::thread_ns() - cpu) as f64 / 1e9;
-        answer(&Done { sets, touches: sets * order.len() as u64, seconds: began.elapsed().as_secs_f64(), cpu_seconds })?;
+        answer(&Done {
+            sets,
+            touches: sets * order.len() as u64,
+            seconds: began.elapsed().as_secs_f64(),
+            cpu_seconds,
+        })?;
     }
     std::hint::black_box(scratch);
     Ok(())
@@ -295,7 +303,11 @@ impl Loaded {
     pub fn start(load: Load, ballast: &Ballast) -> Result<Loaded> {
         ballast.load()?;
         let mut command = Command::new(this_program()?);
-        command.arg("huge-load").arg(serde_json::to_string(&load)?).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg("huge-load")
+            .arg(serde_json::to_string(&load)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().context("starting a load")?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().context("a load without output")?);
@@ -381,9 +393,14 @@ mod tests {
         let load = |pattern| Load::new(256 << 20, pattern, Pages::Default);
         let share = |pattern| load(pattern).order().len() as f64 / load(pattern).pages() as f64;
         assert_eq!((share(Pattern::Sequential), share(Pattern::Random)), (1.0, 1.0));
-        assert!((0.2..0.45).contains(&share(Pattern::Skewed)) && (0.3..0.36).contains(&share(Pattern::Scattered)));
+        assert!(
+            (0.2..0.45).contains(&share(Pattern::Skewed))
+                && (0.3..0.36).contains(&share(Pattern::Scattered))
+        );
         let moving = |phase| Load { phase, ..load(Pattern::Moving) };
-        let both = (0..moving(0).pages()).filter(|&page| moving(0).is_hot(page) && moving(1).is_hot(page)).count();
+        let both = (0..moving(0).pages())
+            .filter(|&page| moving(0).is_hot(page) && moving(1).is_hot(page))
+            .count();
         assert_eq!(both, 0);
         let zipf = load(Pattern::Zipf);
         let top: BTreeSet<u32> = zipf.by_rank()[..zipf.pages() / 10].iter().copied().collect();

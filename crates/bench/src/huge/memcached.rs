@@ -26,8 +26,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use hiroma_kernel::quiet::affinity;
 use hiroma_memload::ballast::Ballast;
-use hiroma_memload::{Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server};
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_memload::{
+    Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server,
+};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
+};
 use tempfile::TempDir;
 
 use super::{Params, interval, thp};
@@ -156,7 +160,8 @@ struct Turn {
 }
 
 fn program() -> Option<PathBuf> {
-    let built = std::env::var_os(PROGRAM_VARIABLE).map_or_else(|| "build/memcached/memcached".into(), PathBuf::from);
+    let built = std::env::var_os(PROGRAM_VARIABLE)
+        .map_or_else(|| "build/memcached/memcached".into(), PathBuf::from);
     built.is_file().then_some(built)
 }
 
@@ -192,7 +197,14 @@ impl Server {
         // As large as it would grow to be: so it does not grow while it is measured.
         let hashpower = format!("hashpower={}", store.items.next_power_of_two().ilog2().max(16));
         let mut command = with_parent::command(program)?;
-        command.arg("-s").arg(&socket).args(["-u", "root", "-t", "1", "-m", &megabytes.to_string()]);
+        command.arg("-s").arg(&socket).args([
+            "-u",
+            "root",
+            "-t",
+            "1",
+            "-m",
+            &megabytes.to_string(),
+        ]);
         if arm == ALWAYS {
             command.arg("-L");
         }
@@ -201,17 +213,20 @@ impl Server {
         }
         command.args(["-o", &hashpower]);
         let said = dir.join(format!("memcached-{arm}.said"));
-        let mut running = Running::start(command.stdout(Stdio::null()).stderr(File::create(&said)?))?;
+        let mut running =
+            Running::start(command.stdout(Stdio::null()).stderr(File::create(&said)?))?;
         listens(&mut running, &socket, &said).with_context(|| format!("{}", program.display()))?;
         let server = Server { endpoint: Endpoint::Unix(socket), running };
-        fill(&server.endpoint, store, &|_| ()).with_context(|| format!("filling memcached ({})", ARMS[arm]))?;
+        fill(&server.endpoint, store, &|_| ())
+            .with_context(|| format!("filling memcached ({})", ARMS[arm]))?;
         Ok(server)
     }
 
     /// Keeps all of its threads on one processor.
     fn keep_on(&self, cpu: usize) -> Result<()> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
-            let thread = task?.file_name().to_string_lossy().parse().context("the number of a thread")?;
+            let thread =
+                task?.file_name().to_string_lossy().parse().context("the number of a thread")?;
             affinity::confine(thread, &[cpu]).context("keeping memcached on one processor")?;
         }
         Ok(())
@@ -239,19 +254,36 @@ impl Server {
         let outcome = ask(&spec, &|_| ())?;
         let used = server::cpu_ns(self.running.pid(), "")?.saturating_sub(before);
         let cpu_ns_per_operation = used as f64 / outcome.operations.max(1) as f64;
-        Ok(Turn { operations: outcome.operations, operations_per_s: outcome.operations_per_s, cpu_ns_per_operation })
+        Ok(Turn {
+            operations: outcome.operations,
+            operations_per_s: outcome.operations_per_s,
+            cpu_ns_per_operation,
+        })
     }
 
     fn stat(&self, name: &str) -> Result<u64> {
         let stats = Connection::open(&self.endpoint)?.stats("")?;
-        Ok(stats.iter().find(|(key, _)| key == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+        Ok(stats
+            .iter()
+            .find(|(key, _)| key == name)
+            .and_then(|(_, value)| value.parse().ok())
+            .unwrap_or(0))
     }
 }
 
 /// Starts and fills all three, each under its own setting.
-fn start_all(program: &Path, dir: &Path, store: Store, ballast: &Ballast, progress: &Progress) -> Result<(Vec<Server>, Running)> {
+fn start_all(
+    program: &Path,
+    dir: &Path,
+    store: Store,
+    ballast: &Ballast,
+    progress: &Progress,
+) -> Result<(Vec<Server>, Running)> {
     let mut command = with_parent::command(&hiroma()?)?;
-    command.args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"]).arg(dir.join("hot")).stdout(Stdio::null());
+    command
+        .args(["hot", "serve", "--quiet", "--budget", "50%", "--socket"])
+        .arg(dir.join("hot"))
+        .stdout(Stdio::null());
     let daemon = Running::start(&mut command)?;
     wait_for("the hot page daemon", || dir.join("hot").exists())?;
     let mut servers = Vec::new();
@@ -278,17 +310,32 @@ fn settle(ours: &Server, setting: &Setting) -> Result<(f64, u64)> {
         }
     }
     if last == 0 {
-        bail!("nothing became huge within {} s; memcached is tracked: {}", SETTLE_MAX.as_secs(), ours.stat("hiroma_tracked")?);
+        bail!(
+            "nothing became huge within {} s; memcached is tracked: {}",
+            SETTLE_MAX.as_secs(),
+            ours.stat("hiroma_tracked")?
+        );
     }
     Ok(((changed - start).as_secs_f64(), operations))
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let Some(program) = program() else {
-        let text =
-            format!("Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}.");
-        report.sections.push(Section { title: "memcached".into(), text: vec![text], tables: vec![], plots: vec![] });
+        let text = format!(
+            "Not measured: there is no patched memcached. Run integrations/memcached/build.sh, or name one in {PROGRAM_VARIABLE}."
+        );
+        report.sections.push(Section {
+            title: "memcached".into(),
+            text: vec![text],
+            tables: vec![],
+            plots: vec![],
+        });
         return Ok(());
     };
     let mut failed = Vec::new();
@@ -304,12 +351,24 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
     if failed.is_empty() { Ok(()) } else { bail!("{}", failed.join("; ")) }
 }
 
-fn measure(program: &Path, setting: &Setting, params: &Params, ballast: &Ballast, progress: &Progress) -> Result<(Found, String)> {
+fn measure(
+    program: &Path,
+    setting: &Setting,
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+) -> Result<(Found, String)> {
     let starts = if params.quick { 1 } else { STARTS };
     let mut all = Found::default();
     for start in 1..=starts {
-        measure_once(program, setting, params.repetitions * setting.rounds_per_repetition, (ballast, progress), &mut all)
-            .with_context(|| format!("start {start} of {starts}"))?;
+        measure_once(
+            program,
+            setting,
+            params.repetitions * setting.rounds_per_repetition,
+            (ballast, progress),
+            &mut all,
+        )
+        .with_context(|| format!("start {start} of {starts}"))?;
     }
     let note = all.note(setting);
     Ok((all, note))
@@ -337,7 +396,11 @@ fn measure_once(
     }
     for round in 0..rounds {
         if round % setting.rounds_per_repetition == 0 {
-            progress.starts(&format!("memcached, start {}, round {} of {rounds}", all.starts + 1, round + 1));
+            progress.starts(&format!(
+                "memcached, start {}, round {} of {rounds}",
+                all.starts + 1,
+                round + 1
+            ));
         }
         for arm in ORDERS[round % ORDERS.len()] {
             let turn = servers[arm].ask(setting, round as u64, Until::Passed(TURN))?;
@@ -392,14 +455,21 @@ impl Found {
             By::Throughput => one / off,
             By::Cpu => off / one,
         };
-        self.values(arm, by).into_iter().zip(self.values(OFF, by)).map(|pair| 100.0 * (better(pair) - 1.0)).collect()
+        self.values(arm, by)
+            .into_iter()
+            .zip(self.values(OFF, by))
+            .map(|pair| 100.0 * (better(pair) - 1.0))
+            .collect()
     }
 
     fn note(&self, setting: &Setting) -> String {
         let rounds = self.turns[OFF].len() / self.starts;
         let by_start = |arm| {
             let gains = self.gains(arm, By::Cpu);
-            let medians = gains.chunks(rounds).filter_map(Spread::of).map(|gain| format!("{:.1}", gain.median));
+            let medians = gains
+                .chunks(rounds)
+                .filter_map(Spread::of)
+                .map(|gain| format!("{:.1}", gain.median));
             medians.collect::<Vec<String>>().join(", ")
         };
         let mut note = format!(
@@ -421,7 +491,9 @@ impl Found {
     }
 
     fn growth(&self, arm: usize) -> f64 {
-        100.0 * (self.memory[arm].resident_bytes as f64 / self.memory[OFF].resident_bytes as f64 - 1.0)
+        100.0
+            * (self.memory[arm].resident_bytes as f64 / self.memory[OFF].resident_bytes as f64
+                - 1.0)
     }
 
     /// The median gain, with the interval in which it lies.
@@ -441,18 +513,22 @@ impl Found {
 
     fn section(&self, setting: &Setting, note: &str) -> Section {
         let Setting { title, store, depth, .. } = setting;
-        let mut table = Table::new(format!("memcached, {} items of {} bytes, read only, {title}", store.items, store.value_bytes))
-            .text("huge pages")
-            .number("throughput", "1/s")
-            .number("gain", "%")
-            .number("processor time", "ns/op")
-            .number("gain", "%")
-            .number("resident", "MiB")
-            .number("growth", "%")
-            .number("on huge pages", "MiB");
+        let mut table = Table::new(format!(
+            "memcached, {} items of {} bytes, read only, {title}",
+            store.items, store.value_bytes
+        ))
+        .text("huge pages")
+        .number("throughput", "1/s")
+        .number("gain", "%")
+        .number("processor time", "ns/op")
+        .number("gain", "%")
+        .number("resident", "MiB")
+        .number("growth", "%")
+        .number("on huge pages", "MiB");
         let text = |values: Vec<f64>| Spread::of(&values).map_or("–".to_owned(), Spread::to_text);
         let gain = |arm, by| self.gain(arm, by).map_or("–".to_owned(), Spread::to_text);
-        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / self.starts as f64 / f64::from(1 << 20));
+        let mib =
+            |bytes: u64| format!("{:.1}", bytes as f64 / self.starts as f64 / f64::from(1 << 20));
         for (arm, name) in ARMS.iter().enumerate() {
             table.row([
                 (*name).to_owned(),
@@ -475,14 +551,21 @@ impl Found {
         );
         let figures = if setting.of_paper { " (figures 19 and 20)" } else { "" };
         let plots = if setting.of_paper { self.plots() } else { vec![] };
-        Section { title: format!("memcached, {title}{figures}"), text: vec![text], tables: vec![table], plots }
+        Section {
+            title: format!("memcached, {title}{figures}"),
+            text: vec![text],
+            tables: vec![table],
+            plots,
+        }
     }
 
     /// The paper's figures 19 and 20: against small pages, with the paper's values beside.
     fn plots(&self) -> Vec<Plot> {
         let plot = |title: &str, what: &str, kept: [Option<Spread>; 2], paper: [f64; 2]| {
             let points = |values: [Option<Spread>; 2]| {
-                let at = |(place, value): (usize, Option<Spread>)| value.map(|spread| Point::of(place as f64, spread));
+                let at = |(place, value): (usize, Option<Spread>)| {
+                    value.map(|spread| Point::of(place as f64, spread))
+                };
                 values.into_iter().enumerate().filter_map(at).collect::<Vec<Point>>()
             };
             Plot {
@@ -490,44 +573,86 @@ impl Found {
                 kind: Kind::Bars,
                 x: Axis::names("huge pages", [ARMS[ALWAYS], ARMS[OURS]]),
                 y: Axis::linear(what, "%"),
-                series: vec![Series::new("here", points(kept)), Series::new("paper", points(paper.map(|value| Spread::of(&[value]))))],
+                series: vec![
+                    Series::new("here", points(kept)),
+                    Series::new("paper", points(paper.map(|value| Spread::of(&[value])))),
+                ],
             }
         };
         let gain = |arm| self.gain(arm, By::Throughput);
         let growth = |arm| Spread::of(&[self.growth(arm)]);
         vec![
-            plot("memcached: throughput over small pages (figure 19)", "gain", [gain(ALWAYS), gain(OURS)], [2.55, 1.94]),
-            plot("memcached: memory over small pages (figure 20)", "growth", [growth(ALWAYS), growth(OURS)], [96.2, 6.17]),
+            plot(
+                "memcached: throughput over small pages (figure 19)",
+                "gain",
+                [gain(ALWAYS), gain(OURS)],
+                [2.55, 1.94],
+            ),
+            plot(
+                "memcached: memory over small pages (figure 20)",
+                "growth",
+                [growth(ALWAYS), growth(OURS)],
+                [96.2, 6.17],
+            ),
         ]
     }
 
     fn measure(&self, setting: &Setting, report: &mut Report) {
         let key = |name: &str| format!("{}_{name}", setting.key);
-        let title = |what: &str| format!("{}: {what}", if setting.of_paper { "memcached" } else { "memcached, wide hot set" });
-        let gain = |name: &str, what: &str| Measure::new(key(name), title(what), "%", Better::Higher);
-        let paper = |measure: Measure, number: f64| if setting.of_paper { measure.paper_number(number) } else { measure };
+        let title = |what: &str| {
+            format!(
+                "{}: {what}",
+                if setting.of_paper { "memcached" } else { "memcached, wide hot set" }
+            )
+        };
+        let gain =
+            |name: &str, what: &str| Measure::new(key(name), title(what), "%", Better::Higher);
+        let paper = |measure: Measure, number: f64| {
+            if setting.of_paper { measure.paper_number(number) } else { measure }
+        };
         let cpu = "processor time per operation";
         let share = |name: &str, what: &str, by: By| {
-            let measure = gain(name, &format!("gain against THP always's gain, {what}")).must(90.0).aim(100.0).spread(self.share(by));
+            let measure = gain(name, &format!("gain against THP always's gain, {what}"))
+                .must(90.0)
+                .aim(100.0)
+                .spread(self.share(by));
             match (measure.value, self.gain(ALWAYS, by)) {
-                (None, Some(gain)) => measure.note(format!("THP always' gain is not told from none: {} %", gain.to_text())),
+                (None, Some(gain)) => measure
+                    .note(format!("THP always' gain is not told from none: {} %", gain.to_text())),
                 _ => measure,
             }
         };
         let by_cpu = share("gain_share_cpu_percent", cpu, By::Cpu);
-        report.measures.push(if setting.of_paper { by_cpu.paper("76 (throughput)") } else { by_cpu });
-        report.measures.push(paper(share("gain_share_percent", "throughput", By::Throughput), 76.0));
+        report.measures.push(if setting.of_paper {
+            by_cpu.paper("76 (throughput)")
+        } else {
+            by_cpu
+        });
+        report
+            .measures
+            .push(paper(share("gain_share_percent", "throughput", By::Throughput), 76.0));
         report.measures.extend([
             gain("gain_cpu_percent", &format!("gain, {cpu}")).spread(self.gain(OURS, By::Cpu)),
-            paper(gain("gain_percent", "gain, throughput"), 1.94).spread(self.gain(OURS, By::Throughput)),
-            gain("thp_gain_cpu_percent", &format!("gain of THP always, {cpu}")).spread(self.gain(ALWAYS, By::Cpu)),
-            paper(gain("thp_gain_percent", "gain of THP always, throughput"), 2.55).spread(self.gain(ALWAYS, By::Throughput)),
+            paper(gain("gain_percent", "gain, throughput"), 1.94)
+                .spread(self.gain(OURS, By::Throughput)),
+            gain("thp_gain_cpu_percent", &format!("gain of THP always, {cpu}"))
+                .spread(self.gain(ALWAYS, By::Cpu)),
+            paper(gain("thp_gain_percent", "gain of THP always, throughput"), 2.55)
+                .spread(self.gain(ALWAYS, By::Throughput)),
         ]);
         let grows = |name: &str, what: &str, arm: usize, number: f64| {
-            paper(Measure::new(key(name), title(what), "%", Better::Lower), number).spread(Spread::of(&[self.growth(arm)]))
+            paper(Measure::new(key(name), title(what), "%", Better::Lower), number)
+                .spread(Spread::of(&[self.growth(arm)]))
         };
-        report.measures.push(grows("growth_percent", "memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0));
-        report.measures.push(grows("thp_growth_percent", "memory growth of THP always", ALWAYS, 96.2));
+        report.measures.push(
+            grows("growth_percent", "memory growth over 4K pages", OURS, 6.17).must(6.0).aim(3.0),
+        );
+        report.measures.push(grows(
+            "thp_growth_percent",
+            "memory growth of THP always",
+            ALWAYS,
+            96.2,
+        ));
     }
 }
 
@@ -544,11 +669,23 @@ pub(super) mod tests {
     fn found(off: f64, always: f64, ours: f64) -> Found {
         let turn = |percent: f64| {
             (0..2)
-                .map(|_| Turn { operations: 200_000, operations_per_s: 1e6 * (1.0 + percent / 100.0), cpu_ns_per_operation: 900.0 })
+                .map(|_| Turn {
+                    operations: 200_000,
+                    operations_per_s: 1e6 * (1.0 + percent / 100.0),
+                    cpu_ns_per_operation: 900.0,
+                })
                 .collect()
         };
-        let memory = |percent: u64| server::Memory { resident_bytes: (100 + percent) << 20, ..server::Memory::default() };
-        Found { turns: [turn(off), turn(always), turn(ours)], memory: [memory(0), memory(96), memory(6)], starts: 1, ..Found::default() }
+        let memory = |percent: u64| server::Memory {
+            resident_bytes: (100 + percent) << 20,
+            ..server::Memory::default()
+        };
+        Found {
+            turns: [turn(off), turn(always), turn(ours)],
+            memory: [memory(0), memory(96), memory(6)],
+            starts: 1,
+            ..Found::default()
+        }
     }
 
     #[test]
@@ -556,21 +693,43 @@ pub(super) mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = dir.path().join("said");
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", "echo cannot open libhiroma.so.0 >&2; exit 127"]).stderr(File::create(&said).unwrap());
-        let error = listens(&mut Running::start(&mut command).unwrap(), &dir.path().join("socket"), &said).unwrap_err();
-        assert!(error.to_string().contains("ended before it listened: cannot open libhiroma.so.0"), "{error}");
+        command
+            .args(["-c", "echo cannot open libhiroma.so.0 >&2; exit 127"])
+            .stderr(File::create(&said).unwrap());
+        let error =
+            listens(&mut Running::start(&mut command).unwrap(), &dir.path().join("socket"), &said)
+                .unwrap_err();
+        assert!(
+            error.to_string().contains("ended before it listened: cannot open libhiroma.so.0"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_share_of_a_gain_is_told_where_there_is_one() {
         let share = found(0.0, 10.0, 9.5).share(By::Throughput).unwrap();
-        assert!((share.median - 95.0).abs() < 1e-6 && (share.max - share.min).abs() < 1e-6, "{share:?}");
+        assert!(
+            (share.median - 95.0).abs() < 1e-6 && (share.max - share.min).abs() < 1e-6,
+            "{share:?}"
+        );
         // Processor time is the same in all.
-        assert_eq!((found(0.0, 10.0, 9.5).share(By::Cpu), found(0.0, -1.0, 5.0).share(By::Throughput)), (None, None));
+        assert_eq!(
+            (found(0.0, 10.0, 9.5).share(By::Cpu), found(0.0, -1.0, 5.0).share(By::Throughput)),
+            (None, None)
+        );
         let mut report = Report::default();
         found(0.0, 10.0, 9.5).measure(&Setting::all(false, 1 << 40)[1], &mut report);
-        let named = |name: &str| report.measures.iter().find(|measure| measure.name == format!("memcached_wide_{name}")).unwrap();
-        assert_eq!((named("gain_share_percent").met, named("gain_share_percent").aim_met), (Some(true), Some(false)));
+        let named = |name: &str| {
+            report
+                .measures
+                .iter()
+                .find(|measure| measure.name == format!("memcached_wide_{name}"))
+                .unwrap()
+        };
+        assert_eq!(
+            (named("gain_share_percent").met, named("gain_share_percent").aim_met),
+            (Some(true), Some(false))
+        );
         assert_eq!(named("gain_share_cpu_percent").met, None);
         assert!(named("gain_share_cpu_percent").note.contains("not told from none"));
     }

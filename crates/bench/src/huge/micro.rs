@@ -7,7 +7,9 @@ use anyhow::Result;
 use hiroma_hot::{Engine, Options, State};
 use hiroma_memload::ballast::Ballast;
 use hiroma_memload::server;
-use hiroma_report::{Axis, Better, Bound, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_report::{
+    Axis, Better, Bound, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
+};
 use hiroma_units::{Bytes, EXTENT, PAGES_PER_EXTENT};
 
 use super::load::{Load, Loaded, Pages, Pattern};
@@ -42,9 +44,17 @@ struct Access {
 }
 
 const ACCESSES: [Access; 3] = [
-    Access { name: "sequential", pattern: Pattern::Sequential, figures: ["figure 11", "figure 15"] },
+    Access {
+        name: "sequential",
+        pattern: Pattern::Sequential,
+        figures: ["figure 11", "figure 15"],
+    },
     Access { name: "random", pattern: Pattern::Random, figures: ["figure 12", "figure 16"] },
-    Access { name: "skewed", pattern: Pattern::Skewed, figures: ["figure 13", "figures 17 and 18"] },
+    Access {
+        name: "skewed",
+        pattern: Pattern::Skewed,
+        figures: ["figure 13", "figures 17 and 18"],
+    },
 ];
 
 /// What came out for one pattern.
@@ -118,7 +128,10 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
     let mut engine = Engine::new(pid, Options { ledger: None, ..Options::default() }, now())?;
     loop {
         let step = engine.step(now())?;
-        let huge = hot.iter().filter(|&&range| engine.heat().range(range).is_some_and(|heat| heat.huge)).count();
+        let huge = hot
+            .iter()
+            .filter(|&&range| engine.heat().range(range).is_some_and(|heat| heat.huge))
+            .count();
         let seconds = began.elapsed().as_secs_f64();
         if step.pass_over {
             outcome.progress.push(Point::at(seconds, huge as f64 / hot.len().max(1) as f64));
@@ -130,14 +143,16 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
             outcome.stopped = Some(why.clone());
         }
         if let Some(end) = end_of(&step.state, began.elapsed()) {
-            (outcome.settled_seconds, outcome.end, outcome.huge_ranges) = (seconds, end, [huge, hot.len()]);
+            (outcome.settled_seconds, outcome.end, outcome.huge_ranges) =
+                (seconds, end, [huge, hot.len()]);
             break;
         }
         std::thread::sleep(Duration::from_nanos(step.next_ns.saturating_sub(now())));
     }
     let totals = *engine.ledger().totals();
     let ms = |ns: u64| ns as f64 / 1e6;
-    (outcome.collapses, outcome.collapse_ms, outcome.ready_ms) = (totals.collapses, ms(totals.collapse_ns), ms(totals.ready_ns));
+    (outcome.collapses, outcome.collapse_ms, outcome.ready_ms) =
+        (totals.collapses, ms(totals.collapse_ns), ms(totals.ready_ns));
     Ok(())
 }
 
@@ -145,7 +160,10 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
 /// default, with which it takes more than ten minutes for a GiB.
 fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<Guard> {
     let only_full = thp::set("khugepaged/max_ptes_none", "0")?;
-    let _pace = [thp::set("khugepaged/scan_sleep_millisecs", "10")?, thp::set("khugepaged/pages_to_scan", "65536")?];
+    let _pace = [
+        thp::set("khugepaged/scan_sleep_millisecs", "10")?,
+        thp::set("khugepaged/pages_to_scan", "65536")?,
+    ];
     let ((), samples) = timeline::during(loaded, |pid| {
         let (began, mut last, mut changed) = (Instant::now(), 0, Instant::now());
         while began.elapsed() < PATIENCE && changed.elapsed() < IDLE {
@@ -184,10 +202,16 @@ fn measure(params: &Params, ballast: &Ballast, pattern: Pattern) -> Result<Outco
     Ok(all)
 }
 
-fn measure_once(params: &Params, ballast: &Ballast, pattern: Pattern, repetitions: usize) -> Result<Outcome> {
+fn measure_once(
+    params: &Params,
+    ballast: &Ballast,
+    pattern: Pattern,
+    repetitions: usize,
+) -> Result<Outcome> {
     let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages), ballast);
     // All live at the same time, and have their turns of some hundredths of a second.
-    let mut arms = [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Later)?, start(Pages::Default)?];
+    let mut arms =
+        [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Later)?, start(Pages::Default)?];
     let mut outcome = Outcome::default();
     // What collapsing takes should be backed too.
     ballast.load()?;
@@ -222,7 +246,11 @@ fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
     let flat = |y: f64| vec![Point::at(0.0, y), Point::at(end, y)];
     let median = |arm: usize| Spread::of(&outcome.speed[arm]).map_or(0.0, |spread| spread.median);
     let mib = |arm: usize| outcome.resident[arm] as f64 / f64::from(1 << 20);
-    let plot = |what: &str, unit: &str, figures: &str, of: &dyn Fn(usize) -> f64, moving: fn(&[Sample]) -> Vec<Point>| Plot {
+    let plot = |what: &str,
+                unit: &str,
+                figures: &str,
+                of: &dyn Fn(usize) -> f64,
+                moving: fn(&[Sample]) -> Vec<Point>| Plot {
         title: format!("{what} over time, {} access ({figures})", access.name),
         x: Axis::linear("time since huge pages are made", "s"),
         y: Axis::linear(what, unit),
@@ -235,14 +263,18 @@ fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
         ..Plot::default()
     };
     let [speed, memory] = access.figures;
-    [plot("Throughput", "GB/s", speed, &median, timeline::throughput), plot("Memory", "MiB", memory, &mib, timeline::resident_mib)]
+    [
+        plot("Throughput", "GB/s", speed, &median, timeline::throughput),
+        plot("Memory", "MiB", memory, &mib, timeline::resident_mib),
+    ]
 }
 
 /// Throughput when all is done, against small pages.
 fn compared(outcomes: &[Outcome]) -> Plot {
     let of = |arm: usize| {
         let ratio = |(place, outcome): (usize, &Outcome)| {
-            Spread::of_ratio(&outcome.speed[arm], &outcome.speed[SMALL]).map(|spread| Point::of(place as f64, percent(spread)))
+            Spread::of_ratio(&outcome.speed[arm], &outcome.speed[SMALL])
+                .map(|spread| Point::of(place as f64, percent(spread)))
         };
         Series::new(ARMS[arm], outcomes.iter().enumerate().filter_map(ratio).collect())
     };
@@ -260,7 +292,12 @@ fn growth(outcome: &Outcome, arm: usize) -> f64 {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let mut table = Table::new("Throughput and memory")
         .text("access")
         .text("pages")
@@ -283,7 +320,8 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         let outcome = measure(params, ballast, pattern)?;
         for (arm, label) in ARMS.iter().enumerate() {
             let text = |values: &[f64]| Spread::of(values).map_or("–".to_owned(), Spread::to_text);
-            let ratio = Spread::of_ratio(&outcome.cpu[arm], &outcome.cpu[ALWAYS]).map_or("–".to_owned(), Spread::to_text);
+            let ratio = Spread::of_ratio(&outcome.cpu[arm], &outcome.cpu[ALWAYS])
+                .map_or("–".to_owned(), Spread::to_text);
             table.row([
                 name.to_owned(),
                 (*label).to_owned(),
@@ -324,14 +362,28 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
         .spread(Spread::of_ratio(&outcome.cpu[OURS], &outcome.cpu[ALWAYS]).map(percent))
         .note(told(&outcome.cpu, outcome.starts));
     let speed = if skewed { speed.paper_number(99.0).must(98.0).aim(105.0) } else { speed };
-    let wall =
-        Measure::new(format!("{name}_of_thp_wall_percent"), format!("{name} access, of THP always, by the clock"), "%", Better::Higher)
-            .spread(Spread::of_ratio(&outcome.speed[OURS], &outcome.speed[ALWAYS]).map(percent));
-    let gain = Measure::new(format!("{name}_of_small_percent"), format!("{name} access, of the speed of small pages"), "%", Better::Higher)
-        .spread(Spread::of_ratio(&outcome.cpu[OURS], &outcome.cpu[SMALL]).map(percent));
-    let grown = Measure::new(format!("{name}_growth_percent"), format!("Memory growth over small pages, {name}"), "%", Better::Lower)
-        .spread(Spread::of(&[growth(outcome, OURS)]))
-        .note(format!("THP always: {:+.3} %", growth(outcome, ALWAYS)));
+    let wall = Measure::new(
+        format!("{name}_of_thp_wall_percent"),
+        format!("{name} access, of THP always, by the clock"),
+        "%",
+        Better::Higher,
+    )
+    .spread(Spread::of_ratio(&outcome.speed[OURS], &outcome.speed[ALWAYS]).map(percent));
+    let gain = Measure::new(
+        format!("{name}_of_small_percent"),
+        format!("{name} access, of the speed of small pages"),
+        "%",
+        Better::Higher,
+    )
+    .spread(Spread::of_ratio(&outcome.cpu[OURS], &outcome.cpu[SMALL]).map(percent));
+    let grown = Measure::new(
+        format!("{name}_growth_percent"),
+        format!("Memory growth over small pages, {name}"),
+        "%",
+        Better::Lower,
+    )
+    .spread(Spread::of(&[growth(outcome, OURS)]))
+    .note(format!("THP always: {:+.3} %", growth(outcome, ALWAYS)));
     let grown = match pattern {
         Pattern::Skewed => grown.paper("+0.031 % (THP +147 %)").must(0.5).aim(0.03),
         _ => grown.paper("+0.002 % (THP +0.017 %)"),
@@ -373,10 +425,13 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
 
 /// How sure the median of the ratio is.
 fn told(cpu: &[Vec<f64>; 4], starts: usize) -> String {
-    let ratios: Vec<f64> = cpu[OURS].iter().zip(&cpu[ALWAYS]).map(|(ours, always)| 100.0 * ours / always).collect();
+    let ratios: Vec<f64> =
+        cpu[OURS].iter().zip(&cpu[ALWAYS]).map(|(ours, always)| 100.0 * ours / always).collect();
     match interval::of_median(&ratios) {
         Some(Spread { min, max, n, .. }) => {
-            format!("touches per processor time, {n} pairs in {starts} starts; the median lies between {min:.1} and {max:.1} % (95 %)")
+            format!(
+                "touches per processor time, {n} pairs in {starts} starts; the median lies between {min:.1} and {max:.1} % (95 %)"
+            )
         }
         None => "touches per processor time".to_owned(),
     }
@@ -386,13 +441,20 @@ fn told(cpu: &[Vec<f64>; 4], starts: usize) -> String {
 fn titled(title: String, outcome: &Outcome) -> String {
     match &outcome.stopped {
         // What follows the colon is why it does so.
-        Some(why) => format!("{title} (manager stopped itself: {})", why.split(": ").next().unwrap_or(why)),
+        Some(why) => {
+            format!("{title} (manager stopped itself: {})", why.split(": ").next().unwrap_or(why))
+        }
         None => title,
     }
 }
 
 fn percent(ratio: Spread) -> Spread {
-    Spread { median: 100.0 * ratio.median, min: 100.0 * ratio.min, max: 100.0 * ratio.max, n: ratio.n }
+    Spread {
+        median: 100.0 * ratio.median,
+        min: 100.0 * ratio.min,
+        max: 100.0 * ratio.max,
+        n: ratio.n,
+    }
 }
 
 #[cfg(test)]
@@ -402,7 +464,11 @@ pub(super) mod tests {
     /// All plots, of made-up outcomes.
     pub fn plots() -> Vec<Plot> {
         let outcome = || {
-            let sample = |at: u8| Sample { seconds: f64::from(at), gb_per_s: 1.0 + f64::from(at), resident_bytes: 1 << 30 };
+            let sample = |at: u8| Sample {
+                seconds: f64::from(at),
+                gb_per_s: 1.0 + f64::from(at),
+                resident_bytes: 1 << 30,
+            };
             Outcome {
                 speed: [1.0, 1.4, 1.2, 1.5].map(|speed| vec![speed; 3]),
                 resident: [1 << 30; 4],
@@ -410,7 +476,8 @@ pub(super) mod tests {
                 ..Outcome::default()
             }
         };
-        let mut plots: Vec<Plot> = ACCESSES.iter().flat_map(|access| over_time(access, &outcome())).collect();
+        let mut plots: Vec<Plot> =
+            ACCESSES.iter().flat_map(|access| over_time(access, &outcome())).collect();
         plots.push(compared(&ACCESSES.map(|_| outcome())));
         plots
     }
@@ -422,7 +489,8 @@ pub(super) mod tests {
         for (outcome, expected) in [(stopped, true), (Outcome::default(), false)] {
             let mut report = Report::default();
             measures("skewed", Pattern::Skewed, &outcome, &mut report);
-            let told = report.summary().to_text().contains("(manager stopped itself: collapsing stalls)");
+            let told =
+                report.summary().to_text().contains("(manager stopped itself: collapsing stalls)");
             assert_eq!(told, expected);
         }
     }
@@ -431,7 +499,13 @@ pub(super) mod tests {
     fn arms_are_compared_with_small_pages() {
         let plots = plots();
         let ours = plots.last().unwrap().series.last().unwrap();
-        assert!(ours.name == ARMS[OURS] && ours.points.len() == 3 && ours.points.iter().all(|point| (point.y - 150.0).abs() < 1e-9));
-        assert!(plots[..6].iter().all(|plot| plot.series.iter().all(|series| series.points.len() == 2)));
+        assert!(
+            ours.name == ARMS[OURS]
+                && ours.points.len() == 3
+                && ours.points.iter().all(|point| (point.y - 150.0).abs() < 1e-9)
+        );
+        assert!(
+            plots[..6].iter().all(|plot| plot.series.iter().all(|series| series.points.len() == 2))
+        );
     }
 }

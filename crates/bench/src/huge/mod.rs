@@ -68,7 +68,12 @@ impl Params {
                 let sizes = [1, 2, 4, 8, 16, 32, 64].map(|gib| gib * GIB);
                 // Where memory is short, its pages are moved and its bits looked at by others, too.
                 let roomy = |size: &usize| fits(*size, available_bytes / 2);
-                Params { bytes: GIB, repetitions: 9, sizes: sizes.into_iter().filter(roomy).collect(), quick }
+                Params {
+                    bytes: GIB,
+                    repetitions: 9,
+                    sizes: sizes.into_iter().filter(roomy).collect(),
+                    quick,
+                }
             }
         }
     }
@@ -112,7 +117,9 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         if let Some(size) = params.sizes.iter().find(|size| !fits(**size, available)) {
             let size = Bytes(*size as u64);
             let available = Bytes(available);
-            return Err(refuse(format!("--sizes {size}: it does not fit: {available} are available, and its page tables need some too")));
+            return Err(refuse(format!(
+                "--sizes {size}: it does not fit: {available} are available, and its page tables need some too"
+            )));
         }
     }
     let mut report = Report {
@@ -126,7 +133,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
         ..Report::default()
     };
     let share = if params.quick { 0.2 } else { 1.0 };
-    let mut progress = Progress::new(chosen.iter().map(|experiment| share * experiment.seconds).sum());
+    let mut progress =
+        Progress::new(chosen.iter().map(|experiment| share * experiment.seconds).sum());
     progress.starts("touching memory once");
     // Room for the arms of the microbenchmark; larger processes back their memory themselves before they are measured.
     let ballast = Ballast::new(Bytes(5 * params.bytes as u64 + (1 << 30)))?;
@@ -139,7 +147,13 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
 }
 
 /// Runs all; what fails is told in a row of its own and costs the others nothing. Returns whether any did.
-fn run_all(chosen: &[&Experiment], params: &Params, ballast: &Ballast, progress: &mut Progress, report: &mut Report) -> bool {
+fn run_all(
+    chosen: &[&Experiment],
+    params: &Params,
+    ballast: &Ballast,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> bool {
     let share = if params.quick { 0.2 } else { 1.0 };
     let mut any_failed = false;
     for experiment in chosen {
@@ -154,7 +168,12 @@ fn run_all(chosen: &[&Experiment], params: &Params, ballast: &Ballast, progress:
             any_failed = true;
             let why = format!("{error:#}");
             progress.say(&format!("{} failed: {why}", experiment.name));
-            let row = Measure::new(format!("{}_failed", experiment.name), format!("{}: failed: {why}", experiment.name), "", Better::Lower);
+            let row = Measure::new(
+                format!("{}_failed", experiment.name),
+                format!("{}: failed: {why}", experiment.name),
+                "",
+                Better::Lower,
+            );
             report.measures.push(row.note(why));
         }
         progress.done(share * experiment.seconds);
@@ -167,7 +186,9 @@ fn whole_ranges(sizes: &[Bytes]) -> Result<Vec<usize>> {
     let least = EXTENT as u64;
     for size in sizes {
         if size.0 < least || size.0 % least != 0 {
-            return Err(refuse(format!("--sizes {size}: a process has whole ranges of 2MiB, at least one")));
+            return Err(refuse(format!(
+                "--sizes {size}: a process has whole ranges of 2MiB, at least one"
+            )));
         }
     }
     Ok(sizes.iter().map(|size| size.0 as usize).collect())
@@ -197,7 +218,8 @@ mod tests {
         let (params, ballast) = (Params::new(true, 0), Ballast::new(Bytes(0)).unwrap());
         let chosen: Vec<&Experiment> = experiments.iter().collect();
         assert!(run_all(&chosen, &params, &ballast, &mut progress, &mut report));
-        let names: Vec<&str> = report.measures.iter().map(|measure| measure.name.as_str()).collect();
+        let names: Vec<&str> =
+            report.measures.iter().map(|measure| measure.name.as_str()).collect();
         assert_eq!(names, ["good", "before", "half_failed", "good"]);
         assert!(report.summary().to_text().contains("half: failed: the process ended"));
         assert!(!run_all(&chosen[..1], &params, &ballast, &mut progress, &mut report));
@@ -207,7 +229,10 @@ mod tests {
     fn sizes_by_default_leave_half_of_the_memory_alone() {
         let gib = |sizes: &[usize]| sizes.iter().map(|size| size / GIB).collect::<Vec<_>>();
         let sizes = |available_gib: u64| gib(&Params::new(false, available_gib << 30).sizes);
-        assert_eq!((sizes(4), sizes(23), sizes(48)), (vec![], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 16]));
+        assert_eq!(
+            (sizes(4), sizes(23), sizes(48)),
+            (vec![], vec![1, 2, 4, 8], vec![1, 2, 4, 8, 16])
+        );
     }
 
     #[test]
@@ -218,15 +243,28 @@ mod tests {
         let drawn: Vec<String> = plots
             .into_iter()
             .map(|plot| {
-                let section = Section { title: "A section".into(), text: vec![], tables: vec![], plots: vec![plot] };
-                Report { title: "A page".into(), sections: vec![section], ..Report::default() }.to_html()
+                let section = Section {
+                    title: "A section".into(),
+                    text: vec![],
+                    tables: vec![],
+                    plots: vec![plot],
+                };
+                Report { title: "A page".into(), sections: vec![section], ..Report::default() }
+                    .to_html()
             })
             .collect();
         for figure in 10..=20 {
             let named = |html: &&String| {
-                [format!("figure {figure})"), format!("and {figure})"), format!("figures {figure} ")].iter().any(|name| html.contains(name))
+                [
+                    format!("figure {figure})"),
+                    format!("and {figure})"),
+                    format!("figures {figure} "),
+                ]
+                .iter()
+                .any(|name| html.contains(name))
             };
-            let html = drawn.iter().find(named).unwrap_or_else(|| panic!("figure {figure} is nowhere"));
+            let html =
+                drawn.iter().find(named).unwrap_or_else(|| panic!("figure {figure} is nowhere"));
             // Each point that was measured says what it is; the page has a title of its own.
             let points = html.matches("<title>").count() - 1;
             assert!(html.contains("<svg") && points >= 2, "figure {figure}: {points} points");

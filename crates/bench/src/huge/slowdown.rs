@@ -40,7 +40,9 @@ impl Arm {
         let now = || start_ns + began.elapsed().as_nanos() as u64;
         while let Some(left) = TURN.checked_sub(began.elapsed()) {
             let pause = match &mut self.engine {
-                Some(engine) => Duration::from_nanos(engine.step(now())?.next_ns.saturating_sub(now())),
+                Some(engine) => {
+                    Duration::from_nanos(engine.step(now())?.next_ns.saturating_sub(now()))
+                }
                 None => left,
             };
             std::thread::sleep(pause.min(left));
@@ -60,8 +62,14 @@ fn arms(pid: u32) -> Result<Vec<Arm>> {
     };
     let mut arms = vec![
         Arm::new("not tracked", None),
-        Arm::new("as by default (1 % CPU, 0.5 % slowdown)", Some(Engine::new(pid, options(None, None), 0)?)),
-        Arm::new("1 % CPU, slowdown not limited", Some(Engine::new(pid, options(Some(UNLIMITED), None), 0)?)),
+        Arm::new(
+            "as by default (1 % CPU, 0.5 % slowdown)",
+            Some(Engine::new(pid, options(None, None), 0)?),
+        ),
+        Arm::new(
+            "1 % CPU, slowdown not limited",
+            Some(Engine::new(pid, options(Some(UNLIMITED), None), 0)?),
+        ),
     ];
     match Engine::new(pid, options(Some(UNLIMITED), Some(Backend::BpfClearRefs)), 0) {
         Ok(engine) => arms.push(Arm::new("the same, cleared by clear_refs", Some(engine))),
@@ -73,7 +81,11 @@ fn arms(pid: u32) -> Result<Vec<Arm>> {
 
 /// By how many per cent each turn of `on` was slower than the turn of `off` in the same round.
 fn percents(off: &Arm, on: &Arm, speed: fn(&Done) -> f64) -> Vec<f64> {
-    off.turns.iter().zip(&on.turns).map(|(off, on)| 100.0 * (speed(off) / speed(on) - 1.0)).collect()
+    off.turns
+        .iter()
+        .zip(&on.turns)
+        .map(|(off, on)| 100.0 * (speed(off) / speed(on) - 1.0))
+        .collect()
 }
 
 /// The same, of all turns together.
@@ -86,8 +98,14 @@ fn overall(off: &Arm, on: &Arm) -> f64 {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
-    let mut loaded = Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small), ballast)?;
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let mut loaded =
+        Loaded::start(Load::new(params.bytes, Pattern::Random, Pages::Small), ballast)?;
     loaded.run(4)?;
     let mut arms = arms(loaded.pid())?;
     let rounds = ROUNDS_EACH * params.repetitions;
@@ -124,7 +142,13 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
     }
     let mut add = |name: &str, what: &str, values: &[f64]| {
         let title = format!("Slowdown while tracked at 1 % CPU, {what}");
-        report.measures.push(Measure::new(name, title, "%", Better::Lower).paper("large").must(2.0).aim(0.5).spread(Spread::of(values)));
+        report.measures.push(
+            Measure::new(name, title, "%", Better::Lower)
+                .paper("large")
+                .must(2.0)
+                .aim(0.5)
+                .spread(Spread::of(values)),
+        );
     };
     add("slowdown_cpu_percent", "processor time per touch", &cpu(&tracked[0]));
     add("slowdown_percent", "throughput", &wall(&tracked[0]));

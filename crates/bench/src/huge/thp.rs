@@ -12,10 +12,12 @@ const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Sets `file` below the kernel's directory to `value` until the guard goes.
 pub fn set(file: &str, value: &str) -> Result<Guard> {
     let path = Path::new(DIR).join(file);
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {} (no transparent huge pages in this kernel?)", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| {
+        format!("cannot read {} (no transparent huge pages in this kernel?)", path.display())
+    })?;
     let guard = Guard::new(Undo::FileWrite(path.clone(), chosen(&text).to_owned()));
-    fs::write(&path, value).with_context(|| format!("cannot set {} to {value} (as root?)", path.display()))?;
+    fs::write(&path, value)
+        .with_context(|| format!("cannot set {} to {value} (as root?)", path.display()))?;
     Ok(guard)
 }
 

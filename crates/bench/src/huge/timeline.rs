@@ -21,7 +21,10 @@ pub struct Sample {
 }
 
 /// Keeps `loaded` busy while `work` runs, which gets its process id; returns what that says, and what the load did meanwhile.
-pub fn during<T>(loaded: &mut Loaded, work: impl FnOnce(u32) -> Result<T>) -> Result<(T, Vec<Sample>)> {
+pub fn during<T>(
+    loaded: &mut Loaded,
+    work: impl FnOnce(u32) -> Result<T>,
+) -> Result<(T, Vec<Sample>)> {
     let pid = loaded.pid();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -31,13 +34,18 @@ pub fn during<T>(loaded: &mut Loaded, work: impl FnOnce(u32) -> Result<T>) -> Re
             while !over.load(Ordering::Relaxed) {
                 let done = loaded.run(SETS)?;
                 let seconds = began.elapsed().as_secs_f64();
-                samples.push(Sample { seconds, gb_per_s: done.gb_per_s(), resident_bytes: loaded.resident_bytes()? });
+                samples.push(Sample {
+                    seconds,
+                    gb_per_s: done.gb_per_s(),
+                    resident_bytes: loaded.resident_bytes()?,
+                });
             }
             Ok(samples)
         });
         let worked = work(pid);
         over.store(true, Ordering::Relaxed);
-        let samples = driver.join().map_err(|_| anyhow!("the thread that drives a load failed"))??;
+        let samples =
+            driver.join().map_err(|_| anyhow!("the thread that drives a load failed"))??;
         Ok((worked?, samples))
     })
 }
@@ -57,8 +65,13 @@ const POINTS_MAX: usize = 100;
 
 fn points(samples: &[Sample], of: fn(&Sample) -> f64) -> Vec<Point> {
     let each = samples.len().div_ceil(POINTS_MAX).max(1);
-    let mean = |part: &[Sample], of: &dyn Fn(&Sample) -> f64| part.iter().map(of).sum::<f64>() / part.len() as f64;
-    samples.chunks(each).map(|part| Point::at(mean(part, &|sample| sample.seconds), mean(part, &of))).collect()
+    let mean = |part: &[Sample], of: &dyn Fn(&Sample) -> f64| {
+        part.iter().map(of).sum::<f64>() / part.len() as f64
+    };
+    samples
+        .chunks(each)
+        .map(|part| Point::at(mean(part, &|sample| sample.seconds), mean(part, &of)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -67,8 +80,13 @@ mod tests {
 
     #[test]
     fn many_samples_become_few_points_of_the_same_mean() {
-        let samples: Vec<Sample> =
-            (0..1000).map(|at| Sample { seconds: f64::from(at), gb_per_s: f64::from(at % 2), resident_bytes: 1 << 20 }).collect();
+        let samples: Vec<Sample> = (0..1000)
+            .map(|at| Sample {
+                seconds: f64::from(at),
+                gb_per_s: f64::from(at % 2),
+                resident_bytes: 1 << 20,
+            })
+            .collect();
         let points = throughput(&samples);
         assert_eq!((points.len(), points[0].x, points[0].y), (100, 4.5, 0.5));
         assert!(resident_mib(&samples).iter().all(|point| point.y == 1.0));

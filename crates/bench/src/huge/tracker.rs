@@ -32,14 +32,19 @@ struct Times {
 
 impl Times {
     fn sum(&self, of: &[&[f64]]) -> Option<Spread> {
-        let sums: Vec<f64> = (0..self.scan.len()).map(|at| of.iter().map(|times| times[at]).sum()).collect();
+        let sums: Vec<f64> =
+            (0..self.scan.len()).map(|at| of.iter().map(|times| times[at]).sum()).collect();
         Spread::of(&sums)
     }
 
     /// Means of as many rounds as it takes until what is usual is learned anew: each with one such round.
     fn read_means(&self) -> Option<Spread> {
-        let read: Vec<f64> = self.scan.iter().zip(&self.count).map(|(scan, count)| scan + count).collect();
-        let means: Vec<f64> = read.chunks_exact(LEARNING_EVERY).map(|rounds| rounds.iter().sum::<f64>() / rounds.len() as f64).collect();
+        let read: Vec<f64> =
+            self.scan.iter().zip(&self.count).map(|(scan, count)| scan + count).collect();
+        let means: Vec<f64> = read
+            .chunks_exact(LEARNING_EVERY)
+            .map(|rounds| rounds.iter().sum::<f64>() / rounds.len() as f64)
+            .collect();
         Spread::of(&means)
     }
 }
@@ -64,7 +69,9 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
     let mut views: Vec<RangeView> = Vec::new();
     // Large sizes take long, and differ little.
     let repetitions = match bytes {
-        _ if bytes == params.bytes => params.repetitions.next_multiple_of(LEARNING_EVERY) + LEARNING_EVERY,
+        _ if bytes == params.bytes => {
+            params.repetitions.next_multiple_of(LEARNING_EVERY) + LEARNING_EVERY
+        }
         _ if bytes > 4 * params.bytes => params.repetitions.min(5),
         _ => params.repetitions,
     };
@@ -132,10 +139,14 @@ fn by_size(all: Vec<Point>, only_scan: Vec<Point>) -> Plot {
 /// A row of the table.
 fn add(table: &mut Table, what: &str, times: &Times) {
     let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
-    let cells = [&times.clear, &times.part, &times.scan, &times.count].map(|times| format!("{:.3}", median(times)));
+    let cells = [&times.clear, &times.part, &times.scan, &times.count]
+        .map(|times| format!("{:.3}", median(times)));
     table.row(std::iter::once(what.to_owned()).chain(cells));
     if times.spoiled > 0 {
-        table.note(format!("{what}: {} rounds were repeated, since others had cleared accessed bits meanwhile", times.spoiled));
+        table.note(format!(
+            "{what}: {} rounds were repeated, since others had cleared accessed bits meanwhile",
+            times.spoiled
+        ));
     }
 }
 
@@ -147,7 +158,12 @@ fn fail(table: &mut Table, what: &str, error: &anyhow::Error) -> String {
 }
 
 /// Measures and reports.
-pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut Report) -> Result<()> {
+pub fn run(
+    params: &Params,
+    ballast: &Ballast,
+    progress: &Progress,
+    report: &mut Report,
+) -> Result<()> {
     let mut table = Table::new("Processor time of a round (median)")
         .text("memory")
         .number("clear", "ms")
@@ -174,11 +190,16 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         all.extend(whole.map(|spread| Point::of(gib, spread)));
         if bytes == params.bytes {
             report.measures.push(
-                Measure::new("scan_1gib_ms", "Scan of 1 GiB of 4K pages, bits read and counted", "ms", Better::Lower)
-                    .paper("37 ms with clearing")
-                    .must(0.5)
-                    .aim(0.25)
-                    .spread(read),
+                Measure::new(
+                    "scan_1gib_ms",
+                    "Scan of 1 GiB of 4K pages, bits read and counted",
+                    "ms",
+                    Better::Lower,
+                )
+                .paper("37 ms with clearing")
+                .must(0.5)
+                .aim(0.25)
+                .spread(read),
             );
             report.measures.push(
                 Measure::new(
@@ -190,16 +211,33 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
                 .spread(times.read_means()),
             );
             report.measures.push(
-                Measure::new("scan_clear_1gib_ms", "Scan and clear, all pages of 1 GiB", "ms", Better::Lower)
-                    .paper_number(37.0)
-                    .must(30.0)
-                    .aim(15.0)
-                    .spread(whole),
+                Measure::new(
+                    "scan_clear_1gib_ms",
+                    "Scan and clear, all pages of 1 GiB",
+                    "ms",
+                    Better::Lower,
+                )
+                .paper_number(37.0)
+                .must(30.0)
+                .aim(15.0)
+                .spread(whole),
             );
             report.measures.push(
-                Measure::new("scan_clear_part_ms", "The same, a sixteenth in turn", "ms", Better::Lower)
-                    .aim(2.0)
-                    .spread(Spread::of(&times.part.iter().zip(&times.scan).map(|(part, scan)| part + scan / 16.0).collect::<Vec<_>>())),
+                Measure::new(
+                    "scan_clear_part_ms",
+                    "The same, a sixteenth in turn",
+                    "ms",
+                    Better::Lower,
+                )
+                .aim(2.0)
+                .spread(Spread::of(
+                    &times
+                        .part
+                        .iter()
+                        .zip(&times.scan)
+                        .map(|(part, scan)| part + scan / 16.0)
+                        .collect::<Vec<_>>(),
+                )),
             );
         }
     }
@@ -216,11 +254,14 @@ pub fn run(params: &Params, ballast: &Ballast, progress: &Progress, report: &mut
         }
     };
     report.measures.push(
-        Measure::new("scan_clear_huge_ms", "Scan and clear of 1 GiB of huge pages", "ms", Better::Lower).must(0.3).spread(huge.sum(&[
-            &huge.clear,
-            &huge.scan,
-            &huge.count,
-        ])),
+        Measure::new(
+            "scan_clear_huge_ms",
+            "Scan and clear of 1 GiB of huge pages",
+            "ms",
+            Better::Lower,
+        )
+        .must(0.3)
+        .spread(huge.sum(&[&huge.clear, &huge.scan, &huge.count])),
     );
     report.sections.push(Section {
         title: "What a round of the tracker costs (figure 10)".into(),
@@ -239,6 +280,9 @@ pub(super) mod tests {
 
     /// The plot, of made-up times.
     pub fn plot() -> Plot {
-        by_size(vec![Point::at(1.0, 10.0), Point::at(2.0, 20.0)], vec![Point::at(1.0, 0.4), Point::at(2.0, 0.8)])
+        by_size(
+            vec![Point::at(1.0, 10.0), Point::at(2.0, 20.0)],
+            vec![Point::at(1.0, 0.4), Point::at(2.0, 0.8)],
+        )
     }
 }

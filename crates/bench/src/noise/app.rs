@@ -43,7 +43,8 @@ pub struct Went {
 
 /// Does it, and prints [`Went`] as one line.
 pub fn main(app: &str) -> Result<ExitCode> {
-    let app: App = serde_json::from_str(app).context("the job of a computing process is not readable")?;
+    let app: App =
+        serde_json::from_str(app).context("the job of a computing process is not readable")?;
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let options = Options {
         cpus: app.cpus,
@@ -56,9 +57,18 @@ pub fn main(app: &str) -> Result<ExitCode> {
     };
     let recording = bsp::run(&options, None, &AtomicBool::new(false))?;
     let mut parts: std::collections::BTreeMap<Part, u64> = std::collections::BTreeMap::new();
-    recording.losses.iter().flat_map(|loss| &loss.parts).for_each(|(&part, &ns)| *parts.entry(part).or_insert(0) += ns);
+    recording
+        .losses
+        .iter()
+        .flat_map(|loss| &loss.parts)
+        .for_each(|(&part, &ns)| *parts.entry(part).or_insert(0) += ns);
     let is_reclaim = |part: &Part| {
-        let reclaimers = [Part::Task(TaskKind::Kswapd), Part::Task(TaskKind::Kcompactd), Part::DirectReclaim, Part::DirectCompaction];
+        let reclaimers = [
+            Part::Task(TaskKind::Kswapd),
+            Part::Task(TaskKind::Kcompactd),
+            Part::DirectReclaim,
+            Part::DirectCompaction,
+        ];
         reclaimers.contains(part)
     };
     let (stolen_ns, explained_ns) = recording.stolen_and_explained_ns();

@@ -61,7 +61,14 @@ pub enum Group {
     Nfs,
 }
 
-const fn arm(key: &'static str, name: &'static str, group: Group, way: Option<Way>, kswapd: Kswapd, remedy: Remedy) -> Arm {
+const fn arm(
+    key: &'static str,
+    name: &'static str,
+    group: Group,
+    way: Option<Way>,
+    kswapd: Kswapd,
+    remedy: Remedy,
+) -> Arm {
     Arm { key, name, group, way, kswapd, remedy, alloc: false }
 }
 
@@ -76,30 +83,126 @@ const LARGE: Option<Way> = Some(Way::Large);
 pub const ARMS: [Arm; 31] = [
     arm("direct", "direct I/O", Group::Small, Some(Way::Direct), Kswapd::App, Remedy::None),
     arm("quiet", "quiet", Group::Small, None, Kswapd::Free, Remedy::None),
-    arm("small_app", "order 0, kswapd on the application's core", Group::Small, SMALL, Kswapd::App, Remedy::None),
+    arm(
+        "small_app",
+        "order 0, kswapd on the application's core",
+        Group::Small,
+        SMALL,
+        Kswapd::App,
+        Remedy::None,
+    ),
     arm("small_app_daemon", "the same, daemon", Group::Small, SMALL, Kswapd::App, Remedy::Daemon),
-    arm("small_app_full", "the same, daemon that also moves kswapd", Group::Small, SMALL, Kswapd::App, Remedy::DaemonAndPin),
+    arm(
+        "small_app_full",
+        "the same, daemon that also moves kswapd",
+        Group::Small,
+        SMALL,
+        Kswapd::App,
+        Remedy::DaemonAndPin,
+    ),
     arm("small_free", "order 0, kswapd free", Group::Small, SMALL, Kswapd::Free, Remedy::None),
     arm("small_free_daemon", "the same, daemon", Group::Small, SMALL, Kswapd::Free, Remedy::Daemon),
-    arm("small_spare", "order 0, kswapd on the spare core", Group::Small, SMALL, Kswapd::Spare, Remedy::None),
-    arm("small_spare_daemon", "the same, daemon", Group::Small, SMALL, Kswapd::Spare, Remedy::Daemon),
+    arm(
+        "small_spare",
+        "order 0, kswapd on the spare core",
+        Group::Small,
+        SMALL,
+        Kswapd::Spare,
+        Remedy::None,
+    ),
+    arm(
+        "small_spare_daemon",
+        "the same, daemon",
+        Group::Small,
+        SMALL,
+        Kswapd::Spare,
+        Remedy::Daemon,
+    ),
     arm("large_quiet", "quiet, again", Group::Large, None, Kswapd::Free, Remedy::None),
-    arm("large_app", "large folios, kswapd on the application's core", Group::Large, LARGE, Kswapd::App, Remedy::None),
+    arm(
+        "large_app",
+        "large folios, kswapd on the application's core",
+        Group::Large,
+        LARGE,
+        Kswapd::App,
+        Remedy::None,
+    ),
     arm("large_app_daemon", "the same, daemon", Group::Large, LARGE, Kswapd::App, Remedy::Daemon),
-    arm("large_app_full", "the same, daemon that also moves kswapd", Group::Large, LARGE, Kswapd::App, Remedy::DaemonAndPin),
+    arm(
+        "large_app_full",
+        "the same, daemon that also moves kswapd",
+        Group::Large,
+        LARGE,
+        Kswapd::App,
+        Remedy::DaemonAndPin,
+    ),
     arm("large_free", "large folios, kswapd free", Group::Large, LARGE, Kswapd::Free, Remedy::None),
-    arm("large_spare", "large folios, kswapd on the spare core", Group::Large, LARGE, Kswapd::Spare, Remedy::None),
+    arm(
+        "large_spare",
+        "large folios, kswapd on the spare core",
+        Group::Large,
+        LARGE,
+        Kswapd::Spare,
+        Remedy::None,
+    ),
     alloc("alloc_quiet", "allocating, quiet", None, Remedy::None),
-    alloc("alloc_app", "allocating, order 0, kswapd on the application's core", SMALL, Remedy::None),
+    alloc(
+        "alloc_app",
+        "allocating, order 0, kswapd on the application's core",
+        SMALL,
+        Remedy::None,
+    ),
     alloc("alloc_app_daemon", "the same, daemon", SMALL, Remedy::Daemon),
-    arm("write_app", "writer, kswapd on the application's core", Group::Write, Some(Way::Write), Kswapd::App, Remedy::None),
-    arm("write_app_daemon", "the same, daemon", Group::Write, Some(Way::Write), Kswapd::App, Remedy::Daemon),
-    arm("write_quiet_run", "the same, writer under quiet run", Group::Write, Some(Way::Write), Kswapd::App, Remedy::QuietRun),
+    arm(
+        "write_app",
+        "writer, kswapd on the application's core",
+        Group::Write,
+        Some(Way::Write),
+        Kswapd::App,
+        Remedy::None,
+    ),
+    arm(
+        "write_app_daemon",
+        "the same, daemon",
+        Group::Write,
+        Some(Way::Write),
+        Kswapd::App,
+        Remedy::Daemon,
+    ),
+    arm(
+        "write_quiet_run",
+        "the same, writer under quiet run",
+        Group::Write,
+        Some(Way::Write),
+        Kswapd::App,
+        Remedy::QuietRun,
+    ),
     arm("nfs_quiet", "quiet, again", Group::Nfs, None, Kswapd::Free, Remedy::None),
-    arm("nfs_app", "file over NFS, kswapd on the application's core", Group::Nfs, Some(Way::Nfs), Kswapd::App, Remedy::None),
-    arm("nfs_app_daemon", "the same, daemon", Group::Nfs, Some(Way::Nfs), Kswapd::App, Remedy::Daemon),
+    arm(
+        "nfs_app",
+        "file over NFS, kswapd on the application's core",
+        Group::Nfs,
+        Some(Way::Nfs),
+        Kswapd::App,
+        Remedy::None,
+    ),
+    arm(
+        "nfs_app_daemon",
+        "the same, daemon",
+        Group::Nfs,
+        Some(Way::Nfs),
+        Kswapd::App,
+        Remedy::Daemon,
+    ),
     arm("peers_quiet", "quiet, again", Group::Peers, None, Kswapd::Free, Remedy::None),
-    arm("quiet_run", "application's core, reader under quiet run", Group::Peers, LARGE, Kswapd::App, Remedy::QuietRun),
+    arm(
+        "quiet_run",
+        "application's core, reader under quiet run",
+        Group::Peers,
+        LARGE,
+        Kswapd::App,
+        Remedy::QuietRun,
+    ),
     arm(
         "watermark_scale",
         "large folios, application's core, watermark_scale_factor 1000",
@@ -108,7 +211,14 @@ pub const ARMS: [Arm; 31] = [
         Kswapd::App,
         Remedy::WatermarkScale,
     ),
-    arm("min_free", "large folios, application's core, min_free_kbytes 1 GiB", Group::Peers, LARGE, Kswapd::App, Remedy::MinFree),
+    arm(
+        "min_free",
+        "large folios, application's core, min_free_kbytes 1 GiB",
+        Group::Peers,
+        LARGE,
+        Kswapd::App,
+        Remedy::MinFree,
+    ),
     arm(
         "cgroup",
         "large folios, application's core, reader in a control group of 256 MiB",
@@ -117,8 +227,22 @@ pub const ARMS: [Arm; 31] = [
         Kswapd::App,
         Remedy::Cgroup,
     ),
-    arm("dontcache", "application's core, reader with RWF_DONTCACHE", Group::Peers, Some(Way::DontCache), Kswapd::App, Remedy::None),
-    arm("fadvise", "application's core, reader with fadvise DONTNEED", Group::Peers, Some(Way::Fadvise), Kswapd::App, Remedy::None),
+    arm(
+        "dontcache",
+        "application's core, reader with RWF_DONTCACHE",
+        Group::Peers,
+        Some(Way::DontCache),
+        Kswapd::App,
+        Remedy::None,
+    ),
+    arm(
+        "fadvise",
+        "application's core, reader with fadvise DONTNEED",
+        Group::Peers,
+        Some(Way::Fadvise),
+        Kswapd::App,
+        Remedy::None,
+    ),
 ];
 
 impl Arm {
@@ -135,7 +259,8 @@ impl Arm {
 
     /// Whether the page cache is full before it begins. Not where its reader leaves the cache alone: then kswapd would have no reason.
     pub fn wants_full(&self) -> bool {
-        matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Nfs)) && self.remedy != Remedy::QuietRun
+        matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Nfs))
+            && self.remedy != Remedy::QuietRun
     }
 
     /// Whether the daemon runs.
@@ -160,10 +285,20 @@ mod tests {
         for (index, arm) in ARMS.iter().enumerate() {
             assert!(ARMS.iter().skip(index + 1).all(|other| other.key != arm.key), "{}", arm.key);
             let baseline = ARMS.iter().find(|other| other.key == arm.baseline()).unwrap();
-            assert!(baseline.way.is_none() && baseline.remedy == Remedy::None && baseline.alloc == arm.alloc, "{}", arm.key);
+            assert!(
+                baseline.way.is_none()
+                    && baseline.remedy == Remedy::None
+                    && baseline.alloc == arm.alloc,
+                "{}",
+                arm.key
+            );
         }
-        let write: Vec<&str> = with_baselines(|arm| arm.group == Group::Write).iter().map(|arm| arm.key).collect();
+        let write: Vec<&str> =
+            with_baselines(|arm| arm.group == Group::Write).iter().map(|arm| arm.key).collect();
         assert_eq!(write, ["quiet", "write_app", "write_app_daemon", "write_quiet_run"]);
-        assert_eq!((with_baselines(|_| false).len(), with_baselines(|_| true).len()), (0, ARMS.len()));
+        assert_eq!(
+            (with_baselines(|_| false).len(), with_baselines(|_| true).len()),
+            (0, ARMS.len())
+        );
     }
 }

@@ -34,7 +34,8 @@ pub enum Keeper {
 }
 
 impl Keeper {
-    pub const ALL: [Keeper; 5] = [Keeper::None, Keeper::Daemon, Keeper::DropCaches, Keeper::Fadvise, Keeper::QuietRun];
+    pub const ALL: [Keeper; 5] =
+        [Keeper::None, Keeper::Daemon, Keeper::DropCaches, Keeper::Fadvise, Keeper::QuietRun];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +81,12 @@ fn cached_percent(file: &File, bytes: u64) -> Result<f64> {
 }
 
 /// Streams `times` the cache past hot files.
-pub fn hot(keeper: Keeper, times: u64, ground: &Ground, interrupt: &Interrupt) -> Result<Kept, Failed> {
+pub fn hot(
+    keeper: Keeper,
+    times: u64,
+    ground: &Ground,
+    interrupt: &Interrupt,
+) -> Result<Kept, Failed> {
     let (path, _file) = scratch(&ground.dir, "hot", HOT_BYTES)?;
     let file = File::open(path)?;
     let mut before = read_all(&file, HOT_BYTES)?;
@@ -105,10 +111,16 @@ pub fn hot(keeper: Keeper, times: u64, ground: &Ground, interrupt: &Interrupt) -
 }
 
 /// What throughput is compared with.
-pub const STREAMS: [(Remedy, &str); 3] = [(Remedy::None, "nothing"), (Remedy::Daemon, "daemon"), (Remedy::QuietRun, "quiet run")];
+pub const STREAMS: [(Remedy, &str); 3] =
+    [(Remedy::None, "nothing"), (Remedy::Daemon, "daemon"), (Remedy::QuietRun, "quiet run")];
 
 /// Bytes a second of a reader that takes what it gets, with the cache full.
-pub fn stream(remedy: Remedy, duration: Duration, ground: &Ground, interrupt: &Interrupt) -> Result<f64, Failed> {
+pub fn stream(
+    remedy: Remedy,
+    duration: Duration,
+    ground: &Ground,
+    interrupt: &Interrupt,
+) -> Result<f64, Failed> {
     let _kswapd = place_kswapd(Kswapd::Free, ground)?;
     ground.fill(interrupt)?;
     let daemon = (remedy == Remedy::Daemon).then(|| DaemonRun::start(ground, false)).transpose()?;
@@ -116,7 +128,8 @@ pub fn stream(remedy: Remedy, duration: Duration, ground: &Ground, interrupt: &I
     load.under_quiet_run = remedy == Remedy::QuietRun;
     let mut load = ground.start(&load)?;
     thread::sleep(Duration::from_millis(500));
-    let pids = (Some(ground::worker(load.pid())), daemon.as_ref().map(|daemon| daemon.running.pid()));
+    let pids =
+        (Some(ground::worker(load.pid())), daemon.as_ref().map(|daemon| daemon.running.pid()));
     let before = Books::read(pids.0, pids.1, &ground.app_cpus)?;
     thread::sleep(duration);
     let books = Books::read(pids.0, pids.1, &ground.app_cpus)?.since(&before);
@@ -158,7 +171,10 @@ mod tests {
         read_all(&file, 0).unwrap();
         match cached_percent(&file, 8 * PAGE as u64) {
             Ok(percent) => assert!((0.0..=100.0).contains(&percent), "{percent}"),
-            Err(error) => hiroma_testkit::skip!(Machine, "this file system does not say what is cached: {error}"),
+            Err(error) => hiroma_testkit::skip!(
+                Machine,
+                "this file system does not say what is cached: {error}"
+            ),
         }
         let beyond = cached_percent(&file, 16 * PAGE as u64);
         assert!(beyond.map_or(true, |percent| percent <= 50.0));

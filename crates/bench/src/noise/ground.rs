@@ -56,7 +56,10 @@ impl Ground {
     /// Leaves `cache_bytes` for the page cache. The file that is read is `file`, or a sparse one in `dir`.
     pub fn new(cache_bytes: u64, dir: &Path, file: Option<&Path>) -> Result<Ground> {
         let cpus = affinity::of(0)?;
-        ensure!(cpus.len() > 1, "one processor only: there is no spare one for the reader and the daemon, so nothing can be compared");
+        ensure!(
+            cpus.len() > 1,
+            "one processor only: there is no spare one for the reader and the daemon, so nothing can be compared"
+        );
         let available = memory::available()?.0;
         ensure!(
             available > cache_bytes + PIECE,
@@ -67,14 +70,22 @@ impl Ground {
         let taken = take((available - cache_bytes) / PIECE, cpus.len())?;
         let mut files = Vec::new();
         let (read_file, read_bytes) = match file {
-            Some(file) => (file.to_owned(), fs::metadata(file).with_context(|| format!("{}", file.display()))?.len()),
+            Some(file) => (
+                file.to_owned(),
+                fs::metadata(file).with_context(|| format!("{}", file.display()))?.len(),
+            ),
             None => {
                 let (path, guard) = scratch(dir, "read", SPARSE_BYTES)?;
                 files.push(guard);
                 (path, SPARSE_BYTES)
             }
         };
-        ensure!(read_bytes > 2 * cache_bytes, "{} is not larger than twice the cache of {} MiB", read_file.display(), cache_bytes >> 20);
+        ensure!(
+            read_bytes > 2 * cache_bytes,
+            "{} is not larger than twice the cache of {} MiB",
+            read_file.display(),
+            cache_bytes >> 20
+        );
         let (spare, app_cpus) = (cpus[0], cpus[1..].to_vec());
         // From now on this process, and what it starts, keeps off the application's processors.
         affinity::confine(0, &[spare])?;
@@ -103,7 +114,16 @@ impl Ground {
         };
         let number = self.loads.replace(self.loads.get() + 1);
         let start = number.wrapping_mul(APART_BYTES) % bytes / ALIGNED * ALIGNED;
-        Load { way, file: file.clone(), bytes, start, rate_bytes_s, total_bytes: 0, cgroup: None, under_quiet_run: false }
+        Load {
+            way,
+            file: file.clone(),
+            bytes,
+            start,
+            rate_bytes_s,
+            total_bytes: 0,
+            cgroup: None,
+            under_quiet_run: false,
+        }
     }
 
     /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd alone would not tell: it works for large
@@ -116,7 +136,9 @@ impl Ground {
             let memory = MemoryInfo::read(Path::new("/"))?;
             if memory.counters.get("pageoutrun") > before {
                 let zones = memory.nodes.iter().flat_map(|node| &node.zones);
-                let (free, high) = zones.fold((0, 0), |(free, high), zone| (free + zone.free, high + zone.high + zone.reserve));
+                let (free, high) = zones.fold((0, 0), |(free, high), zone| {
+                    (free + zone.free, high + zone.high + zone.reserve)
+                });
                 let since = *worked.get_or_insert_with(Instant::now);
                 if free <= FULL_TIMES * high || since.elapsed() >= FULL_AFTER {
                     return Ok(());
@@ -126,7 +148,9 @@ impl Ground {
                 return Err(Failed::Interrupted);
             }
             if load.has_ended() || began.elapsed() > Duration::from_secs(60) {
-                return Err(anyhow::anyhow!("the page cache could not be filled within 60 s").into());
+                return Err(
+                    anyhow::anyhow!("the page cache could not be filled within 60 s").into()
+                );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -135,7 +159,11 @@ impl Ground {
     /// Starts a load, on the spare processor as everything else.
     pub fn start(&self, load: &Load) -> Result<Running> {
         let program = this_program()?;
-        let mut command = std::process::Command::new(if load.under_quiet_run { hiroma()? } else { program.clone() });
+        let mut command = std::process::Command::new(if load.under_quiet_run {
+            hiroma()?
+        } else {
+            program.clone()
+        });
         if load.under_quiet_run {
             command.args(["quiet", "run", "--"]).arg(&program);
         }
@@ -156,7 +184,8 @@ fn take(pieces: u64, threads: usize) -> Result<Vec<Region>> {
     let taking: Vec<_> = counts.map(|count| std::thread::spawn(move || some(count))).collect();
     let mut taken = Vec::new();
     for thread in taking {
-        let some = thread.join().map_err(|_| anyhow::anyhow!("a thread that takes memory has failed"))?;
+        let some =
+            thread.join().map_err(|_| anyhow::anyhow!("a thread that takes memory has failed"))?;
         taken.extend(some.context("taking memory from the page cache")?);
     }
     Ok(taken)
@@ -167,8 +196,11 @@ pub fn scratch(dir: &Path, name: &str, bytes: u64) -> Result<(PathBuf, Guard)> {
     let path = dir.join(format!("hiroma-bench-{}-{name}", std::process::id()));
     let guard = Guard::new(Undo::FileRemove(path.clone()));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-    let file = file.with_context(|| format!("{}: choose another directory with --dir", path.display()))?;
-    file.set_len(bytes).with_context(|| format!("{}: this file system has no files of {} GiB", path.display(), bytes >> 30))?;
+    let file =
+        file.with_context(|| format!("{}: choose another directory with --dir", path.display()))?;
+    file.set_len(bytes).with_context(|| {
+        format!("{}: this file system has no files of {} GiB", path.display(), bytes >> 30)
+    })?;
     Ok((path, guard))
 }
 
@@ -191,8 +223,13 @@ pub fn place_kswapd(place: Kswapd, ground: &Ground) -> Result<Vec<Guard>> {
     let mut guards = Vec::new();
     for task in tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd) {
         let started = started_at(task.tid).context("kswapd has ended")?;
-        guards.push(Guard::new(Undo::ThreadCpus { tid: task.tid, started, cpus: affinity::of(task.tid)? }));
-        affinity::confine(task.tid, &cpus).with_context(|| format!("confining {} (it needs root)", task.name))?;
+        guards.push(Guard::new(Undo::ThreadCpus {
+            tid: task.tid,
+            started,
+            cpus: affinity::of(task.tid)?,
+        }));
+        affinity::confine(task.tid, &cpus)
+            .with_context(|| format!("confining {} (it needs root)", task.name))?;
     }
     Ok(guards)
 }
@@ -201,7 +238,8 @@ pub fn place_kswapd(place: Kswapd, ground: &Ground) -> Result<Vec<Guard>> {
 pub fn set(path: &str, value: &str) -> Result<Guard> {
     let before = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     let guard = Guard::new(Undo::FileWrite(PathBuf::from(path), before));
-    fs::write(path, format!("{value}\n")).with_context(|| format!("setting {path} to {value} (it needs root)"))?;
+    fs::write(path, format!("{value}\n"))
+        .with_context(|| format!("setting {path} to {value} (it needs root)"))?;
     Ok(guard)
 }
 
@@ -228,15 +266,29 @@ impl Books {
     /// With a load and a daemon, if there are any.
     pub fn read(load: Option<u32>, daemon: Option<u32>, app_cpus: &[usize]) -> Result<Books> {
         let counters = vmstat()?;
-        let direct = ["allocstall_dma", "allocstall_dma32", "allocstall_normal", "allocstall_movable", "allocstall_device"];
+        let direct = [
+            "allocstall_dma",
+            "allocstall_dma32",
+            "allocstall_normal",
+            "allocstall_movable",
+            "allocstall_device",
+        ];
         Ok(Books {
             kswapd_runs: counters.get("pageoutrun"),
-            kswapd_cpu_ns: tasks::reclaimers().iter().filter(|task| task.kind == TaskKind::Kswapd).map(|task| task.run_ns).sum(),
+            kswapd_cpu_ns: tasks::reclaimers()
+                .iter()
+                .filter(|task| task.kind == TaskKind::Kswapd)
+                .map(|task| task.run_ns)
+                .sum(),
             early_pages: counters.get("pgsteal_proactive"),
             direct_reclaims: direct.iter().map(|name| counters.get(name)).sum(),
             load_bytes: load.map_or(0, moved_bytes),
             daemon_cpu_ns: daemon.map_or(0, cpu_ns),
-            steal_ns: tasks::cpu_times()?.iter().filter(|times| app_cpus.contains(&times.cpu)).map(|times| times.steal_ns).sum(),
+            steal_ns: tasks::cpu_times()?
+                .iter()
+                .filter(|times| app_cpus.contains(&times.cpu))
+                .map(|times| times.steal_ns)
+                .sum(),
             at_ns: hiroma_kernel::cpu::now_ns(),
         })
     }
@@ -259,7 +311,8 @@ impl Books {
 
 /// The process that does the work: `pid`, or the program that it stands in for, as `hiroma quiet run` does (`proc_pid_task(5)`).
 pub fn worker(pid: u32) -> u32 {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(pid)
 }
 
@@ -273,7 +326,9 @@ fn moved_bytes(pid: u32) -> u64 {
 /// Processor time of all threads of a process.
 pub fn cpu_ns(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of = |entry: fs::DirEntry| parse_schedstat(&fs::read_to_string(entry.path().join("schedstat")).ok()?);
+    let of = |entry: fs::DirEntry| {
+        parse_schedstat(&fs::read_to_string(entry.path().join("schedstat")).ok()?)
+    };
     tasks.filter_map(of).map(|(run, _)| run).sum()
 }
 

@@ -62,7 +62,8 @@ pub struct Load {
 
 /// Does it.
 pub fn main(load: &str) -> Result<ExitCode> {
-    let load: Load = serde_json::from_str(load).context("the job of a loading process is not readable")?;
+    let load: Load =
+        serde_json::from_str(load).context("the job of a loading process is not readable")?;
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &load.cgroup {
         hiroma_kernel::host::cgroup::enter(cgroup)?;
@@ -95,7 +96,11 @@ pub fn main(load: &str) -> Result<ExitCode> {
 
 fn open(load: &Load) -> Result<File> {
     let flags = if load.way == Way::Direct { OFlags::DIRECT.bits() as i32 } else { 0 };
-    let file = OpenOptions::new().read(true).write(load.way == Way::Write).custom_flags(flags).open(&load.file);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(load.way == Way::Write)
+        .custom_flags(flags)
+        .open(&load.file);
     let file = file.with_context(|| format!("opening {}", load.file.display()))?;
     if load.way == Way::Small {
         fadvise(&file, 0, None, Advice::Random)?;
@@ -109,11 +114,15 @@ fn chunk(load: &Load, mut file: &File, bytes: &mut [u8], at: u64) -> Result<()> 
             file.seek(SeekFrom::Start(at))?;
             file.write_all(bytes)?;
         }
-        Way::DontCache => match preadv2(file, &mut [std::io::IoSliceMut::new(bytes)], at, DONTCACHE) {
-            Ok(_) => {}
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => bail!("this kernel or file system has no RWF_DONTCACHE (Linux 6.14)"),
-            Err(errno) => return Err(errno.into()),
-        },
+        Way::DontCache => {
+            match preadv2(file, &mut [std::io::IoSliceMut::new(bytes)], at, DONTCACHE) {
+                Ok(_) => {}
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                    bail!("this kernel or file system has no RWF_DONTCACHE (Linux 6.14)")
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
         Way::Fadvise => {
             file.seek(SeekFrom::Start(at))?;
             file.read_exact(bytes)?;

@@ -126,11 +126,18 @@ fn wants(args: &NoiseArgs, group: Group) -> bool {
 
 /// The arms that were asked for.
 fn chosen(args: &NoiseArgs) -> Result<Vec<Arm>> {
-    if let Some(unknown) = args.arms.iter().find(|key| arm::ARMS.iter().all(|arm| arm.key != **key)) {
+    if let Some(unknown) = args.arms.iter().find(|key| arm::ARMS.iter().all(|arm| arm.key != **key))
+    {
         let keys: Vec<&str> = arm::ARMS.iter().map(|arm| arm.key).collect();
         return Err(refuse(format!("there is no arm `{unknown}`: there are {}", keys.join(", "))));
     }
-    let is_wanted = |arm: &Arm| if args.arms.is_empty() { wants(args, arm.group) } else { args.arms.iter().any(|key| key == arm.key) };
+    let is_wanted = |arm: &Arm| {
+        if args.arms.is_empty() {
+            wants(args, arm.group)
+        } else {
+            args.arms.iter().any(|key| key == arm.key)
+        }
+    };
     Ok(arm::with_baselines(is_wanted))
 }
 
@@ -139,8 +146,16 @@ fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
     let turn = params.duration.as_secs_f64() + AROUND_S;
     let mut all = 15.0 + f64::from(params.rounds) * arms.len() as f64 * turn;
     let cache_s = args.cache.0 as f64 / 2e9;
-    all += if wants(args, Group::Hot) { Keeper::ALL.len() as f64 * (2.0 + params.hot_times as f64 * cache_s) } else { 0.0 };
-    all += if wants(args, Group::Stream) { f64::from(params.streams()) * STREAMS.len() as f64 * turn } else { 0.0 };
+    all += if wants(args, Group::Hot) {
+        Keeper::ALL.len() as f64 * (2.0 + params.hot_times as f64 * cache_s)
+    } else {
+        0.0
+    };
+    all += if wants(args, Group::Stream) {
+        f64::from(params.streams()) * STREAMS.len() as f64 * turn
+    } else {
+        0.0
+    };
     all + if wants(args, Group::Idle) { 10.0 } else { 0.0 }
 }
 
@@ -148,9 +163,11 @@ fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
 fn settings_of(texts: &[String]) -> Result<Settings> {
     let mut settings = Settings::default();
     for text in texts {
-        let (key, value) =
-            text.split_once('=').ok_or_else(|| refuse(format!("--setting {text}: write KEY=VALUE, like batch_bytes=64M")))?;
-        settings::set(&mut settings, key, value).map_err(|error| refuse(format!("--setting {text}: {error}")))?;
+        let (key, value) = text.split_once('=').ok_or_else(|| {
+            refuse(format!("--setting {text}: write KEY=VALUE, like batch_bytes=64M"))
+        })?;
+        settings::set(&mut settings, key, value)
+            .map_err(|error| refuse(format!("--setting {text}: {error}")))?;
     }
     Ok(settings)
 }
@@ -245,7 +262,9 @@ fn measure(
             match run::run(&arm, ground, params, interrupt) {
                 Ok(run) => {
                     if args.journal {
-                        run.journal.iter().for_each(|line| progress.say(&format!("{}: {line}", arm.key)));
+                        run.journal
+                            .iter()
+                            .for_each(|line| progress.say(&format!("{}: {line}", arm.key)));
                     }
                     results.add(at, run);
                 }
@@ -265,7 +284,9 @@ fn measure(
             for at in 0..STREAMS.len() {
                 let (remedy, name) = STREAMS[(at + round as usize) % STREAMS.len()];
                 progress.starts(&format!("streaming, against it: {name}"));
-                results.streams.push((remedy, extra::stream(remedy, params.duration, ground, interrupt)?));
+                results
+                    .streams
+                    .push((remedy, extra::stream(remedy, params.duration, ground, interrupt)?));
                 progress.done(turn);
             }
         }
@@ -287,10 +308,14 @@ mod tests {
 
     #[test]
     fn settings_of_the_daemon_are_taken_and_senseless_ones_refused() {
-        let set = |texts: &[&str]| settings_of(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>());
+        let set = |texts: &[&str]| {
+            settings_of(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
+        };
         let settings = set(&["batch_bytes=64M", "poll_ns=50ms"]).unwrap();
         assert_eq!((settings.batch_bytes, settings.poll_ns), (64 << 20, 50_000_000));
-        for (text, expected) in [("batch_bytes", "KEY=VALUE"), ("colour=1", "poll_ns"), ("batch_bytes=1G", "64MiB")] {
+        for (text, expected) in
+            [("batch_bytes", "KEY=VALUE"), ("colour=1", "poll_ns"), ("batch_bytes=1G", "64MiB")]
+        {
             let told = set(&[text]).unwrap_err().to_string();
             assert!(told.contains(expected), "{told}");
         }

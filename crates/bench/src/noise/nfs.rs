@@ -48,10 +48,20 @@ impl Drop for Source {
 
 impl Source {
     /// The file that the user named, if it is on NFS; else one of a server on this machine, in `dir`.
-    pub fn new(named: Option<(&Path, u64)>, dir: &Path, bytes: u64, spare: usize) -> Result<Source> {
+    pub fn new(
+        named: Option<(&Path, u64)>,
+        dir: &Path,
+        bytes: u64,
+        spare: usize,
+    ) -> Result<Source> {
         if let Some((file, bytes)) = named {
             if is_nfs(file)? {
-                return Ok(Source { file: file.to_owned(), bytes, what: format!("{}, on NFS", file.display()), guards: Vec::new() });
+                return Ok(Source {
+                    file: file.to_owned(),
+                    bytes,
+                    what: format!("{}, on NFS", file.display()),
+                    guards: Vec::new(),
+                });
             }
         }
         lacking(&fs::read_to_string("/proc/filesystems").unwrap_or_default())?;
@@ -78,14 +88,19 @@ impl Source {
         let (exported, mounted) = (own.join("exported"), own.join("mounted"));
         self.undo(Undo::DirRemove(own));
         for made in [&exported, &mounted] {
-            fs::create_dir_all(made).with_context(|| format!("{}: choose another directory with --dir", made.display()))?;
+            fs::create_dir_all(made).with_context(|| {
+                format!("{}: choose another directory with --dir", made.display())
+            })?;
         }
         let file = File::create_new(exported.join("read"))?;
-        file.set_len(self.bytes).with_context(|| format!("a file of {} GiB in {}", self.bytes >> 30, exported.display()))?;
+        file.set_len(self.bytes).with_context(|| {
+            format!("a file of {} GiB in {}", self.bytes >> 30, exported.display())
+        })?;
         // The server asks as nobody.
         file.set_permissions(Permissions::from_mode(0o644))?;
         self.nfsd_is_there()?;
-        let threads = fs::read_to_string(format!("{NFSD}/threads")).context("asking the NFS server of this kernel")?;
+        let threads = fs::read_to_string(format!("{NFSD}/threads"))
+            .context("asking the NFS server of this kernel")?;
         ensure!(
             threads.trim() == "0",
             "an NFS server runs on this machine already; its tables are left alone: name a file on a mount of it with --file"
@@ -94,14 +109,22 @@ impl Source {
         self.guards.push(versions);
         self.export(&exported)?;
         let port = self.listen()?;
-        let options = format!("addr=127.0.0.1,clientaddr=127.0.0.1,port={port},vers=4.1,sec=sys,{PATIENCE}");
+        let options =
+            format!("addr=127.0.0.1,clientaddr=127.0.0.1,port={port},vers=4.1,sec=sys,{PATIENCE}");
         let options = std::ffi::CString::new(options).context("a zero in options")?;
         self.undo(Undo::Unmount(mounted.clone()));
         mount("127.0.0.1:/", &mounted, "nfs4", MountFlags::RDONLY, options.as_c_str())
             .context("mounting from this kernel's own NFS server")?;
         self.file = mounted.join("read");
-        let seen = fs::metadata(&self.file).with_context(|| format!("{}, over NFS", self.file.display()))?.len();
-        ensure!(seen == self.bytes, "{} has {seen} bytes over NFS, not {}", self.file.display(), self.bytes);
+        let seen = fs::metadata(&self.file)
+            .with_context(|| format!("{}, over NFS", self.file.display()))?
+            .len();
+        ensure!(
+            seen == self.bytes,
+            "{} has {seen} bytes over NFS, not {}",
+            self.file.display(),
+            self.bytes
+        );
         Ok(())
     }
 
@@ -109,7 +132,8 @@ impl Source {
     fn nfsd_is_there(&mut self) -> Result<()> {
         if !Path::new(NFSD).join("threads").exists() {
             self.undo(Undo::Unmount(PathBuf::from(NFSD)));
-            mount("nfsd", NFSD, "nfsd", MountFlags::empty(), None).with_context(|| format!("mounting {NFSD}"))?;
+            mount("nfsd", NFSD, "nfsd", MountFlags::empty(), None)
+                .with_context(|| format!("mounting {NFSD}"))?;
         }
         Ok(())
     }
@@ -119,25 +143,31 @@ impl Source {
         let tables = [
             ("auth.unix.ip", format!("nfsd 127.0.0.1 {NEVER} bench")),
             ("auth.unix.gid", format!("0 {NEVER} 0")),
-            ("nfsd.export", format!("bench {} {NEVER} {EXPORT_FLAGS} 65534 65534 0", quoted(exported))),
+            (
+                "nfsd.export",
+                format!("bench {} {NEVER} {EXPORT_FLAGS} 65534 65534 0", quoted(exported)),
+            ),
             ("nfsd.fh", format!("bench 1 \\x00000000 {NEVER} {}", quoted(exported))),
         ];
         for (table, line) in tables {
             let table = PathBuf::from("/proc/net/rpc").join(table);
             // Any number empties a table.
             self.undo(Undo::FileWrite(table.join("flush"), format!("{NEVER}\n")));
-            fs::write(table.join("channel"), line + "\n").with_context(|| format!("filling {}", table.display()))?;
+            fs::write(table.join("channel"), line + "\n")
+                .with_context(|| format!("filling {}", table.display()))?;
         }
         Ok(())
     }
 
     /// Starts the server on a free port of the loopback.
     fn listen(&mut self) -> Result<u16> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a port of 127.0.0.1 for the NFS server")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .context("a port of 127.0.0.1 for the NFS server")?;
         let port = listener.local_addr()?.port();
         self.undo(Undo::FileWrite(PathBuf::from(NFSD).join("threads"), "0\n".to_owned()));
         // The kernel keeps the socket.
-        fs::write(format!("{NFSD}/portlist"), format!("{}\n", listener.as_raw_fd())).context("giving the NFS server a socket")?;
+        fs::write(format!("{NFSD}/portlist"), format!("{}\n", listener.as_raw_fd()))
+            .context("giving the NFS server a socket")?;
         fs::write(format!("{NFSD}/threads"), "2\n").context("starting the NFS server")?;
         // Nobody has anything to claim back from a server that has just begun; older kernels have no such file.
         let _ = fs::write(format!("{NFSD}/v4_end_grace"), "Y\n");
@@ -162,7 +192,8 @@ fn quoted(path: &Path) -> String {
 
 /// What this kernel lacks, from `/proc/filesystems`.
 fn lacking(filesystems: &str) -> Result<()> {
-    let has = |name: &str| filesystems.lines().any(|line| line.split_whitespace().last() == Some(name));
+    let has =
+        |name: &str| filesystems.lines().any(|line| line.split_whitespace().last() == Some(name));
     let lacking = match (has("nfs4"), has("nfsd")) {
         (true, true) => return Ok(()),
         (true, false) => "no NFS server",
@@ -180,9 +211,11 @@ mod tests {
 
     #[test]
     fn what_lacks_is_said() {
-        for (text, expected) in
-            [("nodev\tproc\n\text4\n", "neither"), ("nodev\tnfs4\n", "no NFS server"), ("nodev\tnfsd\n", "no NFS client")]
-        {
+        for (text, expected) in [
+            ("nodev\tproc\n\text4\n", "neither"),
+            ("nodev\tnfs4\n", "no NFS server"),
+            ("nodev\tnfsd\n", "no NFS client"),
+        ] {
             let told = lacking(text).unwrap_err().to_string();
             assert!(told.contains(expected) && told.contains("--file"), "{told}");
         }

@@ -71,7 +71,11 @@ impl DaemonRun {
         let mut command = Command::new(hiroma()?);
         // A pipe that nobody empties would stop it in the midst of a turn.
         let said = File::create(&journal).with_context(|| format!("{}", journal.display()))?;
-        command.args(["quiet", "serve", "--with-parent", "--state"]).arg(&state).stdout(Stdio::piped()).stderr(said);
+        command
+            .args(["quiet", "serve", "--with-parent", "--state"])
+            .arg(&state)
+            .stdout(Stdio::piped())
+            .stderr(said);
         // Without --app-cpus it uses the processors that it may: only the spare one, and leaves kswapd where it is.
         let cpus = if pin { ground.all_cpus.clone() } else { vec![ground.spare] };
         if pin {
@@ -79,7 +83,8 @@ impl DaemonRun {
         }
         let mut running = on_cpus(&cpus, || Running::start(&mut command))?;
         let mut line = String::new();
-        BufReader::new(running.take_stdout().context("a daemon without an output")?).read_line(&mut line)?;
+        BufReader::new(running.take_stdout().context("a daemon without an output")?)
+            .read_line(&mut line)?;
         ensure!(line.contains("ready"), "the daemon did not start: `hiroma quiet serve` shows why");
         Ok(DaemonRun { running, journal, _state: guard })
     }
@@ -97,11 +102,21 @@ fn apply(remedy: Remedy) -> Result<Vec<Guard>> {
     Ok(match remedy {
         Remedy::WatermarkScale => vec![set("/proc/sys/vm/watermark_scale_factor", "1000")?],
         Remedy::MinFree => vec![set("/proc/sys/vm/min_free_kbytes", "1048576")?],
-        Remedy::None | Remedy::Daemon | Remedy::DaemonAndPin | Remedy::Cgroup | Remedy::QuietRun => Vec::new(),
+        Remedy::None
+        | Remedy::Daemon
+        | Remedy::DaemonAndPin
+        | Remedy::Cgroup
+        | Remedy::QuietRun => Vec::new(),
     })
 }
 
-fn app(ground: &Ground, params: &Params, alloc: bool, duration: Duration, interrupt: &Interrupt) -> Result<Went, Failed> {
+fn app(
+    ground: &Ground,
+    params: &Params,
+    alloc: bool,
+    duration: Duration,
+    interrupt: &Interrupt,
+) -> Result<Went, Failed> {
     let job = App {
         cpus: ground.app_cpus.clone(),
         step_us: params.step_us,
@@ -131,19 +146,28 @@ pub fn calibrate(ground: &Ground, params: &Params, interrupt: &Interrupt) -> Res
 }
 
 /// Runs an arm once.
-pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -> Result<Run, Failed> {
+pub fn run(
+    arm: &Arm,
+    ground: &Ground,
+    params: &Params,
+    interrupt: &Interrupt,
+) -> Result<Run, Failed> {
     let _kswapd = place_kswapd(arm.kswapd, ground)?;
     let _peer = apply(arm.remedy)?;
     if arm.wants_full() {
         ground.fill(interrupt)?;
     }
     let cgroup = (arm.remedy == Remedy::Cgroup).then(|| Cgroup::make(GROUP_BYTES)).transpose()?;
-    let daemon = arm.has_daemon().then(|| DaemonRun::start(ground, arm.remedy == Remedy::DaemonAndPin)).transpose()?;
+    let daemon = arm
+        .has_daemon()
+        .then(|| DaemonRun::start(ground, arm.remedy == Remedy::DaemonAndPin))
+        .transpose()?;
     let mut file = None;
     let mut load = match arm.way {
         None => None,
         Some(way) => {
-            let rate_bytes_s = if way == Way::Nfs { params.nfs_bytes_s } else { params.rate_bytes_s };
+            let rate_bytes_s =
+                if way == Way::Nfs { params.nfs_bytes_s } else { params.rate_bytes_s };
             let mut load = ground.load(way, rate_bytes_s);
             if way == Way::Write {
                 let (path, guard) = scratch(&ground.dir, "write", 2 * ground.cache_bytes)?;
@@ -157,7 +181,10 @@ pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -
         }
     };
     thread::sleep(SETTLE);
-    let pids = (load.as_ref().map(|(load, _)| ground::worker(load.pid())), daemon.as_ref().map(|daemon| daemon.running.pid()));
+    let pids = (
+        load.as_ref().map(|(load, _)| ground::worker(load.pid())),
+        daemon.as_ref().map(|daemon| daemon.running.pid()),
+    );
     let before = Books::read(pids.0, pids.1, &ground.app_cpus)?;
     let went = app(ground, params, arm.alloc, params.duration, interrupt)?;
     let books = Books::read(pids.0, pids.1, &ground.app_cpus)?.since(&before);
@@ -165,7 +192,11 @@ pub fn run(arm: &Arm, ground: &Ground, params: &Params, interrupt: &Interrupt) -
     if let Some((mut running, rate)) = load.take() {
         if running.has_ended() {
             let said = running.wait(GRACE, interrupt)?.errors;
-            return Err(anyhow!("the load ended: {}", said.lines().last().unwrap_or("it said nothing")).into());
+            return Err(anyhow!(
+                "the load ended: {}",
+                said.lines().last().unwrap_or("it said nothing")
+            )
+            .into());
         }
         let got = books.load_bytes as f64 / (books.at_ns as f64 / 1e9);
         valid = got >= 0.95 * rate as f64;

@@ -26,7 +26,12 @@ pub struct CheckArgs {
     #[command(flatten)]
     files: Files,
     /// Only these of the known programs
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "dictionary,sort,objects,sqlite")]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "dictionary,sort,objects,sqlite"
+    )]
     only: Vec<String>,
     /// Percent of a program's pages that are local
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50")]
@@ -77,11 +82,15 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     };
     let options = match args.block {
         BlockSize::Auto => Options { prefetch: args.prefetch, ..Options::AUTO },
-        BlockSize::Fixed(bytes) => {
-            Options { prefetch: args.prefetch, ..Options::plain((bytes as usize / PAGE).trailing_zeros().min(9) as u8) }
-        }
+        BlockSize::Fixed(bytes) => Options {
+            prefetch: args.prefetch,
+            ..Options::plain((bytes as usize / PAGE).trailing_zeros().min(9) as u8)
+        },
     };
-    let columns = Table::new("Faults that fetch, for real and simulated").text("program").number("local", "MiB").number("live", "");
+    let columns = Table::new("Faults that fetch, for real and simulated")
+        .text("program")
+        .number("local", "MiB")
+        .number("live", "");
     let mut table = columns
         .number("simulated", "")
         .number("apart", "%")
@@ -97,11 +106,20 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         for &percent in &args.at {
             let limit = (trace.touched * PAGE) as u64 * u64::from(percent) / 100 + BESIDE_BYTES;
             if limit < LEAST_BYTES {
-                show::say(&format!("{} at {percent} % is skipped: {} is less than hiroma run can work with", program.name, Bytes(limit)));
+                show::say(&format!(
+                    "{} at {percent} % is skipped: {} is less than hiroma run can work with",
+                    program.name,
+                    Bytes(limit)
+                ));
                 continue;
             }
             let live = live(program, limit, args.block, args.prefetch, work.path())?;
-            let simulated = ours::simulate(&trace, live.local_bytes_max as usize / PAGE, options, &Costs::default());
+            let simulated = ours::simulate(
+                &trace,
+                live.local_bytes_max as usize / PAGE,
+                options,
+                &Costs::default(),
+            );
             measures.push(compare(program, percent, &live, &simulated, &mut table));
         }
     }
@@ -119,7 +137,13 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn compare(program: &Program, percent: u8, live: &Live, simulated: &Outcome, table: &mut Table) -> Measure {
+fn compare(
+    program: &Program,
+    percent: u8,
+    live: &Live,
+    simulated: &Outcome,
+    table: &mut Table,
+) -> Measure {
     let apart = (live.fetches > 0).then(|| simulated.fetches as f64 / live.fetches as f64 - 1.0);
     table.row([
         format!("{} {percent} %", program.name),
@@ -134,28 +158,60 @@ fn compare(program: &Program, percent: u8, live: &Live, simulated: &Outcome, tab
     ]);
     let name = format!("policy_check_{percent}_{}", program.name.replace('-', "_"));
     let title = format!("{} with {percent} %: fetches simulated, against live", program.name);
-    let note = format!("{} live, {} simulated; {} in store at most", live.fetches, simulated.fetches, Bytes(live.far_bytes_max));
+    let note = format!(
+        "{} live, {} simulated; {} in store at most",
+        live.fetches,
+        simulated.fetches,
+        Bytes(live.far_bytes_max)
+    );
     let apart = apart.map(|apart| 100.0 * apart.abs());
-    Measure::new(name, title, "%", Better::Lower).spread(apart.and_then(|apart| Spread::of(&[apart]))).must(100.0 * MUST).note(note)
+    Measure::new(name, title, "%", Better::Lower)
+        .spread(apart.and_then(|apart| Spread::of(&[apart])))
+        .must(100.0 * MUST)
+        .note(note)
 }
 
-fn live(program: &Program, limit: u64, block: BlockSize, prefetch: bool, dir: &std::path::Path) -> Result<Live> {
+fn live(
+    program: &Program,
+    limit: u64,
+    block: BlockSize,
+    prefetch: bool,
+    dir: &std::path::Path,
+) -> Result<Live> {
     let stats = dir.join("stats.json");
     let mut command = Command::new(hiroma()?);
     let block = match block {
         BlockSize::Auto => "auto".to_owned(),
         BlockSize::Fixed(bytes) => bytes.to_string(),
     };
-    command.args(["run", "--quiet", "--store", "compressed:4G", "--local", &limit.to_string(), "--block", &block, "--stats"]).arg(&stats);
+    command
+        .args([
+            "run",
+            "--quiet",
+            "--store",
+            "compressed:4G",
+            "--local",
+            &limit.to_string(),
+            "--block",
+            &block,
+            "--stats",
+        ])
+        .arg(&stats);
     if !prefetch {
         command.arg("--no-prefetch");
     }
-    let status = command.arg("--").args(&program.argv).stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    let status = command
+        .arg("--")
+        .args(&program.argv)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status()?;
     if !status.success() {
         bail!("{} under hiroma run ended with {status}", program.argv.join(" "));
     }
     let text = std::fs::read_to_string(&stats).context("reading the statistics of hiroma run")?;
-    let stats: serde_json::Value = serde_json::from_str(&text).context("the statistics of hiroma run are not JSON")?;
+    let stats: serde_json::Value =
+        serde_json::from_str(&text).context("the statistics of hiroma run are not JSON")?;
     let count = |name: &str| stats["total"][name].as_u64().unwrap_or(0);
     Ok(Live {
         fetches: count("faults_fetched"),

@@ -28,18 +28,41 @@ const KNOWN: [Known; 12] = [
     Known { name: "dictionary", command: PYTHON, arguments: &["{dir}/dictionary.py", "250000"] },
     Known { name: "objects", command: PYTHON, arguments: &["{dir}/objects.py", "40000"] },
     Known { name: "numpy", command: PYTHON, arguments: &["{dir}/arrays.py"] },
-    Known { name: "sqlite", command: "sqlite3", arguments: &[":memory:", ".read {dir}/look-ups.sql"] },
-    Known { name: "jq", command: "jq", arguments: &["-c", "group_by(.a) | map(length)", "{dir}/documents.json"] },
+    Known {
+        name: "sqlite",
+        command: "sqlite3",
+        arguments: &[":memory:", ".read {dir}/look-ups.sql"],
+    },
+    Known {
+        name: "jq",
+        command: "jq",
+        arguments: &["-c", "group_by(.a) | map(length)", "{dir}/documents.json"],
+    },
     Known { name: "perl", command: "perl", arguments: &["{dir}/words.pl", "{dir}/words"] },
     Known { name: "tcl", command: "tclsh", arguments: &["{dir}/words.tcl", "{dir}/words"] },
     Known {
         name: "awk",
         command: "mawk",
-        arguments: &["{ for (i = 1; i <= NF; i++) n[$i]++ } END { for (w in n) if (n[w] > m) m = n[w]; print NR, m }", "{dir}/words"],
+        arguments: &[
+            "{ for (i = 1; i <= NF; i++) n[$i]++ } END { for (w in n) if (n[w] > m) m = n[w]; print NR, m }",
+            "{dir}/words",
+        ],
     },
-    Known { name: "sort", command: "sort", arguments: &["--parallel=1", "-S", "200M", "{dir}/lines"] },
-    Known { name: "xz", command: "xz", arguments: &["-6", "--threads=1", "--stdout", "--keep", "{dir}/few-lines"] },
-    Known { name: "cc1", command: CC1, arguments: &["-quiet", "-O2", "{dir}/functions.c", "-o", "/dev/null"] },
+    Known {
+        name: "sort",
+        command: "sort",
+        arguments: &["--parallel=1", "-S", "200M", "{dir}/lines"],
+    },
+    Known {
+        name: "xz",
+        command: "xz",
+        arguments: &["-6", "--threads=1", "--stdout", "--keep", "{dir}/few-lines"],
+    },
+    Known {
+        name: "cc1",
+        command: CC1,
+        arguments: &["-quiet", "-O2", "{dir}/functions.c", "-o", "/dev/null"],
+    },
     Known { name: "node", command: "node", arguments: &["--single-threaded", "{dir}/job.js"] },
 ];
 
@@ -47,10 +70,15 @@ const KNOWN: [Known; 12] = [
 pub fn find(only: &[String], python: &Path, dir: &Path) -> Result<(Vec<Program>, Vec<String>)> {
     if let Some(unknown) = only.iter().find(|name| KNOWN.iter().all(|known| known.name != **name)) {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
-        return Err(hiroma_command::refuse(format!("there is no program `{unknown}`: choose from {}", names.join(", "))));
+        return Err(hiroma_command::refuse(format!(
+            "there is no program `{unknown}`: choose from {}",
+            names.join(", ")
+        )));
     }
     let (mut found, mut missing) = (Vec::new(), Vec::new());
-    for known in KNOWN.iter().filter(|known| only.is_empty() || only.iter().any(|name| name == known.name)) {
+    for known in
+        KNOWN.iter().filter(|known| only.is_empty() || only.iter().any(|name| name == known.name))
+    {
         match known.here(python, dir) {
             Ok(program) => found.push(program),
             Err(reason) => missing.push(format!("{} is skipped: {reason:#}", known.name)),
@@ -66,7 +94,11 @@ impl Known {
                 python,
                 &[
                     "-c",
-                    if self.name == "numpy" { "import sys, numpy; print(sys.executable)" } else { "import sys; print(sys.executable)" },
+                    if self.name == "numpy" {
+                        "import sys, numpy; print(sys.executable)"
+                    } else {
+                        "import sys; print(sys.executable)"
+                    },
                 ],
             )?,
             CC1 => said_by(Path::new("gcc"), &["-print-prog-name=cc1"])?,
@@ -74,14 +106,19 @@ impl Known {
         };
         let dir = dir.to_str().context("a directory whose name is not UTF-8")?;
         let arguments = self.arguments.iter().map(|argument| argument.replace("{dir}", dir));
-        Ok(Program { name: self.name.to_owned(), argv: std::iter::once(program).chain(arguments).collect() })
+        Ok(Program {
+            name: self.name.to_owned(),
+            argv: std::iter::once(program).chain(arguments).collect(),
+        })
     }
 }
 
 fn in_path(name: &str) -> Option<String> {
     let dirs = std::env::var_os("PATH")?;
     let files = std::env::split_paths(&dirs).map(|dir| dir.join(name));
-    files.filter(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()).find_map(|file| file.to_str().map(str::to_owned))
+    files
+        .filter(|file| rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok())
+        .find_map(|file| file.to_str().map(str::to_owned))
 }
 
 /// The first line that a command prints.
@@ -113,19 +150,34 @@ pub fn write_inputs(dir: &Path) -> Result<()> {
     let mut random = rand::rngs::SmallRng::seed_from_u64(3);
     let make = |name: &str| -> Result<std::io::BufWriter<fs::File>> {
         let path = dir.join(name);
-        Ok(std::io::BufWriter::new(fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?))
+        Ok(std::io::BufWriter::new(
+            fs::File::create(&path).with_context(|| format!("creating {}", path.display()))?,
+        ))
     };
     let mut documents = make("documents.json")?;
     for at in 0..40_000 {
-        let (a, b, c) = (random.random_range(0..1000), random.random_range(0..1_000_000_000), random.random::<f64>());
-        write!(documents, "{}{{\"a\":{a},\"b\":\"x{b}\",\"c\":[{c}]}}", if at == 0 { '[' } else { ',' })?;
+        let (a, b, c) = (
+            random.random_range(0..1000),
+            random.random_range(0..1_000_000_000),
+            random.random::<f64>(),
+        );
+        write!(
+            documents,
+            "{}{{\"a\":{a},\"b\":\"x{b}\",\"c\":[{c}]}}",
+            if at == 0 { '[' } else { ',' }
+        )?;
     }
     writeln!(documents, "]")?;
     documents.flush()?;
     for (name, count) in [("lines", 600_000), ("few-lines", 40_000)] {
         let mut lines = make(name)?;
         for _ in 0..count {
-            writeln!(lines, "{} some text {}", random.random_range(0..1_000_000_000), random.random_range(0..1_000_000))?;
+            writeln!(
+                lines,
+                "{} some text {}",
+                random.random_range(0..1_000_000_000),
+                random.random_range(0..1_000_000)
+            )?;
         }
         lines.flush()?;
     }
@@ -133,7 +185,8 @@ pub fn write_inputs(dir: &Path) -> Result<()> {
     for _ in 0..25_000 {
         for _ in 0..8 {
             // Some words are much more frequent than others.
-            let word = random.random_range(0..1_000_000u64) * random.random_range(0..1_000_000) / 5_000_000;
+            let word = random.random_range(0..1_000_000u64) * random.random_range(0..1_000_000)
+                / 5_000_000;
             write!(words, "word{word} ")?;
         }
         writeln!(words)?;
@@ -162,9 +215,14 @@ mod tests {
         let names: std::collections::BTreeSet<_> = KNOWN.iter().map(|known| known.name).collect();
         assert!(names.len() == KNOWN.len() && names.len() > 10);
         let dir = tempfile::tempdir().unwrap();
-        let (found, missing) = find(&["sort".into(), "numpy".into()], Path::new("/nowhere/python"), dir.path()).unwrap();
+        let (found, missing) =
+            find(&["sort".into(), "numpy".into()], Path::new("/nowhere/python"), dir.path())
+                .unwrap();
         assert_eq!((found.len(), found[0].name.as_str()), (1, "sort"));
-        assert!(missing[0].starts_with("numpy is skipped: /nowhere/python cannot be started"), "{missing:?}");
+        assert!(
+            missing[0].starts_with("numpy is skipped: /nowhere/python cannot be started"),
+            "{missing:?}"
+        );
         write_inputs(dir.path()).unwrap();
         assert!(fs::metadata(dir.path().join("lines")).unwrap().len() > 1 << 20);
     }

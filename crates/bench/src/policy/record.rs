@@ -37,7 +37,8 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
         return Err(hiroma_command::refuse(reason));
     }
     let dir = tempfile::tempdir()?;
-    let name = Path::new(&args.program[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name =
+        Path::new(&args.program[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let home = if args.tool == Tool::Pages { Some(tool::build(dir.path())?) } else { None };
     one(&Program { name, argv: args.program.clone() }, args.tool, home.as_deref(), &args.out)?;
     Ok(ExitCode::SUCCESS)
@@ -49,7 +50,8 @@ fn one(program: &Program, tool: Tool, home: Option<&Path>, out: &Path) -> Result
     let mut recorder = Recorder::default();
     tool::watch(tool, home, &program.argv, &mut recorder)?;
     let file = recorder.finish(&program.name, &program.argv);
-    hiroma_report::atomic::write_atomically(out, &file).with_context(|| format!("writing {}", out.display()))?;
+    hiroma_report::atomic::write_atomically(out, &file)
+        .with_context(|| format!("writing {}", out.display()))?;
     let header = trace::decode(&file, |_| {}).context("what was recorded cannot be read")?;
     show::say(&format!(
         "{}: {} of anonymous memory, {} references, {} steps in {} on disk, recorded in {:.1} s",

@@ -1,12 +1,15 @@
 //! What the simulations came to, as tables, plots and figures.
 
 use hiroma_policylab::Outcome;
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
+};
 
 use super::simulate::{Cell, Program};
 
 /// Who leaves, page by page.
-const VICTIMS: [&str; 10] = ["belady", "lru", "fifo", "clock", "mglru", "s3fifo", "sieve", "arc", "ours", "ours-fifo"];
+const VICTIMS: [&str; 10] =
+    ["belady", "lru", "fifo", "clock", "mglru", "s3fifo", "sieve", "arc", "ours", "ours-fifo"];
 /// How much comes.
 const BLOCKS: [&str; 13] = [
     "lru",
@@ -30,14 +33,21 @@ const AUTO_MUST: f64 = 1.10;
 
 /// Fills a report.
 pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u8]) {
-    report.sections.push(Section { title: "Programs".into(), tables: vec![programs_table(programs)], ..Section::default() });
+    report.sections.push(Section {
+        title: "Programs".into(),
+        tables: vec![programs_table(programs)],
+        ..Section::default()
+    });
     for &percent in at {
         let cells: Vec<&Cell> = cells.iter().filter(|cell| cell.percent == percent).collect();
         let misses = |outcome: Outcome| outcome.fetches as f64;
         let seconds = |outcome: Outcome| outcome.time_ns as f64 / 1e9;
         report.sections.push(Section {
             title: format!("Who leaves, with {percent} % of the pages"),
-            text: vec!["Misses in times of Belady's optimum; every page by itself, nothing fetched ahead.".into()],
+            text: vec![
+                "Misses in times of Belady's optimum; every page by itself, nothing fetched ahead."
+                    .into(),
+            ],
             tables: vec![relative(&cells, &VICTIMS, "belady", "misses", misses)],
             plots: vec![plot(&cells, &VICTIMS, "belady", "misses / optimum", misses)],
         });
@@ -52,7 +62,11 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
 }
 
 fn programs_table(programs: &[Program]) -> Table {
-    let mut table = Table::new("Traces").text("program").number("memory", "MiB").number("references", "M").number("steps", "M");
+    let mut table = Table::new("Traces")
+        .text("program")
+        .number("memory", "MiB")
+        .number("references", "M")
+        .number("steps", "M");
     for program in programs {
         let number = |value: f64| figures(value);
         table.row([
@@ -72,18 +86,28 @@ fn ratio(cell: &Cell, name: &str, base: &str, value: impl Fn(Outcome) -> f64) ->
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let logarithms: Vec<f64> = values.filter(|&value| value > 0.0).map(f64::ln).collect();
-    (!logarithms.is_empty()).then(|| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
+    (!logarithms.is_empty())
+        .then(|| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp())
 }
 
-fn relative(cells: &[&Cell], names: &[&str], base: &str, what: &str, value: impl Fn(Outcome) -> f64 + Copy) -> Table {
+fn relative(
+    cells: &[&Cell],
+    names: &[&str],
+    base: &str,
+    what: &str,
+    value: impl Fn(Outcome) -> f64 + Copy,
+) -> Table {
     let unit = if what == "time" { "s" } else { "k" };
-    let mut table = Table::new(format!("{what} in times of {base}")).text("program").number(base, unit);
+    let mut table =
+        Table::new(format!("{what} in times of {base}")).text("program").number(base, unit);
     for name in names.iter().filter(|&&name| name != base) {
         table = table.number(*name, "x");
     }
     let others = |row: &dyn Fn(&str) -> Option<f64>| {
-        let cells =
-            names.iter().filter(|&&name| name != base).map(|name| row(name).map_or_else(String::new, |value| format!("{value:.2}")));
+        let cells = names
+            .iter()
+            .filter(|&&name| name != base)
+            .map(|name| row(name).map_or_else(String::new, |value| format!("{value:.2}")));
         cells.collect::<Vec<_>>()
     };
     for cell in cells {
@@ -93,7 +117,9 @@ fn relative(cells: &[&Cell], names: &[&str], base: &str, what: &str, value: impl
         table.row(row);
     }
     let mut row = vec!["geometric mean".to_owned(), String::new()];
-    row.extend(others(&|name| mean(cells.iter().filter_map(|cell| ratio(cell, name, base, value)))));
+    row.extend(others(&|name| {
+        mean(cells.iter().filter_map(|cell| ratio(cell, name, base, value)))
+    }));
     table.row(row);
     table
 }
@@ -109,16 +135,28 @@ fn traffic(cells: &[&Cell]) -> Table {
         let mut row = vec![cell.program.clone()];
         for name in names {
             let outcome = cell.of(name).unwrap_or_default();
-            row.extend([outcome.pages_in, outcome.pages_out, outcome.wasted].map(|pages| figures(pages as f64 / 256.0)));
+            row.extend(
+                [outcome.pages_in, outcome.pages_out, outcome.wasted]
+                    .map(|pages| figures(pages as f64 / 256.0)),
+            );
         }
         table.row(row);
     }
     table
 }
 
-fn plot(cells: &[&Cell], names: &[&str], base: &str, label: &str, value: impl Fn(Outcome) -> f64 + Copy) -> Plot {
+fn plot(
+    cells: &[&Cell],
+    names: &[&str],
+    base: &str,
+    label: &str,
+    value: impl Fn(Outcome) -> f64 + Copy,
+) -> Plot {
     let series = names.iter().filter(|&&name| name != base).map(|&name| {
-        let points = cells.iter().enumerate().filter_map(|(at, cell)| Some(Point::at(at as f64, ratio(cell, name, base, value)?)));
+        let points = cells
+            .iter()
+            .enumerate()
+            .filter_map(|(at, cell)| Some(Point::at(at as f64, ratio(cell, name, base, value)?)));
         Series::new(name, points.collect())
     });
     Plot {
@@ -131,7 +169,8 @@ fn plot(cells: &[&Cell], names: &[&str], base: &str, label: &str, value: impl Fn
 }
 
 fn figure(name: String, title: String, unit: &str, value: Option<f64>) -> Measure {
-    Measure::new(name.replace('-', "_"), title, unit, Better::Lower).spread(value.and_then(|value| Spread::of(&[value])))
+    Measure::new(name.replace('-', "_"), title, unit, Better::Lower)
+        .spread(value.and_then(|value| Spread::of(&[value])))
 }
 
 fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
@@ -140,19 +179,37 @@ fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
     let seconds = |outcome: Outcome| outcome.time_ns as f64 / 1e9;
     for name in VICTIMS.iter().skip(1) {
         let value = mean(cells.iter().filter_map(|cell| ratio(cell, name, "belady", misses)));
-        let title = format!("misses of {name} in times of the optimum, {percent} %, geometric mean");
+        let title =
+            format!("misses of {name} in times of the optimum, {percent} %, geometric mean");
         measures.push(figure(format!("policy_{percent}_mean_{name}"), title, "", value));
     }
     for cell in cells {
         let program = &cell.program;
-        let best = FIXED.iter().filter_map(|name| cell.of(name)).map(seconds).fold(f64::INFINITY, f64::min);
-        let auto = cell.of("ours-auto").map(seconds).filter(|_| best > 0.0 && best.is_finite()).map(|auto| auto / best);
-        let title = format!("{program}, {percent} %: modelled time of auto in times of the best fixed block");
-        measures.push(figure(format!("policy_{percent}_{program}_auto"), title, "", auto).must(AUTO_MUST));
+        let best = FIXED
+            .iter()
+            .filter_map(|name| cell.of(name))
+            .map(seconds)
+            .fold(f64::INFINITY, f64::min);
+        let auto = cell
+            .of("ours-auto")
+            .map(seconds)
+            .filter(|_| best > 0.0 && best.is_finite())
+            .map(|auto| auto / best);
+        let title = format!(
+            "{program}, {percent} %: modelled time of auto in times of the best fixed block"
+        );
+        measures.push(
+            figure(format!("policy_{percent}_{program}_auto"), title, "", auto).must(AUTO_MUST),
+        );
         for (policy, outcome) in &cell.outcomes {
             let name = policy.name();
             let key = format!("policy_{percent}_{program}_{name}");
-            measures.push(figure(format!("{key}_misses"), format!("{program}, {percent} %, {name}: misses"), "", Some(misses(*outcome))));
+            measures.push(figure(
+                format!("{key}_misses"),
+                format!("{program}, {percent} %, {name}: misses"),
+                "",
+                Some(misses(*outcome)),
+            ));
             measures.push(figure(
                 format!("{key}_seconds"),
                 format!("{program}, {percent} %, {name}: modelled time"),
@@ -160,9 +217,11 @@ fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
                 Some(seconds(*outcome)),
             ));
             let mib = |pages: u64| Some(pages as f64 / 256.0);
-            let moved = [("in", outcome.pages_in), ("out", outcome.pages_out), ("in_vain", outcome.wasted)];
+            let moved =
+                [("in", outcome.pages_in), ("out", outcome.pages_out), ("in_vain", outcome.wasted)];
             for (what, pages) in moved {
-                let title = format!("{program}, {percent} %, {name}: moved {}", what.replace('_', " "));
+                let title =
+                    format!("{program}, {percent} %, {name}: moved {}", what.replace('_', " "));
                 measures.push(figure(format!("{key}_{what}"), title, "MiB", mib(pages)));
             }
         }
@@ -172,7 +231,11 @@ fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
 
 /// The figures that are held against something, and the means.
 pub fn summary(report: &Report) -> Table {
-    let chosen: Vec<Measure> =
-        report.measures.iter().filter(|measure| measure.must.is_some() || measure.name.contains("_mean_")).cloned().collect();
+    let chosen: Vec<Measure> = report
+        .measures
+        .iter()
+        .filter(|measure| measure.must.is_some() || measure.name.contains("_mean_"))
+        .cloned()
+        .collect();
     hiroma_report::measures_table("Means, and what auto must reach", &chosen)
 }

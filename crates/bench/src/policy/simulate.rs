@@ -42,7 +42,10 @@ impl Policy {
     pub fn all() -> Vec<Policy> {
         let known = Kind::ALL.into_iter().map(Policy::Known);
         let fetching = Rule::ALL.into_iter().skip(1).map(Policy::Fetching);
-        known.chain(OURS.map(|(name, options)| Policy::Ours(name, options))).chain(fetching).collect()
+        known
+            .chain(OURS.map(|(name, options)| Policy::Ours(name, options)))
+            .chain(fetching)
+            .collect()
     }
 
     pub fn name(self) -> &'static str {
@@ -91,19 +94,31 @@ pub fn read(path: &Path) -> Result<Trace> {
 }
 
 /// All policies on all traces.
-pub fn run(traces: &[(String, PathBuf)], at: &[u8], costs: &Costs) -> Result<(Vec<Program>, Vec<Cell>)> {
+pub fn run(
+    traces: &[(String, PathBuf)],
+    at: &[u8],
+    costs: &Costs,
+) -> Result<(Vec<Program>, Vec<Cell>)> {
     let (mut programs, mut cells) = (Vec::new(), Vec::new());
     for (name, path) in traces {
         let trace = read(path)?;
-        let work: Vec<(u8, Policy)> =
-            at.iter().flat_map(|&percent| Policy::all().into_iter().map(move |policy| (percent, policy))).collect();
+        let work: Vec<(u8, Policy)> = at
+            .iter()
+            .flat_map(|&percent| Policy::all().into_iter().map(move |policy| (percent, policy)))
+            .collect();
         let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    while let Some(&(percent, policy)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let outcome = policy.simulate(&trace, trace.touched * usize::from(percent) / 100, costs);
+                    while let Some(&(percent, policy)) =
+                        work.get(next.fetch_add(1, Ordering::Relaxed))
+                    {
+                        let outcome = policy.simulate(
+                            &trace,
+                            trace.touched * usize::from(percent) / 100,
+                            costs,
+                        );
                         if let Ok(mut done) = done.lock() {
                             done.push((percent, policy, outcome));
                         }
@@ -114,11 +129,22 @@ pub fn run(traces: &[(String, PathBuf)], at: &[u8], costs: &Costs) -> Result<(Ve
         let done = done.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         for &percent in at {
             let of = |&policy: &Policy| {
-                done.iter().find(|&&(p, q, _)| p == percent && q.name() == policy.name()).map(|&(_, _, outcome)| (policy, outcome))
+                done.iter()
+                    .find(|&&(p, q, _)| p == percent && q.name() == policy.name())
+                    .map(|&(_, _, outcome)| (policy, outcome))
             };
-            cells.push(Cell { program: name.clone(), percent, outcomes: Policy::all().iter().filter_map(of).collect() });
+            cells.push(Cell {
+                program: name.clone(),
+                percent,
+                outcomes: Policy::all().iter().filter_map(of).collect(),
+            });
         }
-        programs.push(Program { name: name.clone(), pages: trace.touched, steps: trace.steps.len(), references: trace.header.references });
+        programs.push(Program {
+            name: name.clone(),
+            pages: trace.touched,
+            steps: trace.steps.len(),
+            references: trace.header.references,
+        });
     }
     Ok((programs, cells))
 }

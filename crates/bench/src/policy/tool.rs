@@ -22,8 +22,10 @@ pub enum Tool {
 const SOURCE: &str = include_str!("pagetrace.c");
 const NAME: &str = "pagetrace-amd64-linux";
 /// Where distributions put what belongs to valgrind.
-const TOOL_DIRS: [&str; 3] = ["/usr/libexec/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib/valgrind"];
-const LIBRARY_DIRS: [&str; 3] = ["/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib64/valgrind", "/usr/lib/valgrind"];
+const TOOL_DIRS: [&str; 3] =
+    ["/usr/libexec/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib/valgrind"];
+const LIBRARY_DIRS: [&str; 3] =
+    ["/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib64/valgrind", "/usr/lib/valgrind"];
 /// Of the tool's words, the one that announces a system call.
 const CALL: u64 = u64::MAX;
 
@@ -40,10 +42,14 @@ pub fn obstacle() -> Option<String> {
 pub fn build(dir: &Path) -> Result<PathBuf> {
     let home = dir.join("valgrind");
     fs::create_dir_all(&home)?;
-    let first = |dirs: &[&'static str], file: &str| dirs.iter().copied().find(|dir| Path::new(dir).join(file).exists());
-    let tools = first(&TOOL_DIRS, "lackey-amd64-linux").context("valgrind's tools are not where they usually are")?;
-    let libraries = first(&LIBRARY_DIRS, "libcoregrind-amd64-linux.a")
-        .context("valgrind's libraries for tools are missing (in Debian they are part of its package)")?;
+    let first = |dirs: &[&'static str], file: &str| {
+        dirs.iter().copied().find(|dir| Path::new(dir).join(file).exists())
+    };
+    let tools = first(&TOOL_DIRS, "lackey-amd64-linux")
+        .context("valgrind's tools are not where they usually are")?;
+    let libraries = first(&LIBRARY_DIRS, "libcoregrind-amd64-linux.a").context(
+        "valgrind's libraries for tools are missing (in Debian they are part of its package)",
+    )?;
     for entry in fs::read_dir(tools)? {
         let entry = entry?;
         let link = home.join(entry.file_name());
@@ -51,17 +57,34 @@ pub fn build(dir: &Path) -> Result<PathBuf> {
             std::os::unix::fs::symlink(entry.path(), link)?;
         }
     }
-    let (source, object, tool) = (home.join("pagetrace.c"), home.join("pagetrace.o"), home.join(NAME));
+    let (source, object, tool) =
+        (home.join("pagetrace.c"), home.join("pagetrace.o"), home.join(NAME));
     fs::write(&source, SOURCE)?;
-    let platform = ["-DVGA_amd64=1", "-DVGO_linux=1", "-DVGP_amd64_linux=1", "-DVGPV_amd64_linux_vanilla=1"];
+    let platform =
+        ["-DVGA_amd64=1", "-DVGO_linux=1", "-DVGP_amd64_linux=1", "-DVGPV_amd64_linux_vanilla=1"];
     let mut compile = Command::new("cc");
-    compile.args(["-O2", "-std=gnu99", "-fno-stack-protector", "-fno-strict-aliasing", "-fno-builtin", "-fno-pie"]);
-    compile.args(platform).args(["-I/usr/include/valgrind", "-c"]).arg(&source).arg("-o").arg(&object);
+    compile.args([
+        "-O2",
+        "-std=gnu99",
+        "-fno-stack-protector",
+        "-fno-strict-aliasing",
+        "-fno-builtin",
+        "-fno-pie",
+    ]);
+    compile
+        .args(platform)
+        .args(["-I/usr/include/valgrind", "-c"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&object);
     succeed(&mut compile, "compiling the tool for valgrind")?;
     let mut link = Command::new("cc");
     link.args(["-no-pie", "-static", "-nodefaultlibs", "-nostartfiles", "-u", "_start"]);
     link.args(["-Wl,--build-id=none", "-Wl,-Ttext-segment=0x58000000"]).arg(&object);
-    link.args(["libcoregrind", "libvex", "libgcc-sup"].map(|name| format!("{libraries}/{name}-amd64-linux.a")));
+    link.args(
+        ["libcoregrind", "libvex", "libgcc-sup"]
+            .map(|name| format!("{libraries}/{name}-amd64-linux.a")),
+    );
     link.arg("-lgcc").arg("-o").arg(&tool);
     succeed(&mut link, "linking the tool for valgrind")?;
     Ok(home)
@@ -76,7 +99,12 @@ fn succeed(command: &mut Command, what: &str) -> Result<()> {
 }
 
 /// Runs a program under a tool, and gives what it does to `recorder`. `home`: what `build` has made.
-pub fn watch(tool: Tool, home: Option<&Path>, argv: &[String], recorder: &mut Recorder) -> Result<()> {
+pub fn watch(
+    tool: Tool,
+    home: Option<&Path>,
+    argv: &[String],
+    recorder: &mut Recorder,
+) -> Result<()> {
     // Not closed on exec: valgrind writes there.
     let (read_end, write_end) = rustix::pipe::pipe().context("making a pipe")?;
     let _ = rustix::pipe::fcntl_setpipe_size(&write_end, 1 << 20);
@@ -84,10 +112,19 @@ pub fn watch(tool: Tool, home: Option<&Path>, argv: &[String], recorder: &mut Re
     let mut command = Command::new("valgrind");
     match (tool, home) {
         (Tool::Pages, Some(home)) => {
-            command.env("VALGRIND_LIB", home).args(["-q", "--tool=pagetrace", &format!("--pages-fd={fd}")]);
+            command.env("VALGRIND_LIB", home).args([
+                "-q",
+                "--tool=pagetrace",
+                &format!("--pages-fd={fd}"),
+            ]);
         }
         _ => {
-            command.args(["--tool=lackey", "--trace-mem=yes", "--trace-syscalls=yes", "--child-silent-after-fork=yes"]);
+            command.args([
+                "--tool=lackey",
+                "--trace-mem=yes",
+                "--trace-syscalls=yes",
+                "--child-silent-after-fork=yes",
+            ]);
             command.arg(format!("--log-fd={fd}"));
         }
     }
@@ -95,7 +132,11 @@ pub fn watch(tool: Tool, home: Option<&Path>, argv: &[String], recorder: &mut Re
     let mut child = command.spawn().context("starting valgrind")?;
     drop(write_end);
     let stream = fs::File::from(read_end);
-    let read = if tool == Tool::Pages { read_words(stream, recorder) } else { read_text(stream, recorder) };
+    let read = if tool == Tool::Pages {
+        read_words(stream, recorder)
+    } else {
+        read_text(stream, recorder)
+    };
     let status = child.wait()?;
     read.context("reading from valgrind")?;
     if !status.success() {
@@ -194,12 +235,19 @@ fn parse_call(line: &str) -> Option<Call> {
             None => text.parse::<i128>().ok().map(|value| value as u64),
         }
     };
-    let arguments = rest.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(inside, _)| inside);
+    let arguments = rest
+        .split_once('(')
+        .and_then(|(_, rest)| rest.split_once(')'))
+        .map_or("", |(inside, _)| inside);
     let mut args = [0; 5];
     for (place, text) in args.iter_mut().zip(arguments.split(',')) {
         *place = value(text).unwrap_or(0);
     }
-    Some(Call { number: number.trim().parse().ok()?, args, result: value(result.split(')').next()?)? })
+    Some(Call {
+        number: number.trim().parse().ok()?,
+        args,
+        result: value(result.split(')').next()?)?,
+    })
 }
 
 #[cfg(test)]
@@ -210,9 +258,20 @@ mod tests {
     fn lines_of_lackey_are_read_as_they_are_written() {
         assert_eq!(access(b"1ffeffe7e0,8\n"), Some((0x1f_feff_e7e0, 8)));
         let line = "SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success] Success(0x4c3e000)";
-        assert_eq!(parse_call(line), Some(Call { number: 9, args: [0, 8192, 3, 34, 4_294_967_295], result: 0x4c3_e000 }));
+        assert_eq!(
+            parse_call(line),
+            Some(Call { number: 9, args: [0, 8192, 3, 34, 4_294_967_295], result: 0x4c3_e000 })
+        );
         let line = "SYSCALL[7,1](11) sys_munmap ( 0x4870000, 8192 )[sync] --> Success(0x0)";
-        assert_eq!(parse_call(line), Some(Call { number: 11, args: [0x487_0000, 8192, 0, 0, 0], result: 0 }));
-        assert_eq!(parse_call("SYSCALL[7,1](21) sys_access ( 0x401d000(/etc/x), 4 )[sync] --> Failure(0x2)"), None);
+        assert_eq!(
+            parse_call(line),
+            Some(Call { number: 11, args: [0x487_0000, 8192, 0, 0, 0], result: 0 })
+        );
+        assert_eq!(
+            parse_call(
+                "SYSCALL[7,1](21) sys_access ( 0x401d000(/etc/x), 4 )[sync] --> Failure(0x2)"
+            ),
+            None
+        );
     }
 }

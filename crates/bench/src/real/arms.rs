@@ -46,7 +46,8 @@ pub enum Arm {
 }
 
 /// Those that can be asked for.
-pub const CHOICES: [Arm; 7] = [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::NoDisk, Arm::Default, Arm::Tcp];
+pub const CHOICES: [Arm; 7] =
+    [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::NoDisk, Arm::Default, Arm::Tcp];
 
 impl Arm {
     /// Name in keys, tables and options.
@@ -69,12 +70,18 @@ impl Arm {
     /// Its name, back.
     pub fn parse(name: &str) -> Result<Arm, String> {
         let names = CHOICES.map(Arm::name).join(", ");
-        CHOICES.into_iter().find(|arm| arm.name() == name).ok_or(format!("`{name}` is none of {names}"))
+        CHOICES
+            .into_iter()
+            .find(|arm| arm.name() == name)
+            .ok_or(format!("`{name}` is none of {names}"))
     }
 
     /// Whether it is `hiroma run`.
     pub fn is_ours(self) -> bool {
-        matches!(self, Arm::Compressed | Arm::NoDisk | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy)
+        matches!(
+            self,
+            Arm::Compressed | Arm::NoDisk | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy
+        )
     }
 
     /// Whether what leaves stays in memory of this machine, beside the limit.
@@ -93,7 +100,11 @@ impl Arm {
         Ok(match self {
             Arm::Zram => Some(area(SwapKind::Zram)?),
             Arm::SwapFile => Some(area(SwapKind::File)?),
-            Arm::Zswap => Some(format!("{} in front of a {}", Zswap::switch_on()?.description, area(SwapKind::File)?)),
+            Arm::Zswap => Some(format!(
+                "{} in front of a {}",
+                Zswap::switch_on()?.description,
+                area(SwapKind::File)?
+            )),
             _ => None,
         })
     }
@@ -140,12 +151,19 @@ impl Place {
         }
         let this = hiroma_word()?;
         let mut front: Vec<String> =
-            [&this, "run", "--quiet", "--local", &self.limit.to_string(), "--stats", stats].map(str::to_owned).into();
+            [&this, "run", "--quiet", "--local", &self.limit.to_string(), "--stats", stats]
+                .map(str::to_owned)
+                .into();
         let mut option = |name: &str, value: String| front.extend([name.to_owned(), value]);
         match self.arm {
-            Arm::Compressed | Arm::Block(_) => option("--store", format!("compressed:{ROOM_BYTES}")),
+            Arm::Compressed | Arm::Block(_) => {
+                option("--store", format!("compressed:{ROOM_BYTES}"))
+            }
             Arm::NoDisk => option("--store", "compressed".to_owned()),
-            Arm::Tcp => option("--store", format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address))),
+            Arm::Tcp => option(
+                "--store",
+                format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address)),
+            ),
             _ => {}
         }
         if let Arm::Block(Some(at)) = self.arm {
@@ -157,10 +175,13 @@ impl Place {
 
     /// Looks at the memory that is taken now, and keeps the most.
     pub fn look(&self, most: &mut Attempt) {
-        let beside = self.area.as_ref().map_or(0, SwapArea::memory_bytes) + self.zswap.as_ref().map_or(0, Zswap::memory_bytes);
+        let beside = self.area.as_ref().map_or(0, SwapArea::memory_bytes)
+            + self.zswap.as_ref().map_or(0, Zswap::memory_bytes);
         most.total_bytes = most.total_bytes.max(self.cgroup.memory_bytes() + beside);
         most.compressed_bytes = most.compressed_bytes.max(beside);
-        most.remote_bytes = most.remote_bytes.max(self.server.as_ref().map_or(0, |(_, cgroup)| cgroup.memory_bytes()));
+        most.remote_bytes = most
+            .remote_bytes
+            .max(self.server.as_ref().map_or(0, |(_, cgroup)| cgroup.memory_bytes()));
     }
 
     /// Pages that came back from swap since it was made.
@@ -182,8 +203,10 @@ mod tests {
 
     #[test]
     fn arms_have_names_of_their_own() {
-        let all =
-            CHOICES.into_iter().chain([Arm::Native, Arm::Roomy, Arm::Block(None)]).chain((0..BLOCKS.len()).map(|at| Arm::Block(Some(at))));
+        let all = CHOICES
+            .into_iter()
+            .chain([Arm::Native, Arm::Roomy, Arm::Block(None)])
+            .chain((0..BLOCKS.len()).map(|at| Arm::Block(Some(at))));
         let names: std::collections::BTreeSet<_> = all.map(Arm::name).collect();
         assert_eq!(names.len(), CHOICES.len() + 3 + BLOCKS.len());
         assert!(CHOICES.iter().all(|arm| Arm::parse(arm.name()) == Ok(*arm)));

@@ -98,25 +98,39 @@ impl Cell {
 impl Cells {
     /// Those of a file that a measurement before this one has written.
     pub fn load(path: &Path) -> Result<Cells> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let file: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
-        ensure!(file.get("cells").is_some(), "{} has no `cells`: it is not of `hiroma bench real`", path.display());
-        serde_json::from_value(file["cells"].clone()).with_context(|| format!("the cells of {}", path.display()))
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let file: serde_json::Value = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not JSON", path.display()))?;
+        ensure!(
+            file.get("cells").is_some(),
+            "{} has no `cells`: it is not of `hiroma bench real`",
+            path.display()
+        );
+        serde_json::from_value(file["cells"].clone())
+            .with_context(|| format!("the cells of {}", path.display()))
     }
 
     /// Forgets what could not be run: perhaps it can be now.
     pub fn forget_skipped(&mut self) {
-        self.0.iter_mut().filter(|cell| matches!(cell.end, Some(End::Skipped(_)))).for_each(|cell| cell.end = None);
+        self.0
+            .iter_mut()
+            .filter(|cell| matches!(cell.end, Some(End::Skipped(_))))
+            .for_each(|cell| cell.end = None);
     }
 
     /// One of them.
     pub fn find(&self, group: &str, item: &str, size: &str, arm: &str) -> Option<&Cell> {
-        self.0.iter().find(|cell| (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm))
+        self.0.iter().find(|cell| {
+            (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm)
+        })
     }
 
     /// One of them, made if it is new.
     pub fn at(&mut self, group: &str, item: &str, size: &str, arm: &str) -> &mut Cell {
-        let found = self.0.iter().position(|cell| (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm));
+        let found = self.0.iter().position(|cell| {
+            (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm)
+        });
         let at = found.unwrap_or_else(|| {
             let [group, item, size, arm] = [group, item, size, arm].map(str::to_owned);
             self.0.push(Cell { group, item, size, arm, ..Cell::default() });
@@ -141,7 +155,8 @@ impl Cells {
         if let Some(seconds) = cell.failed_seconds {
             return Some(vec![seconds]);
         }
-        let native = Spread::of(&self.native(&cell.group, &cell.item)?.values(|run| run.seconds))?.median;
+        let native =
+            Spread::of(&self.native(&cell.group, &cell.item)?.values(|run| run.seconds))?.median;
         Some(vec![native * patience])
     }
 
@@ -153,7 +168,8 @@ impl Cells {
 
 /// The geometric mean.
 pub fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
+    (!values.is_empty())
+        .then(|| (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp())
 }
 
 impl End {
@@ -220,7 +236,8 @@ mod tests {
         (cell.tries, cell.limit_bytes) = (vec![(7, ran(1.0))], Some(7));
         cell.runs.push(ran(2.0));
         cells.at("programs", "b", "50%", "zram").end = Some(End::Failed("why".into()));
-        std::fs::write(&path, serde_json::json!({ "results": [], "cells": cells }).to_string()).unwrap();
+        std::fs::write(&path, serde_json::json!({ "results": [], "cells": cells }).to_string())
+            .unwrap();
         let mut loaded = Cells::load(&path).unwrap();
         assert_eq!(loaded, cells);
         loaded.at("programs", "a", "50%", "zram").runs.push(ran(3.0));

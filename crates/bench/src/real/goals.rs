@@ -25,12 +25,19 @@ fn key(name: &str) -> String {
 }
 
 /// The ratio of two cells, with what their failures were.
-fn compared(results: &Results, measure: Measure, ours: Option<&Cell>, other: Option<&Cell>) -> Measure {
+fn compared(
+    results: &Results,
+    measure: Measure,
+    ours: Option<&Cell>,
+    other: Option<&Cell>,
+) -> Measure {
     let (Some(ours), Some(other)) = (ours, other) else { return measure.note("not run") };
     if let (Some(End::DoesNotFit(_)), Some(End::DoesNotFit(_))) = (&ours.end, &other.end) {
         return measure.note("neither of them fits");
     }
-    let failures = [ours, other].into_iter().filter_map(|cell| Some(format!("{}: {}", cell.arm, cell.end.as_ref()?.reason())));
+    let failures = [ours, other]
+        .into_iter()
+        .filter_map(|cell| Some(format!("{}: {}", cell.arm, cell.end.as_ref()?.reason())));
     let note = failures.collect::<Vec<_>>().join("; ");
     measure.spread(results.cells.ratio(ours, other, results.patience)).note(note)
 }
@@ -43,7 +50,8 @@ fn geometric(values: &[f64]) -> Option<Spread> {
 fn programs(results: &Results) -> Vec<Measure> {
     let group = "programs";
     let mut measures = Vec::new();
-    let arms: Vec<&str> = results.arms(group).into_iter().filter(|arm| OURS.contains(arm)).collect();
+    let arms: Vec<&str> =
+        results.arms(group).into_iter().filter(|arm| OURS.contains(arm)).collect();
     if !results.arms(group).contains(&ZRAM) {
         return measures;
     }
@@ -52,7 +60,8 @@ fn programs(results: &Results) -> Vec<Measure> {
         for arm in &arms {
             let mut ratios = Vec::new();
             for item in results.items(group) {
-                let (ours, zram) = (results.cell(group, item, size, arm), results.cell(group, item, size, ZRAM));
+                let (ours, zram) =
+                    (results.cell(group, item, size, arm), results.cell(group, item, size, ZRAM));
                 if ours.is_none() && zram.is_none() {
                     continue;
                 }
@@ -66,8 +75,14 @@ fn programs(results: &Results) -> Vec<Measure> {
                 ratios.extend(measure.value);
                 measures.push(measure);
             }
-            let title = format!("geometric mean of {} programs with {percent} %, {arm}, against zram", ratios.len());
-            let measure = Measure::new(format!("real_{percent}_{}_mean", key(arm)), title, "", Better::Lower).must(0.8).aim(0.5);
+            let title = format!(
+                "geometric mean of {} programs with {percent} %, {arm}, against zram",
+                ratios.len()
+            );
+            let measure =
+                Measure::new(format!("real_{percent}_{}_mean", key(arm)), title, "", Better::Lower)
+                    .must(0.8)
+                    .aim(0.5);
             measures.push(measure.spread(geometric(&ratios)));
         }
     }
@@ -85,13 +100,23 @@ fn servers(results: &Results) -> Vec<Measure> {
                 let title = format!("{item} with {size}, {arm}");
                 let note = cell.end.as_ref().map_or_else(String::new, |end| end.reason());
                 let us = |what: &str, spread| {
-                    Measure::new(format!("{name}_{what}_us"), format!("{title}: {what}"), "us", Better::Lower)
-                        .spread(spread)
-                        .note(note.clone())
+                    Measure::new(
+                        format!("{name}_{what}_us"),
+                        format!("{title}: {what}"),
+                        "us",
+                        Better::Lower,
+                    )
+                    .spread(spread)
+                    .note(note.clone())
                 };
                 measures.push(us("p50", Spread::of(&cell.values(p50))));
                 measures.push(us("p99", Spread::of(&cell.values(p99))));
-                let measure = Measure::new(format!("{name}_per_s"), format!("{title}: requests"), "1/s", Better::Higher);
+                let measure = Measure::new(
+                    format!("{name}_per_s"),
+                    format!("{title}: requests"),
+                    "1/s",
+                    Better::Higher,
+                );
                 measures.push(measure.spread(Spread::of(&cell.values(per_second))).note(note));
             }
         }
@@ -110,11 +135,23 @@ fn threads(results: &Results) -> Vec<Measure> {
         let cell = |arm| results.cell(group, item, size, arm);
         let each = |arm| cell(arm).filter(|cell| cell.end.is_none()).and_then(per_access);
         for arm in results.arms(group) {
-            let note = cell(arm).and_then(|cell| cell.end.as_ref()).map_or_else(String::new, |end| end.reason());
-            let measure = Measure::new(format!("{}_us_t{threads}_{arm}", key(kind)), format!("{title}, {arm}"), "us", Better::Lower);
+            let note = cell(arm)
+                .and_then(|cell| cell.end.as_ref())
+                .map_or_else(String::new, |end| end.reason());
+            let measure = Measure::new(
+                format!("{}_us_t{threads}_{arm}", key(kind)),
+                format!("{title}, {arm}"),
+                "us",
+                Better::Lower,
+            );
             measures.push(measure.spread(each(arm)).note(note));
         }
-        let measure = Measure::new(format!("{}_us_t{threads}_vs_zram", key(kind)), format!("{title}, against zram"), "", Better::Lower);
+        let measure = Measure::new(
+            format!("{}_us_t{threads}_vs_zram", key(kind)),
+            format!("{title}, against zram"),
+            "",
+            Better::Lower,
+        );
         let measure = measure.must(must).aim(aim);
         measures.push(match (each(OURS[0]), each(ZRAM)) {
             (Some(ours), Some(zram)) => measure.spread(Some(Spread {
@@ -124,8 +161,12 @@ fn threads(results: &Results) -> Vec<Measure> {
                 n: ours.n.min(zram.n),
             })),
             // Who fails alone has lost.
-            (None, Some(_)) if cell(OURS[0]).is_some_and(Cell::counts) => measure.decided(false).note("compressed failed"),
-            (Some(_), None) if cell(ZRAM).is_some_and(Cell::counts) => measure.decided(true).note("zram failed"),
+            (None, Some(_)) if cell(OURS[0]).is_some_and(Cell::counts) => {
+                measure.decided(false).note("compressed failed")
+            }
+            (Some(_), None) if cell(ZRAM).is_some_and(Cell::counts) => {
+                measure.decided(true).note("zram failed")
+            }
             _ => measure.note("not run"),
         });
     }
@@ -139,11 +180,20 @@ fn bad(results: &Results) -> Vec<Measure> {
         for item in results.items(group) {
             for arm in results.arms(group).into_iter().filter(|arm| OURS.contains(arm)) {
                 let Some(ours) = results.cell(group, item, size, arm) else { continue };
-                let measure =
-                    Measure::new(format!("bad_{}_{arm}_vs_zram", key(item)), format!("{item}, {arm}, against zram"), "", Better::Lower);
+                let measure = Measure::new(
+                    format!("bad_{}_{arm}_vs_zram", key(item)),
+                    format!("{item}, {arm}, against zram"),
+                    "",
+                    Better::Lower,
+                );
                 // `default` has less: its limit holds what is compressed, too.
                 let measure = if arm == OURS[0] { measure.must(1.5) } else { measure };
-                measures.push(compared(results, measure, Some(ours), results.cell(group, item, size, ZRAM)));
+                measures.push(compared(
+                    results,
+                    measure,
+                    Some(ours),
+                    results.cell(group, item, size, ZRAM),
+                ));
             }
         }
     }
@@ -154,21 +204,37 @@ fn fits(results: &Results) -> Vec<Measure> {
     let group = "fits";
     let (mut measures, mut ratios) = (Vec::new(), Vec::new());
     for item in results.items(group) {
-        let (ours, native) = (results.cell(group, item, "roomy", "roomy"), results.cells.native(group, item));
+        let (ours, native) =
+            (results.cell(group, item, "roomy", "roomy"), results.cells.native(group, item));
         if item == "first-touch" {
-            let measure =
-                Measure::new("first_touch_vs_native", "first touch of fresh memory within the limit, against native", "", Better::Lower);
+            let measure = Measure::new(
+                "first_touch_vs_native",
+                "first touch of fresh memory within the limit, against native",
+                "",
+                Better::Lower,
+            );
             measures.push(compared(results, measure.must(1.3).aim(1.1), ours, native));
             continue;
         }
-        let measure = Measure::new(format!("fits_{}", key(item)), format!("{item} within the limit, against native"), "", Better::Lower);
+        let measure = Measure::new(
+            format!("fits_{}", key(item)),
+            format!("{item} within the limit, against native"),
+            "",
+            Better::Lower,
+        );
         let measure = compared(results, measure, ours, native);
         ratios.extend(measure.value);
         measures.push(measure);
     }
     if !ratios.is_empty() {
-        let title = format!("geometric mean of {} programs within the limit, against native", ratios.len());
-        measures.push(Measure::new("fits_mean", title, "", Better::Lower).must(1.02).aim(1.005).spread(geometric(&ratios)));
+        let title =
+            format!("geometric mean of {} programs within the limit, against native", ratios.len());
+        measures.push(
+            Measure::new("fits_mean", title, "", Better::Lower)
+                .must(1.02)
+                .aim(1.005)
+                .spread(geometric(&ratios)),
+        );
     }
     measures
 }
@@ -179,15 +245,28 @@ fn blocks(results: &Results) -> Vec<Measure> {
     for size in results.sizes(group) {
         for item in results.items(group) {
             let auto = results.cell(group, item, size, "auto");
-            let fixed = results.arms(group).into_iter().filter(|&arm| arm != "auto").filter_map(|arm| results.cell(group, item, size, arm));
-            let median =
-                |cell: &&Cell| results.cells.seconds(cell, results.patience).and_then(|seconds| Spread::of(&seconds)).map(|s| s.median);
-            let best = fixed
-                .filter(|cell| median(cell).is_some())
-                .min_by(|a, b| median(a).partial_cmp(&median(b)).unwrap_or(std::cmp::Ordering::Equal));
+            let fixed = results
+                .arms(group)
+                .into_iter()
+                .filter(|&arm| arm != "auto")
+                .filter_map(|arm| results.cell(group, item, size, arm));
+            let median = |cell: &&Cell| {
+                results
+                    .cells
+                    .seconds(cell, results.patience)
+                    .and_then(|seconds| Spread::of(&seconds))
+                    .map(|s| s.median)
+            };
+            let best = fixed.filter(|cell| median(cell).is_some()).min_by(|a, b| {
+                median(a).partial_cmp(&median(b)).unwrap_or(std::cmp::Ordering::Equal)
+            });
             let name = best.map_or("fixed", |cell| &cell.arm);
-            let title = format!("{item}, block size found while running against the best fixed one ({name})");
-            let measure = Measure::new(format!("block_auto_{}", key(item)), title, "", Better::Lower).must(1.1);
+            let title = format!(
+                "{item}, block size found while running against the best fixed one ({name})"
+            );
+            let measure =
+                Measure::new(format!("block_auto_{}", key(item)), title, "", Better::Lower)
+                    .must(1.1);
             measures.push(compared(results, measure, auto, best));
         }
     }

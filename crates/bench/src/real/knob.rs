@@ -50,13 +50,15 @@ impl Search {
 
     /// What the attempts so far lead to.
     pub fn next(&self, tries: &[(u64, Attempt)]) -> Next {
-        if let Some(at) =
-            tries.iter().position(|(_, ran)| ran.end.is_some() && (ran.total_bytes > self.target || self.is_target(ran.total_bytes)))
-        {
+        if let Some(at) = tries.iter().position(|(_, ran)| {
+            ran.end.is_some() && (ran.total_bytes > self.target || self.is_target(ran.total_bytes))
+        }) {
             return Next::Failed(at);
         }
         // At first all of it is resident: that run is the fastest, and shows what the rest takes.
-        let Some(&(last, ref ran)) = tries.last() else { return Next::Try(self.target.max(self.least)) };
+        let Some(&(last, ref ran)) = tries.last() else {
+            return Next::Try(self.target.max(self.least));
+        };
         if let Some((limit, _)) = tries.iter().find(|(_, ran)| self.is_target(ran.total_bytes)) {
             return Next::Found(*limit);
         }
@@ -68,14 +70,24 @@ impl Search {
             return Next::DoesNotFit(foreseen as u64);
         }
         // With all that it may have it takes less than the target: it wants no more.
-        if (last >= self.most() || (last >= self.target && self.native <= self.target)) && ran.total_bytes < self.target {
-            return if ran.end.is_some() { Next::Failed(tries.len() - 1) } else { Next::Found(last) };
+        if (last >= self.most() || (last >= self.target && self.native <= self.target))
+            && ran.total_bytes < self.target
+        {
+            return if ran.end.is_some() {
+                Next::Failed(tries.len() - 1)
+            } else {
+                Next::Found(last)
+            };
         }
         if tries.len() >= TRIES_MAX {
             return self.nearest(tries);
         }
         let next = self.between(tries);
-        if tries.iter().any(|&(limit, _)| limit == next) { self.nearest(tries) } else { Next::Try(next) }
+        if tries.iter().any(|&(limit, _)| limit == next) {
+            self.nearest(tries)
+        } else {
+            Next::Try(next)
+        }
     }
 
     fn most(&self) -> u64 {
@@ -91,14 +103,19 @@ impl Search {
     /// By how much the total falls with the limit: where what leaves is compressed beside it, on the line from the native run.
     fn slope(&self, limit: f64, total: f64) -> f64 {
         let native = self.native as f64;
-        if self.beside && native > limit { ((native - total) / (native - limit)).clamp(0.05, 1.0) } else { 1.0 }
+        if self.beside && native > limit {
+            ((native - total) / (native - limit)).clamp(0.05, 1.0)
+        } else {
+            1.0
+        }
     }
 
     /// On the line through the two attempts next to the target; through one attempt and the native run where all are on one side.
     fn between(&self, tries: &[(u64, Attempt)]) -> u64 {
         let points = || tries.iter().map(|(limit, ran)| (*limit as f64, ran.total_bytes as f64));
         let target = self.target as f64;
-        let under = points().filter(|&(_, total)| total <= target).max_by(|a, b| a.1.total_cmp(&b.1));
+        let under =
+            points().filter(|&(_, total)| total <= target).max_by(|a, b| a.1.total_cmp(&b.1));
         let over = points().filter(|&(_, total)| total > target).min_by(|a, b| a.1.total_cmp(&b.1));
         let (least, most) = (self.least as f64, self.most() as f64);
         let limit = match (under, over) {
@@ -109,7 +126,9 @@ impl Search {
                 let (low, high) = (under.0.min(over.0), under.0.max(over.0));
                 limit.clamp(low + (high - low) * 0.05, high - (high - low) * 0.05)
             }
-            (Some(one), None) | (None, Some(one)) => one.0 - (one.1 - target) / self.slope(one.0, one.1),
+            (Some(one), None) | (None, Some(one)) => {
+                one.0 - (one.1 - target) / self.slope(one.0, one.1)
+            }
             (None, None) => target,
         };
         limit.clamp(least.min(most), most) as u64
@@ -117,12 +136,17 @@ impl Search {
 
     /// The attempt that came nearest without passing the target; the least that passed it where all did.
     fn nearest(&self, tries: &[(u64, Attempt)]) -> Next {
-        let under =
-            tries.iter().enumerate().filter(|(_, (_, ran))| ran.total_bytes <= self.target).max_by_key(|(_, (_, ran))| ran.total_bytes);
+        let under = tries
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, ran))| ran.total_bytes <= self.target)
+            .max_by_key(|(_, (_, ran))| ran.total_bytes);
         match under {
             Some((at, (_, ran))) if ran.end.is_some() => Next::Failed(at),
             Some((_, &(limit, _))) => Next::Found(limit),
-            None => Next::DoesNotFit(tries.iter().map(|(_, ran)| ran.total_bytes).min().unwrap_or(0)),
+            None => {
+                Next::DoesNotFit(tries.iter().map(|(_, ran)| ran.total_bytes).min().unwrap_or(0))
+            }
         }
     }
 }
@@ -151,46 +175,91 @@ mod tests {
     #[test]
     fn what_is_compressed_beside_the_limit_lowers_it() {
         for percent in [25, 40, 60, 100] {
-            let search = Search { target: 200 * MB, native: 400 * MB, least: 16 * MB, beside: true, above: false };
-            let (end, tries) = run(search, |limit| took(limit + (400 * MB - limit) * percent / 100));
+            let search = Search {
+                target: 200 * MB,
+                native: 400 * MB,
+                least: 16 * MB,
+                beside: true,
+                above: false,
+            };
+            let (end, tries) =
+                run(search, |limit| took(limit + (400 * MB - limit) * percent / 100));
             if percent >= 60 {
-                assert!(matches!(end, Next::DoesNotFit(total) if total > 200 * MB), "{percent}: {end:?}");
+                assert!(
+                    matches!(end, Next::DoesNotFit(total) if total > 200 * MB),
+                    "{percent}: {end:?}"
+                );
                 continue;
             }
             let Next::Found(limit) = end else { panic!("{percent}: {end:?}") };
-            assert!(search.is_target(limit + (400 * MB - limit) * percent / 100) && tries <= 3, "{percent}: {limit} after {tries}");
+            assert!(
+                search.is_target(limit + (400 * MB - limit) * percent / 100) && tries <= 3,
+                "{percent}: {limit} after {tries}"
+            );
         }
     }
 
     #[test]
     fn what_a_process_takes_beside_its_limit_is_found_in_two_runs() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false, above: false };
+        let search = Search {
+            target: 100 * MB,
+            native: 200 * MB,
+            least: 16 * MB,
+            beside: false,
+            above: false,
+        };
         let (end, tries) = run(search, |limit| took(limit + 9 * MB));
-        assert!(matches!(end, Next::Found(limit) if (88 * MB..=94 * MB).contains(&limit)) && tries == 2, "{end:?} {tries}");
+        assert!(
+            matches!(end, Next::Found(limit) if (88 * MB..=94 * MB).contains(&limit)) && tries == 2,
+            "{end:?} {tries}"
+        );
         assert_eq!(run(search, took), (Next::Found(100 * MB), 1));
         // It never wants all of it.
         assert_eq!(run(search, |_| took(60 * MB)), (Next::Found(100 * MB), 1));
         // It wants it, and its limit holds more than is used.
         let search = Search { above: true, ..search };
         let (end, tries) = run(search, |limit| took(limit * 9 / 10));
-        assert!(matches!(end, Next::Found(limit) if search.is_target(limit * 9 / 10)) && tries == 2, "{end:?} {tries}");
-        assert_eq!(run(Search { native: 50 * MB, ..search }, |_| took(50 * MB)), (Next::Found(100 * MB), 1));
+        assert!(
+            matches!(end, Next::Found(limit) if search.is_target(limit * 9 / 10)) && tries == 2,
+            "{end:?} {tries}"
+        );
+        assert_eq!(
+            run(Search { native: 50 * MB, ..search }, |_| took(50 * MB)),
+            (Next::Found(100 * MB), 1)
+        );
     }
 
     #[test]
     fn who_fails_with_more_than_the_target_is_not_given_less() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: false, above: false };
-        let failed = |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
+        let search = Search {
+            target: 100 * MB,
+            native: 200 * MB,
+            least: 16 * MB,
+            beside: false,
+            above: false,
+        };
+        let failed =
+            |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
         assert_eq!(run(search, |limit| failed(limit + 20 * MB, End::Killed)), (Next::Failed(0), 1));
         // With less it is given more first.
-        let (end, tries) = run(Search { above: true, ..search }, |limit| failed(limit * 9 / 10, End::Stopped));
+        let (end, tries) =
+            run(Search { above: true, ..search }, |limit| failed(limit * 9 / 10, End::Stopped));
         assert_eq!((end, tries), (Next::Failed(1), 2));
     }
 
     #[test]
     fn an_arm_that_does_not_react_ends_the_search() {
-        let search = Search { target: 100 * MB, native: 200 * MB, least: 16 * MB, beside: true, above: false };
+        let search = Search {
+            target: 100 * MB,
+            native: 200 * MB,
+            least: 16 * MB,
+            beside: true,
+            above: false,
+        };
         let (end, tries) = run(search, |_| took(150 * MB));
-        assert!(matches!(end, Next::DoesNotFit(total) if total == 150 * MB) && tries <= TRIES_MAX, "{end:?}");
+        assert!(
+            matches!(end, Next::DoesNotFit(total) if total == 150 * MB) && tries <= TRIES_MAX,
+            "{end:?}"
+        );
     }
 }

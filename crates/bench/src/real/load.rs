@@ -41,13 +41,20 @@ pub enum Load {
 /// Does it.
 pub fn run(load: &Load) -> Result<Outcome> {
     match *load {
-        Load::Threads { bytes, threads, writes, settle_ms, timed_ms } => {
-            in_threads(&Words::filled(bytes, compressible), threads, writes, [settle_ms, timed_ms].map(Duration::from_millis))
-        }
+        Load::Threads { bytes, threads, writes, settle_ms, timed_ms } => in_threads(
+            &Words::filled(bytes, compressible),
+            threads,
+            writes,
+            [settle_ms, timed_ms].map(Duration::from_millis),
+        ),
         Load::Shifting { bytes } => shifting(&Words::filled(bytes, compressible)),
         Load::Once { bytes } => once(bytes),
-        Load::Noise { bytes, accesses } => random(&Words::filled(bytes, noise), accesses, |random, pages| random.below(pages)),
-        Load::Skewed { bytes, accesses } => random(&Words::filled(bytes, compressible), accesses, skewed),
+        Load::Noise { bytes, accesses } => {
+            random(&Words::filled(bytes, noise), accesses, |random, pages| random.below(pages))
+        }
+        Load::Skewed { bytes, accesses } => {
+            random(&Words::filled(bytes, compressible), accesses, skewed)
+        }
         Load::FirstTouch { bytes, rounds } => first_touch(bytes, rounds),
     }
 }
@@ -104,7 +111,12 @@ fn outcome(seconds: f64, count: u64, wrong: u64) -> Result<Outcome> {
     Ok(Outcome { seconds, count, bytes: count * PAGE as u64, ..Outcome::default() })
 }
 
-fn in_threads(words: &Words, threads: usize, writes: bool, [settle, timed]: [Duration; 2]) -> Result<Outcome> {
+fn in_threads(
+    words: &Words,
+    threads: usize,
+    writes: bool,
+    [settle, timed]: [Duration; 2],
+) -> Result<Outcome> {
     let together = Barrier::new(threads);
     let one = |seed: u64| {
         let mut random = Random::new(seed);
@@ -114,7 +126,11 @@ fn in_threads(words: &Words, threads: usize, writes: bool, [settle, timed]: [Dur
             // The clock is asked seldom: it costs as much as an access that is resident.
             while count % 16 != 0 || start.elapsed() < time {
                 let (page, word) = (random.below(words.pages()), random.below(PAGE_WORDS as u64));
-                wrong += u64::from(!if writes { words.write(page, word) } else { words.read(page, word) });
+                wrong += u64::from(!if writes {
+                    words.write(page, word)
+                } else {
+                    words.read(page, word)
+                });
                 count += 1;
             }
             (count, start.elapsed())
@@ -126,12 +142,17 @@ fn in_threads(words: &Words, threads: usize, writes: bool, [settle, timed]: [Dur
         (count, took.as_secs_f64(), wrong)
     };
     let each: Vec<_> = thread::scope(|scope| {
-        let started: Vec<_> = (0..threads).map(|seed| scope.spawn(move || one(seed as u64 + 1))).collect();
+        let started: Vec<_> =
+            (0..threads).map(|seed| scope.spawn(move || one(seed as u64 + 1))).collect();
         started.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     ensure!(each.len() == threads, "a thread panicked");
     let seconds = each.iter().map(|&(_, seconds, _)| seconds).fold(0.0, f64::max);
-    outcome(seconds, each.iter().map(|&(count, ..)| count).sum(), each.iter().map(|&(.., wrong)| wrong).sum())
+    outcome(
+        seconds,
+        each.iter().map(|&(count, ..)| count).sum(),
+        each.iter().map(|&(.., wrong)| wrong).sum(),
+    )
 }
 
 /// The time that as many touches of each pattern take.
@@ -150,7 +171,11 @@ fn shifting(words: &Words) -> Result<Outcome> {
                 _ => pattern * pages / 8 + random.below(pages / 8),
             } % pages;
             let word = at % PAGE_WORDS as u64;
-            wrong += u64::from(!if at % 4 == 0 { words.write(page, word) } else { words.read(page, word) });
+            wrong += u64::from(!if at % 4 == 0 {
+                words.write(page, word)
+            } else {
+                words.read(page, word)
+            });
             at += 1;
         }
         seconds += start.elapsed().as_secs_f64() / at as f64 * PATTERN_TOUCHES;
@@ -163,14 +188,18 @@ fn once(bytes: usize) -> Result<Outcome> {
     let start = Instant::now();
     let words = Words::filled(bytes, compressible);
     let seconds = start.elapsed().as_secs_f64();
-    let wrong = (0..words.pages()).step_by(997).filter(|&page| !words.read(page, page % PAGE_WORDS as u64)).count();
+    let wrong = (0..words.pages())
+        .step_by(997)
+        .filter(|&page| !words.read(page, page % PAGE_WORDS as u64))
+        .count();
     outcome(seconds, words.pages(), wrong as u64)
 }
 
 fn skewed(random: &mut Random, pages: u64) -> u64 {
     let fifth = pages / 5;
     // Neighbours in rank are not neighbours in memory.
-    let rank = if random.below(5) < 4 { random.below(fifth) } else { fifth + random.below(pages - fifth) };
+    let rank =
+        if random.below(5) < 4 { random.below(fifth) } else { fifth + random.below(pages - fifth) };
     rank * 4099 % pages
 }
 
@@ -180,7 +209,8 @@ fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Re
     let mut wrong = 0;
     for at in 0..accesses {
         let (page, word) = (next(&mut random, words.pages()), random.below(PAGE_WORDS as u64));
-        wrong += u64::from(!if at % 4 == 0 { words.write(page, word) } else { words.read(page, word) });
+        wrong +=
+            u64::from(!if at % 4 == 0 { words.write(page, word) } else { words.read(page, word) });
     }
     outcome(start.elapsed().as_secs_f64(), accesses, wrong)
 }
@@ -211,9 +241,12 @@ mod tests {
     #[test]
     fn each_load_does_what_it_is_asked_for_and_finds_its_words() {
         let bytes = 4 << 20;
-        let outcome = run(&Load::Threads { bytes, threads: 2, writes: true, settle_ms: 5, timed_ms: 20 }).unwrap();
+        let outcome =
+            run(&Load::Threads { bytes, threads: 2, writes: true, settle_ms: 5, timed_ms: 20 })
+                .unwrap();
         assert!(outcome.count > 100 && outcome.seconds >= 0.02);
-        for load in [Load::Noise { bytes, accesses: 5000 }, Load::Skewed { bytes, accesses: 5000 }] {
+        for load in [Load::Noise { bytes, accesses: 5000 }, Load::Skewed { bytes, accesses: 5000 }]
+        {
             assert_eq!(run(&load).unwrap().count, 5000);
         }
         assert_eq!(run(&Load::Once { bytes }).unwrap().count, 1024);

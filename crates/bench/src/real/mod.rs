@@ -94,7 +94,10 @@ pub fn run(args: &RealArgs) -> Result<ExitCode> {
     args.files.check()?;
     args.document.iter().try_for_each(|path| files::check(path))?;
     if let Some(unknown) = args.only.iter().find(|name| !plan::names().contains(name)) {
-        return Err(refuse(format!("there is no program `{unknown}`: choose from {}, or name one after --", plan::names().join(", "))));
+        return Err(refuse(format!(
+            "there is no program `{unknown}`: choose from {}, or name one after --",
+            plan::names().join(", ")
+        )));
     }
     if let Some(reason) = peers::obstacle() {
         return Err(refuse(format!("{reason}; all arms are measured by a control group")));
@@ -121,14 +124,20 @@ pub fn run(args: &RealArgs) -> Result<ExitCode> {
             Ok(ExitCode::from(UNFINISHED))
         }
         None => {
-            eprintln!("hiroma: interrupted; swap, control groups and files are as they were before");
+            eprintln!(
+                "hiroma: interrupted; swap, control groups and files are as they were before"
+            );
             Ok(ExitCode::from(130))
         }
     }
 }
 
 /// Runs what is not complete. Returns how many runs are left, and what to know.
-fn measure(args: &RealArgs, cells: &mut Cells, interrupt: &Interrupt) -> Result<(Option<usize>, Vec<String>), Failed> {
+fn measure(
+    args: &RealArgs,
+    cells: &mut Cells,
+    interrupt: &Interrupt,
+) -> Result<(Option<usize>, Vec<String>), Failed> {
     let dir = PathBuf::from(format!("/var/tmp/hiroma-bench-real-{}", std::process::id()));
     let _made = Guard::new(Undo::DirRemove(dir.clone()));
     std::fs::create_dir(&dir).with_context(|| format!("creating {}", dir.display()))?;
@@ -142,7 +151,11 @@ fn measure(args: &RealArgs, cells: &mut Cells, interrupt: &Interrupt) -> Result<
         command: args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
     let (groups, mut about) = choice.groups(&dir)?;
-    let limits = Limits { repetitions: args.repetitions.into(), patience: args.patience.into(), seconds: args.time };
+    let limits = Limits {
+        repetitions: args.repetitions.into(),
+        patience: args.patience.into(),
+        seconds: args.time,
+    };
     let save = |cells: &Cells| match &args.files.json {
         Some(path) => files::write(path, &json_of(&report(args, cells, Vec::new()), cells)),
         None => Ok(()),

@@ -95,36 +95,55 @@ impl Choice<'_> {
     pub fn groups(&self, dir: &Path) -> Result<(Vec<Group>, Vec<String>)> {
         let percents: Vec<Size> = self.at.iter().map(|&percent| Size::Percent(percent)).collect();
         if let Some(name) = self.command.first() {
-            let name = Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name =
+                Path::new(name).file_name().unwrap_or_default().to_string_lossy().into_owned();
             let item = Item { name, work: Work::Program(self.command.clone()) };
             let items = vec![(item, percents)];
             return Ok((
-                vec![Group { name: "programs", items, arms: self.arms.to_vec(), equal: Equal::Total, natively: true }],
+                vec![Group {
+                    name: "programs",
+                    items,
+                    arms: self.arms.to_vec(),
+                    equal: Equal::Total,
+                    natively: true,
+                }],
                 Vec::new(),
             ));
         }
         let (known, mut missing) = programs::find(&|name| self.wants_item(name), self.python, dir)?;
         let mut groups = Vec::new();
         for name in GROUPS.into_iter().filter(|name| self.wants(name)) {
-            let programs = |sizes: &[Size]| known.iter().map(|item| (item.clone(), sizes.to_vec())).collect::<Vec<_>>();
+            let programs = |sizes: &[Size]| {
+                known.iter().map(|item| (item.clone(), sizes.to_vec())).collect::<Vec<_>>()
+            };
             let against_zram = vec![Arm::Zram, Arm::Compressed];
             let (items, arms, equal) = match name {
                 "programs" => (programs(&percents), self.arms.to_vec(), Equal::Total),
-                "servers" => (self.servers(&percents, dir, &mut missing), self.arms.to_vec(), Equal::Total),
+                "servers" => {
+                    (self.servers(&percents, dir, &mut missing), self.arms.to_vec(), Equal::Total)
+                }
                 "threads" => (sweep(self.threads), against_zram, Equal::Resident),
                 "bad" => (bad(), vec![Arm::Zram, Arm::Compressed, Arm::Default], Equal::Resident),
                 "fits" => {
-                    let touch = Item { name: "first-touch".into(), work: Work::Load(Load::FirstTouch { bytes: 256 * MIB, rounds: 5 }) };
+                    let touch = Item {
+                        name: "first-touch".into(),
+                        work: Work::Load(Load::FirstTouch { bytes: 256 * MIB, rounds: 5 }),
+                    };
                     let mut items = vec![(touch, vec![Size::Roomy])];
                     items.extend(programs(&[Size::Roomy]));
                     (items, vec![Arm::Roomy], Equal::Resident)
                 }
                 _ => {
                     let blocks = (0..BLOCKS.len()).map(|at| Arm::Block(Some(at)));
-                    (programs(&[Size::Percent(50)]), std::iter::once(Arm::Block(None)).chain(blocks).collect(), Equal::Resident)
+                    (
+                        programs(&[Size::Percent(50)]),
+                        std::iter::once(Arm::Block(None)).chain(blocks).collect(),
+                        Equal::Resident,
+                    )
                 }
             };
-            let items: Vec<_> = items.into_iter().filter(|(item, _)| self.wants_item(&item.name)).collect();
+            let items: Vec<_> =
+                items.into_iter().filter(|(item, _)| self.wants_item(&item.name)).collect();
             groups.push(Group { name, items, arms, equal, natively: name != "threads" });
         }
         if groups.iter().any(|group| ["programs", "fits", "blocks"].contains(&group.name)) {
@@ -135,14 +154,22 @@ impl Choice<'_> {
         Ok((groups, missing))
     }
 
-    fn servers(&self, percents: &[Size], dir: &Path, missing: &mut Vec<String>) -> Vec<(Item, Vec<Size>)> {
+    fn servers(
+        &self,
+        percents: &[Size],
+        dir: &Path,
+        missing: &mut Vec<String>,
+    ) -> Vec<(Item, Vec<Size>)> {
         let mut items = Vec::new();
         match programs::in_path("redis-server") {
             Some(_) => items.push(Item { name: "redis".into(), work: Work::Redis }),
             None => missing.push("redis is skipped: redis-server is not installed".into()),
         }
         match Postgres::find() {
-            Ok(programs) => items.push(Item { name: "postgres".into(), work: Work::Postgres(Postgres::at(programs, dir)) }),
+            Ok(programs) => items.push(Item {
+                name: "postgres".into(),
+                work: Work::Postgres(Postgres::at(programs, dir)),
+            }),
             Err(reason) => missing.push(format!("postgres is skipped: {reason:#}")),
         }
         items.into_iter().map(|item| (item, percents.to_vec())).collect()
@@ -152,10 +179,20 @@ impl Choice<'_> {
 /// Half a gigabyte, of which a quarter is local.
 fn sweep(threads: &[u8]) -> Vec<(Item, Vec<Size>)> {
     let both = [("random-read", false), ("random-write", true)];
-    let counts: Vec<usize> = if threads.is_empty() { THREADS.to_vec() } else { threads.iter().map(|&count| count.into()).collect() };
+    let counts: Vec<usize> = if threads.is_empty() {
+        THREADS.to_vec()
+    } else {
+        threads.iter().map(|&count| count.into()).collect()
+    };
     let items = both.into_iter().flat_map(|(kind, writes)| {
         counts.clone().into_iter().map(move |threads| {
-            let load = Load::Threads { bytes: 512 * MIB, threads, writes, settle_ms: 3000, timed_ms: 4000 };
+            let load = Load::Threads {
+                bytes: 512 * MIB,
+                threads,
+                writes,
+                settle_ms: 3000,
+                timed_ms: 4000,
+            };
             Item { name: format!("{kind}-t{threads}"), work: Work::Load(load) }
         })
     });
@@ -173,7 +210,10 @@ fn bad() -> Vec<(Item, Vec<Size>)> {
         ("tiny-256m", Load::Skewed { bytes: 256 * MIB, accesses: 200_000 }, tiny),
         ("tiny-1g", Load::Skewed { bytes: 1024 * MIB, accesses: 200_000 }, tiny),
     ];
-    loads.into_iter().map(|(name, load, size)| (Item { name: name.into(), work: Work::Load(load) }, vec![size])).collect()
+    loads
+        .into_iter()
+        .map(|(name, load, size)| (Item { name: name.into(), work: Work::Load(load) }, vec![size]))
+        .collect()
 }
 
 /// Names that `--only` may give.
@@ -205,9 +245,15 @@ mod tests {
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
         let dir = tempfile::tempdir().unwrap();
-        let (groups, only) = (["threads".to_owned(), "bad".to_owned()], ["random-read-t2".to_owned(), "once".to_owned()]);
+        let (groups, only) = (
+            ["threads".to_owned(), "bad".to_owned()],
+            ["random-read-t2".to_owned(), "once".to_owned()],
+        );
         let (groups, missing) = choice(&groups, &only).groups(dir.path()).unwrap();
-        let found: Vec<_> = groups.iter().flat_map(|group| group.items.iter().map(|(item, _)| item.name.as_str())).collect();
+        let found: Vec<_> = groups
+            .iter()
+            .flat_map(|group| group.items.iter().map(|(item, _)| item.name.as_str()))
+            .collect();
         assert_eq!((found, missing.len()), (vec!["random-read-t2", "once"], 0));
     }
 
@@ -216,11 +262,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let choice = Choice { command: vec!["/bin/sort".into(), "-u".into()], ..choice(&[], &[]) };
         let (groups, _) = choice.groups(dir.path()).unwrap();
-        assert_eq!((groups.len(), groups[0].items[0].0.name.as_str(), groups[0].items[0].1.len()), (1, "sort", 2));
+        assert_eq!(
+            (groups.len(), groups[0].items[0].0.name.as_str(), groups[0].items[0].1.len()),
+            (1, "sort", 2)
+        );
     }
 
     #[test]
     fn sizes_are_parts_of_what_is_native() {
-        assert_eq!((Size::Percent(25).bytes(400), Size::Bytes(7).bytes(400), Size::Percent(75).name()), (100, 7, "75%".to_owned()));
+        assert_eq!(
+            (Size::Percent(25).bytes(400), Size::Bytes(7).bytes(400), Size::Percent(75).name()),
+            (100, 7, "75%".to_owned())
+        );
     }
 }

@@ -21,8 +21,7 @@ const TRANSACTIONS: &str = "15";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The table: written once, before anything is measured, and only read then.
-const TABLE: &str =
-    "create table t as select i, (i * 7919::bigint) % 1000003 k, 'name ' || ((i * 31) % 200003) n from generate_series(1, 400000) i";
+const TABLE: &str = "create table t as select i, (i * 7919::bigint) % 1000003 k, 'name ' || ((i * 31) % 200003) n from generate_series(1, 400000) i";
 /// What a client asks: a sort, and groups, in private memory, and a little of it at random.
 const SCRIPT: &str = "\\set low random(1, 100000)\n\
                       select max(k) from (select k from t where i > :low order by n, k offset 200000) s;\n\
@@ -40,22 +39,34 @@ pub struct Postgres {
 impl Postgres {
     /// Where the newest one is installed.
     pub fn find() -> Result<PathBuf> {
-        let dirs = fs::read_dir("/usr/lib/postgresql").context("postgres is not installed (postgresql)")?;
+        let dirs = fs::read_dir("/usr/lib/postgresql")
+            .context("postgres is not installed (postgresql)")?;
         let mut dirs: Vec<PathBuf> = dirs.flatten().map(|entry| entry.path().join("bin")).collect();
         dirs.sort();
-        let complete = |dir: &&PathBuf| ["initdb", "postgres", "pgbench", "psql"].iter().all(|name| dir.join(name).exists());
-        dirs.iter().rev().find(complete).cloned().context("postgres is not installed completely (postgresql, postgresql-contrib)")
+        let complete = |dir: &&PathBuf| {
+            ["initdb", "postgres", "pgbench", "psql"].iter().all(|name| dir.join(name).exists())
+        };
+        dirs.iter()
+            .rev()
+            .find(complete)
+            .cloned()
+            .context("postgres is not installed completely (postgresql, postgresql-contrib)")
     }
 
     /// Where it will be, below `dir`.
     pub fn at(programs: PathBuf, dir: &Path) -> Postgres {
-        let rights = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+        let rights =
+            fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
         let mut outer = vec!["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
         if rights.trim() != "1" {
             outer.extend(["--inh-caps", "+sys_ptrace", "--ambient-caps", "+sys_ptrace"]);
         }
         outer.push("--");
-        Postgres { programs, dir: dir.join("postgres"), outer: outer.into_iter().map(str::to_owned).collect() }
+        Postgres {
+            programs,
+            dir: dir.join("postgres"),
+            outer: outer.into_iter().map(str::to_owned).collect(),
+        }
     }
 
     /// Where its files are.
@@ -69,13 +80,26 @@ impl Postgres {
             return Ok(());
         }
         fs::create_dir_all(&self.dir)?;
-        chown(&self.dir, Some(Uid::from_raw(65534)), Some(Gid::from_raw(65534))).map_err(std::io::Error::from)?;
+        chown(&self.dir, Some(Uid::from_raw(65534)), Some(Gid::from_raw(65534)))
+            .map_err(std::io::Error::from)?;
         let data = self.word(&self.dir.join("data"))?;
-        let initdb =
-            [self.program("initdb")?, "-D".into(), data, "--no-sync".into(), "-A".into(), "trust".into(), "-U".into(), "postgres".into()];
-        let ended = Running::start(self.command(&initdb).stdout(Stdio::null()).stderr(Stdio::piped()))?.wait(PATIENCE, interrupt)?;
+        let initdb = [
+            self.program("initdb")?,
+            "-D".into(),
+            data,
+            "--no-sync".into(),
+            "-A".into(),
+            "trust".into(),
+            "-U".into(),
+            "postgres".into(),
+        ];
+        let ended =
+            Running::start(self.command(&initdb).stdout(Stdio::null()).stderr(Stdio::piped()))?
+                .wait(PATIENCE, interrupt)?;
         check(&ended)?;
-        let mut server = Running::start(self.command(&self.server()?).stdout(Stdio::null()).stderr(Stdio::null()))?;
+        let mut server = Running::start(
+            self.command(&self.server()?).stdout(Stdio::null()).stderr(Stdio::null()),
+        )?;
         self.ready(&mut server, PATIENCE, interrupt)?;
         self.ask(TABLE)?;
         // Otherwise the first query that reads would write.
@@ -111,24 +135,49 @@ impl Postgres {
             "jit=off",
             "logging_collector=off",
         ];
-        let mut argv = vec![self.program("postgres")?, "-D".into(), format!("{dir}/data"), "-k".into(), dir, "-p".into(), PORT.into()];
+        let mut argv = vec![
+            self.program("postgres")?,
+            "-D".into(),
+            format!("{dir}/data"),
+            "-k".into(),
+            dir,
+            "-p".into(),
+            PORT.into(),
+        ];
         argv.extend(settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting.to_owned()]));
         Ok(argv)
     }
 
     fn client(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
-        command.arg("-h").arg(&self.dir).args(["-p", PORT, "-U", "postgres"]).current_dir(&self.dir).stdin(Stdio::null());
+        command
+            .arg("-h")
+            .arg(&self.dir)
+            .args(["-p", PORT, "-U", "postgres"])
+            .current_dir(&self.dir)
+            .stdin(Stdio::null());
         command
     }
 
     fn ask(&self, query: &str) -> Result<()> {
-        let output = self.client("psql").args(["-d", "postgres", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", query]).output()?;
-        ensure!(output.status.success(), "psql: {}", String::from_utf8_lossy(&output.stderr).trim());
+        let output = self
+            .client("psql")
+            .args(["-d", "postgres", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", query])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "psql: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
         Ok(())
     }
 
-    fn ready(&self, server: &mut Running, limit: Duration, interrupt: &Interrupt) -> Result<(), Failed> {
+    fn ready(
+        &self,
+        server: &mut Running,
+        limit: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(), Failed> {
         let start = Instant::now();
         while self.ask("select 1").is_err() {
             if interrupt.came() {
@@ -173,9 +222,15 @@ impl Postgres {
         // All clients gone, it ends; its statistics are written then.
         server.end(Duration::from_secs(20))?;
         let micros = self.logged()?;
-        let wanted = CLIENTS.parse::<usize>().unwrap_or(0) * TRANSACTIONS.parse::<usize>().unwrap_or(0);
+        let wanted =
+            CLIENTS.parse::<usize>().unwrap_or(0) * TRANSACTIONS.parse::<usize>().unwrap_or(0);
         if micros.len() != wanted {
-            return Err(anyhow::anyhow!("pgbench did {} of {wanted} transactions: {}", micros.len(), ended.errors).into());
+            return Err(anyhow::anyhow!(
+                "pgbench did {} of {wanted} transactions: {}",
+                micros.len(),
+                ended.errors
+            )
+            .into());
         }
         let latency = Latency::of(micros.iter().map(|us| us * 1000).collect());
         Ok(Outcome { seconds: ended.seconds, count: wanted as u64, latency, ..Outcome::default() })
@@ -183,7 +238,11 @@ impl Postgres {
 
     fn logs(&self) -> Result<Vec<PathBuf>> {
         let files = fs::read_dir(&self.dir)?.flatten().map(|entry| entry.path());
-        Ok(files.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log."))).collect())
+        Ok(files
+            .filter(|path| {
+                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log."))
+            })
+            .collect())
     }
 
     /// Removes what a run before this one has left.
@@ -200,7 +259,9 @@ impl Postgres {
         let mut micros = Vec::new();
         for path in self.logs()? {
             for line in fs::read_to_string(path)?.lines() {
-                let Some(us) = line.split(' ').nth(2).and_then(|word| word.parse().ok()) else { bail!("pgbench logged `{line}`") };
+                let Some(us) = line.split(' ').nth(2).and_then(|word| word.parse().ok()) else {
+                    bail!("pgbench logged `{line}`")
+                };
                 micros.push(us);
             }
         }

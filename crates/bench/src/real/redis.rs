@@ -28,9 +28,14 @@ struct Client {
 /// A value of about a kilobyte, as of a session or a profile; another one with each version.
 fn value(key: u64, version: u32) -> Vec<u8> {
     let mut random = Random::new(key * 31 + u64::from(version));
-    let mut text = format!("{{\"id\": {key}, \"version\": {version}, \"name\": \"user {key}\", \"items\": [");
+    let mut text =
+        format!("{{\"id\": {key}, \"version\": {version}, \"name\": \"user {key}\", \"items\": [");
     for _ in 0..12 + key % 16 {
-        text += &format!("{{\"product\": {}, \"count\": {}, \"state\": \"in stock\"}}, ", random.below(1_000_000), random.below(9));
+        text += &format!(
+            "{{\"product\": {}, \"count\": {}, \"state\": \"in stock\"}}, ",
+            random.below(1_000_000),
+            random.below(9)
+        );
     }
     (text + "]}").into_bytes()
 }
@@ -40,7 +45,10 @@ impl Client {
         let start = Instant::now();
         while start.elapsed() < limit {
             if let Ok(stream) = UnixStream::connect(socket) {
-                let mut client = Client { stream: BufReader::with_capacity(1 << 16, stream), line: String::new() };
+                let mut client = Client {
+                    stream: BufReader::with_capacity(1 << 16, stream),
+                    line: String::new(),
+                };
                 // A server that hangs is known by an answer that does not come.
                 client.stream.get_ref().set_read_timeout(Some(limit))?;
                 client.send(b"*1\r\n$4\r\nPING\r\n")?;
@@ -68,13 +76,15 @@ impl Client {
 
     fn status(&mut self) -> Result<String> {
         let line = self.line()?;
-        let status = line.strip_prefix('+').with_context(|| format!("redis-server answered `{line}`"))?;
+        let status =
+            line.strip_prefix('+').with_context(|| format!("redis-server answered `{line}`"))?;
         Ok(status.to_owned())
     }
 
     fn bulk(&mut self) -> Result<Vec<u8>> {
         let line = self.line()?;
-        let Some(length) = line.strip_prefix('$').and_then(|length| length.parse::<usize>().ok()) else {
+        let Some(length) = line.strip_prefix('$').and_then(|length| length.parse::<usize>().ok())
+        else {
             bail!("redis-server answered `{line}`")
         };
         let mut value = vec![0; length + 2];
@@ -86,7 +96,8 @@ impl Client {
 
 fn set(key: u64, version: u32) -> Vec<u8> {
     let (name, value) = (format!("key:{key}"), value(key, version));
-    let mut bytes = format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n${}\r\n", name.len(), value.len()).into_bytes();
+    let mut bytes = format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n${}\r\n", name.len(), value.len())
+        .into_bytes();
     bytes.extend(value);
     bytes.extend(b"\r\n");
     bytes
@@ -101,15 +112,21 @@ fn get(key: u64) -> Vec<u8> {
 pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
     let socket = scene.dir.join("redis.socket");
     let _ = std::fs::remove_file(&socket);
-    let words = |path: &Path| path.to_str().context("a directory whose name is not UTF-8").map(str::to_owned);
+    let words = |path: &Path| {
+        path.to_str().context("a directory whose name is not UTF-8").map(str::to_owned)
+    };
     let mut argv: Vec<String> =
-        ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"].map(str::to_owned).into();
+        ["redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]
+            .map(str::to_owned)
+            .into();
     argv.extend([words(&socket)?, "--dir".to_owned(), words(scene.dir)?]);
     let start = Instant::now();
     let mut server = scene.start(&[], &argv, Stdio::null(), scene.dir)?;
     let outcome = match requests(scene, &socket, &mut server, start) {
         // An answer that did not come.
-        Err(Failed::Other(_)) if start.elapsed() >= scene.limit => Err(Failed::TimeLimit(scene.limit.as_secs_f64())),
+        Err(Failed::Other(_)) if start.elapsed() >= scene.limit => {
+            Err(Failed::TimeLimit(scene.limit.as_secs_f64()))
+        }
         outcome => outcome,
     };
     // Its statistics are written at an orderly end.
@@ -119,7 +136,12 @@ pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
     outcome
 }
 
-fn requests(scene: &Scene, socket: &Path, server: &mut Running, start: Instant) -> Result<Outcome, Failed> {
+fn requests(
+    scene: &Scene,
+    socket: &Path,
+    server: &mut Running,
+    start: Instant,
+) -> Result<Outcome, Failed> {
     let in_time = || match () {
         () if scene.interrupt.came() => Err(Failed::Interrupted),
         () if start.elapsed() > scene.limit => Err(Failed::TimeLimit(scene.limit.as_secs_f64())),
@@ -147,7 +169,8 @@ fn requests(scene: &Scene, socket: &Path, server: &mut Running, start: Instant) 
         let writes = request % 10 == 0;
         let version = &mut versions[key as usize];
         *version += u32::from(writes);
-        let (bytes, expected) = (if writes { set(key, *version) } else { get(key) }, value(key, *version));
+        let (bytes, expected) =
+            (if writes { set(key, *version) } else { get(key) }, value(key, *version));
         let sent = Instant::now();
         client.send(&bytes)?;
         let right = if writes { client.status()? == "OK" } else { client.bulk()? == expected };
@@ -169,7 +192,9 @@ mod tests {
     fn requests_are_in_the_protocol_and_values_are_versions() {
         assert_eq!(get(12), b"*2\r\n$3\r\nGET\r\n$6\r\nkey:12\r\n");
         let text = String::from_utf8(set(1, 2)).unwrap();
-        assert!(text.starts_with("*3\r\n$3\r\nSET\r\n$5\r\nkey:1\r\n$") && text.ends_with("]}\r\n"));
+        assert!(
+            text.starts_with("*3\r\n$3\r\nSET\r\n$5\r\nkey:1\r\n$") && text.ends_with("]}\r\n")
+        );
         assert_ne!(value(1, 0), value(1, 1));
         assert_eq!(value(1, 1), value(1, 1));
     }

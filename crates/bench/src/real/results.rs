@@ -7,8 +7,23 @@ use super::goals;
 use super::plan::GROUPS;
 
 /// Arms in the order in which they are shown.
-const ORDER: [&str; 15] =
-    ["native", "zram", "zswap", "swap-file", "compressed", "no-disk", "default", "tcp", "auto", "4K", "8K", "16K", "64K", "2M", "roomy"];
+const ORDER: [&str; 15] = [
+    "native",
+    "zram",
+    "zswap",
+    "swap-file",
+    "compressed",
+    "no-disk",
+    "default",
+    "tcp",
+    "auto",
+    "4K",
+    "8K",
+    "16K",
+    "64K",
+    "2M",
+    "roomy",
+];
 
 /// The cells, and what failures count as.
 pub struct Results<'a> {
@@ -46,7 +61,9 @@ impl<'a> Results<'a> {
     pub fn sizes(&self, group: &str) -> Vec<&'a str> {
         let mut sizes = self.distinct(group, |cell| &cell.size);
         sizes.retain(|&size| size != NATIVE);
-        sizes.sort_by_key(|size| std::cmp::Reverse(size.trim_end_matches(['%', 'M']).parse::<u64>().unwrap_or(0)));
+        sizes.sort_by_key(|size| {
+            std::cmp::Reverse(size.trim_end_matches(['%', 'M']).parse::<u64>().unwrap_or(0))
+        });
         sizes
     }
 
@@ -64,7 +81,14 @@ impl<'a> Results<'a> {
     /// Times of native, with what failed as the patience.
     pub fn slowdown(&self, cell: &Cell) -> Option<Spread> {
         let (native, _) = self.natively(&cell.group, &cell.item)?;
-        Spread::of(&self.cells.seconds(cell, self.patience)?.into_iter().map(|seconds| seconds / native).collect::<Vec<_>>())
+        Spread::of(
+            &self
+                .cells
+                .seconds(cell, self.patience)?
+                .into_iter()
+                .map(|seconds| seconds / native)
+                .collect::<Vec<_>>(),
+        )
     }
 
     fn text(&self, cell: Option<&Cell>, value: impl Fn(&Cell) -> Option<Spread>) -> String {
@@ -77,14 +101,23 @@ impl<'a> Results<'a> {
 
     /// One item, for the terminal while others run.
     pub fn row(&self, group: &str, item: &str) -> String {
-        let native =
-            self.natively(group, item).map_or_else(String::new, |(seconds, bytes)| format!(" {seconds:.2} s, {} MB", bytes / 1_000_000));
+        let native = self.natively(group, item).map_or_else(String::new, |(seconds, bytes)| {
+            format!(" {seconds:.2} s, {} MB", bytes / 1_000_000)
+        });
         let mut text = format!("{item}:{native}");
         for size in self.sizes(group) {
-            let arms = self.arms(group).into_iter().filter_map(|arm| Some((arm, self.cell(group, item, size, arm)?)));
+            let arms = self
+                .arms(group)
+                .into_iter()
+                .filter_map(|arm| Some((arm, self.cell(group, item, size, arm)?)));
             let arms = arms.map(|(arm, cell)| {
-                let times = self.text(Some(cell), |cell| if native.is_empty() { per_access(cell) } else { self.slowdown(cell) });
-                format!("{arm} {times} of {} MB", most(cell, |run| run.total_bytes).unwrap_or(0.0) as u64)
+                let times = self.text(Some(cell), |cell| {
+                    if native.is_empty() { per_access(cell) } else { self.slowdown(cell) }
+                });
+                format!(
+                    "{arm} {times} of {} MB",
+                    most(cell, |run| run.total_bytes).unwrap_or(0.0) as u64
+                )
             });
             let arms = arms.collect::<Vec<_>>().join(", ");
             if !arms.is_empty() {
@@ -98,8 +131,12 @@ impl<'a> Results<'a> {
     pub fn report(&self, report: &mut Report) {
         for group in GROUPS.into_iter().filter(|group| !self.items(group).is_empty()) {
             match group {
-                "programs" => report.sections.extend(self.sizes(group).into_iter().map(|size| self.programs(size))),
-                "servers" => report.sections.extend(self.sizes(group).into_iter().map(|size| self.servers(size))),
+                "programs" => report
+                    .sections
+                    .extend(self.sizes(group).into_iter().map(|size| self.programs(size))),
+                "servers" => report
+                    .sections
+                    .extend(self.sizes(group).into_iter().map(|size| self.servers(size))),
                 "threads" => report.sections.push(self.threads()),
                 "bad" => report.sections.push(self.seconds(group, "Bad input", BAD)),
                 "fits" => report.sections.push(self.seconds(group, "More than it uses", FITS)),
@@ -108,15 +145,21 @@ impl<'a> Results<'a> {
         }
         report.measures = goals::measures(self);
         let ends = self.cells.0.iter().filter_map(|cell| Some((cell, cell.end.as_ref()?)));
-        let ends = ends.filter(|(_, end)| matches!(end, super::cells::End::Failed(_) | super::cells::End::Skipped(_)));
-        report.preamble.extend(ends.map(|(cell, end)| format!("{} at {} in {}: {}", cell.item, cell.size, cell.arm, end.reason())));
+        let ends = ends.filter(|(_, end)| {
+            matches!(end, super::cells::End::Failed(_) | super::cells::End::Skipped(_))
+        });
+        report.preamble.extend(ends.map(|(cell, end)| {
+            format!("{} at {} in {}: {}", cell.item, cell.size, cell.arm, end.reason())
+        }));
     }
 
     fn programs(&self, size: &str) -> Section {
         let group = "programs";
         let arms = self.arms(group);
-        let mut table =
-            Table::new(format!("Times of native, with {size} of the memory")).text("program").number("native", "s").number("memory", "MB");
+        let mut table = Table::new(format!("Times of native, with {size} of the memory"))
+            .text("program")
+            .number("native", "s")
+            .number("memory", "MB");
         for &arm in &arms {
             table = table.number(arm, "x").number("total", "MB");
             if arm == "tcp" {
@@ -127,41 +170,74 @@ impl<'a> Results<'a> {
         let mut slowdowns = vec![Vec::new(); arms.len()];
         for item in self.items(group) {
             let Some((seconds, bytes)) = self.natively(group, item) else { continue };
-            let mut row = vec![item.to_owned(), format!("{seconds:.2}"), format!("{}", bytes / 1_000_000)];
+            let mut row =
+                vec![item.to_owned(), format!("{seconds:.2}"), format!("{}", bytes / 1_000_000)];
             for (at, arm) in arms.iter().enumerate() {
                 let cell = self.cell(group, item, size, arm);
-                let number =
-                    |value: fn(&Attempt) -> u64| cell.and_then(|cell| most(cell, value)).map_or_else(String::new, |mb| format!("{mb:.0}"));
-                row.extend([self.text(cell, |cell| self.slowdown(cell)), number(|run| run.total_bytes)]);
+                let number = |value: fn(&Attempt) -> u64| {
+                    cell.and_then(|cell| most(cell, value))
+                        .map_or_else(String::new, |mb| format!("{mb:.0}"))
+                };
+                row.extend([
+                    self.text(cell, |cell| self.slowdown(cell)),
+                    number(|run| run.total_bytes),
+                ]);
                 if *arm == "tcp" {
                     row.push(number(|run| run.remote_bytes));
                 }
                 row.push(number(|run| run.pages_in * 1000));
-                slowdowns[at].extend(cell.and_then(|cell| self.slowdown(cell)).map(|spread| spread.median));
+                slowdowns[at]
+                    .extend(cell.and_then(|cell| self.slowdown(cell)).map(|spread| spread.median));
             }
             table.row(row);
         }
         let mut row = vec!["geometric mean".to_owned(), String::new(), String::new()];
         for (values, arm) in slowdowns.iter().zip(&arms) {
-            row.extend([mean(values).map_or_else(String::new, figures), format!("of {}", values.len())]);
+            row.extend([
+                mean(values).map_or_else(String::new, figures),
+                format!("of {}", values.len()),
+            ]);
             row.extend(vec![String::new(); 1 + usize::from(*arm == "tcp")]);
         }
         table.row(row);
-        let plot = self.bars(group, &format!("Time with {size} of the memory"), "time / native", |item, arm| {
-            self.slowdown(self.cell(group, item, size, arm)?)
-        });
-        Section { title: format!("Programs with {size} of their memory"), text: vec![], tables: vec![table], plots: vec![plot] }
+        let plot = self.bars(
+            group,
+            &format!("Time with {size} of the memory"),
+            "time / native",
+            |item, arm| self.slowdown(self.cell(group, item, size, arm)?),
+        );
+        Section {
+            title: format!("Programs with {size} of their memory"),
+            text: vec![],
+            tables: vec![table],
+            plots: vec![plot],
+        }
     }
 
     /// Bars of a group: items side by side, an arm in each colour.
-    fn bars(&self, group: &str, title: &str, label: &str, value: impl Fn(&str, &str) -> Option<Spread>) -> Plot {
+    fn bars(
+        &self,
+        group: &str,
+        title: &str,
+        label: &str,
+        value: impl Fn(&str, &str) -> Option<Spread>,
+    ) -> Plot {
         let items = self.items(group);
         let series = self.arms(group).into_iter().map(|arm| {
-            let points = items.iter().enumerate().filter_map(|(at, item)| Some(Point::of(at as f64, value(item, arm)?)));
+            let points = items
+                .iter()
+                .enumerate()
+                .filter_map(|(at, item)| Some(Point::of(at as f64, value(item, arm)?)));
             Series::new(arm, points.collect())
         });
         let series = series.collect();
-        Plot { title: title.to_owned(), kind: Kind::Bars, x: Axis::names("", items), y: Axis::log(label, ""), series }
+        Plot {
+            title: title.to_owned(),
+            kind: Kind::Bars,
+            x: Axis::names("", items),
+            y: Axis::log(label, ""),
+            series,
+        }
     }
 
     fn servers(&self, size: &str) -> Section {
@@ -179,8 +255,12 @@ impl<'a> Results<'a> {
             for arm in &arms {
                 let size = if *arm == NATIVE { NATIVE } else { size };
                 let Some(cell) = self.cell(group, item, size, arm) else { continue };
-                let text = |value: fn(&Attempt) -> f64| self.text(Some(cell), |cell| Spread::of(&cell.values(value)));
-                let number = |value: fn(&Attempt) -> u64| most(cell, value).map_or_else(String::new, |mb| format!("{mb:.0}"));
+                let text = |value: fn(&Attempt) -> f64| {
+                    self.text(Some(cell), |cell| Spread::of(&cell.values(value)))
+                };
+                let number = |value: fn(&Attempt) -> u64| {
+                    most(cell, value).map_or_else(String::new, |mb| format!("{mb:.0}"))
+                };
                 table.row([
                     item.to_owned(),
                     (*arm).to_owned(),
@@ -194,12 +274,17 @@ impl<'a> Results<'a> {
         }
         let kinds = [("p50", p50 as fn(&Attempt) -> f64), ("p99", p99)];
         let items = self.items(group);
-        let places: Vec<String> = items.iter().flat_map(|item| kinds.map(|(kind, _)| format!("{item} {kind}"))).collect();
+        let places: Vec<String> =
+            items.iter().flat_map(|item| kinds.map(|(kind, _)| format!("{item} {kind}"))).collect();
         let series = arms.iter().map(|&arm| {
             let size = if arm == NATIVE { NATIVE } else { size };
-            let places = items.iter().flat_map(|item| kinds.map(|(_, value)| (*item, value))).enumerate();
+            let places =
+                items.iter().flat_map(|item| kinds.map(|(_, value)| (*item, value))).enumerate();
             let points = places.filter_map(|(at, (item, value))| {
-                Some(Point::of(at as f64, Spread::of(&self.cell(group, item, size, arm)?.values(value))?))
+                Some(Point::of(
+                    at as f64,
+                    Spread::of(&self.cell(group, item, size, arm)?.values(value))?,
+                ))
             });
             Series::new(arm, points.collect())
         });
@@ -227,26 +312,47 @@ impl<'a> Results<'a> {
         }
         let mut plots = Vec::new();
         for kind in ["random-read", "random-write"] {
-            let items = || self.items(group).into_iter().filter_map(|item| Some((item, item.strip_prefix(kind)?.strip_prefix("-t")?)));
+            let items = || {
+                self.items(group)
+                    .into_iter()
+                    .filter_map(|item| Some((item, item.strip_prefix(kind)?.strip_prefix("-t")?)))
+            };
             let mut series = Vec::new();
             for arm in self.arms(group) {
-                let point =
-                    |(item, threads): (&str, &str)| Some(Point::of(threads.parse().ok()?, per_access(self.cell(group, item, size, arm)?)?));
+                let point = |(item, threads): (&str, &str)| {
+                    Some(Point::of(
+                        threads.parse().ok()?,
+                        per_access(self.cell(group, item, size, arm)?)?,
+                    ))
+                };
                 series.push(Series::new(arm, items().filter_map(point).collect()));
             }
             for (item, threads) in items() {
                 let mut row = vec![kind.replace('-', " "), threads.to_owned()];
                 for arm in self.arms(group) {
                     let cell = self.cell(group, item, size, arm);
-                    let total = cell.and_then(|cell| most(cell, |run| run.total_bytes)).map_or_else(String::new, |mb| format!("{mb:.0}"));
+                    let total = cell
+                        .and_then(|cell| most(cell, |run| run.total_bytes))
+                        .map_or_else(String::new, |mb| format!("{mb:.0}"));
                     row.extend([self.text(cell, per_access), total]);
                 }
                 table.row(row);
             }
             let (x, y) = (Axis::log("threads", ""), Axis::linear("per access", "us"));
-            plots.push(Plot { title: format!("Time of a {}", kind.replace('-', " ")), kind: Kind::Lines, x, y, series });
+            plots.push(Plot {
+                title: format!("Time of a {}", kind.replace('-', " ")),
+                kind: Kind::Lines,
+                x,
+                y,
+                series,
+            });
         }
-        Section { title: "Threads at random".into(), text: vec![THREADS.into()], tables: vec![table], plots }
+        Section {
+            title: "Threads at random".into(),
+            text: vec![THREADS.into()],
+            tables: vec![table],
+            plots,
+        }
     }
 
     /// Seconds of each item in each arm, whatever its size.
@@ -258,32 +364,57 @@ impl<'a> Results<'a> {
         }
         for size in self.sizes(group) {
             for item in self.items(group) {
-                let cells: Vec<_> = arms.iter().map(|arm| self.cell(group, item, size, arm)).collect();
+                let cells: Vec<_> =
+                    arms.iter().map(|arm| self.cell(group, item, size, arm)).collect();
                 if cells.iter().all(Option::is_none) {
                     continue;
                 }
-                let native = self.cells.native(group, item).and_then(|cell| Spread::of(&cell.values(|run| run.seconds)));
-                let mut row = vec![item.to_owned(), size.to_owned(), native.map_or_else(String::new, Spread::to_text)];
+                let native = self
+                    .cells
+                    .native(group, item)
+                    .and_then(|cell| Spread::of(&cell.values(|run| run.seconds)));
+                let mut row = vec![
+                    item.to_owned(),
+                    size.to_owned(),
+                    native.map_or_else(String::new, Spread::to_text),
+                ];
                 for cell in cells {
-                    let total = cell.and_then(|cell| most(cell, |run| run.total_bytes)).map_or_else(String::new, |mb| format!("{mb:.0}"));
-                    row.extend([self.text(cell, |cell| Spread::of(&cell.values(|run| run.seconds))), total]);
+                    let total = cell
+                        .and_then(|cell| most(cell, |run| run.total_bytes))
+                        .map_or_else(String::new, |mb| format!("{mb:.0}"));
+                    row.extend([
+                        self.text(cell, |cell| Spread::of(&cell.values(|run| run.seconds))),
+                        total,
+                    ]);
                 }
                 table.row(row);
             }
         }
         let plot = self.bars(group, title, "time (s)", |item, arm| {
-            let cell = self.cells.0.iter().find(|cell| (&*cell.group, &*cell.item, &*cell.arm) == (group, item, arm))?;
+            let cell = self
+                .cells
+                .0
+                .iter()
+                .find(|cell| (&*cell.group, &*cell.item, &*cell.arm) == (group, item, arm))?;
             Spread::of(&self.cells.seconds(cell, self.patience)?)
         });
-        Section { title: title.to_owned(), text: vec![about.to_owned()], tables: vec![table], plots: vec![plot] }
+        Section {
+            title: title.to_owned(),
+            text: vec![about.to_owned()],
+            tables: vec![table],
+            plots: vec![plot],
+        }
     }
 }
 
 /// The most of something in MB, of what ran, or of what was tried.
 fn most(cell: &Cell, value: impl Fn(&Attempt) -> u64) -> Option<f64> {
     let tried = cell.tries.last().map(|(_, run)| run);
-    let runs: Vec<u64> =
-        if cell.runs.is_empty() { tried.into_iter().map(&value).collect() } else { cell.runs.iter().map(&value).collect() };
+    let runs: Vec<u64> = if cell.runs.is_empty() {
+        tried.into_iter().map(&value).collect()
+    } else {
+        cell.runs.iter().map(&value).collect()
+    };
     runs.into_iter().max().map(|most| most as f64 / 1e6)
 }
 
@@ -318,7 +449,8 @@ const BAD: &str = "As much is resident in each arm, but for `default`, whose lim
 const FITS: &str = "The limit is twice what the program uses, and more: what `hiroma run` costs who does not need it, its start included. first-touch: each page of 256 \
                     MiB of fresh memory, five times; \
                     fresh memory comes in huge pages under `hiroma run`, natively only where transparent huge pages are always on.";
-const BLOCKS: &str = "Compressed memory beside a limit of half of the memory, as much resident with each size.";
+const BLOCKS: &str =
+    "Compressed memory beside a limit of half of the memory, as much resident with each size.";
 
 #[cfg(test)]
 mod tests {
@@ -347,8 +479,12 @@ mod tests {
         }
         cells.at("programs", "b", "25%", "zram").end = Some(End::Stopped);
         let report = report(&cells);
-        let value = |name: &str| report.measures.iter().find(|measure| measure.name == name).unwrap();
-        assert_eq!((value("real_50_compressed_a").value, value("real_50_compressed_a").met), (Some(0.5), Some(true)));
+        let value =
+            |name: &str| report.measures.iter().find(|measure| measure.name == name).unwrap();
+        assert_eq!(
+            (value("real_50_compressed_a").value, value("real_50_compressed_a").met),
+            (Some(0.5), Some(true))
+        );
         assert_eq!(value("real_50_compressed_b").value, Some(1.0));
         assert!(value("real_50_compressed_b").note.contains("zram: killed for want of memory"));
         let mean = value("real_50_compressed_mean").value.unwrap();
@@ -374,7 +510,14 @@ mod tests {
             cells.at(group, item, size, arms[1]).runs = vec![ran(1.0)];
         }
         let report = report(&cells);
-        let value = |name: &str| report.measures.iter().find(|measure| measure.name == name).unwrap_or_else(|| panic!("{name}")).value;
+        let value = |name: &str| {
+            report
+                .measures
+                .iter()
+                .find(|measure| measure.name == name)
+                .unwrap_or_else(|| panic!("{name}"))
+                .value
+        };
         assert_eq!(value("random_read_us_t2_vs_zram"), Some(0.5));
         assert_eq!(value("bad_once_compressed_vs_zram"), Some(0.5));
         assert_eq!(value("first_touch_vs_native"), Some(1.0));
@@ -391,7 +534,9 @@ mod tests {
         cells.at("programs", "a", "25%", "compressed").runs = vec![ran(2.0)];
         cells.at("programs", "a", "25%", "zram").end = Some(End::Skipped("none here".into()));
         let report = report(&cells);
-        assert!(report.measures.iter().all(|measure| measure.value.is_none() && measure.met.is_none()));
+        assert!(
+            report.measures.iter().all(|measure| measure.value.is_none() && measure.met.is_none())
+        );
         assert!(report.preamble.iter().any(|line| line.contains("none here")));
     }
 }

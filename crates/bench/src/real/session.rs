@@ -50,7 +50,14 @@ impl<'a> Session<'a> {
         limits: Limits,
         save: &'a dyn Fn(&Cells) -> Result<()>,
     ) -> Session<'a> {
-        Session { cells, runner: Runner { dir: dir.to_owned(), interrupt }, limits, save, start: Instant::now(), missing: Vec::new() }
+        Session {
+            cells,
+            runner: Runner { dir: dir.to_owned(), interrupt },
+            limits,
+            save,
+            start: Instant::now(),
+            missing: Vec::new(),
+        }
     }
 
     /// Looks what arms there can be, and says so.
@@ -86,22 +93,39 @@ impl<'a> Session<'a> {
     }
 
     fn left(&self, groups: &[Group]) -> usize {
-        let cells = groups.iter().flat_map(|group| group.items.iter().map(move |(item, sizes)| (group, item, sizes)));
+        let cells = groups
+            .iter()
+            .flat_map(|group| group.items.iter().map(move |(item, sizes)| (group, item, sizes)));
         cells.map(|(group, item, sizes)| self.left_of(group, item, sizes)).sum()
     }
 
     fn left_of(&self, group: &Group, item: &Item, sizes: &[Size]) -> usize {
-        let runs = |size: &str, arm: Arm| match self.cells.find(group.name, &item.name, size, arm.name()) {
+        let runs = |size: &str, arm: Arm| match self.cells.find(
+            group.name,
+            &item.name,
+            size,
+            arm.name(),
+        ) {
             Some(cell) if cell.is_done(self.limits.repetitions) => 0,
             Some(cell) => self.limits.repetitions - cell.runs.len(),
             None => self.limits.repetitions,
         };
         let natively = if group.natively { runs(NATIVE, Arm::Native) } else { 0 };
-        natively + sizes.iter().flat_map(|size| group.arms.iter().map(|&arm| runs(&size.name(), arm))).sum::<usize>()
+        natively
+            + sizes
+                .iter()
+                .flat_map(|size| group.arms.iter().map(|&arm| runs(&size.name(), arm)))
+                .sum::<usize>()
     }
 
     /// One item: natively, then each arm with each size, and so again.
-    fn item(&mut self, group: &Group, item: &Item, sizes: &[Size], progress: &mut Progress) -> Result<(), Failed> {
+    fn item(
+        &mut self,
+        group: &Group,
+        item: &Item,
+        sizes: &[Size],
+        progress: &mut Progress,
+    ) -> Result<(), Failed> {
         if self.left_of(group, item, sizes) == 0 || is_late(self.start, self.limits.seconds) {
             return Ok(());
         }
@@ -116,7 +140,8 @@ impl<'a> Session<'a> {
                 let cell = self.cells.find(group.name, &item.name, NATIVE, NATIVE);
                 let runs = cell.map_or(0, |cell| cell.runs.len());
                 // Outputs are compared with one of this call.
-                if runs <= repetition || (repetition == 0 && matches!(item.work, Work::Program(_))) {
+                if runs <= repetition || (repetition == 0 && matches!(item.work, Work::Program(_)))
+                {
                     progress.starts(&format!("{} natively", item.name));
                     match self.natively(group, item) {
                         Ok(()) if runs <= repetition => progress.done(RUN_SECONDS),
@@ -130,7 +155,9 @@ impl<'a> Session<'a> {
                     if is_late(self.start, self.limits.seconds) {
                         return Ok(());
                     }
-                    let Some(()) = self.turn(group, item, size, arm, repetition, progress)? else { continue };
+                    let Some(()) = self.turn(group, item, size, arm, repetition, progress)? else {
+                        continue;
+                    };
                     (self.save)(self.cells)?;
                     progress.done(RUN_SECONDS);
                 }
@@ -162,9 +189,15 @@ impl<'a> Session<'a> {
     fn natively_took(&self, group: &Group, item: &Item) -> (u64, Duration) {
         let native = self.cells.native(group.name, &item.name);
         let bytes = native.map_or(0, |cell| cell.runs[0].total_bytes);
-        let seconds = native.map_or(0.0, |cell| cell.values(|run| run.wall_seconds).into_iter().fold(0.0, f64::max));
+        let seconds = native.map_or(0.0, |cell| {
+            cell.values(|run| run.wall_seconds).into_iter().fold(0.0, f64::max)
+        });
         let is_load = matches!(item.work, Work::Load(_));
-        let patience = if is_load { LOAD_SECONDS } else { (seconds * self.limits.patience).max(PATIENCE_LEAST_SECONDS) };
+        let patience = if is_load {
+            LOAD_SECONDS
+        } else {
+            (seconds * self.limits.patience).max(PATIENCE_LEAST_SECONDS)
+        };
         (bytes, Duration::from_secs_f64(patience))
     }
 
@@ -178,7 +211,11 @@ impl<'a> Session<'a> {
         repetition: usize,
         progress: &mut Progress,
     ) -> Result<Option<()>, Failed> {
-        let missing = self.missing.iter().find(|(missing, _)| *missing == arm).map(|(_, reason)| reason.clone());
+        let missing = self
+            .missing
+            .iter()
+            .find(|(missing, _)| *missing == arm)
+            .map(|(_, reason)| reason.clone());
         let cell = self.cells.at(group.name, &item.name, &size.name(), arm.name());
         if let Some(reason) = missing {
             cell.end.get_or_insert(End::Skipped(reason));
@@ -186,7 +223,14 @@ impl<'a> Session<'a> {
         if cell.is_done(repetition + 1) {
             return Ok(None);
         }
-        progress.starts(&format!("{}, {}, {}, {} of {}", item.name, size.name(), arm.name(), repetition + 1, self.limits.repetitions));
+        progress.starts(&format!(
+            "{}, {}, {}, {} of {}",
+            item.name,
+            size.name(),
+            arm.name(),
+            repetition + 1,
+            self.limits.repetitions
+        ));
         cell.failed_seconds = matches!(item.work, Work::Load(_)).then_some(LOAD_SECONDS);
         let (native_bytes, patience) = self.natively_took(group, item);
         let cell = self.cells.at(group.name, &item.name, &size.name(), arm.name());
@@ -195,12 +239,21 @@ impl<'a> Session<'a> {
         let is_late = || is_late(start, seconds);
         let outcome = match (group.equal, cell.limit_bytes) {
             (Equal::Total, None) => {
-                let target = *cell.target_bytes.get_or_insert(size.bytes(native_bytes).max(TARGET_LEAST_BYTES));
-                let search = Search { target, native: native_bytes, least: arm.least(), beside: arm.is_beside(), above: arm.is_ours() };
+                let target = *cell
+                    .target_bytes
+                    .get_or_insert(size.bytes(native_bytes).max(TARGET_LEAST_BYTES));
+                let search = Search {
+                    target,
+                    native: native_bytes,
+                    least: arm.least(),
+                    beside: arm.is_beside(),
+                    above: arm.is_ours(),
+                };
                 look_for(cell, search, &run, &is_late)
             }
             (_, limit) => {
-                let resident = size.bytes(native_bytes).max(16 << 20) + if arm.is_ours() { 0 } else { ALLOWANCE_BYTES };
+                let resident = size.bytes(native_bytes).max(16 << 20)
+                    + if arm.is_ours() { 0 } else { ALLOWANCE_BYTES };
                 cell.limit_bytes = Some(limit.unwrap_or(resident));
                 run(limit.unwrap_or(resident)).map(|ran| record(cell, ran))
             }
@@ -276,22 +329,55 @@ mod tests {
     #[test]
     fn the_run_with_the_right_total_is_the_first_repetition() {
         let mut cell = Cell::default();
-        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
-        let run = |limit: u64| Ok(Attempt { total_bytes: limit + ((400 << 20) - limit) / 5, seconds: limit as f64, ..Attempt::default() });
+        let search = Search {
+            target: 200 << 20,
+            native: 400 << 20,
+            least: 16 << 20,
+            beside: true,
+            above: false,
+        };
+        let run = |limit: u64| {
+            Ok(Attempt {
+                total_bytes: limit + ((400 << 20) - limit) / 5,
+                seconds: limit as f64,
+                ..Attempt::default()
+            })
+        };
         look_for(&mut cell, search, &run, &|| false).unwrap();
         assert_eq!((cell.runs.len(), cell.end.clone()), (1, None));
-        assert!(search.is_target(cell.runs[0].total_bytes) && cell.limit_bytes == Some(cell.runs[0].seconds as u64));
+        assert!(
+            search.is_target(cell.runs[0].total_bytes)
+                && cell.limit_bytes == Some(cell.runs[0].seconds as u64)
+        );
     }
 
     #[test]
     fn a_wrong_answer_ends_the_search_and_an_interrupt_loses_nothing() {
-        let search = Search { target: 200 << 20, native: 400 << 20, least: 16 << 20, beside: true, above: false };
+        let search = Search {
+            target: 200 << 20,
+            native: 400 << 20,
+            least: 16 << 20,
+            beside: true,
+            above: false,
+        };
         let mut cell = Cell::default();
         let wrong = Some(End::Failed("its output is not as the native one".into()));
-        look_for(&mut cell, search, &|_| Ok(Attempt { end: wrong.clone(), ..Attempt::default() }), &|| false).unwrap();
+        look_for(
+            &mut cell,
+            search,
+            &|_| Ok(Attempt { end: wrong.clone(), ..Attempt::default() }),
+            &|| false,
+        )
+        .unwrap();
         assert_eq!((cell.end, cell.tries.len()), (wrong, 1));
-        let mut cell = Cell { tries: vec![(200 << 20, Attempt { total_bytes: 300 << 20, ..Attempt::default() })], ..Cell::default() };
-        assert!(matches!(look_for(&mut cell, search, &|_| Err(Failed::Interrupted), &|| false), Err(Failed::Interrupted)));
+        let mut cell = Cell {
+            tries: vec![(200 << 20, Attempt { total_bytes: 300 << 20, ..Attempt::default() })],
+            ..Cell::default()
+        };
+        assert!(matches!(
+            look_for(&mut cell, search, &|_| Err(Failed::Interrupted), &|| false),
+            Err(Failed::Interrupted)
+        ));
         // No time for another try: what is known stays.
         look_for(&mut cell, search, &|_| Err(Failed::OutOfMemory), &|| true).unwrap();
         assert_eq!((cell.tries.len(), cell.runs.len(), cell.end), (1, 0, None));

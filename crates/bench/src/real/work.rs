@@ -69,9 +69,16 @@ fn digest(mut output: impl Read) -> std::io::Result<String> {
 
 impl Scene<'_> {
     /// Starts `argv` in the arm. `outer` stands before `hiroma run`; statistics go into `stats_dir`.
-    pub fn start(&self, outer: &[String], argv: &[String], output: Stdio, stats_dir: &Path) -> Result<Running> {
+    pub fn start(
+        &self,
+        outer: &[String],
+        argv: &[String],
+        output: Stdio,
+        stats_dir: &Path,
+    ) -> Result<Running> {
         let stats = stats_dir.join("stats.json");
-        let front = self.place.front(stats.to_str().context("a directory whose name is not UTF-8")?)?;
+        let front =
+            self.place.front(stats.to_str().context("a directory whose name is not UTF-8")?)?;
         let all: Vec<String> = outer.iter().chain(&front).chain(argv).cloned().collect();
         Running::start(command_in(&self.place.cgroup, &all)?.stdout(output))
     }
@@ -79,7 +86,13 @@ impl Scene<'_> {
 
 impl Runner<'_> {
     /// One run of `item` in `arm` with `limit` bytes resident, for `patience` at most. An error says that it could not be tried.
-    pub fn run(&self, item: &Item, arm: Arm, limit: u64, patience: Duration) -> Result<Attempt, Failed> {
+    pub fn run(
+        &self,
+        item: &Item,
+        arm: Arm,
+        limit: u64,
+        patience: Duration,
+    ) -> Result<Attempt, Failed> {
         let mut last = Attempt::default();
         for _ in 0..TRIES {
             last = self.once(item, arm, limit, patience)?;
@@ -90,7 +103,13 @@ impl Runner<'_> {
         Ok(last)
     }
 
-    fn once(&self, item: &Item, arm: Arm, limit: u64, patience: Duration) -> Result<Attempt, Failed> {
+    fn once(
+        &self,
+        item: &Item,
+        arm: Arm,
+        limit: u64,
+        patience: Duration,
+    ) -> Result<Attempt, Failed> {
         let place = Place::make(arm, limit)?;
         let mut attempt = Attempt::default();
         let ended = AtomicBool::new(false);
@@ -135,7 +154,13 @@ impl Runner<'_> {
     }
 
     /// Its output goes through a pipe: as a file it would be memory of the group, and be read back from the disk.
-    fn program(&self, name: &str, argv: &[String], arm: Arm, scene: &Scene) -> Result<Outcome, Failed> {
+    fn program(
+        &self,
+        name: &str,
+        argv: &[String],
+        arm: Arm,
+        scene: &Scene,
+    ) -> Result<Outcome, Failed> {
         let native = self.dir.join(format!("{name}.{NATIVE}"));
         let start = Instant::now();
         let mut running = scene.start(&[], argv, Stdio::piped(), &self.dir)?;
@@ -168,12 +193,14 @@ impl Runner<'_> {
         let running = scene.start(&[], &argv, fs::File::create(&output)?.into(), &self.dir)?;
         check(&running.wait(scene.limit, self.interrupt)?)?;
         let text = fs::read_to_string(&output)?;
-        Ok(serde_json::from_str(text.trim()).with_context(|| format!("a load answered `{text}`"))?)
+        Ok(serde_json::from_str(text.trim())
+            .with_context(|| format!("a load answered `{text}`"))?)
     }
 
     /// What the statistics of `hiroma run` say; nothing where it was killed.
     fn fetched_pages(&self, item: &Item) -> u64 {
-        let dir = if let Work::Postgres(postgres) = &item.work { postgres.dir() } else { &self.dir };
+        let dir =
+            if let Work::Postgres(postgres) = &item.work { postgres.dir() } else { &self.dir };
         let path = dir.join("stats.json");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let _ = fs::remove_file(path);
@@ -190,6 +217,10 @@ mod tests {
     fn outputs_are_told_apart_by_length_and_content() {
         let of = |bytes: &[u8]| digest(bytes).unwrap();
         assert_eq!(of(b"as it was"), of(b"as it was"));
-        assert!(of(b"as it was") != of(b"as it is!") && of(b"\0") != of(b"\0\0") && of(&[1; 200_000]) != of(&[1; 200_001]));
+        assert!(
+            of(b"as it was") != of(b"as it is!")
+                && of(b"\0") != of(b"\0\0")
+                && of(&[1; 200_000]) != of(&[1; 200_001])
+        );
     }
 }

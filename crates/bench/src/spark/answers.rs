@@ -18,7 +18,12 @@ pub struct Answers<'a> {
 
 impl<'a> Answers<'a> {
     /// Those lines of `output` that begin with `mark`, each within `limit`.
-    pub fn of(output: ChildStdout, mark: &'static str, limit: Duration, interrupt: &'a Interrupt) -> Answers<'a> {
+    pub fn of(
+        output: ChildStdout,
+        mark: &'static str,
+        limit: Duration,
+        interrupt: &'a Interrupt,
+    ) -> Answers<'a> {
         let (send, lines) = channel();
         std::thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
@@ -38,8 +43,12 @@ impl<'a> Answers<'a> {
             match self.lines.recv_timeout(LISTEN_EVERY) {
                 Ok(line) => return Ok(Some(line)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) if self.interrupt.came() => return Err(Failed::Interrupted),
-                Err(RecvTimeoutError::Timeout) if start.elapsed() > self.limit => return Err(Failed::TimeLimit(self.limit.as_secs_f64())),
+                Err(RecvTimeoutError::Timeout) if self.interrupt.came() => {
+                    return Err(Failed::Interrupted);
+                }
+                Err(RecvTimeoutError::Timeout) if start.elapsed() > self.limit => {
+                    return Err(Failed::TimeLimit(self.limit.as_secs_f64()));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }

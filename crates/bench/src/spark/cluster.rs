@@ -40,7 +40,12 @@ const OPENED: [&str; 13] = [
 ];
 
 /// What the plugin wants of a JVM, beside a heap of a fixed size.
-const OPTIONS: [&str; 4] = ["-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxTenuringThreshold=1"];
+const OPTIONS: [&str; 4] = [
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=4m",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxTenuringThreshold=1",
+];
 
 /// A running job.
 pub struct Session<'a> {
@@ -67,7 +72,10 @@ struct Timed {
 
 impl Home {
     fn new() -> anyhow::Result<Home> {
-        let dir = tempfile::Builder::new().prefix("hiroma-spark-").tempdir().context("making a directory for a cluster")?;
+        let dir = tempfile::Builder::new()
+            .prefix("hiroma-spark-")
+            .tempdir()
+            .context("making a directory for a cluster")?;
         let guard = Guard::new(Undo::DirRemove(dir.path().to_owned()));
         let path = dir.keep();
         fs::create_dir(path.join("jars")).context("making a directory for a cluster")?;
@@ -88,14 +96,22 @@ impl Home {
 
 fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command {
     let mut command = Command::new(&jars.java);
-    command.args(["-Xmx640m", "-cp"]).arg(format!("{}:{}:{}", jars.plugin.display(), jars.jobs.display(), jars.class_path));
+    command.args(["-Xmx640m", "-cp"]).arg(format!(
+        "{}:{}:{}",
+        jars.plugin.display(),
+        jars.jobs.display(),
+        jars.class_path
+    ));
     command.args(OPENED.map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED")));
     for (key, value) in settings(jars, spec, java_options, home) {
         command.arg(format!("-D{key}={value}"));
     }
     command.arg(MAIN).args([spec.workload.name(), spec.storage.name()]);
     // Two parts for each executor: enough to spread, few enough that each is large.
-    command.args([spec.executors * 2, (spec.bytes >> 20) as u32, spec.executors].map(|number| number.to_string()));
+    command.args(
+        [spec.executors * 2, (spec.bytes >> 20) as u32, spec.executors]
+            .map(|number| number.to_string()),
+    );
     command
         .env("SPARK_HOME", home)
         .env("SPARK_DIST_CLASSPATH", &jars.class_path)
@@ -105,7 +121,12 @@ fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command
 }
 
 /// Spark's settings. Those of the JVM are the same for every policy, so that pages are all that differs; only `stock` has none of them.
-fn settings(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Vec<(&'static str, String)> {
+fn settings(
+    jars: &Jars,
+    spec: &Spec,
+    java_options: &str,
+    home: &Path,
+) -> Vec<(&'static str, String)> {
     let mib = spec.heap_bytes >> 20;
     let mut settings = vec![
         ("spark.master", format!("local-cluster[{},1,{mib}]", spec.executors)),
@@ -125,7 +146,10 @@ fn settings(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Vec<(&
             ("spark.plugins", "io.hiroma.spark.HiromaPlugin".to_owned()),
             ("spark.hiroma.policy", spec.policy.name().to_owned()),
             ("spark.storage.unrollMemoryThreshold", "4194272".to_owned()),
-            ("spark.executor.extraJavaOptions", format!("-Xms{mib}m {} {java_options}", OPTIONS.join(" ")).trim().to_owned()),
+            (
+                "spark.executor.extraJavaOptions",
+                format!("-Xms{mib}m {} {java_options}", OPTIONS.join(" ")).trim().to_owned(),
+            ),
         ]);
     } else if !java_options.is_empty() {
         settings.push(("spark.executor.extraJavaOptions", java_options.to_owned()));
@@ -133,24 +157,37 @@ fn settings(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Vec<(&
     settings.push(("spark.jars", shipped));
     if spec.storage.is_off_heap() {
         let bytes = spec.bytes / u64::from(spec.executors) * 2;
-        settings.extend([("spark.memory.offHeap.enabled", "true".to_owned()), ("spark.memory.offHeap.size", bytes.to_string())]);
+        settings.extend([
+            ("spark.memory.offHeap.enabled", "true".to_owned()),
+            ("spark.memory.offHeap.size", bytes.to_string()),
+        ]);
     }
     settings
 }
 
 impl<'a> Session<'a> {
     /// Starts a cluster and waits until all of its executors are there.
-    pub fn start(jars: &Jars, spec: &Spec, java_options: &str, limit: Duration, interrupt: &'a Interrupt) -> Result<Session<'a>, Failed> {
+    pub fn start(
+        jars: &Jars,
+        spec: &Spec,
+        java_options: &str,
+        limit: Duration,
+        interrupt: &'a Interrupt,
+    ) -> Result<Session<'a>, Failed> {
         let home = Home::new()?;
         let errors = fs::File::create(home.errors())?;
-        let (mut running, input) =
-            Running::start_with_input(command(jars, spec, java_options, &home.0).stdout(Stdio::piped()).stderr(errors))?;
+        let (mut running, input) = Running::start_with_input(
+            command(jars, spec, java_options, &home.0).stdout(Stdio::piped()).stderr(errors),
+        )?;
         let output = running.take_stdout().context("a driver without an output")?;
         let answers = Answers::of(output, ANSWER, limit, interrupt);
-        let mut session = Session { input: Some(input), answers, pids: Vec::new(), running: Some(running), home };
+        let mut session =
+            Session { input: Some(input), answers, pids: Vec::new(), running: Some(running), home };
         let executors = session.answer::<Looked>("starting")?.executors;
         session.pids = executors.iter().map(|executor| executor.pid).collect();
-        if let Some(executor) = executors.iter().find(|executor| executor.policy != spec.policy.in_force()) {
+        if let Some(executor) =
+            executors.iter().find(|executor| executor.policy != spec.policy.in_force())
+        {
             session.home.keep();
             return Err(anyhow!(
                 "the policy in force in executor process {} is `{}` and not `{}`: its log below {} says why",
@@ -166,11 +203,19 @@ impl<'a> Session<'a> {
 
     fn answer<T: DeserializeOwned>(&mut self, what: &str) -> Result<T, Failed> {
         match self.answers.next()? {
-            Some(line) => Ok(serde_json::from_str(&line).with_context(|| format!("a job answered `{line}`"))?),
+            Some(line) => {
+                Ok(serde_json::from_str(&line)
+                    .with_context(|| format!("a job answered `{line}`"))?)
+            }
             None => {
                 self.home.keep();
                 let text = fs::read_to_string(self.home.errors()).unwrap_or_default();
-                Err(anyhow!("the job failed ({what}): {}; see {}", reason(&text), self.home.0.display()).into())
+                Err(anyhow!(
+                    "the job failed ({what}): {}; see {}",
+                    reason(&text),
+                    self.home.0.display()
+                )
+                .into())
             }
         }
     }
@@ -210,7 +255,9 @@ impl Drop for Session<'_> {
         // Nothing of it is worth waiting for: the group is killed. Its memory must be free before the next one starts.
         self.running = None;
         let start = Instant::now();
-        while self.pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/cmdline")).exists()) && start.elapsed() < END_MAX {
+        while self.pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/cmdline")).exists())
+            && start.elapsed() < END_MAX
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -219,8 +266,13 @@ impl Drop for Session<'_> {
 /// The line of a driver's errors that says what went wrong.
 fn reason(errors: &str) -> &str {
     // An exception that has a name says more than what was logged because of it.
-    let of_kind = |kinds: &[&str]| errors.lines().find(|line| kinds.iter().any(|kind| line.contains(kind)));
-    of_kind(&["Exception: ", "Error: "]).or_else(|| of_kind(&["ERROR"])).or(errors.lines().last()).unwrap_or("it said nothing").trim()
+    let of_kind =
+        |kinds: &[&str]| errors.lines().find(|line| kinds.iter().any(|kind| line.contains(kind)));
+    of_kind(&["Exception: ", "Error: "])
+        .or_else(|| of_kind(&["ERROR"]))
+        .or(errors.lines().last())
+        .unwrap_or("it said nothing")
+        .trim()
 }
 
 #[cfg(test)]
@@ -229,24 +281,45 @@ mod tests {
     use super::*;
 
     fn spec(policy: Policy, storage: Storage) -> Spec {
-        Spec { workload: Workload::Micro, storage, policy, bytes: 256 << 20, executors: 2, heap_bytes: 1 << 30 }
+        Spec {
+            workload: Workload::Micro,
+            storage,
+            policy,
+            bytes: 256 << 20,
+            executors: 2,
+            heap_bytes: 1 << 30,
+        }
     }
 
     #[test]
     fn policies_differ_in_the_policy_alone() {
-        let jars = Jars { plugin: "p.jar".into(), jobs: "j.jar".into(), class_path: "s.jar".into(), java: "java".into() };
+        let jars = Jars {
+            plugin: "p.jar".into(),
+            jobs: "j.jar".into(),
+            class_path: "s.jar".into(),
+            java: "java".into(),
+        };
         let of = |policy| settings(&jars, &spec(policy, Storage::Serialised), "", Path::new("/h"));
-        let differing: Vec<_> = of(Policy::Off).into_iter().zip(of(Policy::Part)).filter(|(off, part)| off != part).collect();
+        let differing: Vec<_> = of(Policy::Off)
+            .into_iter()
+            .zip(of(Policy::Part))
+            .filter(|(off, part)| off != part)
+            .collect();
         assert_eq!(differing.len(), 1, "{differing:?}");
         assert_eq!(differing[0].1, ("spark.hiroma.policy", "part".to_owned()));
-        assert!(of(Policy::Stock).iter().all(|(key, _)| !key.contains("hiroma") && !key.contains("plugins") && !key.contains("Java")));
+        assert!(of(Policy::Stock).iter().all(|(key, _)| !key.contains("hiroma")
+            && !key.contains("plugins")
+            && !key.contains("Java")));
         let off_heap = settings(&jars, &spec(Policy::Part, Storage::OffHeap), "", Path::new("/h"));
         assert!(off_heap.contains(&("spark.memory.offHeap.size", (256u64 << 20).to_string())));
     }
 
     #[test]
     fn an_exception_or_an_error_is_the_reason() {
-        assert_eq!(reason("INFO a\n ERROR c: x\njava.io.IOException: d\n at e\n"), "java.io.IOException: d");
+        assert_eq!(
+            reason("INFO a\n ERROR c: x\njava.io.IOException: d\n at e\n"),
+            "java.io.IOException: d"
+        );
         assert_eq!(reason("INFO a\n ERROR c: x\nb\n"), "ERROR c: x");
         assert_eq!((reason("a\nb\n"), reason("")), ("b", "it said nothing"));
     }

@@ -60,7 +60,11 @@ impl<'a> Fragmented<'a> {
         command.arg("fragment").arg(serde_json::to_string(&job).context("writing a job")?);
         let (mut running, input) = Running::start_with_input(command.stdout(Stdio::piped()))?;
         let output = running.take_stdout().context("a process without an output")?;
-        let fragmented = Fragmented { input, answers: Answers::of(output, MARK, ANSWER_MAX, interrupt), _running: running };
+        let fragmented = Fragmented {
+            input,
+            answers: Answers::of(output, MARK, ANSWER_MAX, interrupt),
+            _running: running,
+        };
         let settled = fragmented.answer()?;
         Ok((fragmented, settled))
     }
@@ -73,8 +77,11 @@ impl<'a> Fragmented<'a> {
     }
 
     fn answer(&self) -> Result<Settled, Failed> {
-        let line = self.answers.next()?.ok_or_else(|| anyhow!("the process that fragments memory has ended: memory ran short"))?;
-        Ok(serde_json::from_str(&line).with_context(|| format!("the process that fragments memory answered `{line}`"))?)
+        let line = self.answers.next()?.ok_or_else(|| {
+            anyhow!("the process that fragments memory has ended: memory ran short")
+        })?;
+        Ok(serde_json::from_str(&line)
+            .with_context(|| format!("the process that fragments memory answered `{line}`"))?)
     }
 }
 
@@ -91,7 +98,13 @@ struct Holder {
 impl Holder {
     fn new(slots: usize) -> io::Result<Holder> {
         let rest = memfd_create("hiroma-rest", MemfdFlags::CLOEXEC)?;
-        Ok(Holder { hoard: Hoard::new(slots)?, empty: (0..slots).rev().collect(), huge: Vec::new(), rest, rest_bytes: 0 })
+        Ok(Holder {
+            hoard: Hoard::new(slots)?,
+            empty: (0..slots).rev().collect(),
+            huge: Vec::new(),
+            rest,
+            rest_bytes: 0,
+        })
     }
 
     /// Takes a huge page; whether there was one, and room for it.
@@ -108,7 +121,8 @@ impl Holder {
     fn take_all(&mut self) -> Result<()> {
         self.take_all_huge()?;
         while memory::available()?.0 > FLOOR + STEP {
-            fallocate(&self.rest, FallocateFlags::empty(), self.rest_bytes, STEP).context("taking memory")?;
+            fallocate(&self.rest, FallocateFlags::empty(), self.rest_bytes, STEP)
+                .context("taking memory")?;
             self.rest_bytes += STEP;
         }
         Ok(())
@@ -125,7 +139,11 @@ impl Holder {
     /// Makes `bytes` useless for huge pages.
     fn crumble(&mut self, bytes: u64) -> Result<()> {
         let count = (bytes / EXTENT as u64) as usize;
-        ensure!(self.huge.len() >= count, "the kernel gave only {} on huge pages", Bytes((self.huge.len() * EXTENT) as u64));
+        ensure!(
+            self.huge.len() >= count,
+            "the kernel gave only {} on huge pages",
+            Bytes((self.huge.len() * EXTENT) as u64)
+        );
         let slots = self.huge.split_off(self.huge.len() - count);
         self.hoard.crumble(&slots).context("pinning pages with io_uring")
     }
@@ -145,9 +163,11 @@ impl Holder {
 /// The process itself.
 pub fn main(job: &str) -> Result<ExitCode> {
     let job: Job = serde_json::from_str(job).context("a job that cannot be read")?;
-    std::fs::write("/proc/self/oom_score_adj", "1000").context("making sure that nobody else is killed when memory runs short")?;
+    std::fs::write("/proc/self/oom_score_adj", "1000")
+        .context("making sure that nobody else is killed when memory runs short")?;
     let whole = memory::Limits::read()?.machine.0;
-    let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize).context("reserving addresses")?;
+    let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize)
+        .context("reserving addresses")?;
     // File cache would be in the way everywhere, and pages of it would be made room for one by one.
     for setting in ["drop_caches", "compact_memory"] {
         let _ = std::fs::write(Path::new("/proc/sys/vm").join(setting), "1");
@@ -176,8 +196,15 @@ mod tests {
         let mut holder = Holder::new(4).unwrap();
         match holder.take_huge() {
             Ok(true) => {}
-            Ok(false) => return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment"),
-            Err(error) => return hiroma_testkit::skip!(Machine, "{error:#} (Linux 6.7 tells which pages are huge)"),
+            Ok(false) => {
+                return hiroma_testkit::skip!(Machine, "the kernel has no huge page at the moment");
+            }
+            Err(error) => {
+                return hiroma_testkit::skip!(
+                    Machine,
+                    "{error:#} (Linux 6.7 tells which pages are huge)"
+                );
+            }
         }
         assert!(holder.crumble(2 * EXTENT as u64).unwrap_err().to_string().contains("2MiB"));
         let settled = holder.settle(EXTENT as u64).unwrap();

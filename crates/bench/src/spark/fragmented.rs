@@ -1,6 +1,8 @@
 //! Memory in which half of the huge pages are missing that `entire` would take.
 
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, figures};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, figures,
+};
 use hiroma_units::{Bytes, EXTENT};
 
 use super::Ground;
@@ -14,7 +16,12 @@ const STORAGE: Storage = Storage::Serialised;
 const FRAGMENTING_S: f64 = 30.0;
 
 fn specs(ground: &Ground<'_>) -> Vec<Spec> {
-    ground.params.four().into_iter().map(|policy| ground.spec(Workload::Micro, STORAGE, policy)).collect()
+    ground
+        .params
+        .four()
+        .into_iter()
+        .map(|policy| ground.spec(Workload::Micro, STORAGE, policy))
+        .collect()
 }
 
 /// What it takes, about.
@@ -24,7 +31,11 @@ pub fn seconds_of(ground: &Ground<'_>) -> f64 {
 }
 
 /// Measures and reports.
-pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let entire = ground.spec(Workload::Micro, STORAGE, Policy::Entire);
     progress.starts("what entire takes of memory that is whole");
     let wanted = grid::run(ground, &entire)?.steady.huge;
@@ -53,8 +64,9 @@ pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) ->
 }
 
 fn measures(grid: &Grid, entire_percent: Option<Spread>) -> [Measure; 3] {
-    let got =
-        entire_percent.map_or_else(String::new, |spread| format!("entire got {} % of what it takes otherwise", figures(spread.median)));
+    let got = entire_percent.map_or_else(String::new, |spread| {
+        format!("entire got {} % of what it takes otherwise", figures(spread.median))
+    });
     let note = |policies: &[Policy]| match grid.remark(STORAGE, policies) {
         remark if remark.is_empty() => got.clone(),
         remark => remark,
@@ -69,14 +81,24 @@ fn measures(grid: &Grid, entire_percent: Option<Spread>) -> [Measure; 3] {
         .must(90.0)
         .spread(grid.spread(STORAGE, Policy::Part, |outcome| outcome.cached.cached_huge_percent()))
         .note(note(&[Policy::Part])),
-        Measure::new("fragmented_job_ratio", "Caching and iterations against entire, between JVMs, memory fragmented", "", Better::Lower)
-            .aim(0.9)
-            .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::whole_s))
-            .note(note(&[Policy::Part, Policy::Entire])),
-        Measure::new("fragmented_iteration_ratio", "Iteration against entire, between JVMs, memory fragmented", "", Better::Lower)
-            .aim(0.9)
-            .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::iteration_s))
-            .note(note(&[Policy::Part, Policy::Entire])),
+        Measure::new(
+            "fragmented_job_ratio",
+            "Caching and iterations against entire, between JVMs, memory fragmented",
+            "",
+            Better::Lower,
+        )
+        .aim(0.9)
+        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::whole_s))
+        .note(note(&[Policy::Part, Policy::Entire])),
+        Measure::new(
+            "fragmented_iteration_ratio",
+            "Iteration against entire, between JVMs, memory fragmented",
+            "",
+            Better::Lower,
+        )
+        .aim(0.9)
+        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::iteration_s))
+        .note(note(&[Policy::Part, Policy::Entire])),
     ]
 }
 
@@ -85,7 +107,11 @@ fn plot(grid: &Grid) -> Plot {
         let spreads = Policy::FOUR.iter().enumerate();
         Series::new(
             name,
-            spreads.filter_map(|(place, &policy)| Some(Point::of(place as f64, grid.spread(STORAGE, policy, value)?))).collect(),
+            spreads
+                .filter_map(|(place, &policy)| {
+                    Some(Point::of(place as f64, grid.spread(STORAGE, policy, value)?))
+                })
+                .collect(),
         )
     };
     let series = vec![

@@ -70,8 +70,14 @@ pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
 
 impl Grid {
     /// Runs `specs`, so many rounds, each round in another order. What there is after an interruption can be reported, too.
-    pub fn measure(ground: &Ground<'_>, specs: &[Spec], progress: &mut Progress) -> (Grid, Result<(), Failed>) {
-        let mut grid = Grid(specs.iter().map(|&spec| Cell { spec, outcomes: Vec::new(), failure: None }).collect());
+    pub fn measure(
+        ground: &Ground<'_>,
+        specs: &[Spec],
+        progress: &mut Progress,
+    ) -> (Grid, Result<(), Failed>) {
+        let mut grid = Grid(
+            specs.iter().map(|&spec| Cell { spec, outcomes: Vec::new(), failure: None }).collect(),
+        );
         let ended = grid.fill(ground, progress);
         (grid, ended)
     }
@@ -107,20 +113,37 @@ impl Grid {
     }
 
     /// What `value` is of the runs of a job.
-    pub fn spread(&self, storage: Storage, policy: Policy, value: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+    pub fn spread(
+        &self,
+        storage: Storage,
+        policy: Policy,
+        value: impl Fn(&Outcome) -> f64,
+    ) -> Option<Spread> {
         let cell = self.cell(storage, policy)?;
         Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>())
     }
 
     /// `value` of one policy over that of another, of the runs of the same round.
-    pub fn ratio(&self, storage: Storage, over: Policy, under: Policy, value: impl Fn(&Outcome) -> f64) -> Option<Spread> {
-        let pairs = self.cell(storage, over)?.outcomes.iter().zip(&self.cell(storage, under)?.outcomes);
-        Spread::of(&pairs.filter_map(|(over, under)| Some(value(over.as_ref()?) / value(under.as_ref()?))).collect::<Vec<_>>())
+    pub fn ratio(
+        &self,
+        storage: Storage,
+        over: Policy,
+        under: Policy,
+        value: impl Fn(&Outcome) -> f64,
+    ) -> Option<Spread> {
+        let pairs =
+            self.cell(storage, over)?.outcomes.iter().zip(&self.cell(storage, under)?.outcomes);
+        Spread::of(
+            &pairs
+                .filter_map(|(over, under)| Some(value(over.as_ref()?) / value(under.as_ref()?)))
+                .collect::<Vec<_>>(),
+        )
     }
 
     /// Why a job has no figures, or what else to say of it.
     pub fn remark(&self, storage: Storage, policies: &[Policy]) -> String {
-        let failures = policies.iter().filter_map(|&policy| self.cell(storage, policy)?.failure.clone());
+        let failures =
+            policies.iter().filter_map(|&policy| self.cell(storage, policy)?.failure.clone());
         failures.collect::<Vec<_>>().join("; ")
     }
 
@@ -141,11 +164,13 @@ impl Grid {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         for cell in &self.0 {
             let of = |value: &dyn Fn(&Outcome) -> f64| {
-                let spread = Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
+                let spread =
+                    Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
                 spread.map_or_else(|| "–".to_owned(), Spread::to_text)
             };
             let median = |value: &dyn Fn(&Outcome) -> f64| {
-                let spread = Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
+                let spread =
+                    Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
                 spread.map_or_else(|| "–".to_owned(), |spread| figures(spread.median))
             };
             table.row([
@@ -163,7 +188,11 @@ impl Grid {
             ]);
             if let Some(failure) = &cell.failure {
                 let failed = cell.outcomes.iter().filter(|outcome| outcome.is_none()).count();
-                table.note(format!("{}: {failed} of {} runs failed: {failure}", describe(&cell.spec), cell.outcomes.len()));
+                table.note(format!(
+                    "{}: {failed} of {} runs failed: {failure}",
+                    describe(&cell.spec),
+                    cell.outcomes.len()
+                ));
             }
         }
         table
@@ -192,18 +221,40 @@ mod tests {
     use super::*;
 
     fn cell(policy: Policy, builds: &[Option<f64>]) -> Cell {
-        let spec =
-            Spec { workload: Workload::Micro, storage: Storage::Serialised, policy, bytes: 1 << 28, executors: 2, heap_bytes: 1 << 30 };
-        let outcome = |&build_s: &f64| Outcome { build_s, iterations_s: vec![3.0, 1.0, 2.0], ..Outcome::default() };
-        Cell { spec, outcomes: builds.iter().map(|build| build.as_ref().map(outcome)).collect(), failure: None }
+        let spec = Spec {
+            workload: Workload::Micro,
+            storage: Storage::Serialised,
+            policy,
+            bytes: 1 << 28,
+            executors: 2,
+            heap_bytes: 1 << 30,
+        };
+        let outcome = |&build_s: &f64| Outcome {
+            build_s,
+            iterations_s: vec![3.0, 1.0, 2.0],
+            ..Outcome::default()
+        };
+        Cell {
+            spec,
+            outcomes: builds.iter().map(|build| build.as_ref().map(outcome)).collect(),
+            failure: None,
+        }
     }
 
     #[test]
     fn ratios_are_of_runs_of_the_same_round() {
-        let grid = Grid(vec![cell(Policy::Off, &[Some(2.0), Some(4.0), None]), cell(Policy::Part, &[Some(1.0), None, Some(9.0)])]);
-        let ratio = grid.ratio(Storage::Serialised, Policy::Part, Policy::Off, |outcome| outcome.build_s).unwrap();
+        let grid = Grid(vec![
+            cell(Policy::Off, &[Some(2.0), Some(4.0), None]),
+            cell(Policy::Part, &[Some(1.0), None, Some(9.0)]),
+        ]);
+        let ratio = grid
+            .ratio(Storage::Serialised, Policy::Part, Policy::Off, |outcome| outcome.build_s)
+            .unwrap();
         assert_eq!((ratio.median, ratio.n), (0.5, 1));
-        assert_eq!(grid.ratio(Storage::OffHeap, Policy::Part, Policy::Off, |outcome| outcome.build_s), None);
+        assert_eq!(
+            grid.ratio(Storage::OffHeap, Policy::Part, Policy::Off, |outcome| outcome.build_s),
+            None
+        );
         let spread = grid.spread(Storage::Serialised, Policy::Part, Outcome::iteration_s).unwrap();
         assert_eq!((spread.median, spread.n), (2.0, 2));
     }
@@ -214,7 +265,12 @@ mod tests {
         failed.failure = Some("no room".to_owned());
         let grid = Grid(vec![failed]);
         let text = grid.table("Jobs").to_text();
-        assert!(text.contains("1 of 1 runs failed: no room") && text.contains('–') && !text.contains("NaN"), "{text}");
+        assert!(
+            text.contains("1 of 1 runs failed: no room")
+                && text.contains('–')
+                && !text.contains("NaN"),
+            "{text}"
+        );
         assert_eq!(grid.remark(Storage::Serialised, &Policy::FOUR), "no room");
     }
 }

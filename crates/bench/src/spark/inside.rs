@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use hiroma_kernel::hot::target::{Advice, Span, Target};
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
+};
 use hiroma_units::{EXTENT, PAGE};
 
 use super::cluster::Session;
@@ -46,7 +48,12 @@ struct Turns {
 }
 
 /// Ranges to take apart and to collapse for an arm, if `huge` are huge now. `large`: all ranges of the executor's large mappings.
-fn changes(arm: Arm, cached: &BTreeSet<u64>, large: &BTreeSet<u64>, huge: &BTreeSet<u64>) -> (Vec<u64>, Vec<u64>) {
+fn changes(
+    arm: Arm,
+    cached: &BTreeSet<u64>,
+    large: &BTreeSet<u64>,
+    huge: &BTreeSet<u64>,
+) -> (Vec<u64>, Vec<u64>) {
     let wanted: BTreeSet<u64> = match arm {
         Arm::Small => BTreeSet::new(),
         Arm::Cached => cached & large,
@@ -58,15 +65,19 @@ fn changes(arm: Arm, cached: &BTreeSet<u64>, large: &BTreeSet<u64>, huge: &BTree
 fn switch(executor: &Executor, arm: Arm) -> anyhow::Result<()> {
     let ranges = large_ranges(executor.pid)?;
     let huge = huge_of(executor.pid, &ranges)?;
-    let (apart, collapse) = changes(arm, &executor.cached_ranges(), &ranges.into_iter().collect(), &huge);
+    let (apart, collapse) =
+        changes(arm, &executor.cached_ranges(), &ranges.into_iter().collect(), &huge);
     let target = Target::open(executor.pid)?;
     for range in apart {
         // Advice on one of its pages takes a huge page apart.
-        target.advise(&[Span { start: range * EXTENT as u64, len: PAGE as u64 }], Advice::Cold).context("taking a huge page apart")?;
+        target
+            .advise(&[Span { start: range * EXTENT as u64, len: PAGE as u64 }], Advice::Cold)
+            .context("taking a huge page apart")?;
     }
     for range in collapse {
         // Ranges without any page cannot be collapsed; how much of the cached data is huge is looked at afterwards.
-        let _ = target.advise(&[Span { start: range * EXTENT as u64, len: EXTENT as u64 }], Advice::Collapse);
+        let _ = target
+            .advise(&[Span { start: range * EXTENT as u64, len: EXTENT as u64 }], Advice::Collapse);
     }
     Ok(())
 }
@@ -92,7 +103,12 @@ fn turn(session: &mut Session<'_>, arm: Arm, ground: &Ground<'_>) -> Result<(f64
     Ok((Spread::of(&seconds).map_or(f64::NAN, |spread| spread.median), share))
 }
 
-fn measure(ground: &Ground<'_>, workload: Workload, storage: Storage, progress: &mut Progress) -> Result<Turns, Failed> {
+fn measure(
+    ground: &Ground<'_>,
+    workload: Workload,
+    storage: Storage,
+    progress: &mut Progress,
+) -> Result<Turns, Failed> {
     let spec = ground.spec(workload, storage, Policy::Off);
     let mut session = ground.start(&spec)?;
     session.cache()?;
@@ -121,20 +137,31 @@ fn measure(ground: &Ground<'_>, workload: Workload, storage: Storage, progress: 
 /// What one storage takes, about.
 pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let gib = ground.params.bytes as f64 / (1u64 << 30) as f64;
-    20.0 + ground.params.inside_rounds as f64 * (3.0 + gib * 3.0 * (1.0 + ground.params.inside_iterations as f64))
+    20.0 + ground.params.inside_rounds as f64
+        * (3.0 + gib * 3.0 * (1.0 + ground.params.inside_iterations as f64))
 }
 
 /// What is compared.
-const JOBS: [(Workload, Storage); 3] =
-    [(Workload::Micro, Storage::Serialised), (Workload::Micro, Storage::Deserialised), (Workload::PageRank, Storage::Deserialised)];
+const JOBS: [(Workload, Storage); 3] = [
+    (Workload::Micro, Storage::Serialised),
+    (Workload::Micro, Storage::Deserialised),
+    (Workload::PageRank, Storage::Deserialised),
+];
 
 /// Those of the ways of caching that were chosen.
 pub fn jobs(params: &Params) -> Vec<(Workload, Storage)> {
-    JOBS.into_iter().filter(|(_, storage)| params.storages.contains(storage)).take(params.inside_jobs).collect()
+    JOBS.into_iter()
+        .filter(|(_, storage)| params.storages.contains(storage))
+        .take(params.inside_jobs)
+        .collect()
 }
 
 /// Measures and reports; after an interruption what there is.
-pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let mut table = Table::new("An iteration, medians of the rounds")
         .text("job")
         .text("on huge pages")
@@ -154,7 +181,8 @@ pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) ->
         for (at, arm) in ARMS.iter().enumerate() {
             let spread = Spread::of(&turns.seconds[at]);
             series[at].points.extend(spread.map(|spread| Point::of(place as f64, spread)));
-            let text = |values: &[f64]| Spread::of(values).map_or_else(|| "–".to_owned(), Spread::to_text);
+            let text =
+                |values: &[f64]| Spread::of(values).map_or_else(|| "–".to_owned(), Spread::to_text);
             table.row([
                 format!("{}, {}", workload.name(), storage.name()),
                 arm.name().to_owned(),
@@ -187,19 +215,31 @@ fn measures(workload: Workload, storage: Storage, turns: &Turns) -> [Measure; 2]
     let key = format!("{}_{}", workload.name().replace('-', "_"), storage.key());
     let name = format!("{}, {}", workload.name(), storage.name());
     let [small, cached, all] = &turns.seconds;
-    let pairs = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(over, under)| over / under).collect::<Vec<f64>>();
+    let pairs = |over: &[f64], under: &[f64]| {
+        over.iter().zip(under).map(|(over, under)| over / under).collect::<Vec<f64>>()
+    };
     let (against_all, against_none) = (pairs(cached, all), pairs(cached, small));
     [
-        Measure::new(format!("iteration_ratio_{key}"), format!("Iteration against entire, same JVM, {name}"), "", Better::Lower)
-            .must(1.02)
-            .aim(0.95)
-            .paper("faster at 4 GB and 12 GB")
-            .spread(Spread::of(&against_all))
-            .note(interval::describe(&against_all)),
-        Measure::new(format!("iteration_ratio_off_{key}"), format!("Iteration against off, same JVM, {name}"), "", Better::Lower)
-            .paper("faster at 4 GB and 12 GB")
-            .spread(Spread::of(&against_none))
-            .note(interval::describe(&against_none)),
+        Measure::new(
+            format!("iteration_ratio_{key}"),
+            format!("Iteration against entire, same JVM, {name}"),
+            "",
+            Better::Lower,
+        )
+        .must(1.02)
+        .aim(0.95)
+        .paper("faster at 4 GB and 12 GB")
+        .spread(Spread::of(&against_all))
+        .note(interval::describe(&against_all)),
+        Measure::new(
+            format!("iteration_ratio_off_{key}"),
+            format!("Iteration against off, same JVM, {name}"),
+            "",
+            Better::Lower,
+        )
+        .paper("faster at 4 GB and 12 GB")
+        .spread(Spread::of(&against_none))
+        .note(interval::describe(&against_none)),
     ]
 }
 

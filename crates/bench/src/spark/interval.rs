@@ -34,7 +34,11 @@ pub fn describe(values: &[f64]) -> String {
             } else {
                 "not told apart from 1"
             };
-            format!("{} pairs, median between {low:.3} and {high:.3} ({:.0} %): {says}", spread.n, 100.0 * chance)
+            format!(
+                "{} pairs, median between {low:.3} and {high:.3} ({:.0} %): {says}",
+                spread.n,
+                100.0 * chance
+            )
         }
         None => format!("{} pairs: too few for an interval", spread.n),
     }

@@ -32,9 +32,16 @@ impl Jars {
                 )));
             }
         }
-        let java = java().ok_or_else(|| refuse("there is no java in PATH, and JAVA_HOME names none: install a JDK 17"))?;
-        let absolute = |file: &str| fs::canonicalize(dir.join(file)).with_context(|| format!("finding {file}"));
-        let class_path = fs::read_to_string(dir.join(CLASS_PATH)).with_context(|| format!("reading {CLASS_PATH}"))?.trim().to_owned();
+        let java = java().ok_or_else(|| {
+            refuse("there is no java in PATH, and JAVA_HOME names none: install a JDK 17")
+        })?;
+        let absolute = |file: &str| {
+            fs::canonicalize(dir.join(file)).with_context(|| format!("finding {file}"))
+        };
+        let class_path = fs::read_to_string(dir.join(CLASS_PATH))
+            .with_context(|| format!("reading {CLASS_PATH}"))?
+            .trim()
+            .to_owned();
         if let Some(gone) = class_path.split(':').find(|jar| !Path::new(jar).exists()) {
             return Err(refuse(format!("{gone} is no longer there: run `make spark-jars` again")));
         }
@@ -43,26 +50,39 @@ impl Jars {
 
     /// Which Spark it is, by the name of its jar.
     pub fn spark(&self) -> &str {
-        let names = self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());
-        names.filter_map(|name| name.strip_prefix("spark-core_")?.split_once('-')).map(|(_, version)| version).next().unwrap_or("?")
+        let names =
+            self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());
+        names
+            .filter_map(|name| name.strip_prefix("spark-core_")?.split_once('-'))
+            .map(|(_, version)| version)
+            .next()
+            .unwrap_or("?")
     }
 
     /// Scala's version, which Spark wants to be told.
     pub fn scala(&self) -> &str {
-        let names = self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());
-        names.filter_map(|name| name.strip_prefix("spark-core_")?.split_once('-')).map(|(scala, _)| scala).next().unwrap_or("2.12")
+        let names =
+            self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());
+        names
+            .filter_map(|name| name.strip_prefix("spark-core_")?.split_once('-'))
+            .map(|(scala, _)| scala)
+            .next()
+            .unwrap_or("2.12")
     }
 }
 
 fn usual_place() -> PathBuf {
-    let built = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.parent()?.join("jvm")));
+    let built = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.parent()?.parent()?.join("jvm")));
     built.filter(|dir| dir.is_dir() && !Path::new("jvm").is_dir()).unwrap_or_else(|| "jvm".into())
 }
 
 fn java() -> Option<PathBuf> {
     let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = home.into_iter().chain(std::env::split_paths(&path).map(|dir| dir.join("java")));
+    let mut places =
+        home.into_iter().chain(std::env::split_paths(&path).map(|dir| dir.join("java")));
     places.find(|java| java.is_file())
 }
 
@@ -80,12 +100,20 @@ mod tests {
             fs::write(dir.path().join(file), "/no/such/spark-core_2.13-4.0.1.jar\n").unwrap();
         }
         let error = Jars::find(Some(dir.path())).unwrap_err().to_string();
-        assert!(error.contains("/no/such/spark-core_2.13-4.0.1.jar") || error.contains("java"), "{error}");
+        assert!(
+            error.contains("/no/such/spark-core_2.13-4.0.1.jar") || error.contains("java"),
+            "{error}"
+        );
     }
 
     #[test]
     fn versions_are_those_of_the_jar() {
-        let jars = |path: &str| Jars { plugin: "p".into(), jobs: "j".into(), class_path: path.into(), java: "java".into() };
+        let jars = |path: &str| Jars {
+            plugin: "p".into(),
+            jobs: "j".into(),
+            class_path: path.into(),
+            java: "java".into(),
+        };
         let found = jars("/m/spark-launcher_2.13-4.0.1.jar:/m/spark-core_2.13-4.0.1.jar");
         assert_eq!((found.spark(), found.scala()), ("4.0.1", "2.13"));
         assert_eq!(jars("").spark(), "?");

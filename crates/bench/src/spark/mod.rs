@@ -109,8 +109,16 @@ impl Params {
             rounds: 3,
             bytes: 512 * MIB,
             heap_bytes: 0,
-            storages: if args.storages.is_empty() { Storage::ALL.into() } else { args.storages.clone() },
-            policies: if args.policies.is_empty() { Policy::ALL.into() } else { args.policies.clone() },
+            storages: if args.storages.is_empty() {
+                Storage::ALL.into()
+            } else {
+                args.storages.clone()
+            },
+            policies: if args.policies.is_empty() {
+                Policy::ALL.into()
+            } else {
+                args.policies.clone()
+            },
             sizes: Vec::new(),
             warm_iterations: 3,
             iterations: 8,
@@ -137,8 +145,11 @@ impl Params {
         let mut params = if args.quick { quick } else { full };
         params.rounds = args.rounds.map_or(params.rounds, usize::from);
         params.bytes = args.size.map_or(params.bytes, |size| size.0.div_ceil(MIB) * MIB);
-        params.sizes = [params.bytes / 4, params.bytes / 2, params.bytes * 3 / 2].map(|bytes| bytes / MIB * MIB).into();
-        params.heap_bytes = args.heap.map_or_else(|| heap_for(params.bytes), |heap| heap.0.div_ceil(MIB) * MIB);
+        params.sizes = [params.bytes / 4, params.bytes / 2, params.bytes * 3 / 2]
+            .map(|bytes| bytes / MIB * MIB)
+            .into();
+        params.heap_bytes =
+            args.heap.map_or_else(|| heap_for(params.bytes), |heap| heap.0.div_ceil(MIB) * MIB);
         params
     }
 
@@ -174,7 +185,14 @@ enum Free<'a> {
 impl<'a> Ground<'a> {
     /// A job of the usual size.
     pub fn spec(&self, workload: Workload, storage: Storage, policy: Policy) -> Spec {
-        Spec { workload, storage, policy, bytes: self.params.bytes, executors: EXECUTORS, heap_bytes: self.params.heap_bytes }
+        Spec {
+            workload,
+            storage,
+            policy,
+            bytes: self.params.bytes,
+            executors: EXECUTORS,
+            heap_bytes: self.params.heap_bytes,
+        }
     }
 
     /// Starts a job; before that, memory is made as it was before any other.
@@ -185,14 +203,25 @@ impl<'a> Ground<'a> {
         }
         // Figure 4 has larger sizes.
         let heap_bytes = spec.heap_bytes.max(heap_for(spec.bytes));
-        Session::start(&self.jars, &Spec { heap_bytes, ..*spec }, &self.params.java_options, ANSWER_MAX, self.interrupt)
+        Session::start(
+            &self.jars,
+            &Spec { heap_bytes, ..*spec },
+            &self.params.java_options,
+            ANSWER_MAX,
+            self.interrupt,
+        )
     }
 
     /// Fragments memory for the jobs of `work`: huge pages of `huge` bytes are left.
-    pub fn fragmented<T>(&self, huge: u64, work: impl FnOnce(Settled) -> Result<T, Failed>) -> Result<T, Failed> {
+    pub fn fragmented<T>(
+        &self,
+        huge: u64,
+        work: impl FnOnce(Settled) -> Result<T, Failed>,
+    ) -> Result<T, Failed> {
         self.free.replace(Free::Backed(Ballast::new(Bytes(0))?));
         let small = heaps_of(self.params.heap_bytes) + BESIDE_HEAPS;
-        let (fragmented, settled) = Fragmented::start(fragment::Job { small, huge }, self.interrupt)?;
+        let (fragmented, settled) =
+            Fragmented::start(fragment::Job { small, huge }, self.interrupt)?;
         self.free.replace(Free::Fragmented(fragmented));
         let done = work(settled);
         self.free.replace(Free::Backed(Ballast::new(Bytes(0))?));
@@ -223,22 +252,39 @@ impl Named for Experiment {
 }
 
 fn grid_seconds(ground: &Ground<'_>, specs: &[Spec]) -> f64 {
-    ground.params.rounds as f64 * specs.iter().map(|spec| grid::seconds_of(ground, spec)).sum::<f64>()
+    ground.params.rounds as f64
+        * specs.iter().map(|spec| grid::seconds_of(ground, spec)).sum::<f64>()
 }
 
 /// The one that needs more memory than the others.
 const SIZES: &str = "sizes";
 
 const EXPERIMENTS: [Experiment; 7] = [
-    Experiment { name: "storage", seconds: |ground| grid_seconds(ground, &storage::specs(ground)), run: storage::run },
-    Experiment { name: SIZES, seconds: |ground| grid_seconds(ground, &storage::size_specs(ground)), run: storage::run_sizes },
-    Experiment { name: "workloads", seconds: |ground| grid_seconds(ground, &storage::workload_specs(ground)), run: storage::run_workloads },
+    Experiment {
+        name: "storage",
+        seconds: |ground| grid_seconds(ground, &storage::specs(ground)),
+        run: storage::run,
+    },
+    Experiment {
+        name: SIZES,
+        seconds: |ground| grid_seconds(ground, &storage::size_specs(ground)),
+        run: storage::run_sizes,
+    },
+    Experiment {
+        name: "workloads",
+        seconds: |ground| grid_seconds(ground, &storage::workload_specs(ground)),
+        run: storage::run_workloads,
+    },
     Experiment {
         name: "inside",
         seconds: |ground| inside::jobs(&ground.params).len() as f64 * inside::seconds_of(ground),
         run: inside::run,
     },
-    Experiment { name: "timeline", seconds: |ground| ground.params.four().len() as f64 * timeline::seconds_of(ground), run: timeline::run },
+    Experiment {
+        name: "timeline",
+        seconds: |ground| ground.params.four().len() as f64 * timeline::seconds_of(ground),
+        run: timeline::run,
+    },
     Experiment { name: "fragmented", seconds: fragmented::seconds_of, run: fragmented::run },
     Experiment { name: "tlb", seconds: |_| 0.0, run: tlb },
 ];
@@ -257,13 +303,26 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     }
     let machine = machine::look();
     if !machine.remarks.iter().any(|remark| remark == "transparent huge pages: madvise") {
-        bail!("transparent huge pages must be set to madvise: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+        bail!(
+            "transparent huge pages must be set to madvise: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+        );
     }
-    let most = params.sizes.iter().chain([&params.bytes]).map(|&bytes| heap_for(bytes)).max().unwrap_or(0).max(params.heap_bytes);
+    let most = params
+        .sizes
+        .iter()
+        .chain([&params.bytes])
+        .map(|&bytes| heap_for(bytes))
+        .max()
+        .unwrap_or(0)
+        .max(params.heap_bytes);
     let needed = heaps_of(most) + BESIDE_HEAPS;
     let available = memory::available()?;
     if available.0 < needed {
-        bail!("{} of memory are available and {} are needed: a smaller --size, or a smaller --heap", available, Bytes(needed));
+        bail!(
+            "{} of memory are available and {} are needed: a smaller --size, or a smaller --heap",
+            available,
+            Bytes(needed)
+        );
     }
     let leftovers = undo::undo_leftovers();
     if leftovers > 0 {
@@ -279,7 +338,12 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
         ..Report::default()
     };
     eprintln!("touching memory once");
-    let ground = Ground { jars, params, free: RefCell::new(Free::Backed(Ballast::new(ballast_for(most))?)), interrupt: &interrupt };
+    let ground = Ground {
+        jars,
+        params,
+        free: RefCell::new(Free::Backed(Ballast::new(ballast_for(most))?)),
+        interrupt: &interrupt,
+    };
     let outcome = measure(&ground, &chosen, &args.files, &mut report);
     undo::undo_all();
     let interrupted = match outcome {
@@ -294,8 +358,14 @@ pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(hiroma_command::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn measure(ground: &Ground<'_>, chosen: &[&Experiment], files: &Files, report: &mut Report) -> Result<(), Failed> {
-    let mut progress = Progress::new(chosen.iter().map(|experiment| (experiment.seconds)(ground)).sum());
+fn measure(
+    ground: &Ground<'_>,
+    chosen: &[&Experiment],
+    files: &Files,
+    report: &mut Report,
+) -> Result<(), Failed> {
+    let mut progress =
+        Progress::new(chosen.iter().map(|experiment| (experiment.seconds)(ground)).sum());
     for experiment in chosen {
         let before = report.sections.len();
         match (experiment.run)(ground, &mut progress, report) {
@@ -358,7 +428,10 @@ fn tlb_words(devices: &Path) -> String {
     if counters {
         "Not measured by this bench: this machine has counters; `perf stat -e dTLB-loads,dTLB-load-misses -p PID` shows them for an executor.".to_owned()
     } else {
-        format!("Not measured: the processor shows no performance counters here (nothing called cpu in {}).", devices.display())
+        format!(
+            "Not measured: the processor shows no performance counters here (nothing called cpu in {}).",
+            devices.display()
+        )
     }
 }
 

@@ -96,12 +96,18 @@ impl Executor {
 
     /// The 2 MiB ranges that hold cached data.
     pub fn cached_ranges(&self) -> BTreeSet<u64> {
-        self.runs().filter(|&(_, len)| len > 0).flat_map(|(start, len)| start / RANGE..=(start + len - 1) / RANGE).collect()
+        self.runs()
+            .filter(|&(_, len)| len > 0)
+            .flat_map(|(start, len)| start / RANGE..=(start + len - 1) / RANGE)
+            .collect()
     }
 }
 
 /// Bytes of `runs` that are in ranges of which `holds` is true.
-fn bytes_in<E>(runs: impl Iterator<Item = (u64, u64)>, mut holds: impl FnMut(u64) -> Result<bool, E>) -> Result<u64, E> {
+fn bytes_in<E>(
+    runs: impl Iterator<Item = (u64, u64)>,
+    mut holds: impl FnMut(u64) -> Result<bool, E>,
+) -> Result<u64, E> {
     let mut bytes = 0;
     for (start, len) in runs {
         let mut at = start;
@@ -116,9 +122,15 @@ fn bytes_in<E>(runs: impl Iterator<Item = (u64, u64)>, mut holds: impl FnMut(u64
 
 /// Whole 2 MiB ranges of the large mappings of process `pid` that are its own.
 pub fn large_ranges(pid: u32) -> io::Result<Vec<u64>> {
-    let large = |vma: &maps::Vma| vma.writable && vma.anonymous && !vma.shared && vma.end - vma.start >= LARGE;
+    let large = |vma: &maps::Vma| {
+        vma.writable && vma.anonymous && !vma.shared && vma.end - vma.start >= LARGE
+    };
     let vmas = maps::of(pid)?;
-    Ok(vmas.iter().filter(|vma| large(vma)).flat_map(|vma| vma.start.div_ceil(RANGE)..vma.end / RANGE).collect())
+    Ok(vmas
+        .iter()
+        .filter(|vma| large(vma))
+        .flat_map(|vma| vma.start.div_ceil(RANGE)..vma.end / RANGE)
+        .collect())
 }
 
 /// Those of `ranges` that are on huge pages.
@@ -154,13 +166,19 @@ mod tests {
 
     #[test]
     fn ranges_of_runs_are_those_that_they_touch() {
-        let ranges: Vec<u64> = executor(&[RANGE - 1, 2, 5 * RANGE, RANGE, 9 * RANGE, 0]).cached_ranges().into_iter().collect();
+        let ranges: Vec<u64> = executor(&[RANGE - 1, 2, 5 * RANGE, RANGE, 9 * RANGE, 0])
+            .cached_ranges()
+            .into_iter()
+            .collect();
         assert_eq!(ranges, [0, 1, 5]);
     }
 
     #[test]
     fn shares_of_nothing_are_no_numbers() {
-        assert!(Pages::default().other_percent().is_nan() && Pages::default().cached_huge_percent().is_nan());
+        assert!(
+            Pages::default().other_percent().is_nan()
+                && Pages::default().cached_huge_percent().is_nan()
+        );
         let pages = Pages { cached: 100, cached_huge: 90, huge: 100, resident: 300 };
         assert_eq!((pages.cached_huge_percent(), pages.other_percent()), (90.0, 10.0));
     }
@@ -170,9 +188,13 @@ mod tests {
         let pid = std::process::id();
         let memory = hiroma_kernel::workload::Region::map(LARGE as usize + EXTENT).unwrap();
         memory.write(0, &[1]);
-        match large_ranges(pid).and_then(|ranges| Ok((huge_of(pid, &ranges)?.len(), ranges.len()))) {
+        match large_ranges(pid).and_then(|ranges| Ok((huge_of(pid, &ranges)?.len(), ranges.len())))
+        {
             Ok((huge, all)) => assert!(all >= 32 && huge <= all),
-            Err(error) => hiroma_testkit::skip!(Machine, "{error} (Linux 6.7, and the right to look at this process)"),
+            Err(error) => hiroma_testkit::skip!(
+                Machine,
+                "{error} (Linux 6.7, and the right to look at this process)"
+            ),
         }
     }
 }

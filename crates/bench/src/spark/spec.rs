@@ -43,7 +43,8 @@ impl Workload {
 }
 
 impl Storage {
-    pub const ALL: [Storage; 4] = [Storage::Serialised, Storage::OffHeap, Storage::DataFrame, Storage::Deserialised];
+    pub const ALL: [Storage; 4] =
+        [Storage::Serialised, Storage::OffHeap, Storage::DataFrame, Storage::Deserialised];
 
     /// For jobs and tables.
     pub fn name(self) -> &'static str {
@@ -69,7 +70,8 @@ impl Policy {
     /// The paper's four.
     pub const FOUR: [Policy; 4] = [Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
     /// The four, and Spark as it comes.
-    pub const ALL: [Policy; 5] = [Policy::Stock, Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
+    pub const ALL: [Policy; 5] =
+        [Policy::Stock, Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
 
     /// As in `spark.hiroma.policy`.
     pub fn name(self) -> &'static str {

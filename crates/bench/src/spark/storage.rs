@@ -21,7 +21,11 @@ pub fn specs(ground: &Ground<'_>) -> Vec<Spec> {
 }
 
 /// Measures and reports.
-pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let (grid, ended) = Grid::measure(ground, &specs(ground), progress);
     for &storage in &ground.params.storages {
         measures(&grid, storage, &mut report.measures);
@@ -53,49 +57,86 @@ fn measures(grid: &Grid, storage: Storage, measures: &mut Vec<Measure>) {
     .paper("all 3 GB of an executor at once")
     .note(note(&[Policy::Part]));
     // No goal is set for small objects, which are covered only when they have become old.
-    measures.push(if storage == Storage::Deserialised { cached } else { cached.must(95.0).aim(100.0) });
+    measures.push(if storage == Storage::Deserialised {
+        cached
+    } else {
+        cached.must(95.0).aim(100.0)
+    });
     measures.push(
-        Measure::new(format!("other_huge_{key}"), format!("Other bytes on huge pages, share of all huge, {name}"), "%", Better::Lower)
-            .must(10.0)
-            .aim(2.0)
-            .spread(grid.spread(storage, Policy::Part, |outcome| outcome.steady.other_percent()))
-            .note(note(&[Policy::Part])),
+        Measure::new(
+            format!("other_huge_{key}"),
+            format!("Other bytes on huge pages, share of all huge, {name}"),
+            "%",
+            Better::Lower,
+        )
+        .must(10.0)
+        .aim(2.0)
+        .spread(grid.spread(storage, Policy::Part, |outcome| outcome.steady.other_percent()))
+        .note(note(&[Policy::Part])),
     );
     measures.push(
-        Measure::new(format!("build_ratio_{key}"), format!("Caching time against off, {name}"), "", Better::Lower)
-            .must(1.05)
-            .aim(1.0)
-            .spread(grid.ratio(storage, Policy::Part, Policy::Off, |outcome| outcome.build_s))
-            .note(note(&[Policy::Part, Policy::Off])),
+        Measure::new(
+            format!("build_ratio_{key}"),
+            format!("Caching time against off, {name}"),
+            "",
+            Better::Lower,
+        )
+        .must(1.05)
+        .aim(1.0)
+        .spread(grid.ratio(storage, Policy::Part, Policy::Off, |outcome| outcome.build_s))
+        .note(note(&[Policy::Part, Policy::Off])),
     );
     measures.push(
-        Measure::new(format!("huge_ratio_{key}"), format!("Huge pages used against entire, {name}"), "%", Better::Lower)
-            .must(60.0)
-            .aim(35.0)
-            .spread(grid.ratio(storage, Policy::Part, Policy::Entire, |outcome| outcome.steady.huge as f64).map(percent))
-            .note(note(&[Policy::Part, Policy::Entire])),
+        Measure::new(
+            format!("huge_ratio_{key}"),
+            format!("Huge pages used against entire, {name}"),
+            "%",
+            Better::Lower,
+        )
+        .must(60.0)
+        .aim(35.0)
+        .spread(
+            grid.ratio(storage, Policy::Part, Policy::Entire, |outcome| outcome.steady.huge as f64)
+                .map(percent),
+        )
+        .note(note(&[Policy::Part, Policy::Entire])),
     );
     measures.push(
-        Measure::new(format!("iteration_ratio_jvms_{key}"), format!("Iteration against entire, between JVMs, {name}"), "", Better::Lower)
-            .spread(grid.ratio(storage, Policy::Part, Policy::Entire, Outcome::iteration_s))
-            .paper("faster at 4 GB and 12 GB")
-            .note(note(&[Policy::Part, Policy::Entire])),
+        Measure::new(
+            format!("iteration_ratio_jvms_{key}"),
+            format!("Iteration against entire, between JVMs, {name}"),
+            "",
+            Better::Lower,
+        )
+        .spread(grid.ratio(storage, Policy::Part, Policy::Entire, Outcome::iteration_s))
+        .paper("faster at 4 GB and 12 GB")
+        .note(note(&[Policy::Part, Policy::Entire])),
     );
 }
 
 /// A ratio as a percentage.
 fn percent(spread: hiroma_report::Spread) -> hiroma_report::Spread {
-    hiroma_report::Spread { median: spread.median * 100.0, min: spread.min * 100.0, max: spread.max * 100.0, n: spread.n }
+    hiroma_report::Spread {
+        median: spread.median * 100.0,
+        min: spread.min * 100.0,
+        max: spread.max * 100.0,
+        n: spread.n,
+    }
 }
 
 fn huge_plot(grid: &Grid, storages: &[Storage]) -> Plot {
     let points = |policy: Policy, value: fn(&Outcome) -> f64| {
         let places = storages.iter().enumerate();
-        places.filter_map(|(place, &storage)| Some(Point::of(place as f64, grid.spread(storage, policy, value)?))).collect::<Vec<_>>()
+        places
+            .filter_map(|(place, &storage)| {
+                Some(Point::of(place as f64, grid.spread(storage, policy, value)?))
+            })
+            .collect::<Vec<_>>()
     };
     let mib = |outcome: &Outcome| outcome.steady.huge as f64 / f64::from(1 << 20);
     let cached = |outcome: &Outcome| outcome.steady.cached as f64 / f64::from(1 << 20);
-    let mut series = vec![Series { reference: true, ..Series::new("cached", points(Policy::Part, cached)) }];
+    let mut series =
+        vec![Series { reference: true, ..Series::new("cached", points(Policy::Part, cached)) }];
     series.extend(Policy::FOUR.map(|policy| Series::new(policy.name(), points(policy, mib))));
     Plot {
         title: "Huge pages of all executors after the iterations".into(),
@@ -112,13 +153,20 @@ pub fn size_specs(ground: &Ground<'_>) -> Vec<Spec> {
     sizes
         .flat_map(|&bytes| {
             let policies = ground.params.four().into_iter();
-            policies.map(move |policy| Spec { bytes, ..ground.spec(Workload::Micro, Storage::Serialised, policy) })
+            policies.map(move |policy| Spec {
+                bytes,
+                ..ground.spec(Workload::Micro, Storage::Serialised, policy)
+            })
         })
         .collect()
 }
 
 /// Measures and reports figure 4.
-pub fn run_sizes(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run_sizes(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let (grid, ended) = Grid::measure(ground, &size_specs(ground), progress);
     let of_size = |bytes: u64| grid.0.iter().filter(move |cell| cell.spec.bytes == bytes);
     let mut series = Vec::new();
@@ -154,22 +202,41 @@ pub fn workload_specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for workload in [Workload::PageRank, Workload::KMeans] {
         for &storage in ground.params.workload_storages {
-            specs.extend(ground.params.four().into_iter().map(|policy| ground.spec(workload, storage, policy)));
+            specs.extend(
+                ground
+                    .params
+                    .four()
+                    .into_iter()
+                    .map(|policy| ground.spec(workload, storage, policy)),
+            );
         }
     }
     specs
 }
 
 /// Measures and reports the workloads.
-pub fn run_workloads(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run_workloads(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let (grid, ended) = Grid::measure(ground, &workload_specs(ground), progress);
     for workload in [Workload::PageRank, Workload::KMeans] {
-        let part = Grid(grid.0.iter().filter(|cell| cell.spec.workload == workload).cloned().collect());
+        let part =
+            Grid(grid.0.iter().filter(|cell| cell.spec.workload == workload).cloned().collect());
         for &storage in ground.params.workload_storages {
             report.measures.push(
                 Measure::new(
-                    format!("iteration_ratio_jvms_{}_{}", workload.name().replace('-', "_"), storage.key()),
-                    format!("Iteration against entire, between JVMs, {}, {}", workload.name(), storage.name()),
+                    format!(
+                        "iteration_ratio_jvms_{}_{}",
+                        workload.name().replace('-', "_"),
+                        storage.key()
+                    ),
+                    format!(
+                        "Iteration against entire, between JVMs, {}, {}",
+                        workload.name(),
+                        storage.name()
+                    ),
                     "",
                     Better::Lower,
                 )
@@ -190,11 +257,13 @@ pub fn run_workloads(ground: &Ground<'_>, progress: &mut Progress, report: &mut 
 
 fn workload_plot(grid: &Grid) -> Plot {
     let first = grid.0.first().map(|cell| cell.spec.policy);
-    let jobs: Vec<Spec> = grid.0.iter().map(|cell| cell.spec).filter(|spec| Some(spec.policy) == first).collect();
+    let jobs: Vec<Spec> =
+        grid.0.iter().map(|cell| cell.spec).filter(|spec| Some(spec.policy) == first).collect();
     let series = Policy::FOUR.map(|policy| {
         let points = jobs.iter().enumerate().filter_map(|(place, &job)| {
             let cell = grid.0.iter().find(|cell| cell.spec == Spec { policy, ..job })?;
-            let values: Vec<f64> = cell.outcomes.iter().flatten().map(Outcome::iteration_s).collect();
+            let values: Vec<f64> =
+                cell.outcomes.iter().flatten().map(Outcome::iteration_s).collect();
             Some(Point::of(place as f64, hiroma_report::Spread::of(&values)?))
         });
         Series::new(policy.name(), points.collect())
@@ -202,7 +271,10 @@ fn workload_plot(grid: &Grid) -> Plot {
     Plot {
         title: "An iteration by workload".into(),
         kind: Kind::Bars,
-        x: Axis::names("job", jobs.iter().map(|job| format!("{}, {}", job.workload.name(), job.storage.name()))),
+        x: Axis::names(
+            "job",
+            jobs.iter().map(|job| format!("{}, {}", job.workload.name(), job.storage.name())),
+        ),
         y: Axis::linear("an iteration", "s"),
         series: series.into(),
     }

@@ -29,19 +29,28 @@ struct Sample {
 }
 
 fn look(pids: &[u32], began: Instant) -> io::Result<Sample> {
-    let mut sample = Sample { seconds: began.elapsed().as_secs_f64(), huge_bytes: 0, resident_bytes: 0, huge: BTreeSet::new() };
+    let mut sample = Sample {
+        seconds: began.elapsed().as_secs_f64(),
+        huge_bytes: 0,
+        resident_bytes: 0,
+        huge: BTreeSet::new(),
+    };
     for &pid in pids {
         let memory = server::memory(pid)?;
         sample.huge_bytes += memory.huge_bytes;
         sample.resident_bytes += memory.resident_bytes;
-        sample.huge.extend(huge_of(pid, &large_ranges(pid)?)?.into_iter().map(|range| (pid, range)));
+        sample
+            .huge
+            .extend(huge_of(pid, &large_ranges(pid)?)?.into_iter().map(|range| (pid, range)));
     }
     Ok(sample)
 }
 
 /// Ranges that hold cached data in the end, as far as they were huge in `sample`; MiB.
 fn cached_mib(sample: &Sample, executors: &[Executor]) -> f64 {
-    let ranges = executors.iter().flat_map(|executor| executor.cached_ranges().into_iter().map(|range| (executor.pid, range)));
+    let ranges = executors.iter().flat_map(|executor| {
+        executor.cached_ranges().into_iter().map(|range| (executor.pid, range))
+    });
     ranges.filter(|range| sample.huge.contains(range)).count() as f64 * EXTENT as f64 / MIB
 }
 
@@ -72,7 +81,8 @@ fn watch(ground: &Ground<'_>, policy: Policy) -> Result<Watched, Failed> {
             Ok::<_, Failed>((session.look()?, caching_ended_s))
         })();
         over.store(true, Ordering::Relaxed);
-        let samples = watcher.join().map_err(|_| anyhow!("the thread that looks at executors failed"))?;
+        let samples =
+            watcher.join().map_err(|_| anyhow!("the thread that looks at executors failed"))?;
         let (executors, caching_ended_s) = worked?;
         Ok(Watched { samples: samples?, executors, caching_ended_s })
     })
@@ -85,15 +95,23 @@ pub fn seconds_of(ground: &Ground<'_>) -> f64 {
 }
 
 /// Watches and reports.
-pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) -> Result<(), Failed> {
+pub fn run(
+    ground: &Ground<'_>,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<(), Failed> {
     let axes = |title: &str| Plot {
         title: title.to_owned(),
         x: Axis::linear("time since the executors were there", "s"),
         y: Axis::linear("all executors", "MiB"),
         ..Plot::default()
     };
-    let mut plots =
-        [axes("On huge pages (figure 6)"), axes("Cached data on huge pages"), axes("Anything else on huge pages"), axes("Resident")];
+    let mut plots = [
+        axes("On huge pages (figure 6)"),
+        axes("Cached data on huge pages"),
+        axes("Anything else on huge pages"),
+        axes("Resident"),
+    ];
     let mut table = Table::new("When caching ended, and in the end")
         .text("policy")
         .number("caching ended", "s")
@@ -104,22 +122,35 @@ pub fn run(ground: &Ground<'_>, progress: &mut Progress, report: &mut Report) ->
     for policy in ground.params.four() {
         progress.starts(&format!("huge pages over time, {}", policy.name()));
         let watched = watch(ground, policy)?;
-        let points =
-            |value: &dyn Fn(&Sample) -> f64| watched.samples.iter().map(|sample| Point::at(sample.seconds, value(sample))).collect();
+        let points = |value: &dyn Fn(&Sample) -> f64| {
+            watched.samples.iter().map(|sample| Point::at(sample.seconds, value(sample))).collect()
+        };
         let huge = |sample: &Sample| sample.huge_bytes as f64 / MIB;
         let cached = |sample: &Sample| cached_mib(sample, &watched.executors);
         let values: [&dyn Fn(&Sample) -> f64; 4] =
-            [&huge, &cached, &|sample| (huge(sample) - cached(sample)).max(0.0), &|sample| sample.resident_bytes as f64 / MIB];
+            [&huge, &cached, &|sample| (huge(sample) - cached(sample)).max(0.0), &|sample| {
+                sample.resident_bytes as f64 / MIB
+            }];
         for (plot, value) in plots.iter_mut().zip(values) {
             plot.series.push(Series::new(policy.name(), points(value)));
         }
         if policy == Policy::Part {
             // What the paper's figure holds the policies against: an executor's share of the data.
-            let mib = watched.executors.iter().flat_map(Executor::runs).map(|(_, len)| len).sum::<u64>() as f64 / MIB;
+            let mib =
+                watched.executors.iter().flat_map(Executor::runs).map(|(_, len)| len).sum::<u64>()
+                    as f64
+                    / MIB;
             let end = watched.samples.last().map_or(0.0, |sample| sample.seconds);
-            plots[0].series.push(Series { reference: true, ..Series::new("cached", vec![Point::at(0.0, mib), Point::at(end, mib)]) });
+            plots[0].series.push(Series {
+                reference: true,
+                ..Series::new("cached", vec![Point::at(0.0, mib), Point::at(end, mib)])
+            });
         }
-        let then = watched.samples.iter().find(|sample| sample.seconds >= watched.caching_ended_s).or(watched.samples.last());
+        let then = watched
+            .samples
+            .iter()
+            .find(|sample| sample.seconds >= watched.caching_ended_s)
+            .or(watched.samples.last());
         let number = |sample: Option<&Sample>, value: &dyn Fn(&Sample) -> f64| {
             sample.map_or_else(|| "–".to_owned(), |sample| figures(value(sample)))
         };
@@ -153,7 +184,10 @@ mod tests {
 
     #[test]
     fn cached_is_what_holds_cached_data_in_the_end() {
-        let executor: Executor = serde_json::from_str(r#"{"pid":7,"policy":"","gc_ms":0,"runs":[4194304,2097152,10485760,1]}"#).unwrap();
+        let executor: Executor = serde_json::from_str(
+            r#"{"pid":7,"policy":"","gc_ms":0,"runs":[4194304,2097152,10485760,1]}"#,
+        )
+        .unwrap();
         let huge = BTreeSet::from([(7, 2), (7, 3), (8, 5)]);
         let sample = Sample { seconds: 0.0, huge_bytes: 0, resident_bytes: 0, huge };
         assert_eq!(cached_mib(&sample, &[executor]), 2.0);

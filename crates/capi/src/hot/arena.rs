@@ -46,14 +46,21 @@ static ARENAS: RwLock<BTreeMap<usize, Arc<Arena>>> = RwLock::new(BTreeMap::new()
 
 /// Makes an arena of `bytes` bytes, rounded up to 2 MiB. Its handle is its first address.
 pub fn create(bytes: usize) -> Result<usize, CapiError> {
-    let len = bytes.checked_next_multiple_of(EXTENT).filter(|&len| len > 0 && len <= isize::MAX as usize);
-    let len = len.ok_or_else(|| CapiError::Invalid(format!("an arena of {bytes} bytes makes no sense")))?;
+    let len =
+        bytes.checked_next_multiple_of(EXTENT).filter(|&len| len > 0 && len <= isize::MAX as usize);
+    let len =
+        len.ok_or_else(|| CapiError::Invalid(format!("an arena of {bytes} bytes makes no sense")))?;
     let memory = HugeArena::new(len).map_err(|source| CapiError::Hot {
         errno: source.raw_os_error().unwrap_or(libc::ENOMEM),
         message: format!("no address space for an arena of {bytes} bytes: {source}"),
     })?;
     let base = memory.base();
-    let inner = Inner { heap: Heap::new(base, len), sizes: BTreeMap::new(), used_bytes: 0, extents: vec![Extent::Empty; len / EXTENT] };
+    let inner = Inner {
+        heap: Heap::new(base, len),
+        sizes: BTreeMap::new(),
+        used_bytes: 0,
+        extents: vec![Extent::Empty; len / EXTENT],
+    };
     let arena = Arc::new(Arena { memory, inner: Mutex::new(inner) });
     ARENAS.write().unwrap_or_else(PoisonError::into_inner).insert(base, arena);
     Ok(base)
@@ -62,7 +69,11 @@ pub fn create(bytes: usize) -> Result<usize, CapiError> {
 /// The arena of a handle.
 pub fn of(handle: usize) -> Result<Arc<Arena>, CapiError> {
     let found = ARENAS.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned();
-    found.ok_or_else(|| CapiError::Invalid("this is not an arena: it was destroyed already, or the pointer is wrong".to_owned()))
+    found.ok_or_else(|| {
+        CapiError::Invalid(
+            "this is not an arena: it was destroyed already, or the pointer is wrong".to_owned(),
+        )
+    })
 }
 
 /// Gives an arena back with everything in it.
@@ -80,10 +91,15 @@ impl Arena {
     /// Takes `size` bytes at a multiple of `align`; their extents get their memory now.
     pub fn allocate(&self, align: usize, size: usize) -> Result<usize, CapiError> {
         if !align.is_power_of_two() || align > EXTENT {
-            return Err(CapiError::Invalid(format!("alignment {align} is not a power of two up to 2 MiB")));
+            return Err(CapiError::Invalid(format!(
+                "alignment {align} is not a power of two up to 2 MiB"
+            )));
         }
         let mut inner = self.lock();
-        let room = inner.heap.allocate(size, align).ok_or(CapiError::NoRoom { bytes: size, region: self.memory.len() })?;
+        let room = inner
+            .heap
+            .allocate(size, align)
+            .ok_or(CapiError::NoRoom { bytes: size, region: self.memory.len() })?;
         let (first, last) = self.extents_of(room.addr, size);
         for number in first..=last {
             if inner.extents[number] != Extent::Empty {
@@ -92,7 +108,10 @@ impl Arena {
             match self.memory.populate(number) {
                 Ok(huge) => inner.extents[number] = if huge { Extent::Huge } else { Extent::Small },
                 Err(source) => {
-                    let _ = inner.heap.release(room.addr).map(|unused| unused.map(|unused| inner.heap.give_back(unused)));
+                    let _ = inner
+                        .heap
+                        .release(room.addr)
+                        .map(|unused| unused.map(|unused| inner.heap.give_back(unused)));
                     return Err(CapiError::Hot {
                         errno: source.raw_os_error().unwrap_or(libc::ENOMEM),
                         message: format!("no memory for the arena: {source}"),
@@ -134,7 +153,9 @@ impl Arena {
     /// What it holds now.
     pub fn usage(&self) -> ArenaUse {
         let inner = self.lock();
-        let count = |wanted: &dyn Fn(&Extent) -> bool| (inner.extents.iter().filter(|&extent| wanted(extent)).count() * EXTENT) as u64;
+        let count = |wanted: &dyn Fn(&Extent) -> bool| {
+            (inner.extents.iter().filter(|&extent| wanted(extent)).count() * EXTENT) as u64
+        };
         ArenaUse {
             bytes: self.memory.len() as u64,
             used_bytes: inner.used_bytes as u64,

@@ -112,12 +112,18 @@ pub struct ProgramFunctions {
 
 impl ProgramFunctions {
     /// None set.
-    pub const NONE: ProgramFunctions = ProgramFunctions { decide: None, compact: None, context: ptr::null_mut() };
+    pub const NONE: ProgramFunctions =
+        ProgramFunctions { decide: None, compact: None, context: ptr::null_mut() };
 }
 
 fn range_of(pages: &[Page]) -> hps_range {
     let start = pages[0].address & !(EXTENT as u64 - 1);
-    hps_range { start: ptr::with_exposed_provenance_mut(start as usize), size: EXTENT, pages: pages.as_ptr(), page_count: pages.len() }
+    hps_range {
+        start: ptr::with_exposed_provenance_mut(start as usize),
+        size: EXTENT,
+        pages: pages.as_ptr(),
+        page_count: pages.len(),
+    }
 }
 
 impl Program for ProgramFunctions {
@@ -175,7 +181,9 @@ unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> 
     // SAFETY: the size is the first field.
     let size = unsafe { *given.cast::<usize>() };
     if size < size_of::<usize>() || size > 1 << 16 {
-        return Err(CapiError::Invalid(format!("a structure of {size} bytes makes no sense: set its size first")));
+        return Err(CapiError::Invalid(format!(
+            "a structure of {size} bytes makes no sense: set its size first"
+        )));
     }
     // SAFETY: as above.
     let bytes = unsafe { slice::from_raw_parts(given.cast::<u8>(), size) };
@@ -197,7 +205,11 @@ unsafe fn fill<T: Copy>(to: *mut T, size: usize, from: T) {
     // SAFETY: as above.
     unsafe {
         ptr::write_bytes(to.cast::<u8>(), 0, size);
-        ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), to.cast::<u8>(), size.min(size_of::<T>()));
+        ptr::copy_nonoverlapping(
+            (&raw const from).cast::<u8>(),
+            to.cast::<u8>(),
+            size.min(size_of::<T>()),
+        );
     }
 }
 
@@ -211,19 +223,31 @@ fn wish_of(options: &hiroma_hot_options) -> Result<Wish, CapiError> {
         0 => Style::Handler,
         1 => Style::Thread,
         2 => Style::Event,
-        other => return Err(CapiError::Invalid(format!("style {other} is not one of HPS_HANDLER, HPS_THREAD, HIROMA_HOT_EVENT"))),
+        other => {
+            return Err(CapiError::Invalid(format!(
+                "style {other} is not one of HPS_HANDLER, HPS_THREAD, HIROMA_HOT_EVENT"
+            )));
+        }
     };
     let (first, last) = realtime_signals();
     let signal = match (style, options.signal) {
         (Style::Event, _) => 0,
         (_, 0) => usual_signal(),
         (_, signal) if (first..=last).contains(&signal) => signal,
-        (_, signal) => return Err(CapiError::Invalid(format!("signal {signal} is not one of the real-time signals {first} to {last}"))),
+        (_, signal) => {
+            return Err(CapiError::Invalid(format!(
+                "signal {signal} is not one of the real-time signals {first} to {last}"
+            )));
+        }
     };
     let collapse_pages = match options.collapse_pages {
         0 => PAGES_PER_EXTENT as u32 / 4,
         pages if pages as usize <= PAGES_PER_EXTENT => pages,
-        pages => return Err(CapiError::Invalid(format!("collapse_pages {pages}: there are 512 pages in 2 MiB"))),
+        pages => {
+            return Err(CapiError::Invalid(format!(
+                "collapse_pages {pages}: there are 512 pages in 2 MiB"
+            )));
+        }
     };
     if options.managed > 1 {
         return Err(CapiError::Invalid(format!("managed {} is not 0 or 1", options.managed)));
@@ -260,10 +284,15 @@ pub unsafe extern "C" fn hps_set_functions(functions: *const hps_functions) -> c
         if functions.is_null() {
             return state::set_functions(ProgramFunctions::NONE);
         }
-        let unset = hps_functions { size: 0, decide: None, compact: None, context: ptr::null_mut() };
+        let unset =
+            hps_functions { size: 0, decide: None, compact: None, context: ptr::null_mut() };
         // SAFETY: the caller's structure; null is `None`, and other pointers are functions of these types.
         let given = unsafe { versioned(functions, unset) }?;
-        state::set_functions(ProgramFunctions { decide: given.decide, compact: given.compact, context: given.context })
+        state::set_functions(ProgramFunctions {
+            decide: given.decide,
+            compact: given.compact,
+            context: given.context,
+        })
     })
 }
 
@@ -305,12 +334,18 @@ pub extern "C" fn hiroma_hot_wait(timeout_ms: c_int) -> c_long {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroma_hot_fetch(pages: *mut Page, count: usize, left: *mut usize) -> c_long {
+pub unsafe extern "C" fn hiroma_hot_fetch(
+    pages: *mut Page,
+    count: usize,
+    left: *mut usize,
+) -> c_long {
     export(-1, || {
         let buffer = match count {
             0 => &mut [],
             // SAFETY: the caller's buffer of `count` pages, which nobody else uses during the call.
-            _ => unsafe { slice::from_raw_parts_mut(pages, count.min(isize::MAX as usize / size_of::<Page>())) },
+            _ => unsafe {
+                slice::from_raw_parts_mut(pages, count.min(isize::MAX as usize / size_of::<Page>()))
+            },
         };
         let fetched = state::fetch(buffer)?;
         if !left.is_null() {
@@ -366,17 +401,29 @@ pub extern "C" fn hiroma_arena_destroy(arena: *mut hiroma_arena) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn hiroma_arena_alloc(arena: *mut hiroma_arena, alignment: usize, size: usize) -> *mut c_void {
-    export(ptr::null_mut(), || Ok(ptr::with_exposed_provenance_mut(arena::of(arena.addr())?.allocate(alignment, size)?)))
+pub extern "C" fn hiroma_arena_alloc(
+    arena: *mut hiroma_arena,
+    alignment: usize,
+    size: usize,
+) -> *mut c_void {
+    export(ptr::null_mut(), || {
+        Ok(ptr::with_exposed_provenance_mut(arena::of(arena.addr())?.allocate(alignment, size)?))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroma_arena_free(arena: *mut hiroma_arena, memory: *mut c_void) -> c_int {
-    status(|| if memory.is_null() { Ok(()) } else { arena::of(arena.addr())?.release(memory.addr()) })
+    status(
+        || if memory.is_null() { Ok(()) } else { arena::of(arena.addr())?.release(memory.addr()) },
+    )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hiroma_arena_stats_read(arena: *const hiroma_arena, stats: *mut hiroma_arena_stats, size: usize) -> c_int {
+pub unsafe extern "C" fn hiroma_arena_stats_read(
+    arena: *const hiroma_arena,
+    stats: *mut hiroma_arena_stats,
+    size: usize,
+) -> c_int {
     status(|| {
         let used = arena::of(arena.addr())?.usage();
         let now = hiroma_arena_stats {

@@ -55,14 +55,24 @@ pub trait Program {
 }
 
 /// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge; what was is taken off.
-pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, readiness: &mut Readiness, program: &impl Program) -> Outcome {
+pub fn handle(
+    pages: &[Page],
+    collapse_pages: usize,
+    may_collapse: &mut u64,
+    readiness: &mut Readiness,
+    program: &impl Program,
+) -> Outcome {
     let mut outcome = Outcome::default();
     let range_of = |page: &Page| page.address / EXTENT as u64;
     for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
         let begin = monotonic_ns();
         let choice = match program.decide(range) {
-            Choice::Default if range.len() >= collapse_pages && *may_collapse > 0 => Choice::Collapse,
-            Choice::Default if range.len() < collapse_pages && program.can_compact() => Choice::Compact,
+            Choice::Default if range.len() >= collapse_pages && *may_collapse > 0 => {
+                Choice::Collapse
+            }
+            Choice::Default if range.len() < collapse_pages && program.can_compact() => {
+                Choice::Compact
+            }
             Choice::Default => Choice::Leave,
             chosen => chosen,
         };
@@ -72,15 +82,19 @@ pub fn handle(pages: &[Page], collapse_pages: usize, may_collapse: &mut u64, rea
                 outcome.left += 1;
                 true
             }
-            Choice::Collapse => match make_huge((range[0].address & !(EXTENT as u64 - 1)) as usize, readiness) {
-                Ok(()) => {
-                    outcome.collapsed += 1;
-                    *may_collapse -= 1;
-                    true
+            Choice::Collapse => {
+                match make_huge((range[0].address & !(EXTENT as u64 - 1)) as usize, readiness) {
+                    Ok(()) => {
+                        outcome.collapsed += 1;
+                        *may_collapse -= 1;
+                        true
+                    }
+                    Err(Refused::ForGood) if program.can_compact() => {
+                        compact(range, program, &mut outcome)
+                    }
+                    Err(_) => false,
                 }
-                Err(Refused::ForGood) if program.can_compact() => compact(range, program, &mut outcome),
-                Err(_) => false,
-            },
+            }
             Choice::Compact if program.can_compact() => compact(range, program, &mut outcome),
             _ => {
                 outcome.left += 1;
@@ -105,7 +119,9 @@ fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
                 readiness.note(made_ready_ns, monotonic_ns() - began);
                 return Ok(());
             }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Err(Refused::ForGood),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                return Err(Refused::ForGood);
+            }
             Err(_) => {}
         }
     }
@@ -163,12 +179,19 @@ mod tests {
     }
 
     fn program(choice: Choice, slices: &[Slice]) -> Recorded {
-        Recorded { choice, slices: RefCell::new(slices.to_vec()), can: true, calls: RefCell::default() }
+        Recorded {
+            choice,
+            slices: RefCell::new(slices.to_vec()),
+            can: true,
+            calls: RefCell::default(),
+        }
     }
 
     /// Addresses at which nothing can be huge: collapsing them fails.
     fn pages(range: u64, count: u64) -> Vec<Page> {
-        (0..count).map(|page| Page { address: (range << 21) + (page << 12), count: 1, reserved: 0 }).collect()
+        (0..count)
+            .map(|page| Page { address: (range << 21) + (page << 12), count: 1, reserved: 0 })
+            .collect()
     }
 
     #[test]
@@ -178,7 +201,10 @@ mod tests {
         let outcome = handle(&all, 128, &mut 10, &mut Readiness::off(), &program);
         assert_eq!(*program.calls.borrow(), [(1 << 21, 127), (5 << 21, 3)]);
         // There is nothing mapped at the second.
-        assert_eq!((outcome.compacted, outcome.collapsed, outcome.failed, outcome.left), (2, 0, 1, 0));
+        assert_eq!(
+            (outcome.compacted, outcome.collapsed, outcome.failed, outcome.left),
+            (2, 0, 1, 0)
+        );
     }
 
     #[test]
@@ -216,7 +242,13 @@ mod tests {
     fn a_function_is_called_again_while_there_is_more_and_one_without_an_end_is_given_up() {
         let all = pages(1, 5);
         let some = program(Choice::Compact, &[Slice::More, Slice::More]);
-        assert_eq!((handle(&all, 128, &mut 0, &mut Readiness::off(), &some).compacted, some.calls.borrow().len()), (1, 3));
+        assert_eq!(
+            (
+                handle(&all, 128, &mut 0, &mut Readiness::off(), &some).compacted,
+                some.calls.borrow().len()
+            ),
+            (1, 3)
+        );
         let failing = program(Choice::Compact, &[Slice::Failed]);
         assert_eq!(handle(&all, 128, &mut 0, &mut Readiness::off(), &failing).failed, 1);
         let endless = program(Choice::Compact, &vec![Slice::More; SLICES_MAX as usize + 1]);

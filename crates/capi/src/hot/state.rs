@@ -70,7 +70,8 @@ static HANDLED: Mutex<Option<Handled>> = Mutex::new(None);
 struct Guarded<T>(UnsafeCell<T>);
 // SAFETY: touched by the holder of BUSY only, see the contract.
 unsafe impl<T> Sync for Guarded<T> {}
-static BUFFER: Guarded<[Page; PAGES_MAX]> = Guarded(UnsafeCell::new([Page { address: 0, count: 0, reserved: 0 }; PAGES_MAX]));
+static BUFFER: Guarded<[Page; PAGES_MAX]> =
+    Guarded(UnsafeCell::new([Page { address: 0, count: 0, reserved: 0 }; PAGES_MAX]));
 /// Made when the first pages are handled.
 static READINESS: Guarded<Option<Readiness>> = Guarded(UnsafeCell::new(None));
 static FUNCTIONS: Guarded<ProgramFunctions> = Guarded(UnsafeCell::new(ProgramFunctions::NONE));
@@ -114,11 +115,17 @@ fn error(errno: Errno, message: &str) -> CapiError {
 }
 
 fn not_enabled() -> CapiError {
-    error(Errno::NOTCONN, "tracking is not enabled: call hps_enable_track() or hiroma_hot_enable() first")
+    error(
+        Errno::NOTCONN,
+        "tracking is not enabled: call hps_enable_track() or hiroma_hot_enable() first",
+    )
 }
 
 fn daemon_gone() -> CapiError {
-    error(Errno::NOTCONN, "the hot page daemon has ended or let this process go: disable tracking, and enable it again when it is back")
+    error(
+        Errno::NOTCONN,
+        "the hot page daemon has ended or let this process go: disable tracking, and enable it again when it is back",
+    )
 }
 
 fn me() -> i32 {
@@ -141,10 +148,16 @@ impl Hold {
                 return Ok(hold);
             }
             if BUSY.load(SeqCst) == me() {
-                return Err(error(Errno::DEADLK, "not possible in a function that the library calls: do it after that has returned"));
+                return Err(error(
+                    Errno::DEADLK,
+                    "not possible in a function that the library calls: do it after that has returned",
+                ));
             }
             if start.elapsed() > PATIENCE {
-                return Err(error(Errno::BUSY, "a function of the program has been handling active pages for 10 s: it blocks"));
+                return Err(error(
+                    Errno::BUSY,
+                    "a function of the program has been handling active pages for 10 s: it blocks",
+                ));
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -193,7 +206,13 @@ impl Hold {
             total += pages as u64;
             // SAFETY: as above.
             let readiness = unsafe { &mut *READINESS.0.get() }.get_or_insert_with(Readiness::new);
-            let outcome = handling::handle(&buffer[..pages], collapse_pages, &mut may_collapse, readiness, &functions);
+            let outcome = handling::handle(
+                &buffer[..pages],
+                collapse_pages,
+                &mut may_collapse,
+                readiness,
+                &functions,
+            );
             COUNTERS.add(&outcome);
             client::handled(socket, &outcome)?;
             if left == 0 {
@@ -290,11 +309,15 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     forget_parents();
     let hold = Hold::get()?;
     if hold.fd(&SOCKET).is_some() {
-        return Err(error(Errno::ALREADY, "tracking is enabled already: disable it first to change how"));
+        return Err(error(
+            Errno::ALREADY,
+            "tracking is enabled already: disable it first to change how",
+        ));
     }
     let signal = wish.registration.signal;
     let mut handled = HANDLED.lock().unwrap_or_else(PoisonError::into_inner);
-    let keeps = handled.as_ref().is_some_and(|handled| handled.signal() == signal && handled.in_place());
+    let keeps =
+        handled.as_ref().is_some_and(|handled| handled.signal() == signal && handled.in_place());
     match handled.take_if(|_| !keeps) {
         Some(other) if !other.in_place() => other.leave(),
         other => drop(other),
@@ -315,7 +338,8 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     }
     if WAKE.load(SeqCst) == NONE {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let wake = wake.map_err(|errno| error(errno, "no descriptor left to wake the waiting thread with"))?;
+        let wake = wake
+            .map_err(|errno| error(errno, "no descriptor left to wake the waiting thread with"))?;
         WAKE.store(wake.into_raw_fd(), SeqCst);
     }
     let client = match Client::register(wish.socket.as_deref(), &wish.registration) {
@@ -371,18 +395,26 @@ pub fn wait(timeout_ms: i64) -> Result<u64, CapiError> {
     loop {
         enabled()?;
         if STYLE.load(SeqCst) == Style::Handler as u32 {
-            return Err(error(Errno::INVAL, "tracking was enabled with HPS_HANDLER: the handler does everything"));
+            return Err(error(
+                Errno::INVAL,
+                "tracking was enabled with HPS_HANDLER: the handler does everything",
+            ));
         }
         match handle_pending() {
             Err(_) => return Err(daemon_gone()),
             Ok(0) => {}
             Ok(pages) => return Ok(pages),
         }
-        let left = until.map_or(-1, |until| i64::try_from(until.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(i64::MAX));
+        let left = until.map_or(-1, |until| {
+            i64::try_from(until.saturating_duration_since(Instant::now()).as_millis())
+                .unwrap_or(i64::MAX)
+        });
         // In short pieces: that tracking was disabled by another thread is seen between them.
         let piece = if left < 0 { 1000 } else { left.min(1000) };
         match wait_once(piece)? {
-            Woken::Time if left == 0 || until.is_some_and(|until| Instant::now() >= until) => return Ok(0),
+            Woken::Time if left == 0 || until.is_some_and(|until| Instant::now() >= until) => {
+                return Ok(0);
+            }
             _ => {}
         }
     }
@@ -394,20 +426,28 @@ fn wait_once(timeout_ms: i64) -> Result<Woken, CapiError> {
         let hold = Hold::get()?;
         let copy = |number| hold.fd(number).map(|fd| fd.try_clone_to_owned()).transpose();
         let copied = (|| Ok::<_, std::io::Error>((copy(&SOCKET)?, copy(&EVENT)?, copy(&WAKE)?)))();
-        copied.map_err(|source| CapiError::Hot { errno: source.raw_os_error().unwrap_or(0), message: format!("cannot wait: {source}") })?
+        copied.map_err(|source| CapiError::Hot {
+            errno: source.raw_os_error().unwrap_or(0),
+            message: format!("cannot wait: {source}"),
+        })?
     };
     let (Some(socket), event, Some(wake)) = copies else { return Err(not_enabled()) };
     let mut fds = vec![socket.as_fd(), wake.as_fd()];
     fds.extend(event.as_ref().map(AsFd::as_fd));
-    let woken = notify::wait(&fds, SIGNAL.load(SeqCst), timeout_ms)
-        .map_err(|source| CapiError::Hot { errno: source.raw_os_error().unwrap_or(0), message: format!("cannot wait: {source}") })?;
+    let woken =
+        notify::wait(&fds, SIGNAL.load(SeqCst), timeout_ms).map_err(|source| CapiError::Hot {
+            errno: source.raw_os_error().unwrap_or(0),
+            message: format!("cannot wait: {source}"),
+        })?;
     if let Woken::Readable(which) = woken {
         let mut number = [0; 8];
         if which & 1 != 0 {
             BROKEN.store(true, SeqCst);
         }
         let _ = rustix::io::read(&wake, &mut number);
-        if which & 4 != 0 && event.as_ref().is_some_and(|event| rustix::io::read(event, &mut number).is_ok()) {
+        if which & 4 != 0
+            && event.as_ref().is_some_and(|event| rustix::io::read(event, &mut number).is_ok())
+        {
             COUNTERS.signals.fetch_add(1, SeqCst);
             PENDING.fetch_add(1, SeqCst);
         }
@@ -419,7 +459,10 @@ fn wait_once(timeout_ms: i64) -> Result<Woken, CapiError> {
 pub fn event_fd() -> Result<RawFd, CapiError> {
     enabled()?;
     match EVENT.load(SeqCst) {
-        NONE => Err(error(Errno::INVAL, "tracking was not enabled with HIROMA_HOT_EVENT: there is no descriptor")),
+        NONE => Err(error(
+            Errno::INVAL,
+            "tracking was not enabled with HIROMA_HOT_EVENT: there is no descriptor",
+        )),
         number => Ok(number),
     }
 }

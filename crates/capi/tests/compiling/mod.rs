@@ -14,14 +14,18 @@ pub fn root() -> PathBuf {
 }
 
 pub fn header() -> String {
-    ["hps.h", "hiroma.h"].map(|name| fs::read_to_string(root().join("include").join(name)).unwrap()).concat()
+    ["hps.h", "hiroma.h"]
+        .map(|name| fs::read_to_string(root().join("include").join(name)).unwrap())
+        .concat()
 }
 
 /// The shared library that was built along with this test.
 pub fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let dirs = exe.ancestors().skip(1).take(2);
-    dirs.map(|dir| dir.join("libhiroma.so")).find(|path| path.exists()).expect("libhiroma.so beside the tests")
+    dirs.map(|dir| dir.join("libhiroma.so"))
+        .find(|path| path.exists())
+        .expect("libhiroma.so beside the tests")
 }
 
 /// A directory with the library under the names that the linker and the loader look for.
@@ -39,16 +43,29 @@ pub fn lib_dir() -> &'static Path {
 
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = [&output.stdout[..], &output.stderr[..]].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
+    let text = [&output.stdout[..], &output.stderr[..]]
+        .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        .concat();
     assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
     output
 }
 
 pub fn compile(compiler: &[&str], source: &Path, target: &Path) {
     let mut command = Command::new(compiler[0]);
-    command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-pthread"]);
+    command.args(&compiler[1..]).args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-O1",
+        "-pthread",
+    ]);
     command.arg("-I").arg(root().join("include")).arg(source).arg("-o").arg(target);
-    command.arg("-L").arg(lib_dir()).arg("-lhiroma").arg(format!("-Wl,-rpath,{}", lib_dir().display()));
+    command
+        .arg("-L")
+        .arg(lib_dir())
+        .arg("-lhiroma")
+        .arg(format!("-Wl,-rpath,{}", lib_dir().display()));
     succeed(&mut command);
 }
 

@@ -74,7 +74,9 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let gain = match huge {
         0 => "none: nothing is huge now".to_owned(),
-        _ => format!("{hot_pages} hot pages are reached through {huge} translations now instead of one each"),
+        _ => format!(
+            "{hot_pages} hot pages are reached through {huge} translations now instead of one each"
+        ),
     };
     text.push_str(&format!(
         "\n\
@@ -96,7 +98,11 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         tracking(&totals),
     ));
     if let Ok(resident) = machine::resident_bytes(pid) {
-        text.push_str(&format!("resident      {} now, {} at the start\n", Bytes(resident), Bytes(resident_at_begin)));
+        text.push_str(&format!(
+            "resident      {} now, {} at the start\n",
+            Bytes(resident),
+            Bytes(resident_at_begin)
+        ));
     }
     text
 }
@@ -105,15 +111,23 @@ fn tracking(totals: &Totals) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let (clear, scan, count) = (ms(totals.clear_ns), ms(totals.scan_ns), ms(totals.count_ns));
     let rounds = totals.rounds;
-    format!("tracking      {rounds} rounds: clearing {clear:.1} ms, scanning {scan:.1} ms, counting {count:.1} ms of processor time")
+    format!(
+        "tracking      {rounds} rounds: clearing {clear:.1} ms, scanning {scan:.1} ms, counting {count:.1} ms of processor time"
+    )
 }
 
 /// The sum for a process that makes its huge pages itself: the ledger knows which ranges were hot enough, the kernel what is huge.
 fn made_by_itself(pid: u32, entries: &[Entry], totals: &Totals) -> String {
-    let hot: BTreeSet<u64> =
-        entries.iter().filter_map(|entry| if let Entry::Collapse { address, .. } = entry { Some(*address) } else { None }).collect();
+    let hot: BTreeSet<u64> = entries
+        .iter()
+        .filter_map(
+            |entry| if let Entry::Collapse { address, .. } = entry { Some(*address) } else { None },
+        )
+        .collect();
     let now = match memory(pid) {
-        Ok(memory) => format!("{} of {} resident", Bytes(memory.huge_bytes), Bytes(memory.resident_bytes)),
+        Ok(memory) => {
+            format!("{} of {} resident", Bytes(memory.huge_bytes), Bytes(memory.resident_bytes))
+        }
         Err(_) => "the process has ended".to_owned(),
     };
     format!(
@@ -169,10 +183,21 @@ fn line(entry: &Entry, how: How) -> String {
                 Bytes(*resident_bytes)
             )
         }
-        Entry::Collapse { at_ms, address, hot_pages, present_pages, windows, added_bytes, took_ns, ready_ns } => {
+        Entry::Collapse {
+            at_ms,
+            address,
+            hot_pages,
+            present_pages,
+            windows,
+            added_bytes,
+            took_ns,
+            ready_ns,
+        } => {
             let us = |ns: u64| ns as f64 / 1e3;
             let took = match how {
-                How::Managed if *ready_ns > 0 => format!(", {:.0} us after {:.0} of making ready", us(*took_ns), us(*ready_ns)),
+                How::Managed if *ready_ns > 0 => {
+                    format!(", {:.0} us after {:.0} of making ready", us(*took_ns), us(*ready_ns))
+                }
                 How::Managed => format!(", {:.0} us", us(*took_ns)),
                 _ => String::new(),
             };
@@ -187,9 +212,15 @@ fn line(entry: &Entry, how: How) -> String {
                 Bytes(*added_bytes)
             )
         }
-        Entry::Refused { at_ms, address, error } => format!("{}{address:012x} refused by the kernel: {error}", at(at_ms)),
-        Entry::Split { at_ms, address, why, .. } => format!("{}{address:012x} taken apart: {why}", at(at_ms)),
-        Entry::Check { at_ms, address } => format!("{}{address:012x} taken apart to look at its pages", at(at_ms)),
+        Entry::Refused { at_ms, address, error } => {
+            format!("{}{address:012x} refused by the kernel: {error}", at(at_ms))
+        }
+        Entry::Split { at_ms, address, why, .. } => {
+            format!("{}{address:012x} taken apart: {why}", at(at_ms))
+        }
+        Entry::Check { at_ms, address } => {
+            format!("{}{address:012x} taken apart to look at its pages", at(at_ms))
+        }
         Entry::Tracking { at_ms, rounds, clear_ns, scan_ns, count_ns, window_ns } => format!(
             "{}{rounds} rounds: clear {:.1} ms, scan {:.2} ms, count {:.2} ms; windows of {:.1} ms",
             at(at_ms),
@@ -198,14 +229,21 @@ fn line(entry: &Entry, how: How) -> String {
             *count_ns as f64 / 1e6,
             *window_ns as f64 / 1e6
         ),
-        Entry::Budget { at_ms, budget_bytes } => format!("{}budget {}", at(at_ms), Bytes(*budget_bytes)),
+        Entry::Budget { at_ms, budget_bytes } => {
+            format!("{}budget {}", at(at_ms), Bytes(*budget_bytes))
+        }
         Entry::End { at_ms, why, huge_bytes, resident_bytes } => {
             let huge = match how {
                 How::Managed => "huge",
                 How::Dry => "would be huge",
                 How::Told => "hot enough to be huge",
             };
-            format!("{}ended: {why}; {} {huge}, {} resident", at(at_ms), Bytes(*huge_bytes), Bytes(*resident_bytes))
+            format!(
+                "{}ended: {why}; {} {huge}, {} resident",
+                at(at_ms),
+                Bytes(*huge_bytes),
+                Bytes(*resident_bytes)
+            )
         }
         other => format!("{other:?}"),
     }
@@ -217,7 +255,16 @@ mod tests {
 
     fn begin(dry_run: bool, told: bool) -> Entry {
         let (command, backend) = ("a program".into(), "bpf".into());
-        Entry::Begin { pid: std::process::id(), command, manager: 1, backend, resident_bytes: 4096, budget_bytes: Some(0), dry_run, told }
+        Entry::Begin {
+            pid: std::process::id(),
+            command,
+            manager: 1,
+            backend,
+            resident_bytes: 4096,
+            budget_bytes: Some(0),
+            dry_run,
+            told,
+        }
     }
 
     #[test]
@@ -241,8 +288,16 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!text.contains("dry run") && !text.contains("nothing is huge now") && !text.contains("budget"), "{text}");
+        assert!(
+            !text.contains("dry run")
+                && !text.contains("nothing is huge now")
+                && !text.contains("budget"),
+            "{text}"
+        );
         let text = told(std::process::id(), &[begin(true, false), collapse], true);
-        assert!(text.contains("budget 0B, a dry run") && text.contains("would be collapsed"), "{text}");
+        assert!(
+            text.contains("budget 0B, a dry run") && text.contains("would be collapsed"),
+            "{text}"
+        );
     }
 }

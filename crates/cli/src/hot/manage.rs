@@ -53,7 +53,8 @@ impl Clock {
 pub fn stopped() -> Result<impl Fn() -> bool> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot take over the signals")?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))
+            .context("cannot take over the signals")?;
     }
     Ok(move || flag.load(Ordering::Relaxed))
 }
@@ -65,7 +66,12 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let options = args.managing.options(args.keep)?;
     let engine = super::engine(args.pid, options, &clock)?;
     if !args.managing.quiet {
-        show::say(&format!("process {} ({}), tracked with {}", args.pid, machine::command_of(args.pid), engine.backend()));
+        show::say(&format!(
+            "process {} ({}), tracked with {}",
+            args.pid,
+            machine::command_of(args.pid),
+            engine.backend()
+        ));
     }
     let ended = manage(engine, &clock, stop, !args.managing.quiet)?;
     if !args.managing.quiet {
@@ -80,7 +86,12 @@ pub struct Ended {
 }
 
 /// Steps until the process ends, there is nothing more to do, or `stop` says so.
-pub fn manage(mut engine: Engine, clock: &Clock, stop: impl Fn() -> bool, tell: bool) -> Result<Ended> {
+pub fn manage(
+    mut engine: Engine,
+    clock: &Clock,
+    stop: impl Fn() -> bool,
+    tell: bool,
+) -> Result<Ended> {
     let progress = tell && stderr().is_terminal();
     let dry_run = engine.is_dry_run();
     let why = loop {

@@ -22,7 +22,9 @@ pub fn runs(heat: &Heat) -> Vec<Run> {
     for (range, heat) in heat.ranges() {
         let base = range * EXTENT as u64;
         let mut add = |start: u64, len: u64, count: u32| match runs.last_mut() {
-            Some(last) if last.end == start && last.count == count && last.huge == heat.huge => last.end += len,
+            Some(last) if last.end == start && last.count == count && last.huge == heat.huge => {
+                last.end += len
+            }
             _ => runs.push(Run { start, end: start + len, count, huge: heat.huge }),
         };
         if heat.huge {
@@ -73,7 +75,10 @@ pub fn map(heat: &Heat, colours: bool) -> String {
         let cell = if heat.huge && shade > 0 && !colours { 'O' } else { SHADES[shade] };
         if colours {
             let underline = if heat.huge { "\x1b[4m" } else { "" };
-            text.push_str(&format!("{underline}\x1b[38;5;{}m{cell}\x1b[0m", COLOURS[shade].max(60 * u8::from(shade == 0))));
+            text.push_str(&format!(
+                "{underline}\x1b[38;5;{}m{cell}\x1b[0m",
+                COLOURS[shade].max(60 * u8::from(shade == 0))
+            ));
         } else {
             text.push(cell);
         }
@@ -108,7 +113,12 @@ mod tests {
         };
         heat.add(&[small(1, 0b011)]);
         heat.add(&[small(1, 0b001)]);
-        heat.add(&[RangeView { range: 2, present: [u64::MAX; 8], touched: [u64::MAX; 8], huge: true }]);
+        heat.add(&[RangeView {
+            range: 2,
+            present: [u64::MAX; 8],
+            touched: [u64::MAX; 8],
+            huge: true,
+        }]);
         let base = EXTENT as u64;
         let expected = [(0, 1, 2), (1, 2, 1), (2, 3, 0)].map(|(from, to, count)| Run {
             start: base + from * 4096,

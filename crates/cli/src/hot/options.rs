@@ -21,17 +21,26 @@ impl FromStr for Share {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Share, String> {
-        let wrong = || format!("`{text}` is no share: write a percentage above 0 and up to 100, as in 0.5%");
-        let number: f64 = text.trim().strip_suffix('%').ok_or_else(wrong)?.trim().parse().map_err(|_| wrong())?;
+        let wrong = || {
+            format!("`{text}` is no share: write a percentage above 0 and up to 100, as in 0.5%")
+        };
+        let number: f64 =
+            text.trim().strip_suffix('%').ok_or_else(wrong)?.trim().parse().map_err(|_| wrong())?;
         let ppm = (number * 10_000.0).round();
-        if (1.0..=1_000_000.0).contains(&ppm) { Ok(Share { ppm: ppm as u64 }) } else { Err(wrong()) }
+        if (1.0..=1_000_000.0).contains(&ppm) {
+            Ok(Share { ppm: ppm as u64 })
+        } else {
+            Err(wrong())
+        }
     }
 }
 
 /// A way of tracking by its name.
 pub fn backend(text: &str) -> Result<Backend, String> {
     let names: Vec<&str> = Backend::ALL.iter().map(|backend| backend.name()).collect();
-    Backend::by_name(text).ok_or_else(|| format!("there is no way of tracking `{text}`: choose from {}", names.join(", ")))
+    Backend::by_name(text).ok_or_else(|| {
+        format!("there is no way of tracking `{text}`: choose from {}", names.join(", "))
+    })
 }
 
 /// Shortest and longest round: below, a pass over the page tables takes longer than it; above, every page that is used at all was touched.
@@ -68,8 +77,15 @@ impl Tracking {
     /// Options of an engine that say the same.
     pub fn options(&self) -> Options {
         let defaults = Options::default();
-        let window = self.window.map_or(defaults.window, |window| Window::fixed(window.as_nanos() as u64));
-        Options { cpu_ppm: self.cpu.ppm, slowdown_ppm: self.slowdown.ppm, window, backend: self.backend, ..defaults }
+        let window =
+            self.window.map_or(defaults.window, |window| Window::fixed(window.as_nanos() as u64));
+        Options {
+            cpu_ppm: self.cpu.ppm,
+            slowdown_ppm: self.slowdown.ppm,
+            window,
+            backend: self.backend,
+            ..defaults
+        }
     }
 }
 

@@ -36,14 +36,16 @@ pub struct Args {
 /// Runs and manages.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let options = args.managing.options(Some(args.keep))?;
-    let program =
-        find_program(&args.command[0]).map_err(|error| anyhow::Error::from(Failure { code: error.code(), message: error.to_string() }))?;
+    let program = find_program(&args.command[0]).map_err(|error| {
+        anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
+    })?;
     // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a program behind that nobody waits for.
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
     let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
-    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let pid =
+        Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
     let over = Arc::new(AtomicBool::new(false));
     let manager = {
         let (over, number) = (Arc::clone(&over), child.id());
@@ -63,7 +65,10 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         Ok(ended) if !args.managing.quiet => show::say(&ended.text),
         Ok(_) => {}
         // A program that ends at once is no failure of ours.
-        Err(error) if error.downcast_ref::<hiroma_hot::HotError>().is_some_and(hiroma_hot::HotError::is_gone) => {}
+        Err(error)
+            if error
+                .downcast_ref::<hiroma_hot::HotError>()
+                .is_some_and(hiroma_hot::HotError::is_gone) => {}
         Err(error) => show::say(&format!("the program ran without huge pages of ours: {error:#}")),
     }
     Ok(ending.imitate())

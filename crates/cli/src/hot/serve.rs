@@ -65,7 +65,8 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let (stop, signals) = UnixStream::pair().context("cannot make a socket pair")?;
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let signals = signals.try_clone().context("cannot copy a descriptor")?;
-        signal_hook::low_level::pipe::register(signal, signals).context("cannot take over the signals")?;
+        signal_hook::low_level::pipe::register(signal, signals)
+            .context("cannot take over the signals")?;
     }
     let quiet = args.quiet;
     let log = Box::new(move |line: &str| {
@@ -75,11 +76,17 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         }
     });
     let path = args.socket.clone().unwrap_or_else(own_socket);
-    let options = ServiceOptions { path, budget_ranges, cpu_ppm: args.cpu.ppm, overdue_ns: OVERDUE_NS, log };
+    let options =
+        ServiceOptions { path, budget_ranges, cpu_ppm: args.cpu.ppm, overdue_ns: OVERDUE_NS, log };
     let engines = Engines { backend: args.backend, ledger: Some(LedgerDir::of_this_user()) };
-    let mut daemon = Daemon::start(options, engines.into_open()).map_err(|error| refuse(error.to_string()))?;
+    let mut daemon =
+        Daemon::start(options, engines.into_open()).map_err(|error| refuse(error.to_string()))?;
     let share = Bytes(budget_ranges * EXTENT as u64);
-    let _ = writeln!(stdout(), "hiroma hot serve: ready on {}, {share} may be huge", daemon.path().display());
+    let _ = writeln!(
+        stdout(),
+        "hiroma hot serve: ready on {}, {share} may be huge",
+        daemon.path().display()
+    );
     daemon.run(stop.as_fd()).context("cannot wait for requests")?;
     Ok(ExitCode::SUCCESS)
 }

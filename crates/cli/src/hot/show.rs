@@ -79,7 +79,11 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             clock.sleep_until(step.next_ns);
         }
         let per_round = Cost::of(&cost, rounds);
-        let text = if args.json { as_json(args.pid, &engine, &per_round)? } else { as_text(args, &engine, &per_round, on_terminal) };
+        let text = if args.json {
+            as_json(args.pid, &engine, &per_round)?
+        } else {
+            as_text(args, &engine, &per_round, on_terminal)
+        };
         let clear = if args.watch && on_terminal && !args.json { "\x1b[2J\x1b[H" } else { "" };
         // Whoever reads may have gone.
         if write!(stdout(), "{clear}{text}").and_then(|()| stdout().flush()).is_err() {
@@ -100,7 +104,8 @@ pub fn main(args: &Args) -> Result<ExitCode> {
 /// The process that manages process `pid` at this moment.
 fn manager_of(pid: u32) -> Option<u32> {
     let entries = Ledger::read(&LedgerDir::of_this_user(), pid).ok()?;
-    last_manager(&entries).filter(|manager| started_at(*manager).is_some() && started_at(pid).is_some())
+    last_manager(&entries)
+        .filter(|manager| started_at(*manager).is_some() && started_at(pid).is_some())
 }
 
 /// Cost of a round in nanoseconds, in the mean.
@@ -114,7 +119,12 @@ struct Cost {
 impl Cost {
     fn of(sum: &RoundCost, rounds: u64) -> Cost {
         let n = rounds.max(1);
-        Cost { rounds, clear_ns: sum.clear_ns / n, scan_ns: sum.scan_ns / n, count_ns: sum.count_ns / n }
+        Cost {
+            rounds,
+            clear_ns: sum.clear_ns / n,
+            scan_ns: sum.scan_ns / n,
+            count_ns: sum.count_ns / n,
+        }
     }
 }
 

@@ -40,7 +40,10 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let stop = stop_on_signals()?;
     let duration = Duration::from_secs(args.seconds);
     let bar = ProgressBar::new(duration.as_millis() as u64);
-    bar.set_style(ProgressStyle::with_template("hiroma quiet advise: {bar:30} {elapsed}").expect("the template is a constant"));
+    bar.set_style(
+        ProgressStyle::with_template("hiroma quiet advise: {bar:30} {elapsed}")
+            .expect("the template is a constant"),
+    );
     let evidence = advise::watch(duration, &mut |passed| {
         bar.set_position(passed.as_millis() as u64);
         !stop.is_set()
@@ -61,9 +64,14 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     if args.apply {
-        let done = advise::apply(&remedies, &args.state).map_err(|error| refuse(error.to_string()))?;
+        let done =
+            advise::apply(&remedies, &args.state).map_err(|error| refuse(error.to_string()))?;
         for line in &done {
-            let _ = writeln!(out, "Done: {line}; to take it back: hiroma quiet restore --state {}", args.state.display());
+            let _ = writeln!(
+                out,
+                "Done: {line}; to take it back: hiroma quiet restore --state {}",
+                args.state.display()
+            );
         }
         if done.is_empty() {
             let _ = writeln!(out, "Nothing of this can be done at once: see the commands.");

@@ -32,7 +32,11 @@ impl Bound {
     pub fn make(cache_bytes: u64) -> Result<Bound> {
         let (root, second) = memory_controller()?;
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
-        let home = root.join(group_of(&own, if second { "" } else { "memory" }).unwrap_or_default().trim_start_matches('/'));
+        let home = root.join(
+            group_of(&own, if second { "" } else { "memory" })
+                .unwrap_or_default()
+                .trim_start_matches('/'),
+        );
         if second {
             let control = root.join("cgroup.subtree_control");
             let enabled = fs::read_to_string(&control).unwrap_or_default();
@@ -74,7 +78,10 @@ impl Drop for Bound {
             let _ = trimmer.join();
         }
         if fs::remove_dir(&self.path).is_err() {
-            eprintln!("hiroma quiet: processes of the job still run in {}: nobody keeps to the bound any more", self.path.display());
+            eprintln!(
+                "hiroma quiet: processes of the job still run in {}: nobody keeps to the bound any more",
+                self.path.display()
+            );
         }
     }
 }
@@ -82,7 +89,10 @@ impl Drop for Bound {
 /// Groups whose command was killed, as far as they are empty.
 fn remove_leftovers(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        let pid = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_dir(entry.path());
         }
@@ -104,15 +114,22 @@ impl Group {
         }
         if !self.second {
             // Lowering a limit reclaims down to it, and fails where it cannot: nobody is ended. Then the limit is lifted again.
-            let usage = fs::read_to_string(self.path.join("memory.usage_in_bytes")).ok().and_then(|text| text.trim().parse::<u64>().ok());
-            let _ = usage.map(|usage| fs::write(self.path.join("memory.limit_in_bytes"), usage.saturating_sub(excess).to_string()));
+            let usage = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
+                .ok()
+                .and_then(|text| text.trim().parse::<u64>().ok());
+            let _ = usage.map(|usage| {
+                fs::write(
+                    self.path.join("memory.limit_in_bytes"),
+                    usage.saturating_sub(excess).to_string(),
+                )
+            });
             let _ = fs::write(self.path.join("memory.limit_in_bytes"), "-1");
             return;
         }
         let file = self.path.join("memory.reclaim");
         // Before Linux 6.9 it takes no `swappiness`, and a kernel that knows it answers `EAGAIN` where there was too little.
-        let refused =
-            fs::write(&file, format!("{excess} swappiness=0")).is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidInput);
+        let refused = fs::write(&file, format!("{excess} swappiness=0"))
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidInput);
         if refused {
             let _ = fs::write(&file, excess.to_string());
         }
@@ -121,7 +138,11 @@ impl Group {
 
 /// File cache of a group without what lies in memory file systems, out of `memory.stat`.
 fn file_bytes(stat: &str, second: bool) -> u64 {
-    let value = |name: &str| stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0);
+    let value = |name: &str| {
+        stat.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
     let (files, shared) = if second { ("file", "shmem") } else { ("total_cache", "total_shmem") };
     value(files).saturating_sub(value(shared))
 }

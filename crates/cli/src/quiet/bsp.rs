@@ -72,14 +72,21 @@ fn refused(error: BspError) -> anyhow::Error {
 /// Meets the other processes, if there are any.
 fn link(args: &Args, options: &mut Options, stop: &AtomicBool) -> Result<Option<Link>> {
     if let (Some(address), Some(processes)) = (&args.listen, args.processes) {
-        let listener = TcpListener::bind(address).map_err(|error| refuse(format!("{address}: {error}: choose another address")))?;
+        let listener = TcpListener::bind(address)
+            .map_err(|error| refuse(format!("{address}: {error}: choose another address")))?;
         let at = listener.local_addr()?;
-        let _ = writeln!(stderr(), "hiroma quiet bsp: waiting at {at} for {} processes", processes - 1);
+        let _ =
+            writeln!(stderr(), "hiroma quiet bsp: waiting at {at} for {} processes", processes - 1);
         return Ok(Some(Link::listen(&listener, processes, options, stop).map_err(refused)?));
     }
     let Some(address) = &args.connect else { return Ok(None) };
-    let found = address.to_socket_addrs().map_err(|error| refuse(format!("{address}: {error}: write one like 10.0.0.1:7171")))?;
-    let found = found.into_iter().next().ok_or_else(|| refuse(format!("{address}: there is no such address")))?;
+    let found = address
+        .to_socket_addrs()
+        .map_err(|error| refuse(format!("{address}: {error}: write one like 10.0.0.1:7171")))?;
+    let found = found
+        .into_iter()
+        .next()
+        .ok_or_else(|| refuse(format!("{address}: there is no such address")))?;
     Ok(Some(Link::join(found, options, stop).map_err(refused)?))
 }
 
@@ -98,10 +105,14 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let stop = stop_on_signals()?;
     let flag = stop.flag();
     let link = link(args, &mut options, &flag)?;
-    let seconds = (options.steps as f64 * options.step.as_secs_f64()).min(options.duration.as_secs_f64());
+    let seconds =
+        (options.steps as f64 * options.step.as_secs_f64()).min(options.duration.as_secs_f64());
     let list = affinity::show_list(&options.cpus);
     // A bar would be noise: this thread sleeps while the ranks work.
-    let _ = writeln!(stderr(), "hiroma quiet bsp: about {seconds:.0} s on processors {list}; Ctrl-C shows what there is by then");
+    let _ = writeln!(
+        stderr(),
+        "hiroma quiet bsp: about {seconds:.0} s on processors {list}; Ctrl-C shows what there is by then"
+    );
     let recording = bsp::run(&options, link, &flag).map_err(refused)?;
     let _ = write!(stdout(), "{}", picture::to_text(&recording));
     let mut report = report("A program that computes in step", vec![picture::section(&recording)]);

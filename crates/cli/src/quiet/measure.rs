@@ -58,9 +58,13 @@ pub fn cpus(list: Option<&str>) -> Result<Vec<usize>> {
     let Some(list) = list else { return Ok(usable) };
     let shown = || affinity::show_list(&usable);
     let cpus = affinity::parse_list(list).filter(|cpus| !cpus.is_empty());
-    let cpus = cpus.ok_or_else(|| refuse(format!("`{list}` is no list of processors: write one like {}", shown())))?;
+    let cpus = cpus.ok_or_else(|| {
+        refuse(format!("`{list}` is no list of processors: write one like {}", shown()))
+    })?;
     match cpus.iter().find(|cpu| !usable.contains(cpu)) {
-        Some(cpu) => Err(refuse(format!("processor {cpu} cannot be used here: choose among {}", shown()))),
+        Some(cpu) => {
+            Err(refuse(format!("processor {cpu} cannot be used here: choose among {}", shown())))
+        }
         None => Ok(cpus),
     }
 }
@@ -73,11 +77,13 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         Fixed::Fwq => Method::Fwq,
         Fixed::Ftq => Method::Ftq,
     };
-    let options = Options { cpus: cpus(args.cpus.as_deref())?, duration, quantum, method, bpf: !args.no_bpf };
+    let options =
+        Options { cpus: cpus(args.cpus.as_deref())?, duration, quantum, method, bpf: !args.no_bpf };
     args.files.check()?;
     let stop = stop_on_signals()?;
     let bar = ProgressBar::new(duration.as_millis() as u64);
-    let style = ProgressStyle::with_template("hiroma quiet measure: {bar:30} {elapsed} of {msg}").expect("the template is a constant");
+    let style = ProgressStyle::with_template("hiroma quiet measure: {bar:30} {elapsed} of {msg}")
+        .expect("the template is a constant");
     bar.set_style(style);
     bar.set_message(format!("{} s", args.seconds));
     let mut progress = |passed: Duration| {

@@ -11,7 +11,10 @@ use hiroma_units::Bytes;
 use rustix::process::Pid;
 
 use super::bound::Bound;
-use crate::run::{Ending, ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list, start_failure};
+use crate::run::{
+    Ending, ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list,
+    start_failure,
+};
 use crate::rundir::RunDir;
 
 /// Which way is taken; read by the library.
@@ -52,10 +55,16 @@ enum Method {
 fn refusal(error: &ProgramError) -> anyhow::Error {
     let instead = "`hiroma quiet serve` helps against what any program does";
     let message = match error {
-        ProgramError::Static(path) => format!("`{path}` is statically linked: it does not read and write through the C library; {instead}"),
-        ProgramError::Go(path) => format!("`{path}` is a Go program: Go makes its own system calls; {instead}"),
+        ProgramError::Static(path) => format!(
+            "`{path}` is statically linked: it does not read and write through the C library; {instead}"
+        ),
+        ProgramError::Go(path) => {
+            format!("`{path}` is a Go program: Go makes its own system calls; {instead}")
+        }
         ProgramError::Musl { path, linker } => {
-            format!("`{path}` is linked against musl ({linker}): only programs of the GNU C library can be reached; {instead}")
+            format!(
+                "`{path}` is linked against musl ({linker}): only programs of the GNU C library can be reached; {instead}"
+            )
         }
         other => other.to_string(),
     };
@@ -74,7 +83,12 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = command(&program, args);
     command.env("LD_PRELOAD", preload_list(&library, dir.path())?);
-    command.env(METHOD_ENV, args.method.to_possible_value().map_or(String::new(), |method| method.get_name().to_owned()));
+    command.env(
+        METHOD_ENV,
+        args.method
+            .to_possible_value()
+            .map_or(String::new(), |method| method.get_name().to_owned()),
+    );
     let child = command.spawn().map_err(|error| start_failure(&program, &error))?;
     let ending = wait(&child, &mut signals)?;
     drop(dir);
@@ -83,11 +97,15 @@ pub fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs the program in a control group whose cache is kept small.
 fn bounded(program: &Path, args: &Args, cache: Bytes) -> Result<ExitCode> {
-    let instead = "without --cache no rights are needed, but only programs of the GNU C library are reached";
-    let bound =
-        Bound::make(cache.0).map_err(|error| refuse(format!("--cache: no memory control group can be had here: {error:#}; {instead}")))?;
+    let instead =
+        "without --cache no rights are needed, but only programs of the GNU C library are reached";
+    let bound = Bound::make(cache.0).map_err(|error| {
+        refuse(format!("--cache: no memory control group can be had here: {error:#}; {instead}"))
+    })?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
-    let child = bound.within(|| command(program, args).spawn())?.map_err(|error| start_failure(program, &error))?;
+    let child = bound
+        .within(|| command(program, args).spawn())?
+        .map_err(|error| start_failure(program, &error))?;
     let ending = wait(&child, &mut signals)?;
     drop(bound);
     Ok(ending.imitate())
@@ -95,11 +113,13 @@ fn bounded(program: &Path, args: &Args, cache: Bytes) -> Result<ExitCode> {
 
 fn command(program: &Path, args: &Args) -> Command {
     let mut command = Command::new(program);
-    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]).args(&args.command[1..]);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0])
+        .args(&args.command[1..]);
     command
 }
 
 fn wait(child: &Child, signals: &mut Signals) -> Result<Ending> {
-    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let pid =
+        Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
     signals.pass_on_until_end(pid, || {}).context("cannot wait for the program")
 }

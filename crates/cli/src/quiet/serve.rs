@@ -97,9 +97,16 @@ pub fn serve(args: &ServeArgs) -> Result<ExitCode> {
     }
     let app_cpus = args.app_cpus.as_deref().map_or(Ok(Vec::new()), |list| cpus(Some(list)))?;
     let stop = stop_on_signals()?;
-    let options = Options { state: args.state.state.clone(), app_cpus, dry_run: args.dry_run, metrics: args.metrics, log: Box::new(say) };
+    let options = Options {
+        state: args.state.state.clone(),
+        app_cpus,
+        dry_run: args.dry_run,
+        metrics: args.metrics,
+        log: Box::new(say),
+    };
     let mut daemon = Daemon::start(options).map_err(refused)?;
-    let _ = writeln!(stdout(), "hiroma quiet: ready{}", if args.dry_run { ", dry run" } else { "" });
+    let _ =
+        writeln!(stdout(), "hiroma quiet: ready{}", if args.dry_run { ", dry run" } else { "" });
     daemon.run(&stop.flag())?;
     drop(daemon);
     say("stopped; everything is as it was");
@@ -120,7 +127,8 @@ pub fn set(args: &SetArgs) -> Result<ExitCode> {
     for (key, value, min, max) in current.all() {
         if args.key.as_deref().is_none_or(|wanted| wanted == key) {
             let show = |value| settings::show(key, value);
-            let _ = writeln!(stdout(), "{key} {} (from {} to {})", show(value), show(min), show(max));
+            let _ =
+                writeln!(stdout(), "{key} {} (from {} to {})", show(value), show(min), show(max));
         }
     }
     Ok(ExitCode::SUCCESS)

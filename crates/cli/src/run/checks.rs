@@ -16,7 +16,8 @@ const PROBE_SECTOR_BYTES: usize = 8192;
 
 /// The kernel interface that the pager will take; refuses a machine that cannot do what is wanted.
 pub fn machine(config: &Config) -> Result<PathChoice> {
-    let running = KernelVersion::running().map_or("this kernel".to_owned(), |version| format!("Linux {version}"));
+    let running = KernelVersion::running()
+        .map_or("this kernel".to_owned(), |version| format!("Linux {version}"));
     match (rights::best_path(), config.path) {
         (Err(why), _) if why.contains("not allowed") => Err(refuse(format!(
             "{why}, and far memory needs it\n  allow it until the next start of the machine:  {ALLOW_NOW}\n  allow it for good:                             {ALLOW_FOR_GOOD}"
@@ -35,7 +36,10 @@ pub fn machine(config: &Config) -> Result<PathChoice> {
 pub fn describe(path: PathChoice, config: &Config) -> String {
     let kernel = match path {
         PathChoice::Fallback if config.path == PathChoice::Auto => {
-            format!("the fallback path, which is slower (the full path needs Linux {})", KernelVersion::FULL)
+            format!(
+                "the fallback path, which is slower (the full path needs Linux {})",
+                KernelVersion::FULL
+            )
         }
         PathChoice::Fallback => "the fallback path".to_owned(),
         _ => "the full path".to_owned(),
@@ -51,26 +55,37 @@ pub fn stores(config: &Config) -> Result<()> {
             file_store(store, dir, *capacity)?;
         }
     }
-    hiroma_pager::store::open(config, PROBE_SECTOR_BYTES).map(drop).map_err(|error| refuse(error.to_string()))
+    hiroma_pager::store::open(config, PROBE_SECTOR_BYTES)
+        .map(drop)
+        .map_err(|error| refuse(error.to_string()))
 }
 
 /// What there is to say about a directory before a store is made in it.
 fn file_store(store: &StoreSpec, dir: &Path, capacity: Option<Bytes>) -> Result<()> {
     if !dir.is_dir() {
-        return Err(refuse(format!("{store}: {} is not a directory: make it, or name another one", dir.display())));
+        return Err(refuse(format!(
+            "{store}: {} is not a directory: make it, or name another one",
+            dir.display()
+        )));
     }
     tempfile::tempfile_in(dir).map_err(|error| {
-        refuse(format!("{store}: cannot make a file in {}: {error}; name a directory that you can write to", dir.display()))
+        refuse(format!(
+            "{store}: cannot make a file in {}: {error}; name a directory that you can write to",
+            dir.display()
+        ))
     })?;
-    let found = statvfs(dir).map_err(|error| refuse(format!("{store}: {}", io::Error::from(error))))?;
+    let found =
+        statvfs(dir).map_err(|error| refuse(format!("{store}: {}", io::Error::from(error))))?;
     let free = Bytes(found.f_bavail * found.f_frsize);
     match capacity {
-        Some(wanted) if wanted > free => {
-            Err(refuse(format!("{store}: {} has only {free} free: ask for less, or name another directory", dir.display())))
-        }
-        None if free.0 == 0 => {
-            Err(refuse(format!("{store}: the file system of {} is full: make room, or name another directory", dir.display())))
-        }
+        Some(wanted) if wanted > free => Err(refuse(format!(
+            "{store}: {} has only {free} free: ask for less, or name another directory",
+            dir.display()
+        ))),
+        None if free.0 == 0 => Err(refuse(format!(
+            "{store}: the file system of {} is full: make room, or name another directory",
+            dir.display()
+        ))),
         _ => Ok(()),
     }
 }
@@ -88,12 +103,20 @@ mod tests {
 
     #[test]
     fn of_two_servers_the_one_that_is_missing_is_named() {
-        let server = serve(ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 64 << 20, ..ServeOptions::default() }).unwrap();
+        let server = serve(ServeOptions {
+            listen: "127.0.0.1:0".into(),
+            memory_bytes: 64 << 20,
+            ..ServeOptions::default()
+        })
+        .unwrap();
         let here = server.local_addr();
         let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         stores(&with_stores(&format!("tcp://{here}"))).unwrap();
         let error = stores(&with_stores(&format!("tcp://{here},{gone}"))).unwrap_err().to_string();
-        assert!(error.contains(&gone.to_string()) && !error.contains(&format!("tcp://{here}:")), "{error}");
+        assert!(
+            error.contains(&gone.to_string()) && !error.contains(&format!("tcp://{here}:")),
+            "{error}"
+        );
     }
 
     #[test]
@@ -103,10 +126,20 @@ mod tests {
             fs::write(dir.path().join(name), content).unwrap();
             dir.path().join(name)
         };
-        let (right, wrong) = (key("right", "0123456789abcdef0123456789abcdef"), key("wrong", "fedcba9876543210fedcba9876543210"));
-        let options = ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes: 64 << 20, ..ServeOptions::default() };
+        let (right, wrong) = (
+            key("right", "0123456789abcdef0123456789abcdef"),
+            key("wrong", "fedcba9876543210fedcba9876543210"),
+        );
+        let options = ServeOptions {
+            listen: "127.0.0.1:0".into(),
+            memory_bytes: 64 << 20,
+            ..ServeOptions::default()
+        };
         let server = serve(ServeOptions { key_file: Some(right.clone()), ..options }).unwrap();
-        let with_key = |key_file| Config { key_file, ..with_stores(&format!("tcp://{}", server.local_addr())) };
+        let with_key = |key_file| Config {
+            key_file,
+            ..with_stores(&format!("tcp://{}", server.local_addr()))
+        };
         stores(&with_key(Some(right))).unwrap();
         for key_file in [None, Some(wrong), Some(key("empty", "")), Some(dir.path().join("none"))] {
             let error = stores(&with_key(key_file)).unwrap_err().to_string();

@@ -77,9 +77,13 @@ impl Told {
             if std::mem::replace(&mut known.condemned, condemned) && condemned && !known.gone {
                 end(pid);
             }
-            let orphaned = page.exit_code().is_none() && page.pager().is_some_and(|pager| !processes::is_alive(pager));
+            let orphaned = page.exit_code().is_none()
+                && page.pager().is_some_and(|pager| !processes::is_alive(pager));
             // Twice in a row: a pager that sees its program end is gone a moment before.
-            if orphaned && std::mem::replace(&mut known.orphaned, orphaned) && processes::is_alive(pid) {
+            if orphaned
+                && std::mem::replace(&mut known.orphaned, orphaned)
+                && processes::is_alive(pid)
+            {
                 page.set_exit_code(hiroma_pager::fatal::EXIT_CODE as u8);
                 show::say(&format!(
                     "the pager of process {pid} was killed, and with it the program's far memory is lost, so the program was ended"

@@ -49,12 +49,21 @@ impl Loss {
     /// For the summary.
     pub fn summary(&self) -> String {
         let several = self.at_once_permille >= SEVERAL;
-        let threads = if several { format!(" ({:.1} threads at once)", self.at_once_permille as f64 / 1e3) } else { String::new() };
+        let threads = if several {
+            format!(" ({:.1} threads at once)", self.at_once_permille as f64 / 1e3)
+        } else {
+            String::new()
+        };
         let advice = match self.advice {
-            Some(Advice { local, share_ppm }) => format!("; {local} local would have been {}", show::percent(share_ppm)),
+            Some(Advice { local, share_ppm }) => {
+                format!("; {local} local would have been {}", show::percent(share_ppm))
+            }
             None => String::new(),
         };
-        format!(", {} of the time waiting for far memory{threads}{advice}", show::percent(self.share_ppm))
+        format!(
+            ", {} of the time waiting for far memory{threads}{advice}",
+            show::percent(self.share_ppm)
+        )
     }
 
     /// For programs.
@@ -87,10 +96,14 @@ pub fn curve_json(total: &Snapshot) -> Value {
 /// Extra bytes, and what is left with them of the bytes fetched and of the time waited for far memory, in millionths.
 pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
     let (fetched, waited) = (&total.fetched_curve, total.lost_curve());
-    let mut sizes: Vec<u64> = fetched.points().into_iter().chain(waited.points()).map(|(extra, _)| extra).collect();
+    let mut sizes: Vec<u64> =
+        fetched.points().into_iter().chain(waited.points()).map(|(extra, _)| extra).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    sizes.into_iter().map(|extra| (extra, fetched.left_ppm(extra), waited.left_ppm(extra))).collect()
+    sizes
+        .into_iter()
+        .map(|extra| (extra, fetched.left_ppm(extra), waited.left_ppm(extra)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -117,10 +130,16 @@ mod tests {
         assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory");
         page.add_fetch_wait(bucket(Some(640 << 20)), 90);
         page.add_fetch_wait(bucket(None), 10);
-        assert_eq!(loss(&page).unwrap().summary(), ", 34 % of the time waiting for far memory; 1.2GiB local would have been 3 %");
+        assert_eq!(
+            loss(&page).unwrap().summary(),
+            ", 34 % of the time waiting for far memory; 1.2GiB local would have been 3 %"
+        );
         page.add_waited(Waited::Fetched, 3_400_000_000);
         let loss = loss(&page).unwrap();
-        assert!(loss.summary().starts_with(", 34 % of the time waiting for far memory (2.0 threads at once); "));
+        assert!(
+            loss.summary()
+                .starts_with(", 34 % of the time waiting for far memory (2.0 threads at once); ")
+        );
         let advised = loss.json()["advice"]["local_bytes"].as_u64().unwrap();
         assert_eq!(Bytes(advised).to_string(), "1.2GiB");
     }

@@ -50,7 +50,9 @@ use watch::Watch;
 pub fn main(args: Args) -> Result<ExitCode> {
     let program = program::find(&args.command[0])
         .and_then(|path| program::check(&path).map(|()| path))
-        .map_err(|error| anyhow::Error::from(Failure { code: error.code(), message: error.to_string() }))?;
+        .map_err(|error| {
+            anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
+        })?;
     let mut config = args.config()?;
     let path = checks::machine(&config)?;
     if args.verbose {
@@ -60,7 +62,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let library = preload::find()?;
     // The statistics are wanted at the end; that they cannot be written is better known now.
     if let Some(path) = &args.stats {
-        fs::File::create(path).map_err(|error| refuse(format!("--stats {}: cannot write there: {error}", path.display())))?;
+        fs::File::create(path).map_err(|error| {
+            refuse(format!("--stats {}: cannot write there: {error}", path.display()))
+        })?;
     }
 
     if let Some(path) = &args.report {
@@ -72,12 +76,19 @@ pub fn main(args: Args) -> Result<ExitCode> {
     config.runner = Some(std::process::id());
     config.waking = Costs::measure();
     config.trace = args.trace.is_some();
-    let mut recording = args.trace.as_deref().map(|path| Recording::start(path, dir.path(), &config)).transpose()?;
+    let mut recording = args
+        .trace
+        .as_deref()
+        .map(|path| Recording::start(path, dir.path(), &config))
+        .transpose()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
     command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
-    command.env(CONFIG_ENV, serde_json::to_string(&config).context("cannot write the configuration as JSON")?);
+    command.env(
+        CONFIG_ENV,
+        serde_json::to_string(&config).context("cannot write the configuration as JSON")?,
+    );
 
     hiroma_kernel::helper::end_with_us(&mut command);
 
@@ -92,8 +103,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let herald = Herald::start(dir.path().to_owned());
     let sampler = args.report.is_some().then(|| Sampler::start(Arc::clone(&watch), start));
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
-    let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
-    let mut ending = signals.pass_on_until_end(pid, || herald::describe(dir.path())).context("cannot wait for the program")?;
+    let pid =
+        Pid::from_raw(child.id() as i32).ok_or_else(|| anyhow!("the program has no process id"))?;
+    let mut ending = signals
+        .pass_on_until_end(pid, || herald::describe(dir.path()))
+        .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
@@ -126,7 +140,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
         write_stats(path, &report);
     }
     if let (Some(path), Some(series)) = (&args.report, &series) {
-        if let Err(error) = hiroma_command::files::write(path, &report::page(&report, series).to_html()) {
+        if let Err(error) =
+            hiroma_command::files::write(path, &report::page(&report, series).to_html())
+        {
             show::say(&format!("--report: cannot write the report: {error:#}"));
         }
     }
@@ -135,7 +151,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The last sample is of the end.
-fn finish_series(sampler: Option<Sampler>, watch: &Mutex<Watch>, elapsed: Duration) -> Option<Series> {
+fn finish_series(
+    sampler: Option<Sampler>,
+    watch: &Mutex<Watch>,
+    elapsed: Duration,
+) -> Option<Series> {
     let series = sampler?.stop();
     let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
     watch.update();
@@ -150,7 +170,9 @@ pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
 
 /// The program's exit code matters more than ours: a failure here is only reported.
 fn write_stats(path: &Path, report: &Report) {
-    let written = serde_json::to_vec_pretty(&report.json()).map_err(io::Error::from).and_then(|json| fs::write(path, json));
+    let written = serde_json::to_vec_pretty(&report.json())
+        .map_err(io::Error::from)
+        .and_then(|json| fs::write(path, json));
     if let Err(error) = written {
         show::say(&format!("--stats {}: cannot write the statistics: {error}", path.display()));
     }

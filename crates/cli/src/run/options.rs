@@ -10,7 +10,8 @@ use clap::ValueEnum;
 use hiroma_command::{refuse, show};
 use hiroma_kernel::host::memory::Limits;
 use hiroma_pager::config::{
-    Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice, ReplacementKind, StoreSpec, parse_stores,
+    Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
+    ReplacementKind, StoreSpec, parse_stores,
 };
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
@@ -123,8 +124,11 @@ impl FromStr for FaultThreads {
         if text == "auto" {
             return Ok(FaultThreads(None));
         }
-        let number = text.parse().ok().filter(|number| (1..=FAULT_THREADS_MAX as u32).contains(number));
-        number.map(|number| FaultThreads(Some(number))).ok_or_else(|| FaultThreadsError(text.to_owned()))
+        let number =
+            text.parse().ok().filter(|number| (1..=FAULT_THREADS_MAX as u32).contains(number));
+        number
+            .map(|number| FaultThreads(Some(number)))
+            .ok_or_else(|| FaultThreadsError(text.to_owned()))
     }
 }
 
@@ -152,10 +156,14 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
     let whole = Limits::read()?.whole();
     let limit = spec.of(whole);
     if limit < LOCAL_MIN {
-        return Err(refuse(format!("--local {limit} is too little to work with: give at least {LOCAL_MIN}")));
+        return Err(refuse(format!(
+            "--local {limit} is too little to work with: give at least {LOCAL_MIN}"
+        )));
     }
     if limit > whole {
-        show::say(&format!("note: --local {limit} is more than the {whole} of memory there is here"));
+        show::say(&format!(
+            "note: --local {limit} is more than the {whole} of memory there is here"
+        ));
     }
     Ok(limit)
 }
@@ -199,7 +207,9 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
     Ok(match store {
-        StoreSpec::File { dir, capacity } => StoreSpec::File { dir: absolute(dir)?, capacity: *capacity },
+        StoreSpec::File { dir, capacity } => {
+            StoreSpec::File { dir: absolute(dir)?, capacity: *capacity }
+        }
         other => other.clone(),
     })
 }
@@ -227,7 +237,10 @@ mod tests {
 
     #[test]
     fn relative_paths_do_not_depend_on_where_the_program_is_later() {
-        let store = absolute_store(&StoreSpec::File { dir: "data".into(), capacity: None }).unwrap();
-        assert!(matches!(store, StoreSpec::File { dir, .. } if dir.is_absolute() && dir.ends_with("data")));
+        let store =
+            absolute_store(&StoreSpec::File { dir: "data".into(), capacity: None }).unwrap();
+        assert!(
+            matches!(store, StoreSpec::File { dir, .. } if dir.is_absolute() && dir.ends_with("data"))
+        );
     }
 }

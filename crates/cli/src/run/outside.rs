@@ -54,10 +54,15 @@ impl Outside {
         if count == 0 {
             return String::new();
         }
-        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name =
+            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut most: Vec<_> = self.programs.iter().collect();
         most.sort_by_key(|(_, (_, count))| std::cmp::Reverse(*count));
-        let mut named: Vec<String> = most.iter().take(NAMED).map(|(path, (reason, _))| format!("{} ({reason})", name(path))).collect();
+        let mut named: Vec<String> = most
+            .iter()
+            .take(NAMED)
+            .map(|(path, (reason, _))| format!("{} ({reason})", name(path)))
+            .collect();
         if self.programs.len() > NAMED {
             named.push(format!("{} more", self.programs.len() - NAMED));
         }
@@ -83,14 +88,22 @@ mod tests {
         assert_eq!((outside.programs.len(), outside.programs.values().next().unwrap().1), (1, 2));
         let summary = outside.summary();
         assert!(summary.starts_with(", 2 children ran without far memory: "), "{summary}");
-        assert!(summary.ends_with("sh (environment without LD_PRELOAD or HIROMA_CONFIG)"), "{summary}");
+        assert!(
+            summary.ends_with("sh (environment without LD_PRELOAD or HIROMA_CONFIG)"),
+            "{summary}"
+        );
     }
 
     #[test]
     fn no_more_are_named_than_can_be_read() {
-        let programs = (0..5).map(|number| (PathBuf::from(format!("/bin/p{number}")), ("static".to_owned(), 2))).collect();
+        let programs = (0..5)
+            .map(|number| (PathBuf::from(format!("/bin/p{number}")), ("static".to_owned(), 2)))
+            .collect();
         let said = Outside { programs }.summary();
-        assert_eq!(said, ", 10 children ran without far memory: p0 (static), p1 (static), p2 (static), 2 more");
+        assert_eq!(
+            said,
+            ", 10 children ran without far memory: p0 (static), p1 (static), p2 (static), 2 more"
+        );
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub struct Library {
 /// Far memory.
 const FAR: Library = Library { name: "libhiroma_preload.so", variable: "HIROMA_PRELOAD" };
 /// Streams that leave the file cache alone.
-pub const QUIET: Library = Library { name: "libhiroma_quiet_preload.so", variable: "HIROMA_QUIET_PRELOAD" };
+pub const QUIET: Library =
+    Library { name: "libhiroma_quiet_preload.so", variable: "HIROMA_QUIET_PRELOAD" };
 
 /// Finds the library of far memory.
 pub fn find() -> Result<PathBuf> {
@@ -33,7 +34,12 @@ pub fn find_library(library: Library) -> Result<PathBuf> {
     let Library { name, variable } = library;
     if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) {
         let found = path.is_file().then(|| path.canonicalize()).transpose()?;
-        return found.ok_or_else(|| refuse(format!("{variable} names {}, which is not there: correct it, or unset it", path.display())));
+        return found.ok_or_else(|| {
+            refuse(format!(
+                "{variable} names {}, which is not there: correct it, or unset it",
+                path.display()
+            ))
+        });
     }
     let executable = env::current_exe().context("cannot find out where this executable is")?;
     let places = places(&executable, name);
@@ -53,7 +59,8 @@ fn places(executable: &Path, name: &str) -> Vec<PathBuf> {
 
 /// What `LD_PRELOAD` shall be: our library, then what was there. A path that the dynamic linker would split is reached through `dir`.
 pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
-    let splits = |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
+    let splits =
+        |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
     if !splits(library) {
         return Ok(prepend(library, "LD_PRELOAD"));
     }
@@ -88,7 +95,8 @@ mod tests {
     #[test]
     fn an_installed_command_finds_the_library_below_its_prefix() {
         assert!(
-            places(Path::new("/usr/local/bin/hiroma"), FAR.name).contains(&PathBuf::from("/usr/local/lib/hiroma/libhiroma_preload.so"))
+            places(Path::new("/usr/local/bin/hiroma"), FAR.name)
+                .contains(&PathBuf::from("/usr/local/lib/hiroma/libhiroma_preload.so"))
         );
     }
 }

@@ -29,31 +29,45 @@ pub enum ProgramError {
     NotExecutable(String),
     #[error("`{path}` cannot be read, so whether it can work is unknown: {reason}")]
     Unreadable { path: String, reason: String },
-    #[error("`{0}` is neither a program nor a script that starts with #!: run it with its interpreter, as in `hiroma run -- sh {0}`")]
+    #[error(
+        "`{0}` is neither a program nor a script that starts with #!: run it with its interpreter, as in `hiroma run -- sh {0}`"
+    )]
     NoFormat(String),
-    #[error("the interpreter `{interpreter}` of `{script}` was not found: install it, or correct the script's first line")]
+    #[error(
+        "the interpreter `{interpreter}` of `{script}` was not found: install it, or correct the script's first line"
+    )]
     NoInterpreter { script: String, interpreter: String },
     #[error(
         "`{0}` is statically linked: it never asks the C library for memory, so far memory cannot reach it; link it dynamically, or use a dynamically linked build of it"
     )]
     Static(String),
-    #[error("`{0}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma")]
+    #[error(
+        "`{0}` is a Go program: Go makes its own system calls, so far memory cannot reach it; run it without hiroma"
+    )]
     Go(String),
     #[error(
         "`{path}` is built with a sanitizer ({which}), which brings its own malloc and its own idea of where memory is: run it without hiroma, or use a build without the sanitizer"
     )]
     Sanitizer { path: String, which: String },
-    #[error("`{0}` runs programs on a processor of its own making, where LD_PRELOAD means the program inside: run it without hiroma")]
+    #[error(
+        "`{0}` runs programs on a processor of its own making, where LD_PRELOAD means the program inside: run it without hiroma"
+    )]
     Emulator(String),
-    #[error("`{path}` is linked against musl ({linker}): only programs of the GNU C library can have far memory; use a build for glibc")]
+    #[error(
+        "`{path}` is linked against musl ({linker}): only programs of the GNU C library can have far memory; use a build for glibc"
+    )]
     Musl { path: String, linker: String },
-    #[error("`{path}` is a program for {found}, hiroma is for {own}: use a build of the program for {own}")]
+    #[error(
+        "`{path}` is a program for {found}, hiroma is for {own}: use a build of the program for {own}"
+    )]
     Machine { path: String, found: String, own: &'static str },
     #[error(
         "`{path}` changes its user or its rights when it starts ({why}), and then ignores LD_PRELOAD: run it as the user it changes to, or use a copy without that ({remedy})"
     )]
     Privileged { path: String, why: &'static str, remedy: String },
-    #[error("the script `{0}` leads to a script that leads to a script too often: run the last interpreter yourself")]
+    #[error(
+        "the script `{0}` leads to a script that leads to a script too often: run the last interpreter yourself"
+    )]
     TooDeep(String),
 }
 
@@ -82,13 +96,19 @@ impl ProgramError {
     pub fn code(&self) -> u8 {
         match self {
             ProgramError::NotFound(_) | ProgramError::NoInterpreter { .. } => 127,
-            ProgramError::Directory(_) | ProgramError::NotExecutable(_) | ProgramError::NoFormat(_) => 126,
+            ProgramError::Directory(_)
+            | ProgramError::NotExecutable(_)
+            | ProgramError::NoFormat(_) => 126,
             _ => hiroma_command::REFUSED,
         }
     }
 }
 
-const OWN_MACHINE: (u16, &str) = if cfg!(target_arch = "aarch64") { (elf::EM_AARCH64, "64-bit ARM") } else { (elf::EM_X86_64, "x86-64") };
+const OWN_MACHINE: (u16, &str) = if cfg!(target_arch = "aarch64") {
+    (elf::EM_AARCH64, "64-bit ARM")
+} else {
+    (elf::EM_X86_64, "x86-64")
+};
 
 /// Finds the program that `name` stands for, as the shell would.
 pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
@@ -98,9 +118,14 @@ pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
         return if path.exists() { Ok(path) } else { Err(ProgramError::NotFound(shown())) };
     }
     let path = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let candidates: Vec<PathBuf> = env::split_paths(&path).map(|dir| dir.join(name)).filter(|path| path.is_file()).collect();
+    let candidates: Vec<PathBuf> =
+        env::split_paths(&path).map(|dir| dir.join(name)).filter(|path| path.is_file()).collect();
     let runnable = candidates.iter().find(|path| access(*path, Access::EXEC_OK).is_ok());
-    runnable.or(candidates.first()).filter(|_| !name.is_empty()).cloned().ok_or_else(|| ProgramError::NotFound(shown()))
+    runnable
+        .or(candidates.first())
+        .filter(|_| !name.is_empty())
+        .cloned()
+        .ok_or_else(|| ProgramError::NotFound(shown()))
 }
 
 /// Checks the program at `path`, and the interpreters that it leads to.
@@ -114,7 +139,10 @@ fn check_at_depth(path: &Path, depth: u32) -> Result<(), ProgramError> {
     if depth > 4 {
         return Err(ProgramError::TooDeep(shown));
     }
-    let unreadable = |error: std::io::Error| ProgramError::Unreadable { path: path.display().to_string(), reason: error.to_string() };
+    let unreadable = |error: std::io::Error| ProgramError::Unreadable {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    };
     let found = fs::metadata(path).map_err(|_| ProgramError::NotFound(shown.clone()))?;
     if found.is_dir() {
         return Err(ProgramError::Directory(shown));
@@ -142,7 +170,9 @@ fn read_up_to(file: &mut File, head: &mut [u8]) -> std::io::Result<usize> {
 /// The dynamic linker ignores `LD_PRELOAD` where a program gains rights that its user lacks.
 fn check_privileges(path: &Path, found: &fs::Metadata) -> Result<(), ProgramError> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let privileged = |why, remedy| Err(ProgramError::Privileged { path: path.display().to_string(), why, remedy });
+    let privileged = |why, remedy| {
+        Err(ProgramError::Privileged { path: path.display().to_string(), why, remedy })
+    };
     if found.mode() & 0o4000 != 0 && found.uid() != user {
         return privileged("set-user-id bit", "chmod u-s".to_owned());
     }
@@ -157,12 +187,15 @@ fn check_privileges(path: &Path, found: &fs::Metadata) -> Result<(), ProgramErro
 
 fn check_script(path: &Path, line: &[u8], depth: u32) -> Result<(), ProgramError> {
     let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r')).filter(|word| !word.is_empty());
+    let mut words =
+        line.split(|byte| matches!(byte, b' ' | b'\t' | b'\r')).filter(|word| !word.is_empty());
     let Some(interpreter) = words.next().map(|word| Path::new(OsStr::from_bytes(word))) else {
         return Err(ProgramError::NoFormat(path.display().to_string()));
     };
-    let missing =
-        |name: &OsStr| ProgramError::NoInterpreter { script: path.display().to_string(), interpreter: name.to_string_lossy().into_owned() };
+    let missing = |name: &OsStr| ProgramError::NoInterpreter {
+        script: path.display().to_string(),
+        interpreter: name.to_string_lossy().into_owned(),
+    };
     if !interpreter.exists() {
         return Err(missing(interpreter.as_os_str()));
     }
@@ -171,7 +204,9 @@ fn check_script(path: &Path, line: &[u8], depth: u32) -> Result<(), ProgramError
         return Ok(());
     }
     // `env` hands on to the first word that is neither an option nor an assignment.
-    let Some(name) = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).map(OsStr::from_bytes) else {
+    let Some(name) =
+        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).map(OsStr::from_bytes)
+    else {
         return Ok(());
     };
     check_at_depth(&find(name).map_err(|_| missing(name))?, depth + 1)
@@ -181,12 +216,20 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
     let shown = path.display().to_string();
     let (own, own_name) = OWN_MACHINE;
     let machine = u16::from_le_bytes([head[18], head[19]]);
-    let of_own_machine = head[4] == elf::ELFCLASS64 && head[5] == elf::ELFDATA2LSB && machine == own;
+    let of_own_machine =
+        head[4] == elf::ELFCLASS64 && head[5] == elf::ELFDATA2LSB && machine == own;
     if !of_own_machine {
-        return Err(ProgramError::Machine { path: shown, found: machine_name(head), own: own_name });
+        return Err(ProgramError::Machine {
+            path: shown,
+            found: machine_name(head),
+            own: own_name,
+        });
     }
-    let facts = ElfFacts::read(&ReadCache::new(file))
-        .map_err(|error| ProgramError::Unreadable { path: shown.clone(), reason: format!("damaged ELF file: {error}") })?;
+    let facts =
+        ElfFacts::read(&ReadCache::new(file)).map_err(|error| ProgramError::Unreadable {
+            path: shown.clone(),
+            reason: format!("damaged ELF file: {error}"),
+        })?;
     if facts.go {
         return Err(ProgramError::Go(shown));
     }
@@ -197,18 +240,27 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
         return Err(ProgramError::Emulator(shown));
     }
     match facts.linker {
-        Some(linker) if linker.contains("ld-musl") => Err(ProgramError::Musl { path: shown, linker }),
-        Some(linker) if !Path::new(&linker).exists() => Err(ProgramError::NoInterpreter { script: shown, interpreter: linker }),
+        Some(linker) if linker.contains("ld-musl") => {
+            Err(ProgramError::Musl { path: shown, linker })
+        }
+        Some(linker) if !Path::new(&linker).exists() => {
+            Err(ProgramError::NoInterpreter { script: shown, interpreter: linker })
+        }
         Some(_) => Ok(()),
         // The dynamic linker itself has no linker, but started as a program it does read LD_PRELOAD.
-        None if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux")) => Ok(()),
+        None if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux")) => {
+            Ok(())
+        }
         None => Err(ProgramError::Static(shown)),
     }
 }
 
 fn machine_name(head: &[u8; 256]) -> String {
-    let machine =
-        if head[5] == elf::ELFDATA2LSB { u16::from_le_bytes([head[18], head[19]]) } else { u16::from_be_bytes([head[18], head[19]]) };
+    let machine = if head[5] == elf::ELFDATA2LSB {
+        u16::from_le_bytes([head[18], head[19]])
+    } else {
+        u16::from_be_bytes([head[18], head[19]])
+    };
     let name = match machine {
         elf::EM_386 => "32-bit x86",
         elf::EM_X86_64 if head[4] == elf::ELFCLASS32 => "x32",
@@ -250,9 +302,12 @@ impl ElfFacts {
             }
         }
         if let Ok(sections) = header.sections(endian, data) {
-            go |= [&b".go.buildinfo"[..], b".note.go.buildid"].iter().any(|name| sections.section_by_name(endian, name).is_some());
+            go |= [&b".go.buildinfo"[..], b".note.go.buildid"]
+                .iter()
+                .any(|name| sections.section_by_name(endian, name).is_some());
             if let Ok(symbols) = sections.symbols(endian, data, elf::SHT_DYNSYM) {
-                let mut names = symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
+                let mut names =
+                    symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
                 let found = names.find(|name| SANITIZERS.contains(name));
                 sanitizer = found.map(|name| String::from_utf8_lossy(name).into_owned());
             }
@@ -288,11 +343,17 @@ mod tests {
         check(&program(dir.path(), "env", b"#!/usr/bin/env -S A=b sh -e\ntrue\n")).unwrap();
         let missing = check(&program(dir.path(), "missing", b"#!/nonexistent/perl\n")).unwrap_err();
         assert_eq!(missing.code(), 127);
-        let no_env = check(&program(dir.path(), "no-env", b"#!/usr/bin/env no-such-interpreter\n")).unwrap_err();
-        assert!(matches!(no_env, ProgramError::NoInterpreter { interpreter, .. } if interpreter == "no-such-interpreter"));
+        let no_env = check(&program(dir.path(), "no-env", b"#!/usr/bin/env no-such-interpreter\n"))
+            .unwrap_err();
+        assert!(
+            matches!(no_env, ProgramError::NoInterpreter { interpreter, .. } if interpreter == "no-such-interpreter")
+        );
         let itself = dir.path().join("loop");
         let text = format!("#!{}\n", itself.display());
-        assert!(matches!(check(&program(dir.path(), "loop", text.as_bytes())), Err(ProgramError::TooDeep(_))));
+        assert!(matches!(
+            check(&program(dir.path(), "loop", text.as_bytes())),
+            Err(ProgramError::TooDeep(_))
+        ));
     }
 
     #[test]
@@ -331,13 +392,17 @@ mod tests {
     fn a_set_user_id_program_of_somebody_else_is_refused() {
         if rustix::process::getuid().is_root() {
             let dir = tempfile::tempdir().unwrap();
-            let path = program(dir.path(), "su", &fs::read(find(OsStr::new("true")).unwrap()).unwrap());
+            let path =
+                program(dir.path(), "su", &fs::read(find(OsStr::new("true")).unwrap()).unwrap());
             std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
             assert!(matches!(check(&path), Err(ProgramError::Privileged { .. })));
         } else {
             let su = find(OsStr::new("su")).expect("every system has a set-user-id su");
-            assert!(matches!(check(&su), Err(ProgramError::Privileged { .. } | ProgramError::Unreadable { .. })));
+            assert!(matches!(
+                check(&su),
+                Err(ProgramError::Privileged { .. } | ProgramError::Unreadable { .. })
+            ));
         }
     }
 }

@@ -40,7 +40,10 @@ impl Progress {
         let period = Duration::from_millis(if terminal { 250 } else { 1000 });
         let thread = thread::spawn(move || {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            bar.set_style(
+                ProgressStyle::with_template("{spinner} {wide_msg}")
+                    .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+            );
             let mut rates = Rates::default();
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                 let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,8 +85,11 @@ fn line(watch: &Watch, rates: &mut Rates) -> String {
         let faults = total.get(Counter::Faults).saturating_sub(before.get(Counter::Faults));
         faults_per_s = (faults as f64 / now.duration_since(*then).as_secs_f64()) as u64;
     }
-    let p99 = total.wait_quantile_since(earlier.as_ref().map(|(_, before)| before), 0.99).map_or("-".to_owned(), show::latency);
-    let (stored, capacity) = (watch.now(Counter::StoredBytes), watch.now(Counter::StoreCapacityBytes));
+    let p99 = total
+        .wait_quantile_since(earlier.as_ref().map(|(_, before)| before), 0.99)
+        .map_or("-".to_owned(), show::latency);
+    let (stored, capacity) =
+        (watch.now(Counter::StoredBytes), watch.now(Counter::StoreCapacityBytes));
     let fill = (stored * 100).checked_div(capacity).unwrap_or(0);
     format!(
         "local {} of {}, far {}, {} faults/s, p99 {p99}, store {fill}% of {}",

@@ -56,7 +56,8 @@ impl Recording {
     pub fn start(path: &Path, dir: &Path, config: &Config) -> Result<Recording> {
         files::check(path).map_err(|error| refuse(format!("--trace {error}")))?;
         let page_bytes = page_bytes(config.block);
-        let output = TraceWriter::create(path, 1, page_bytes).map_err(|error| refuse(format!("--trace {error}")))?;
+        let output = TraceWriter::create(path, 1, page_bytes)
+            .map_err(|error| refuse(format!("--trace {error}")))?;
         let start_ns = cpu::now_ns();
         let mut writer = Writer {
             path: path.to_owned(),
@@ -94,7 +95,8 @@ impl Recording {
     pub fn finish(self, quiet: bool) -> Option<Value> {
         drop(self.stop);
         let writer = self.thread.join().ok()?;
-        let lost = writer.lost + writer.sources.iter().map(|source| source.ring.lost()).sum::<u64>();
+        let lost =
+            writer.lost + writer.sources.iter().map(|source| source.ring.lost()).sum::<u64>();
         let (path, counts) = (writer.path.display().to_string(), writer.counts);
         let finished = writer.output.and_then(|mut output| {
             output.set_lost(lost);
@@ -106,9 +108,15 @@ impl Recording {
         }
         let [outs, ins, drops] = counts;
         if !quiet {
-            let nodes = if writer.nodes == 1 { "one node".to_owned() } else { format!("{} nodes", writer.nodes) };
+            let nodes = if writer.nodes == 1 {
+                "one node".to_owned()
+            } else {
+                format!("{} nodes", writer.nodes)
+            };
             let [outs, ins, drops] = counts.map(show::count);
-            show::say(&format!("trace {path}: {outs} page-outs, {ins} page-ins, {drops} drops of {nodes}; hiroma sim replay runs it"));
+            show::say(&format!(
+                "trace {path}: {outs} page-outs, {ins} page-ins, {drops} drops of {nodes}; hiroma sim replay runs it"
+            ));
         }
         if lost > 0 {
             show::say(&format!(
@@ -154,7 +162,10 @@ impl Writer {
                 Ok(None) => {}
                 Err(error) => {
                     let _ = fs::remove_file(&path);
-                    show::say(&format!("process {pid} is not in the trace: {}: {error}", path.display()));
+                    show::say(&format!(
+                        "process {pid} is not in the trace: {}: {error}",
+                        path.display()
+                    ));
                 }
             }
         }
@@ -188,7 +199,8 @@ impl Writer {
             for record in &self.batch {
                 // A record that came into its ring late: its node's others come after it, those of other nodes may be before.
                 self.last_ns = self.last_ns.max(record.time_ns);
-                if let Err(error) = output.append(TraceRecord { time_ns: self.last_ns, ..*record }) {
+                if let Err(error) = output.append(TraceRecord { time_ns: self.last_ns, ..*record })
+                {
                     failure = Some(error);
                     break;
                 }

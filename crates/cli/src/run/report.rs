@@ -19,14 +19,20 @@ pub fn page(report: &Report, series: &Series) -> hiroma_report::Report {
     let words: Vec<_> = report.command.iter().map(|word| word.to_string_lossy()).collect();
     let mut page = hiroma_report::Report {
         title: format!("Far memory of {}", words[0].rsplit('/').next().unwrap_or_default()),
-        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "),
+        command: std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect::<Vec<_>>()
+            .join(" "),
         made_at: machine::now(),
         machine: machine::look(),
         preamble: vec![report.summary()],
         ..hiroma_report::Report::default()
     };
     let Some(total) = report.watch.total() else {
-        page.preamble.push("The program used no memory that far memory could manage, so there is nothing to show.".to_owned());
+        page.preamble.push(
+            "The program used no memory that far memory could manage, so there is nothing to show."
+                .to_owned(),
+        );
         return page;
     };
     page.preamble.push(
@@ -52,7 +58,8 @@ fn line(name: &str, samples: &[Sample], value: impl Fn(&Sample) -> f64) -> Line 
 
 fn memory(series: &Series) -> Section {
     let samples = &series.samples;
-    let mut limit = line("limit of local memory", samples, |sample| sample.limit_bytes as f64 / MIB);
+    let mut limit =
+        line("limit of local memory", samples, |sample| sample.limit_bytes as f64 / MIB);
     limit.reference = true;
     Section {
         title: "Memory over time".to_owned(),
@@ -80,7 +87,10 @@ fn memory(series: &Series) -> Section {
 fn rate(name: &str, samples: &[Sample], count: impl Fn(&Sample) -> u64) -> Line {
     let points = samples.windows(2).filter(|pair| pair[1].seconds > pair[0].seconds).map(|pair| {
         let seconds = pair[1].seconds - pair[0].seconds;
-        Point::at((pair[0].seconds + pair[1].seconds) / 2.0, count(&pair[1]).saturating_sub(count(&pair[0])) as f64 / seconds)
+        Point::at(
+            (pair[0].seconds + pair[1].seconds) / 2.0,
+            count(&pair[1]).saturating_sub(count(&pair[0])) as f64 / seconds,
+        )
     });
     Line::new(name, points.collect())
 }
@@ -89,7 +99,10 @@ fn faults(series: &Series) -> Section {
     let mut samples = vec![Sample::default()];
     samples.extend(&series.samples);
     let mut waiting = rate("waiting", &samples, |sample| sample.waiting_ns);
-    waiting.points.iter_mut().for_each(|point| *point = Point::at(point.x, (point.y / 1e7).min(100.0)));
+    waiting
+        .points
+        .iter_mut()
+        .for_each(|point| *point = Point::at(point.x, (point.y / 1e7).min(100.0)));
     Section {
         title: "Faults over time".to_owned(),
         text: vec![
@@ -140,10 +153,14 @@ fn curve(total: &Snapshot, limit: u64, report: &Report) -> Section {
         section.text.push("Nothing was fetched that more local memory would have kept.".to_owned());
         return section;
     }
-    let mut table =
-        Table::new("The same in numbers").number("local memory", "").number("fetches left", "%").number("time waited left", "%");
+    let mut table = Table::new("The same in numbers")
+        .number("local memory", "")
+        .number("fetches left", "%")
+        .number("time waited left", "%");
     let percent = |ppm: u64| format!("{:.1}", ppm as f64 / 1e4);
-    let row = |extra: u64, fetched: u64, waited: u64| [Bytes(limit + extra).to_string(), percent(fetched), percent(waited)];
+    let row = |extra: u64, fetched: u64, waited: u64| {
+        [Bytes(limit + extra).to_string(), percent(fetched), percent(waited)]
+    };
     table.row(row(0, 1_000_000, 1_000_000));
     points.iter().for_each(|&(extra, fetched, waited)| table.row(row(extra, fetched, waited)));
     let at = |extra: u64| (limit + extra) as f64 / MIB;
@@ -155,7 +172,10 @@ fn curve(total: &Snapshot, limit: u64, report: &Report) -> Section {
         title: "Left with a larger limit".to_owned(),
         x: Axis::log("local memory (--local)", "MiB"),
         y: Axis::linear("left", "%"),
-        series: vec![curve("fetches", |point| point.1), curve("time waited for far memory", |point| point.2)],
+        series: vec![
+            curve("fetches", |point| point.1),
+            curve("time waited for far memory", |point| point.2),
+        ],
         ..Plot::default()
     });
     section.tables.push(table);
@@ -177,7 +197,9 @@ fn regions(report: &Report) -> Section {
         .text("from there on")
         .number("faults", "")
         .number("share", "%");
-    let of_one = |(pid, seen): (&u32, &super::watch::Seen)| -> Vec<_> { seen.snapshot.ranges.iter().map(|&range| (*pid, range)).collect() };
+    let of_one = |(pid, seen): (&u32, &super::watch::Seen)| -> Vec<_> {
+        seen.snapshot.ranges.iter().map(|&range| (*pid, range)).collect()
+    };
     let mut ranges: Vec<_> = report.watch.seen().iter().flat_map(of_one).collect();
     let all: u64 = ranges.iter().map(|(_, range)| range.faults).sum();
     ranges.sort_by_key(|(_, range)| std::cmp::Reverse(range.faults));
@@ -196,17 +218,33 @@ fn regions(report: &Report) -> Section {
         "Each row is a stretch of 64 MiB. Mappings are stretches of address space that the program has asked for: anonymous mmap, blocks of malloc of 1 MiB \
          and more, and the heap that smaller blocks share. Stacks of threads are mappings too; the first thread's stack is never far.",
     );
-    let text =
-        if table.is_empty() { "No thread has waited for far memory." } else { "Where the program waited for far memory most often." };
-    Section { title: "Regions that fault most".to_owned(), text: vec![text.to_owned()], tables: vec![table], ..Section::default() }
+    let text = if table.is_empty() {
+        "No thread has waited for far memory."
+    } else {
+        "Where the program waited for far memory most often."
+    };
+    Section {
+        title: "Regions that fault most".to_owned(),
+        text: vec![text.to_owned()],
+        tables: vec![table],
+        ..Section::default()
+    }
 }
 
 fn waits(total: &Snapshot) -> Section {
-    let mut table =
-        Table::new("How long a fault takes").text("share of the faults").number("estimated wait", "").number("service time", "");
+    let mut table = Table::new("How long a fault takes")
+        .text("share of the faults")
+        .number("estimated wait", "")
+        .number("service time", "");
     let shown = |time: Option<Nanos>| time.map_or("–".to_owned(), show::latency);
-    for (name, quantile) in [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0)] {
-        table.row([format!("{name} take no longer than"), shown(total.wait_quantile(quantile)), shown(total.latency_quantile(quantile))]);
+    for (name, quantile) in
+        [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("all", 1.0)]
+    {
+        table.row([
+            format!("{name} take no longer than"),
+            shown(total.wait_quantile(quantile)),
+            shown(total.latency_quantile(quantile)),
+        ]);
     }
     table.note("Estimated wait: from the touch until the thread goes on. Service time: the part of it that the pager measures, from reading the fault to waking the thread.");
     match total.costs {
@@ -221,7 +259,10 @@ fn waits(total: &Snapshot) -> Section {
     }
     Section {
         title: "How long faults were waited for".to_owned(),
-        text: vec!["Half of all faults take no longer than the first row says, and so on; within 19 %.".to_owned()],
+        text: vec![
+            "Half of all faults take no longer than the first row says, and so on; within 19 %."
+                .to_owned(),
+        ],
         tables: vec![table],
         ..Section::default()
     }
@@ -233,11 +274,17 @@ fn totals(total: &Snapshot, report: &Report) -> Section {
     let bytes = |counter| Bytes(total.get(counter)).to_string();
     let count = |counter| total.get(counter).to_string();
     table.row(["elapsed".to_owned(), show::elapsed(report.elapsed)]);
-    table.row(["time in which at least one thread waited for far memory".to_owned(), seconds(Waited::AnyFar)]);
+    table.row([
+        "time in which at least one thread waited for far memory".to_owned(),
+        seconds(Waited::AnyFar),
+    ]);
     table.row(["waited for fetches, over all threads".to_owned(), seconds(Waited::Fetched)]);
     table.row(["waited for staged blocks, over all threads".to_owned(), seconds(Waited::Staged)]);
     table.row(["waited for room, over all threads".to_owned(), seconds(Waited::Room)]);
-    table.row(["waited for first touches, over all threads (not counted as far memory)".to_owned(), seconds(Waited::FirstTouch)]);
+    table.row([
+        "waited for first touches, over all threads (not counted as far memory)".to_owned(),
+        seconds(Waited::FirstTouch),
+    ]);
     table.row(["most local memory".to_owned(), Bytes(report.watch.local_bytes_max()).to_string()]);
     table.row(["most far memory".to_owned(), Bytes(report.watch.far_bytes_max()).to_string()]);
     table.row(["fetched".to_owned(), bytes(Counter::FetchedBytes)]);
@@ -248,5 +295,10 @@ fn totals(total: &Snapshot, report: &Report) -> Section {
     table.row(["fetched on demand".to_owned(), count(Counter::FaultsFetched)]);
     table.row(["found prefetched".to_owned(), count(Counter::FaultsPrefetched)]);
     let text = "All processes together. A fault is counted where it was first answered; waits that several threads had at the same time are added up.";
-    Section { title: "Totals".to_owned(), text: vec![text.to_owned()], tables: vec![table], ..Section::default() }
+    Section {
+        title: "Totals".to_owned(),
+        text: vec![text.to_owned()],
+        tables: vec![table],
+        ..Section::default()
+    }
 }

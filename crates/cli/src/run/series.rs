@@ -51,7 +51,10 @@ impl Series {
 
     /// With one more sample, of the end: what the program had then. The gauges of processes that are gone are nothing.
     pub fn ended(mut self, watch: &Watch, elapsed: Duration) -> Series {
-        let (before, last) = (self.samples.last().copied().unwrap_or_default(), Sample::of(watch, elapsed.as_secs_f64()));
+        let (before, last) = (
+            self.samples.last().copied().unwrap_or_default(),
+            Sample::of(watch, elapsed.as_secs_f64()),
+        );
         let Sample { local_bytes, far_bytes, limit_bytes, .. } = before;
         self.add(Sample { local_bytes, far_bytes, limit_bytes, ..last });
         self
@@ -87,7 +90,9 @@ impl Sampler {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
             let (mut series, mut period, mut due) = (Series::default(), PERIOD, start + PERIOD);
-            while stopped.recv_timeout(due.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
+            while stopped.recv_timeout(due.saturating_duration_since(Instant::now()))
+                == Err(RecvTimeoutError::Timeout)
+            {
                 let mut watch = watch.lock().unwrap_or_else(PoisonError::into_inner);
                 watch.update();
                 if series.add(Sample::of(&watch, start.elapsed().as_secs_f64())) {
@@ -122,7 +127,11 @@ mod tests {
             seconds += period;
         }
         assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&series.samples.len()));
-        let steps: Vec<f64> = series.samples.windows(2).map(|pair| pair[1].seconds - pair[0].seconds).collect();
-        assert!(steps.iter().all(|&step| step == steps[0]) && series.samples[0].seconds == 0.0, "{steps:?}");
+        let steps: Vec<f64> =
+            series.samples.windows(2).map(|pair| pair[1].seconds - pair[0].seconds).collect();
+        assert!(
+            steps.iter().all(|&step| step == steps[0]) && series.samples[0].seconds == 0.0,
+            "{steps:?}"
+        );
     }
 }

@@ -4,14 +4,18 @@ use std::fs;
 use std::io;
 use std::process::ExitCode;
 
-use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, getpgid, getpid, kill_process, set_dumpable_behavior, waitpid};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, getpgid, getpid, kill_process,
+    set_dumpable_behavior, waitpid,
+};
 use signal_hook::consts::signal::*;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
 /// Signals that are passed on.
-const PASSED_ON: &[i32] = &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT, SIGTSTP];
+const PASSED_ON: &[i32] =
+    &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT, SIGTSTP];
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +61,9 @@ fn pass_on(origin: &Origin, child: Pid) {
     // What the terminal sends goes to the whole process group: the program has it already, and must not get it twice.
     let from_terminal = matches!(origin.cause, Cause::Kernel);
     let same_group = getpgid(Some(child)).ok() == getpgid(None).ok();
-    if let (Some(signal), false) = (Signal::from_named_raw(origin.signal), from_terminal && same_group) {
+    if let (Some(signal), false) =
+        (Signal::from_named_raw(origin.signal), from_terminal && same_group)
+    {
         // It fails only when the program has just ended.
         let _ = kill_process(child, signal);
     }
@@ -79,7 +85,10 @@ fn reap(child: Pid) -> io::Result<Option<Ending>> {
         }
         // Stopped by the terminal: stop as well, so that the shell sees it. (Not for SIGSTOP: whoever continues the program
         // alone would leave us stopped.)
-        if status.stopping_signal().is_some_and(|signal| [SIGTSTP, SIGTTIN, SIGTTOU].contains(&signal)) {
+        if status
+            .stopping_signal()
+            .is_some_and(|signal| [SIGTSTP, SIGTTIN, SIGTTOU].contains(&signal))
+        {
             kill_process(getpid(), Signal::STOP)?;
         }
     }
@@ -87,7 +96,9 @@ fn reap(child: Pid) -> io::Result<Option<Ending>> {
 
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let mask = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     mask.unwrap_or(0)
 }
 

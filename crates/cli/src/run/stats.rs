@@ -68,10 +68,18 @@ impl Report<'_> {
             Ending::Exited(code) => (Some(code), None),
             Ending::Killed(signal) => (None, Some(signal)),
         };
-        let processes: Vec<Value> = self.watch.seen().iter().map(|(pid, seen)| process_json(*pid, &seen.snapshot)).collect();
+        let processes: Vec<Value> = self
+            .watch
+            .seen()
+            .iter()
+            .map(|(pid, seen)| process_json(*pid, &seen.snapshot))
+            .collect();
         let command: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
         // Linux counts in KiB.
-        let peak_rss = getrusage(UsageWho::RUSAGE_CHILDREN).ok().and_then(|usage| u64::try_from(usage.max_rss()).ok()).map(|kib| kib << 10);
+        let peak_rss = getrusage(UsageWho::RUSAGE_CHILDREN)
+            .ok()
+            .and_then(|usage| u64::try_from(usage.max_rss()).ok())
+            .map(|kib| kib << 10);
         json!({
             "hiroma": env!("CARGO_PKG_VERSION"),
             "command": command,
@@ -101,13 +109,19 @@ pub fn process_json(pid: u32, snapshot: &Snapshot) -> Value {
 }
 
 fn counts_json(snapshot: &Snapshot) -> Map<String, Value> {
-    let mut object: Map<String, Value> =
-        Counter::ALL.iter().map(|&counter| (counter.name().to_owned(), snapshot.get(counter).into())).collect();
-    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+    let mut object: Map<String, Value> = Counter::ALL
+        .iter()
+        .map(|&counter| (counter.name().to_owned(), snapshot.get(counter).into()))
+        .collect();
+    for (name, quantile) in
+        [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)]
+    {
         let nanos = snapshot.latency_quantile(quantile).map(|Nanos(nanos)| nanos);
         object.insert(format!("fault_latency_ns_{name}"), nanos.into());
     }
-    for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)] {
+    for (name, quantile) in
+        [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)]
+    {
         let nanos = snapshot.wait_quantile(quantile).map(|Nanos(nanos)| nanos);
         object.insert(format!("estimated_wait_ns_{name}"), nanos.into());
     }

@@ -37,11 +37,20 @@ impl Watch {
             }
             // A page that is just being made, or whose process has just gone, is left for the next time.
             if let Ok(page) = ControlPage::open(&self.dir, pid) {
-                self.seen.insert(pid, Seen { snapshot: page.snapshot(), alive: processes::is_alive(pid) });
+                self.seen.insert(
+                    pid,
+                    Seen { snapshot: page.snapshot(), alive: processes::is_alive(pid) },
+                );
             }
         }
-        self.local_bytes_max = self.local_bytes_max.max(self.now(Counter::LocalBytes)).max(self.largest(Counter::LocalBytesMax));
-        self.far_bytes_max = self.far_bytes_max.max(self.now(Counter::FarBytes)).max(self.largest(Counter::FarBytesMax));
+        self.local_bytes_max = self
+            .local_bytes_max
+            .max(self.now(Counter::LocalBytes))
+            .max(self.largest(Counter::LocalBytesMax));
+        self.far_bytes_max = self
+            .far_bytes_max
+            .max(self.now(Counter::FarBytes))
+            .max(self.largest(Counter::FarBytesMax));
     }
 
     /// The processes, by id.

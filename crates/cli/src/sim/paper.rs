@@ -35,7 +35,8 @@ pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(paper.runs() as f64));
-    let lab = Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let lab =
+        Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let start = Instant::now();
     paper.run(&lab).map_err(shared::failed)?;
     let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());

@@ -82,7 +82,11 @@ fn left(elapsed: Duration, share: f64) -> String {
         return "time left unknown".to_owned();
     }
     let left = elapsed.as_secs_f64() * (1.0 - share) / share;
-    if left > 90.0 { format!("about {:.0} min left", left / 60.0) } else { format!("about {left:.0} s left") }
+    if left > 90.0 {
+        format!("about {:.0} min left", left / 60.0)
+    } else {
+        format!("about {left:.0} s left")
+    }
 }
 
 #[cfg(test)]

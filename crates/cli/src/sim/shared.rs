@@ -43,14 +43,19 @@ impl Runs {
 impl Jobs {
     /// Threads.
     pub fn threads(&self) -> usize {
-        self.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+        self.jobs.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            usize::from,
+        )
     }
 }
 
 /// A flag that Ctrl-C and the like set.
 pub fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::new();
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         signal_hook::flag::register(signal, stop.flag()).context("listening to signals")?;
     }
     Ok(stop)
@@ -73,7 +78,9 @@ pub fn tell_crashes_apart() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
-        eprintln!("hiroma: the simulator crashed; this is a bug: keep the configuration and the seed");
+        eprintln!(
+            "hiroma: the simulator crashed; this is a bug: keep the configuration and the seed"
+        );
         std::process::exit(CRASHED.into());
     }));
 }

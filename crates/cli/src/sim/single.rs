@@ -127,8 +127,12 @@ pub fn presets(args: &PresetsArgs) -> Result<ExitCode> {
         print!("{}", table.to_text());
         return Ok(ExitCode::SUCCESS);
     };
-    let found =
-        preset(name).ok_or_else(|| shared::refused(format_args!("there is no preset `{name}`: use one of {}", presets::preset_names())))?;
+    let found = preset(name).ok_or_else(|| {
+        shared::refused(format_args!(
+            "there is no preset `{name}`: use one of {}",
+            presets::preset_names()
+        ))
+    })?;
     print!("{}", found.to_toml());
     Ok(ExitCode::SUCCESS)
 }
@@ -141,33 +145,52 @@ fn cluster(path: &std::path::Path) -> Result<Config> {
     }
 }
 
-fn simulate(config: Config, seeds: &[u64], runs: &Runs, outputs: &Outputs, title: &str) -> Result<ExitCode> {
+fn simulate(
+    config: Config,
+    seeds: &[u64],
+    runs: &Runs,
+    outputs: &Outputs,
+    title: &str,
+) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
-    let lab = Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let lab =
+        Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let config = Arc::new(config);
     let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
     let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
     let section = single::section(title, &config, seeds, &figures);
     show(&progress, &section);
-    outputs.write(|| single::to_json(&config, seeds, &figures), || shared::report(title, vec![section]))?;
+    outputs.write(
+        || single::to_json(&config, seeds, &figures),
+        || shared::report(title, vec![section]),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let entrants = entrants(config);
-    let (stop, progress) = (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
-    let lab = Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let (stop, progress) =
+        (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
+    let lab =
+        Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
     let section = comparison.section("Policies");
     show(&progress, &section);
-    outputs.write(|| comparison.to_json(), || shared::report("Policies on one cluster", vec![section]))?;
+    outputs.write(
+        || comparison.to_json(),
+        || shared::report("Policies on one cluster", vec![section]),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a section without its title and its first line, the seeds, which stand there already.
 fn show(progress: &Progress, section: &Section) {
     let tables: Vec<String> = section.tables.iter().map(Table::to_text).collect();
-    progress.print(&format!("{}\n\n{}", section.text[1..].join("\n"), tables.join("\n").trim_end()));
+    progress.print(&format!(
+        "{}\n\n{}",
+        section.text[1..].join("\n"),
+        tables.join("\n").trim_end()
+    ));
 }

@@ -62,13 +62,19 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
     let missing = sweep::missing(&plan, args.shard, &store).len();
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(missing as f64));
-    let lab = Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let lab =
+        Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
     let done = sweep::run(&plan, args.shard, &store, &lab).map_err(|error| match error {
         SweepError::Store(error) => refused_or_failed(error),
         SweepError::Lab(error) => shared::failed(error),
         other => other.into(),
     })?;
-    progress.print(&format!("{} runs done, {} were there already; results in {}", done.run, done.kept, args.out.display()));
+    progress.print(&format!(
+        "{} runs done, {} were there already; results in {}",
+        done.run,
+        done.kept,
+        args.out.display()
+    ));
     if args.shard.is_all() {
         let merged = Merged::of(&store).map_err(refused_or_failed)?;
         progress.print(&format!("\n{}", merged.table().to_text().trim_end()));
@@ -95,7 +101,9 @@ pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
 /// What the user can mend is refused; a disk that is full, for one, is a failure.
 fn refused_or_failed(error: StoreError) -> anyhow::Error {
     match error {
-        StoreError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => error.into(),
+        StoreError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => {
+            error.into()
+        }
         error => shared::refused(error),
     }
 }

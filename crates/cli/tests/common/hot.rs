@@ -23,7 +23,12 @@ impl Load {
     }
 
     /// Started by another program; none if that does not start it.
-    pub fn start_by(starter: &[&str], mib: u64, pattern: &str, change: impl FnOnce(&mut Value)) -> Option<Load> {
+    pub fn start_by(
+        starter: &[&str],
+        mib: u64,
+        pattern: &str,
+        change: impl FnOnce(&mut Value),
+    ) -> Option<Load> {
         let bytes = mib << 20;
         let mut job = json!({"bytes": bytes, "pattern": pattern, "pages": "default"});
         change(&mut job);
@@ -55,7 +60,8 @@ impl Load {
         let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
         let base = maps.lines().find_map(|line| {
             let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-            let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+            let (start, end) =
+                (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
             (end - start >= bytes).then_some(start)
         })?;
         Some(Load { pid: child.id(), child, base, bytes })
@@ -112,7 +118,11 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn possible() -> bool {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if !thp.contains("[madvise]") {
-        hiroma_testkit::skip!(Machine, "transparent huge pages are not set to madvise: {}", thp.trim());
+        hiroma_testkit::skip!(
+            Machine,
+            "transparent huge pages are not set to madvise: {}",
+            thp.trim()
+        );
         return false;
     }
     let load = Load::start(4, "sequential", |_| {});

@@ -34,7 +34,8 @@ pub fn bench() -> &'static Path {
 }
 
 fn find_library(variable: &str, package: &str) -> PathBuf {
-    env::var_os(variable).map_or_else(|| built(package, &format!("lib{}.so", package.replace('-', "_"))), Into::into)
+    env::var_os(variable)
+        .map_or_else(|| built(package, &format!("lib{}.so", package.replace('-', "_"))), Into::into)
 }
 
 /// What cargo makes of a package, beside the command.
@@ -43,7 +44,14 @@ fn built(package: &str, file: &str) -> PathBuf {
     let made = dir.join(file);
     // Cargo knows whether it is fresh.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "-q", "-p", package, "--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    cargo.args([
+        "build",
+        "-q",
+        "-p",
+        package,
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ]);
     cargo.arg("--target-dir").arg(dir.parent().unwrap());
     if dir.file_name() == Some(OsStr::new("release")) {
         cargo.arg("--release");
@@ -88,7 +96,13 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf 
     let file = dir.join(format!("{name}.c"));
     fs::write(&file, source).unwrap();
     let program = dir.join(name);
-    let status = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&file).args(flags).status().unwrap();
+    let status = Command::new("cc")
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(&file)
+        .args(flags)
+        .status()
+        .unwrap();
     assert!(status.success(), "{name} does not compile");
     program
 }

@@ -44,8 +44,18 @@ fn refusal_text(error: &io::Error) -> String {
 
 impl Engine {
     /// Carries out what was decided. Returns whether there was anything to do, or will be.
-    pub(super) fn act(&mut self, now_ns: u64, facts: &[RangeFacts], verdicts: &[Verdict], step: &mut Step) -> Result<bool, HotError> {
-        self.regroup = verdicts.iter().filter(|verdict| verdict.decision == Decision::Regroup).map(|verdict| verdict.range).collect();
+    pub(super) fn act(
+        &mut self,
+        now_ns: u64,
+        facts: &[RangeFacts],
+        verdicts: &[Verdict],
+        step: &mut Step,
+    ) -> Result<bool, HotError> {
+        self.regroup = verdicts
+            .iter()
+            .filter(|verdict| verdict.decision == Decision::Regroup)
+            .map(|verdict| verdict.range)
+            .collect();
         let mut busy = verdicts.iter().any(|verdict| verdict.reason == Reason::Later);
         // First what frees, then what takes.
         for verdict in verdicts.iter().filter(|verdict| verdict.decision == Decision::Split) {
@@ -54,8 +64,12 @@ impl Engine {
                 busy = true;
             }
         }
-        let mut hottest: Vec<&RangeFacts> =
-            facts.iter().zip(verdicts).filter(|(_, verdict)| verdict.decision == Decision::Collapse).map(|(fact, _)| fact).collect();
+        let mut hottest: Vec<&RangeFacts> = facts
+            .iter()
+            .zip(verdicts)
+            .filter(|(_, verdict)| verdict.decision == Decision::Collapse)
+            .map(|(fact, _)| fact)
+            .collect();
         hottest.sort_by_key(|fact| std::cmp::Reverse(fact.hot));
         for fact in hottest {
             match self.collapse(now_ns, fact)? {
@@ -136,11 +150,19 @@ impl Engine {
                     return Err(HotError::Gone { pid: self.target.pid() });
                 }
                 if errno == Some(Errno::PERM) {
-                    return Err(HotError::NotPermitted { pid: self.target.pid(), doing: "process_madvise, which needs CAP_SYS_NICE" });
+                    return Err(HotError::NotPermitted {
+                        pid: self.target.pid(),
+                        doing: "process_madvise, which needs CAP_SYS_NICE",
+                    });
                 }
-                memo.refusals = if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
+                memo.refusals =
+                    if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
                 let at_ms = self.at_ms(now_ns);
-                self.ledger.note(&Entry::Refused { at_ms, address: span.start, error: refusal_text(&error) });
+                self.ledger.note(&Entry::Refused {
+                    at_ms,
+                    address: span.start,
+                    error: refusal_text(&error),
+                });
                 Ok(if errno == Some(Errno::NOMEM) { Outcome::Enough } else { Outcome::Refused })
             }
         }
@@ -158,7 +180,12 @@ impl Engine {
         if let Some(heat) = self.heat.range_mut(range) {
             heat.forget();
         }
-        self.ledger.note(&Entry::Split { at_ms: self.at_ms(now_ns), address: range * RANGE, why: why.to_owned(), took_ns });
+        self.ledger.note(&Entry::Split {
+            at_ms: self.at_ms(now_ns),
+            address: range * RANGE,
+            why: why.to_owned(),
+            took_ns,
+        });
         Ok(true)
     }
 
@@ -167,7 +194,9 @@ impl Engine {
         let part = Span { start: range * RANGE, len: PAGE as u64 };
         match self.target.advise(&[part], Advice::Cold) {
             Ok(_) => Ok(true),
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => Err(HotError::Gone { pid: self.target.pid() }),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::SRCH) => {
+                Err(HotError::Gone { pid: self.target.pid() })
+            }
             Err(_) => Ok(false),
         }
     }
@@ -175,11 +204,17 @@ impl Engine {
     /// Taking a huge page apart gives back those of its pages that hold zeros only (Linux 6.12); before, none. Which it was shows when the range is
     /// next seen.
     pub(super) fn credit_what_came_back(&mut self) {
-        for (&range, memo) in self.memos.iter_mut().filter(|(_, memo)| !memo.ours && memo.added_pages > 0) {
-            let Some(heat) = self.heat.range(range).filter(|heat| !heat.huge && heat.windows > 0) else { continue };
+        for (&range, memo) in
+            self.memos.iter_mut().filter(|(_, memo)| !memo.ours && memo.added_pages > 0)
+        {
+            let Some(heat) = self.heat.range(range).filter(|heat| !heat.huge && heat.windows > 0)
+            else {
+                continue;
+            };
             let missing = PAGES_PER_EXTENT as u16 - bits::count(&heat.present);
             let back = missing.min(memo.added_pages);
-            self.accounts.grown_bytes = self.accounts.grown_bytes.saturating_sub(u64::from(back) * PAGE as u64);
+            self.accounts.grown_bytes =
+                self.accounts.grown_bytes.saturating_sub(u64::from(back) * PAGE as u64);
             memo.added_pages = 0;
         }
     }
@@ -206,13 +241,19 @@ impl Engine {
         if self.options.dry_run {
             return Ok(());
         }
-        let mut turn: Vec<u64> = self.memos.iter().filter(|(_, memo)| memo.ours && !memo.checked).map(|(&range, _)| range).collect();
+        let mut turn: Vec<u64> = self
+            .memos
+            .iter()
+            .filter(|(_, memo)| memo.ours && !memo.checked)
+            .map(|(&range, _)| range)
+            .collect();
         if turn.is_empty() {
             // All have been looked at: begin anew.
             for memo in self.memos.values_mut().filter(|memo| memo.ours) {
                 memo.checked = false;
             }
-            turn = self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
+            turn =
+                self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
         }
         for range in turn.into_iter().take(self.options.recheck_ranges) {
             if self.split_mapping(range)? {
@@ -221,7 +262,8 @@ impl Engine {
                 if let Some(heat) = self.heat.range_mut(range) {
                     heat.forget();
                 }
-                self.ledger.note(&Entry::Check { at_ms: self.at_ms(now_ns), address: range * RANGE });
+                self.ledger
+                    .note(&Entry::Check { at_ms: self.at_ms(now_ns), address: range * RANGE });
                 step.split += 1;
             }
         }
@@ -233,7 +275,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::step`].
     pub fn undo(&mut self, now_ns: u64) -> Result<u64, HotError> {
-        let ours: Vec<u64> = self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
+        let ours: Vec<u64> =
+            self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
         let mut undone = 0;
         for range in ours {
             undone += u64::from(self.split(now_ns, range, "undone")?);

@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use hiroma_kernel::hot::maps;
 use hiroma_kernel::hot::target::{self, Target};
-use hiroma_policy::huge::{Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window};
+use hiroma_policy::huge::{
+    Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window,
+};
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_units::{EXTENT, PAGE};
 
@@ -132,16 +134,17 @@ impl Engine {
     /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`], [`HotError::Managed`] if another process manages
     /// it, [`HotError::NoHugePages`] if it has switched huge pages off or the kernel cannot make them.
     pub fn new(pid: u32, mut options: Options, now_ns: u64) -> Result<Engine, HotError> {
-        let target = Target::open(pid).map_err(|source| match HotError::of(pid, "pidfd_open")(source) {
-            HotError::Gone { pid } => HotError::NoProcess { pid },
-            other => other,
-        })?;
+        let target =
+            Target::open(pid).map_err(|source| match HotError::of(pid, "pidfd_open")(source) {
+                HotError::Gone { pid } => HotError::NoProcess { pid },
+                other => other,
+            })?;
         if target::is_kernel_thread(pid) {
             return Err(HotError::KernelThread { pid });
         }
         // Of a process that ends the memory goes first: all that is said of it then is for that reason.
-        let (tracker, ledger, resident_at_begin) =
-            Engine::prepare(&target, &options).map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
+        let (tracker, ledger, resident_at_begin) = Engine::prepare(&target, &options)
+            .map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
         let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
         Ok(Engine {
             planner: Planner::new(rule),
@@ -172,12 +175,21 @@ impl Engine {
     }
 
     /// The tracker of `target`, its ledger with the beginning noted, and how much it has resident.
-    fn prepare(target: &Target, options: &Options) -> Result<(Box<dyn Tracker>, Ledger, u64), HotError> {
+    fn prepare(
+        target: &Target,
+        options: &Options,
+    ) -> Result<(Box<dyn Tracker>, Ledger, u64), HotError> {
         let pid = target.pid();
         let looked = HotError::of(pid, "read /proc/PID/status");
-        let refused = if options.watch_only { None } else { machine::huge_pages_refused(pid).map_err(&looked)? };
+        let refused = if options.watch_only {
+            None
+        } else {
+            machine::huge_pages_refused(pid).map_err(&looked)?
+        };
         let collapses = !options.watch_only && !options.dry_run;
-        if let Some(reason) = refused.or_else(|| collapses.then(machine::collapse_refused).flatten()) {
+        if let Some(reason) =
+            refused.or_else(|| collapses.then(machine::collapse_refused).flatten())
+        {
             return Err(HotError::NoHugePages { pid, reason });
         }
         let tracker = tracker::open(pid, options.backend)?;
@@ -192,7 +204,8 @@ impl Engine {
             manager: std::process::id(),
             backend: tracker.backend().name().to_owned(),
             resident_bytes,
-            budget_bytes: (options.settings.budget_bytes != u64::MAX).then_some(options.settings.budget_bytes),
+            budget_bytes: (options.settings.budget_bytes != u64::MAX)
+                .then_some(options.settings.budget_bytes),
             dry_run: options.dry_run,
             told: options.told,
         });
@@ -205,8 +218,18 @@ impl Engine {
     /// Those of the tracker. That the process ended is no error but [`State::Gone`].
     pub fn step(&mut self, now_ns: u64) -> Result<Step, HotError> {
         let began = Instant::now();
-        let mut step = Step { next_ns: u64::MAX, state: State::Tracking, collapsed: 0, split: 0, pass_over: false };
-        let done = if self.target.is_alive() { self.advance(now_ns, &began, &mut step) } else { self.gone(now_ns) };
+        let mut step = Step {
+            next_ns: u64::MAX,
+            state: State::Tracking,
+            collapsed: 0,
+            split: 0,
+            pass_over: false,
+        };
+        let done = if self.target.is_alive() {
+            self.advance(now_ns, &began, &mut step)
+        } else {
+            self.gone(now_ns)
+        };
         match done {
             Err(error) if error.is_gone() || self.target.is_ending() => self.gone(now_ns)?,
             other => other?,
@@ -233,7 +256,10 @@ impl Engine {
             }
         }
         let time_ns = now_ns + elapsed_ns(began);
-        if self.state == State::Tracking && matches!(self.phase, Phase::Idle) && self.next_round_ns(time_ns) <= time_ns {
+        if self.state == State::Tracking
+            && matches!(self.phase, Phase::Idle)
+            && self.next_round_ns(time_ns) <= time_ns
+        {
             self.open_window(now_ns, began)?;
         }
         Ok(())
@@ -269,12 +295,17 @@ impl Engine {
         }
         let rest = &self.pass.ranges[self.pass.turn..];
         let all = self.pass.ranges.len();
-        let count = if self.tracker.clears_all() { all } else { all.div_ceil(ROUNDS_PER_PASS).max(RANGES_PER_ROUND_MIN) };
+        let count = if self.tracker.clears_all() {
+            all
+        } else {
+            all.div_ceil(ROUNDS_PER_PASS).max(RANGES_PER_ROUND_MIN)
+        };
         let ranges = rest[..count.min(rest.len())].to_vec();
         self.tracker.clear(&self.layout, &ranges)?;
         let spent = hiroma_kernel::cpu::thread_ns() - cpu;
         self.pace.spend(spent);
-        self.accounts.opened = RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
+        self.accounts.opened =
+            RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
         let until_ns = now_ns + elapsed_ns(began) + self.window.ns();
         self.phase = Phase::Watching { ranges, until_ns };
         Ok(())
@@ -295,7 +326,9 @@ impl Engine {
 
     /// Reads and counts what was touched.
     fn close_window(&mut self) -> Result<(), HotError> {
-        let Phase::Watching { ranges, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else { return Ok(()) };
+        let Phase::Watching { ranges, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else {
+            return Ok(());
+        };
         let cpu = hiroma_kernel::cpu::thread_ns();
         self.views.clear();
         self.tracker.scan(&self.layout, &ranges, &mut self.views)?;
@@ -305,7 +338,11 @@ impl Engine {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
         }
         // Each page that is in use at all has to be found anew by the processor, within the window or later.
-        let in_use: u64 = self.views.iter().map(|view| self.heat.range(view.range).map_or(0, |heat| heat.pages_in_use())).sum();
+        let in_use: u64 = self
+            .views
+            .iter()
+            .map(|view| self.heat.range(view.range).map_or(0, |heat| heat.pages_in_use()))
+            .sum();
         self.burden.spend(in_use * BURDEN_PER_PAGE_NS);
         let counted = hiroma_kernel::cpu::thread_ns();
         self.pace.spend(counted - cpu);
@@ -313,7 +350,8 @@ impl Engine {
         self.pass.touched_pages += touched;
         self.pass.turn += ranges.len();
         let round = &mut self.accounts.opened;
-        (round.scan_ns, round.count_ns, round.present_pages, round.touched_pages) = (scanned - cpu, counted - scanned, present, touched);
+        (round.scan_ns, round.count_ns, round.present_pages, round.touched_pages) =
+            (scanned - cpu, counted - scanned, present, touched);
         self.accounts.last_round = *round;
         self.accounts.unreported.add(&self.accounts.last_round);
         self.accounts.rounds += 1;
@@ -334,7 +372,10 @@ impl Engine {
         self.top_permille = self.heat.top_permille();
         let facts = self.facts();
         let situation = Situation {
-            resident_bytes: self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64),
+            resident_bytes: self
+                .accounts
+                .resident_at_begin
+                .max(self.pass.present_pages * PAGE as u64),
             grown_bytes: self.accounts.grown_bytes,
             huge_bytes: self.huge_ranges() * EXTENT as u64,
             free_huge_pages: machine::free_huge_pages(),
@@ -342,8 +383,11 @@ impl Engine {
         let mut verdicts = Vec::with_capacity(facts.len());
         self.planner.plan(&self.options.settings, &situation, &facts, &mut verdicts);
         let has_reason = |verdict: &&Verdict, reason| verdict.reason == reason;
-        self.wanted_ranges = verdicts.iter().filter(|verdict| has_reason(verdict, Reason::OverBudget)).count() as u64;
-        let unknown = self.pass.number < SETTLE_PASSES_MIN || verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
+        self.wanted_ranges =
+            verdicts.iter().filter(|verdict| has_reason(verdict, Reason::OverBudget)).count()
+                as u64;
+        let unknown = self.pass.number < SETTLE_PASSES_MIN
+            || verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
         let acted = self.act(now_ns, &facts, &verdicts, step)?;
         self.pass.quiet = if acted || unknown { 0 } else { self.pass.quiet + 1 };
         self.report_tracking(now_ns);
@@ -422,7 +466,11 @@ impl Engine {
     pub fn usage(&self) -> Usage {
         let used = self.memos.values().filter(|memo| memo.ours && memo.in_use).count() as u64;
         let bytes = |ranges: u64| ranges * EXTENT as u64;
-        Usage { huge_bytes: bytes(self.huge_ranges()), used_bytes: bytes(used), wanted_bytes: bytes(self.wanted_ranges) }
+        Usage {
+            huge_bytes: bytes(self.huge_ranges()),
+            used_bytes: bytes(used),
+            wanted_bytes: bytes(self.wanted_ranges),
+        }
     }
 
     /// Bytes that collapsing has added to the process's memory, and that have not come back since.
@@ -437,7 +485,10 @@ impl Engine {
             let hot = heat.hot_pages(least);
             for (page, count) in heat.counts.iter().enumerate() {
                 if hot[page / 64] >> (page % 64) & 1 == 1 {
-                    out.push(ActivePage { address: range * EXTENT as u64 + (page * PAGE) as u64, count: u32::from(count) });
+                    out.push(ActivePage {
+                        address: range * EXTENT as u64 + (page * PAGE) as u64,
+                        count: u32::from(count),
+                    });
                 }
             }
         }
@@ -504,7 +555,8 @@ impl Engine {
 
     fn settle(&mut self, now_ns: u64) {
         self.state = State::Settled;
-        self.wake_ns = self.options.recheck_ns.map_or(u64::MAX, |pause| now_ns.saturating_add(pause));
+        self.wake_ns =
+            self.options.recheck_ns.map_or(u64::MAX, |pause| now_ns.saturating_add(pause));
     }
 
     fn report_tracking(&mut self, now_ns: u64) {
@@ -523,7 +575,12 @@ impl Engine {
     fn note_end(&mut self, now_ns: u64, why: &str) {
         let resident_bytes = machine::resident_bytes(self.target.pid()).unwrap_or(0);
         let huge_bytes = self.usage().huge_bytes;
-        self.ledger.note(&Entry::End { at_ms: self.at_ms(now_ns), why: why.to_owned(), huge_bytes, resident_bytes });
+        self.ledger.note(&Entry::End {
+            at_ms: self.at_ms(now_ns),
+            why: why.to_owned(),
+            huge_bytes,
+            resident_bytes,
+        });
     }
 
     /// Ends managing: the ledger is closed with `why`. Huge pages stay; see [`Engine::undo`].

@@ -10,7 +10,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use zerocopy::IntoBytes;
 
-use super::protocol::{self, Header, Kind, Outcome, PAGES_MAX, Page, Registration, TEXT_MAX, VERSION, receive, send};
+use super::protocol::{
+    self, Header, Kind, Outcome, PAGES_MAX, Page, Registration, TEXT_MAX, VERSION, receive, send,
+};
 
 /// Names another socket than the usual one.
 pub const SOCKET_VARIABLE: &str = "HIROMA_HOT_SOCKET";
@@ -35,10 +37,14 @@ impl ClientError {
     /// The errno for this error.
     pub fn errno(&self) -> i32 {
         match self {
-            ClientError::NoDaemon { source, .. } => source.raw_os_error().unwrap_or(Errno::CONNREFUSED.raw_os_error()),
+            ClientError::NoDaemon { source, .. } => {
+                source.raw_os_error().unwrap_or(Errno::CONNREFUSED.raw_os_error())
+            }
             ClientError::NoDaemonAnywhere { .. } => Errno::CONNREFUSED.raw_os_error(),
             ClientError::Refused { errno, .. } => *errno,
-            ClientError::Broken(source) => source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+            ClientError::Broken(source) => {
+                source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+            }
         }
     }
 }
@@ -52,8 +58,11 @@ pub fn own_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return Path::new("/run").join(FILE_NAME);
     }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    runtime.unwrap_or_else(|| format!("/tmp/hiroma-{}", rustix::process::geteuid().as_raw()).into()).join(FILE_NAME)
+    let runtime =
+        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    runtime
+        .unwrap_or_else(|| format!("/tmp/hiroma-{}", rustix::process::geteuid().as_raw()).into())
+        .join(FILE_NAME)
 }
 
 /// Where to look for a daemon: `$HIROMA_HOT_SOCKET` alone if it is set, else the machine's and then the user's own.
@@ -69,7 +78,8 @@ fn usual_sockets() -> Vec<PathBuf> {
 fn connect_to(path: &Path) -> Result<OwnedFd, ClientError> {
     let attempt = || -> Result<OwnedFd, Errno> {
         let address = SocketAddrUnix::new(path)?;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         for direction in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, direction, Some(ANSWER_TIMEOUT))?;
         }
@@ -87,7 +97,9 @@ fn reach(path: Option<&Path>) -> Result<OwnedFd, ClientError> {
     for path in usual_sockets() {
         match connect_to(&path) {
             Ok(socket) => return Ok(socket),
-            Err(ClientError::NoDaemon { path, source }) => tried.push(format!("{}: {source}", path.display())),
+            Err(ClientError::NoDaemon { path, source }) => {
+                tried.push(format!("{}: {source}", path.display()))
+            }
             Err(error) => return Err(error),
         }
     }
@@ -95,13 +107,19 @@ fn reach(path: Option<&Path>) -> Result<OwnedFd, ClientError> {
 }
 
 /// Sends a request and takes the answer, which has to be of kind `wanted`, with its text.
-fn ask(socket: BorrowedFd<'_>, request: &Header, wanted: Kind) -> Result<(Header, String, Option<OwnedFd>), ClientError> {
+fn ask(
+    socket: BorrowedFd<'_>,
+    request: &Header,
+    wanted: Kind,
+) -> Result<(Header, String, Option<OwnedFd>), ClientError> {
     send(socket, request, &[], None).map_err(broken)?;
     let mut text = vec![0; TEXT_MAX];
     let (header, len, fd) = receive(socket, &mut text).map_err(broken)?;
     let text = String::from_utf8_lossy(&text[..len]).into_owned();
     match Kind::of(header.kind) {
-        Some(Kind::Refused) => Err(ClientError::Refused { errno: header.args[0] as i32, reason: text }),
+        Some(Kind::Refused) => {
+            Err(ClientError::Refused { errno: header.args[0] as i32, reason: text })
+        }
         Some(kind) if kind == wanted && header.version == VERSION => Ok((header, text, fd)),
         _ => Err(broken(Errno::PROTO)),
     }
@@ -194,7 +212,10 @@ pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Err
         }
         fetched = Fetched { pages: fetched.pages + pages, left, may_collapse };
         // A range that does not fit in what is left of the buffer is not begun.
-        if left == 0 || pages == 0 || pages < most && fetched.pages + hiroma_units::PAGES_PER_EXTENT > buffer.len() {
+        if left == 0
+            || pages == 0
+            || pages < most && fetched.pages + hiroma_units::PAGES_PER_EXTENT > buffer.len()
+        {
             break;
         }
     }

@@ -15,11 +15,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, connect, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, connect,
+    listen, socket_with,
+};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
-use super::protocol::{Header, Kind, Mode, Outcome, PAGES_MAX, Registration, VERSION, cut, receive, refuse, send};
+use super::protocol::{
+    Header, Kind, Mode, Outcome, PAGES_MAX, Registration, VERSION, cut, receive, refuse, send,
+};
 use super::watch::{Open, Watch};
 use crate::error::HotError;
 
@@ -112,7 +117,12 @@ impl Daemon {
         let failed = |source: io::Error| ServeError::Listen { path: path.clone(), source };
         let mut lock_path = path.clone().into_os_string();
         lock_path.push(".lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path).map_err(failed)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(failed)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(ServeError::Taken(path)),
             other => other.map_err(|errno| failed(errno.into()))?,
@@ -125,7 +135,16 @@ impl Daemon {
         }
         let listener = bound(&path).map_err(failed)?;
         let shares = Shares::new(SHARE_STEP);
-        Ok(Daemon { options, open, listener, lock, peers: BTreeMap::new(), next_id: 0, shares, shares_at_ns: 0 })
+        Ok(Daemon {
+            options,
+            open,
+            listener,
+            lock,
+            peers: BTreeMap::new(),
+            next_id: 0,
+            shares,
+            shares_at_ns: 0,
+        })
     }
 
     /// Where it listens.
@@ -139,8 +158,14 @@ impl Daemon {
             let now = monotonic_ns();
             self.step_members(now);
             let wait_ns = self.next_ns().saturating_sub(monotonic_ns()).min(60_000_000_000);
-            let timeout = Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
-            let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            let timeout = Timespec {
+                tv_sec: (wait_ns / 1_000_000_000) as i64,
+                tv_nsec: (wait_ns % 1_000_000_000) as i64,
+            };
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::new(&self.listener, PollFlags::IN),
+            ];
             let mut ids = Vec::new();
             for (&id, peer) in &self.peers {
                 fds.push(PollFd::new(&peer.socket, PollFlags::IN));
@@ -161,7 +186,12 @@ impl Daemon {
             if ready[1] {
                 self.accept();
             }
-            let mut ready_ids: Vec<u64> = ids.into_iter().zip(&ready[2..]).filter(|&(_, &ready)| ready).map(|(id, _)| id).collect();
+            let mut ready_ids: Vec<u64> = ids
+                .into_iter()
+                .zip(&ready[2..])
+                .filter(|&(_, &ready)| ready)
+                .map(|(id, _)| id)
+                .collect();
             ready_ids.dedup();
             for id in ready_ids {
                 self.answer(id);
@@ -174,10 +204,17 @@ impl Daemon {
     }
 
     fn accept(&mut self) {
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
+        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+        else {
+            return;
+        };
         let Ok(credentials) = socket_peercred(&socket) else { return };
         if self.peers.len() >= CONNECTIONS_MAX {
-            let _ = refuse(&socket, Errno::USERS, &format!("{CONNECTIONS_MAX} processes are connected already"));
+            let _ = refuse(
+                &socket,
+                Errno::USERS,
+                &format!("{CONNECTIONS_MAX} processes are connected already"),
+            );
             return;
         }
         self.next_id += 1;
@@ -202,7 +239,13 @@ impl Daemon {
             };
             if let Err(errno) = self.answer_one(id, &header) {
                 // It does not take its answers: waiting for it would keep all others waiting.
-                return self.let_go(id, Leaves::Because(format!("it does not take its answers: {}", io::Error::from(errno))));
+                return self.let_go(
+                    id,
+                    Leaves::Because(format!(
+                        "it does not take its answers: {}",
+                        io::Error::from(errno)
+                    )),
+                );
             }
         }
     }
@@ -211,7 +254,10 @@ impl Daemon {
         let now = monotonic_ns();
         if header.version != VERSION {
             let socket = &self.peers[&id].socket;
-            let text = format!("this daemon speaks version {VERSION} and not {}: install one Hiroma", header.version);
+            let text = format!(
+                "this daemon speaks version {VERSION} and not {}: install one Hiroma",
+                header.version
+            );
             return refuse(socket, Errno::PROTONOSUPPORT, &text);
         }
         match Kind::of(header.kind) {
@@ -222,14 +268,23 @@ impl Daemon {
                     (Ok(()), Some(member)) => {
                         let backend = member.watch.backend();
                         let welcome = Header::new(Kind::Welcome, [member.share, 0, 0, 0, 0, 0]);
-                        send(peer.socket.as_fd(), &welcome, cut(&backend).as_bytes(), member.event.as_ref().map(AsFd::as_fd))?;
-                        let line = format!("process {} registered, tracked by {backend}", member.pid);
+                        send(
+                            peer.socket.as_fd(),
+                            &welcome,
+                            cut(&backend).as_bytes(),
+                            member.event.as_ref().map(AsFd::as_fd),
+                        )?;
+                        let line =
+                            format!("process {} registered, tracked by {backend}", member.pid);
                         self.log(&line);
                         Ok(())
                     }
                     (Err((errno, reason)), _) => {
                         refuse(&peer.socket, errno, &reason)?;
-                        let line = format!("process {} was refused: {reason}", peer.credentials.pid.as_raw_nonzero());
+                        let line = format!(
+                            "process {} was refused: {reason}",
+                            peer.credentials.pid.as_raw_nonzero()
+                        );
                         self.log(&line);
                         Ok(())
                     }
@@ -238,24 +293,40 @@ impl Daemon {
             }
             Some(Kind::Fetch) => {
                 let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
-                let Some(member) = &mut peer.member else { return refuse(&peer.socket, Errno::INVAL, "register first") };
+                let Some(member) = &mut peer.member else {
+                    return refuse(&peer.socket, Errno::INVAL, "register first");
+                };
                 let most = usize::try_from(header.args[0]).unwrap_or(PAGES_MAX).min(PAGES_MAX);
                 let (pages, left) = member.notice.take(most, now);
-                let answer = Header::new(Kind::Pages, [pages.len() as u64, left as u64, member.may_collapse(), 0, 0, 0]);
+                let answer = Header::new(
+                    Kind::Pages,
+                    [pages.len() as u64, left as u64, member.may_collapse(), 0, 0, 0],
+                );
                 send(peer.socket.as_fd(), &answer, pages.as_bytes(), None)
             }
             Some(Kind::Handled) => self.handled(id, &Outcome::from_header(header)),
             Some(Kind::Status) => {
                 let text = self.status();
-                send(self.peers[&id].socket.as_fd(), &Header::new(Kind::Text, [0; 6]), cut(&text).as_bytes(), None)
+                send(
+                    self.peers[&id].socket.as_fd(),
+                    &Header::new(Kind::Text, [0; 6]),
+                    cut(&text).as_bytes(),
+                    None,
+                )
             }
-            _ => refuse(&self.peers[&id].socket, Errno::INVAL, &format!("{} is not a request", header.kind)),
+            _ => refuse(
+                &self.peers[&id].socket,
+                Errno::INVAL,
+                &format!("{} is not a request", header.kind),
+            ),
         }
     }
 
     fn handled(&mut self, id: u64, outcome: &Outcome) -> Result<(), Errno> {
         let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
-        let Some(member) = &mut peer.member else { return refuse(&peer.socket, Errno::INVAL, "register first") };
+        let Some(member) = &mut peer.member else {
+            return refuse(&peer.socket, Errno::INVAL, "register first");
+        };
         member.notice.handled();
         let sum = &mut member.outcome;
         sum.collapsed = sum.collapsed.saturating_add(outcome.collapsed);
@@ -267,7 +338,9 @@ impl Daemon {
         send(peer.socket.as_fd(), &Header::new(Kind::Done, [0; 6]), &[], None)?;
         if outcome.call_ns_max > CALL_NS_MAX {
             let ms = outcome.call_ns_max / 1_000_000;
-            self.log(&format!("process {pid}: a function of it took {ms} ms where it was asked for 0.5 ms"));
+            self.log(&format!(
+                "process {pid}: a function of it took {ms} ms where it was asked for 0.5 ms"
+            ));
         }
         Ok(())
     }
@@ -280,7 +353,12 @@ impl Daemon {
             return Err((Errno::ALREADY, "this connection is registered already".to_owned()));
         }
         let pid = permitted(&peer.credentials, &wish)?;
-        if self.peers.values().filter_map(|peer| peer.member.as_ref()).any(|member| member.pid == pid) {
+        if self
+            .peers
+            .values()
+            .filter_map(|peer| peer.member.as_ref())
+            .any(|member| member.pid == pid)
+        {
             return Err((Errno::BUSY, format!("process {pid} is registered already")));
         }
         let gone = |_| (Errno::SRCH, format!("process {pid} has ended"));
@@ -292,7 +370,8 @@ impl Daemon {
             ),
             false => None,
         };
-        let watch = (self.open)(&Registration { pid, ..wish }).map_err(|error| (errno_of(&error), error.to_string()))?;
+        let watch = (self.open)(&Registration { pid, ..wish })
+            .map_err(|error| (errno_of(&error), error.to_string()))?;
         let now = monotonic_ns();
         let member = Member {
             pid,
@@ -318,7 +397,9 @@ impl Daemon {
         let Some(peer) = self.peers.remove(&id) else { return };
         if let Some(member) = &peer.member {
             let line = match why {
-                Leaves::Itself if has_ended(&member.pidfd) => format!("process {} has ended", member.pid),
+                Leaves::Itself if has_ended(&member.pidfd) => {
+                    format!("process {} has ended", member.pid)
+                }
                 Leaves::Itself => format!("process {} has left", member.pid),
                 Leaves::Because(reason) => format!("process {} is let go: {reason}", member.pid),
             };
@@ -350,7 +431,10 @@ impl Daemon {
             }
             member.tell();
             if let Some(seconds) = member.notice.overdue_s(now) {
-                lines.push(format!("process {} has been handling pages for {seconds} s: a function of it blocks", member.pid));
+                lines.push(format!(
+                    "process {} has been handling pages for {seconds} s: a function of it blocks",
+                    member.pid
+                ));
             }
         }
         lines.iter().for_each(|line| self.log(line));
@@ -365,13 +449,24 @@ impl Daemon {
     /// Divides the budget and the processor time anew.
     fn share_out(&mut self, now: u64) {
         self.shares_at_ns = now + SHARES_INTERVAL_NS;
-        let uses: Vec<(u64, Use)> = self.members().map(|(id, member)| (id, member.use_of_huge_pages())).collect();
+        let uses: Vec<(u64, Use)> =
+            self.members().map(|(id, member)| (id, member.use_of_huge_pages())).collect();
         let cpu_ppm = self.options.cpu_ppm / (uses.len() as u64).max(1);
         for (id, share) in self.shares.round(self.options.budget_ranges, &uses) {
-            let Some(member) = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut()) else { continue };
-            let most = if member.wish.budget_bytes == 0 { u64::MAX } else { member.wish.budget_bytes / EXTENT as u64 };
+            let Some(member) = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut()) else {
+                continue;
+            };
+            let most = if member.wish.budget_bytes == 0 {
+                u64::MAX
+            } else {
+                member.wish.budget_bytes / EXTENT as u64
+            };
             member.share = share.min(most);
-            member.watch.set_budget_ranges(if member.wish.mode == Mode::Managed { member.share } else { 0 });
+            member.watch.set_budget_ranges(if member.wish.mode == Mode::Managed {
+                member.share
+            } else {
+                0
+            });
             member.watch.set_cpu_ppm(cpu_ppm.max(1));
         }
     }
@@ -382,14 +477,22 @@ impl Daemon {
 
     /// When something is due next.
     fn next_ns(&self) -> u64 {
-        let due = |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
-        self.members().map(|(_, member)| due(member).min(self.shares_at_ns)).min().unwrap_or(u64::MAX)
+        let due =
+            |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
+        self.members()
+            .map(|(_, member)| due(member).min(self.shares_at_ns))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// Who is registered, in words.
     fn status(&self) -> String {
         let mib = |ranges: u64| ranges * (EXTENT as u64 >> 20);
-        let mut text = format!("budget {} MiB, {} processes\n", mib(self.options.budget_ranges), self.members().count());
+        let mut text = format!(
+            "budget {} MiB, {} processes\n",
+            mib(self.options.budget_ranges),
+            self.members().count()
+        );
         for (_, member) in self.members() {
             let used = member.use_of_huge_pages();
             let mode = if member.wish.mode == Mode::Managed { "managed" } else { "notified" };
@@ -436,7 +539,11 @@ impl Member {
     fn use_of_huge_pages(&self) -> Use {
         match self.wish.mode {
             Mode::Managed => self.watch.use_of_huge_pages(),
-            Mode::Notified => Use { active: self.outcome.collapsed, wanted: self.notice.waiting_ranges(PAGES_PER_EXTENT / 4), idle: 0 },
+            Mode::Notified => Use {
+                active: self.outcome.collapsed,
+                wanted: self.notice.waiting_ranges(PAGES_PER_EXTENT / 4),
+                idle: 0,
+            },
         }
     }
 
@@ -467,7 +574,10 @@ fn permitted(credentials: &UCred, wish: &Registration) -> Result<u32, (Errno, St
     if wish.signal != 0 {
         return Err((
             Errno::PERM,
-            format!("signals go only to who asks: process {} cannot be registered with one by process {own}", wish.pid),
+            format!(
+                "signals go only to who asks: process {} cannot be registered with one by process {own}",
+                wish.pid
+            ),
         ));
     }
     let status = fs::read_to_string(format!("/proc/{}/status", wish.pid));
@@ -477,7 +587,10 @@ fn permitted(credentials: &UCred, wish: &Registration) -> Result<u32, (Errno, St
     if same || credentials.uid.is_root() {
         return Ok(wish.pid);
     }
-    Err((Errno::PERM, format!("process {} belongs to another user: only root may register it", wish.pid)))
+    Err((
+        Errno::PERM,
+        format!("process {} belongs to another user: only root may register it", wish.pid),
+    ))
 }
 
 fn pid_of(pid: u32) -> Result<Pid, Errno> {
@@ -488,7 +601,9 @@ fn pid_of(pid: u32) -> Result<Pid, Errno> {
 fn catches(pid: u32, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+    caught
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 fn has_ended(pidfd: &OwnedFd) -> bool {
@@ -498,10 +613,14 @@ fn has_ended(pidfd: &OwnedFd) -> bool {
 
 fn errno_of(error: &HotError) -> Errno {
     match error {
-        HotError::Gone { .. } | HotError::NoProcess { .. } | HotError::KernelThread { .. } => Errno::SRCH,
+        HotError::Gone { .. } | HotError::NoProcess { .. } | HotError::KernelThread { .. } => {
+            Errno::SRCH
+        }
         HotError::NotPermitted { .. } => Errno::PERM,
         HotError::Managed { .. } => Errno::BUSY,
-        HotError::NoBackend { .. } | HotError::Backend { .. } | HotError::NoHugePages { .. } => Errno::NOSYS,
+        HotError::NoBackend { .. } | HotError::Backend { .. } | HotError::NoHugePages { .. } => {
+            Errno::NOSYS
+        }
         _ => Errno::IO,
     }
 }
@@ -509,7 +628,8 @@ fn errno_of(error: &HotError) -> Errno {
 /// Whether somebody listens there without holding the lock: the lock file was removed.
 fn answers(path: &Path) -> bool {
     let attempt = || -> Result<(), Errno> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)
     };
     attempt().is_ok()

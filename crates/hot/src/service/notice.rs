@@ -65,7 +65,10 @@ impl Notice {
         self.reported.retain(|_, reported| now_ns.saturating_sub(reported.at_ns) < QUIET_NS);
         self.waiting.clear();
         for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
-            let known = self.reported.get(&range_of(&range[0])).map_or(0, |reported| reported.pages + MUCH_MORE_PAGES);
+            let known = self
+                .reported
+                .get(&range_of(&range[0]))
+                .map_or(0, |reported| reported.pages + MUCH_MORE_PAGES);
             if range.len() > known {
                 self.waiting.extend_from_slice(range);
             }
@@ -99,7 +102,10 @@ impl Notice {
         if !taken.is_empty() {
             let since = *self.handling_since_ns.get_or_insert(now_ns);
             for range in taken.chunk_by(|a, b| range_of(a) == range_of(b)) {
-                let reported = self.reported.entry(range_of(&range[0])).or_insert(Reported { pages: 0, at_ns: now_ns });
+                let reported = self
+                    .reported
+                    .entry(range_of(&range[0]))
+                    .or_insert(Reported { pages: 0, at_ns: now_ns });
                 // What was cut comes in several pieces.
                 let before = if reported.at_ns >= since { reported.pages } else { 0 };
                 *reported = Reported { pages: before + range.len(), at_ns: now_ns };
@@ -129,7 +135,9 @@ impl Notice {
 
     /// When [`Notice::overdue_s`] has to be asked again.
     pub fn overdue_at_ns(&self) -> Option<u64> {
-        self.handling_since_ns.filter(|_| !self.overdue_said).map(|since| since.saturating_add(self.overdue_ns))
+        self.handling_since_ns
+            .filter(|_| !self.overdue_said)
+            .map(|since| since.saturating_add(self.overdue_ns))
     }
 
     /// Pages that wait to be fetched.
@@ -139,7 +147,10 @@ impl Notice {
 
     /// Ranges among them with at least `pages` active pages.
     pub fn waiting_ranges(&self, pages: usize) -> u64 {
-        self.waiting.chunk_by(|a, b| range_of(a) == range_of(b)).filter(|range| range.len() >= pages).count() as u64
+        self.waiting
+            .chunk_by(|a, b| range_of(a) == range_of(b))
+            .filter(|range| range.len() >= pages)
+            .count() as u64
     }
 }
 

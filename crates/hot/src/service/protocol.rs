@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -51,7 +51,9 @@ impl Kind {
     /// The kind with this number.
     pub fn of(number: u16) -> Option<Kind> {
         use Kind::{Done, Fetch, Handled, Pages, Refused, Register, Status, Text, Welcome};
-        [Register, Fetch, Handled, Status, Welcome, Pages, Done, Refused, Text].into_iter().find(|&kind| kind as u16 == number)
+        [Register, Fetch, Handled, Status, Welcome, Pages, Done, Refused, Text]
+            .into_iter()
+            .find(|&kind| kind as u16 == number)
     }
 }
 
@@ -78,7 +80,9 @@ impl Header {
 }
 
 /// An active page: also the C structure `hps_page`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 #[repr(C)]
 pub struct Page {
     /// Its first byte.
@@ -124,7 +128,10 @@ impl Registration {
         };
         let flags = mode | u64::from(self.eventfd) << 1;
         let counts = u64::from(self.count_min) << 32 | u64::from(self.pages_min);
-        Header::new(Kind::Register, [self.pid.into(), flags, u64::from(self.signal as u32), counts, self.budget_bytes, 0])
+        Header::new(
+            Kind::Register,
+            [self.pid.into(), flags, u64::from(self.signal as u32), counts, self.budget_bytes, 0],
+        )
     }
 
     /// From a message; the reason if it makes no sense.
@@ -133,13 +140,17 @@ impl Registration {
         if flags > 3 {
             return Err(format!("flags {flags:#x} are of a later version"));
         }
-        let pid =
-            u32::try_from(pid).ok().filter(|&pid| pid <= i32::MAX as u32).ok_or_else(|| format!("{pid} is not the number of a process"))?;
+        let pid = u32::try_from(pid)
+            .ok()
+            .filter(|&pid| pid <= i32::MAX as u32)
+            .ok_or_else(|| format!("{pid} is not the number of a process"))?;
         let (first, last) = hiroma_kernel::notify::realtime_signals();
         let signal = i32::try_from(signal)
             .ok()
             .filter(|&signal| signal == 0 || (first..=last).contains(&signal))
-            .ok_or_else(|| format!("signal {signal} is not one of the real-time signals {first} to {last}"))?;
+            .ok_or_else(|| {
+                format!("signal {signal} is not one of the real-time signals {first} to {last}")
+            })?;
         Ok(Registration {
             pid,
             mode: if flags & 1 == 0 { Mode::Notified } else { Mode::Managed },
@@ -170,7 +181,10 @@ pub struct Outcome {
 impl Outcome {
     /// As a message.
     pub fn to_header(self) -> Header {
-        Header::new(Kind::Handled, [self.collapsed, self.compacted, self.left, self.failed, self.call_ns_max, 0])
+        Header::new(
+            Kind::Handled,
+            [self.collapsed, self.compacted, self.left, self.failed, self.call_ns_max, 0],
+        )
     }
 
     /// From a message.
@@ -181,7 +195,12 @@ impl Outcome {
 }
 
 /// Sends a message, and a descriptor with it if there is one.
-pub fn send(socket: BorrowedFd<'_>, header: &Header, rest: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+pub fn send(
+    socket: BorrowedFd<'_>,
+    header: &Header,
+    rest: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = fd.map(|fd| [fd]);
@@ -189,7 +208,12 @@ pub fn send(socket: BorrowedFd<'_>, header: &Header, rest: &[u8], fd: Option<Bor
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     loop {
-        match sendmsg(socket, &[IoSlice::new(header.as_bytes()), IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
+        match sendmsg(
+            socket,
+            &[IoSlice::new(header.as_bytes()), IoSlice::new(rest)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
             Err(Errno::INTR) => {}
             other => return other.map(drop),
         }
@@ -198,7 +222,10 @@ pub fn send(socket: BorrowedFd<'_>, header: &Header, rest: &[u8], fd: Option<Bor
 
 /// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header, the length of the rest, and a descriptor
 /// if one came. `EPIPE`: the other side is gone. `EPROTO`: not a message of ours, or longer than `rest`.
-pub fn receive(socket: BorrowedFd<'_>, rest: &mut [u8]) -> Result<(Header, usize, Option<OwnedFd>), Errno> {
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    rest: &mut [u8],
+) -> Result<(Header, usize, Option<OwnedFd>), Errno> {
     let mut header = Header::empty();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -215,7 +242,9 @@ pub fn receive(socket: BorrowedFd<'_>, rest: &mut [u8]) -> Result<(Header, usize
     });
     match got.bytes.checked_sub(size_of::<Header>()) {
         _ if got.bytes == 0 => Err(Errno::PIPE),
-        Some(rest) if header.magic == MAGIC && !got.flags.contains(ReturnFlags::TRUNC) => Ok((header, rest, fd)),
+        Some(rest) if header.magic == MAGIC && !got.flags.contains(ReturnFlags::TRUNC) => {
+            Ok((header, rest, fd))
+        }
         _ => Err(Errno::PROTO),
     }
 }
@@ -267,7 +296,15 @@ mod tests {
 
     #[test]
     fn absurd_wishes_are_refused_with_a_reason() {
-        let good = Registration { pid: 0, mode: Mode::Notified, signal: 0, eventfd: false, count_min: 0, pages_min: 1, budget_bytes: 0 };
+        let good = Registration {
+            pid: 0,
+            mode: Mode::Notified,
+            signal: 0,
+            eventfd: false,
+            count_min: 0,
+            pages_min: 1,
+            budget_bytes: 0,
+        };
         for (at, value) in [(0, u64::MAX), (0, 1 << 31), (1, 4), (2, 9), (2, u64::MAX), (2, 65)] {
             let mut header = good.to_header();
             header.args[at] = value;

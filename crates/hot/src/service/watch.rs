@@ -95,7 +95,11 @@ impl Watch for EngineWatch {
         let usage = self.engine.usage();
         let ranges = |bytes: u64| bytes / EXTENT as u64;
         let active = ranges(usage.used_bytes);
-        Use { active, wanted: ranges(usage.wanted_bytes), idle: ranges(usage.huge_bytes).saturating_sub(active) }
+        Use {
+            active,
+            wanted: ranges(usage.wanted_bytes),
+            idle: ranges(usage.huge_bytes).saturating_sub(active),
+        }
     }
 
     fn set_budget_ranges(&mut self, ranges: u64) {
@@ -108,13 +112,21 @@ impl Watch for EngineWatch {
 
     fn active_pages(&self) -> Vec<Page> {
         let settings = self.engine.settings();
-        let regroup: BTreeSet<u64> = self.engine.regroup().map(|address| address / EXTENT as u64).collect();
+        let regroup: BTreeSet<u64> =
+            self.engine.regroup().map(|address| address / EXTENT as u64).collect();
         let told = |range: u64| self.wish.mode == Mode::Notified || regroup.contains(&range);
-        let known = self.engine.heat().ranges().filter(|(range, heat)| !heat.huge && heat.windows >= settings.windows_min && told(*range));
+        let known = self.engine.heat().ranges().filter(|(range, heat)| {
+            !heat.huge && heat.windows >= settings.windows_min && told(*range)
+        });
         let mut pages = Vec::new();
         for (range, heat) in known {
-            let least = if self.wish.count_min == 0 { self.engine.hot_count(heat.windows).into() } else { self.wish.count_min };
-            let counted = heat.counts.iter().zip(0u64..).filter(|&(count, _)| u32::from(count) >= least);
+            let least = if self.wish.count_min == 0 {
+                self.engine.hot_count(heat.windows).into()
+            } else {
+                self.wish.count_min
+            };
+            let counted =
+                heat.counts.iter().zip(0u64..).filter(|&(count, _)| u32::from(count) >= least);
             pages.extend(counted.map(|(count, page)| Page {
                 address: range * EXTENT as u64 + page * PAGE as u64,
                 count: count.into(),

@@ -41,7 +41,10 @@ impl BpfTracker {
         let tracker = BpfTracker::with(pid, Clearing::Cold)?;
         // The clearing needs CAP_SYS_NICE; better to know now.
         let nowhere = [Span { start: 0, len: 0 }];
-        tracker.target.advise(&nowhere, Advice::Cold).map_err(HotError::of(pid, "process_madvise, which needs CAP_SYS_NICE"))?;
+        tracker
+            .target
+            .advise(&nowhere, Advice::Cold)
+            .map_err(HotError::of(pid, "process_madvise, which needs CAP_SYS_NICE"))?;
         Ok(tracker)
     }
 
@@ -57,9 +60,19 @@ impl BpfTracker {
         let pagemap = Pagemap::open(pid).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
         let walk = Walk::open(pid).map_err(|error| match error.raw_os_error() {
             Some(_) => HotError::of(pid, "read its page tables")(error),
-            None => HotError::Backend { backend: backend_of(clearing).name(), reason: error.to_string() },
+            None => HotError::Backend {
+                backend: backend_of(clearing).name(),
+                reason: error.to_string(),
+            },
         })?;
-        Ok(BpfTracker { target, clearing, walk, pagemap, stuck: BTreeMap::new(), parts: Vec::new() })
+        Ok(BpfTracker {
+            target,
+            clearing,
+            walk,
+            pagemap,
+            stuck: BTreeMap::new(),
+            parts: Vec::new(),
+        })
     }
 
     fn pid(&self) -> u32 {
@@ -79,7 +92,12 @@ impl BpfTracker {
 
     /// Finds the pages whose bits are still set because they cannot be cleared: those in what was `refused`, and those that others
     /// map. A page that has merely been touched again is mapped by nobody else.
-    fn find_stuck(&mut self, layout: &Layout, ranges: &[u64], refused: &[Span]) -> Result<(), HotError> {
+    fn find_stuck(
+        &mut self,
+        layout: &Layout,
+        ranges: &[u64],
+        refused: &[Span],
+    ) -> Result<(), HotError> {
         let failed = HotError::of(self.pid(), "read its page tables");
         let mut set: Vec<(u64, PageBits)> = Vec::new();
         self.walk
@@ -93,7 +111,10 @@ impl BpfTracker {
             self.stuck.remove(&range);
         }
         for (range, accessed) in set {
-            let exclusive = self.pagemap.exclusive(range).map_err(HotError::of(self.pid(), "read /proc/PID/pagemap"))?;
+            let exclusive = self
+                .pagemap
+                .exclusive(range)
+                .map_err(HotError::of(self.pid(), "read /proc/PID/pagemap"))?;
             let stuck = bits::without(&bits::and(&accessed, &layout.pages_of(range)), &exclusive);
             if !bits::is_empty(&stuck) {
                 self.stuck.insert(range, stuck);
@@ -111,7 +132,10 @@ impl BpfTracker {
 
 /// Has `advise` take all `parts`: it says how many bytes it took before the first that it would not, and is asked again from there on.
 /// Where it takes nothing, the rest of that part is refused, and it goes on with the next. Returns what was refused.
-fn advise_all(parts: &mut [Span], mut advise: impl FnMut(&[Span]) -> Result<u64, HotError>) -> Result<Vec<Span>, HotError> {
+fn advise_all(
+    parts: &mut [Span],
+    mut advise: impl FnMut(&[Span]) -> Result<u64, HotError>,
+) -> Result<Vec<Span>, HotError> {
     let mut refused = Vec::new();
     let mut at = 0;
     while at < parts.len() {
@@ -150,7 +174,9 @@ impl Tracker for BpfTracker {
             let first = (span.start / RANGE).max(last.map_or(0, |last: u64| last + 1));
             let end = (span.start + span.len).div_ceil(RANGE);
             if first < end {
-                self.walk.populated(first, end, out).map_err(HotError::of(pid, "read its page tables"))?;
+                self.walk
+                    .populated(first, end, out)
+                    .map_err(HotError::of(pid, "read its page tables"))?;
                 last = Some(end - 1);
             }
         }
@@ -169,12 +195,22 @@ impl Tracker for BpfTracker {
         self.find_stuck(layout, ranges, &refused?)
     }
 
-    fn scan(&mut self, layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {
+    fn scan(
+        &mut self,
+        layout: &Layout,
+        ranges: &[u64],
+        out: &mut Vec<RangeView>,
+    ) -> Result<(), HotError> {
         let failed = HotError::of(self.target.pid(), "read its page tables");
         let stuck = &self.stuck;
         self.walk
             .scan(ranges, |range, seen| {
-                let mut view = RangeView { range, present: seen.present, touched: seen.accessed, huge: seen.huge };
+                let mut view = RangeView {
+                    range,
+                    present: seen.present,
+                    touched: seen.accessed,
+                    huge: seen.huge,
+                };
                 if !seen.huge {
                     let ours = layout.pages_of(range);
                     view.present = bits::and(&view.present, &ours);
@@ -253,7 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_locked_in_the_middle_of_a_large_mapping_hides_neither_what_is_before_nor_what_is_behind() {
+    fn memory_that_was_locked_in_the_middle_of_a_large_mapping_hides_neither_what_is_before_nor_what_is_behind()
+     {
         let mut tracker = match BpfTracker::open(std::process::id()) {
             Ok(tracker) => tracker,
             Err(error) => return hiroma_testkit::skip!(Bpf, "{error}"),
@@ -284,14 +321,23 @@ mod tests {
             touch_all();
             let mut views = Vec::new();
             tracker.scan(&layout, &ranges, &mut views).unwrap();
-            let expected = |range: &u64| if hidden.contains(range) { bits::NONE } else { only_the_first };
-            let wrong: Vec<u64> =
-                views.iter().filter(|view| view.touched != expected(&view.range)).map(|view| view.range - ranges[0]).collect();
+            let expected =
+                |range: &u64| if hidden.contains(range) { bits::NONE } else { only_the_first };
+            let wrong: Vec<u64> = views
+                .iter()
+                .filter(|view| view.touched != expected(&view.range))
+                .map(|view| view.range - ranges[0])
+                .collect();
             if views.len() == ranges.len() && wrong.is_empty() {
                 break;
             }
             // Others, DAMON for one, may clear a bit as well; not again and again.
-            assert!(Instant::now() < deadline, "{} of {} ranges are seen wrongly: {wrong:?}", wrong.len(), ranges.len());
+            assert!(
+                Instant::now() < deadline,
+                "{} of {} ranges are seen wrongly: {wrong:?}",
+                wrong.len(),
+                ranges.len()
+            );
         }
     }
 }

@@ -57,21 +57,25 @@ impl Drop for Session {
 }
 
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    fs::write(path, text).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    fs::write(path, text)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn number(path: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(path)?;
-    text.trim().parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{}: `{}`", path.display(), text.trim())))
+    text.trim().parse().map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: `{}`", path.display(), text.trim()))
+    })
 }
 
 impl Session {
     /// Takes DAMON and sets it to process `pid`; refused while somebody else has it.
     fn take(admin: &Path, pid: u32, regions_min: u64) -> io::Result<Session> {
         let owners = number(&admin.join("nr_kdamonds")).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                io::Error::new(io::ErrorKind::Unsupported, "this kernel has no DAMON that is set up through sysfs (CONFIG_DAMON_SYSFS)")
-            }
+            io::ErrorKind::NotFound => io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel has no DAMON that is set up through sysfs (CONFIG_DAMON_SYSFS)",
+            ),
             _ => error,
         })?;
         if owners > 0 {
@@ -92,10 +96,18 @@ impl Session {
         let kdamond = self.0.join("0");
         write(&kdamond.join("contexts/nr_contexts"), "1")?;
         let context = kdamond.join("contexts/0");
-        if !fs::read_to_string(context.join("avail_operations"))?.lines().any(|line| line == "vaddr") {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's DAMON does not watch processes (CONFIG_DAMON_VADDR)"));
+        if !fs::read_to_string(context.join("avail_operations"))?
+            .lines()
+            .any(|line| line == "vaddr")
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "this kernel's DAMON does not watch processes (CONFIG_DAMON_VADDR)",
+            ));
         }
-        let set = |file: &str, value: &dyn std::fmt::Display| write(&context.join(file), &value.to_string());
+        let set = |file: &str, value: &dyn std::fmt::Display| {
+            write(&context.join(file), &value.to_string())
+        };
         set("operations", &"vaddr")?;
         set("monitoring_attrs/intervals/sample_us", &SAMPLE_US)?;
         set("monitoring_attrs/intervals/aggr_us", &AGGREGATION_US)?;
@@ -108,7 +120,9 @@ impl Session {
         // A scheme that takes all regions and does nothing: through it they are read.
         set("schemes/nr_schemes", &1)?;
         set("schemes/0/action", &"stat")?;
-        for (what, most) in [("sz", u64::MAX), ("nr_accesses", u32::MAX.into()), ("age", u32::MAX.into())] {
+        for (what, most) in
+            [("sz", u64::MAX), ("nr_accesses", u32::MAX.into()), ("age", u32::MAX.into())]
+        {
             set(&format!("schemes/0/access_pattern/{what}/min"), &0)?;
             set(&format!("schemes/0/access_pattern/{what}/max"), &most)?;
         }
@@ -123,7 +137,11 @@ impl Session {
             let region = entry?;
             if region.file_type()?.is_dir() {
                 let field = |name: &str| number(&region.path().join(name));
-                regions.push(Region { start: field("start")?, end: field("end")?, accesses: field("nr_accesses")? });
+                regions.push(Region {
+                    start: field("start")?,
+                    end: field("end")?,
+                    accesses: field("nr_accesses")?,
+                });
             }
         }
         regions.sort_unstable_by_key(|region| region.start);
@@ -139,7 +157,10 @@ fn touched_of(regions: &[Region], range: u64, there: u64) -> u64 {
     let seen: u128 = regions[from..]
         .iter()
         .take_while(|region| region.start < end)
-        .map(|region| u128::from(region.end.min(end) - region.start.max(start)) * u128::from(region.accesses.min(samples)))
+        .map(|region| {
+            u128::from(region.end.min(end) - region.start.max(start))
+                * u128::from(region.accesses.min(samples))
+        })
         .sum();
     (seen * u128::from(there)).div_ceil(u128::from(RANGE) * u128::from(samples)) as u64
 }
@@ -149,12 +170,19 @@ impl DamonTracker {
     pub fn open(pid: u32) -> Result<DamonTracker, HotError> {
         let target = Target::open(pid).map_err(HotError::of(pid, "pidfd_open"))?;
         let pagemap = Pagemap::open(pid).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
-        let failed = |error: io::Error| HotError::Backend { backend: Backend::Damon.name(), reason: error.to_string() };
+        let failed = |error: io::Error| HotError::Backend {
+            backend: Backend::Damon.name(),
+            reason: error.to_string(),
+        };
         pagemap.huge(0, 1).map_err(|error| match error.raw_os_error() {
-            Some(_) => failed(io::Error::new(error.kind(), format!("Linux 6.7 or newer is needed (PAGEMAP_SCAN: {error})"))),
+            Some(_) => failed(io::Error::new(
+                error.kind(),
+                format!("Linux 6.7 or newer is needed (PAGEMAP_SCAN: {error})"),
+            )),
             None => failed(error),
         })?;
-        let resident = crate::machine::resident_bytes(pid).map_err(HotError::of(pid, "read /proc/PID/status"))?;
+        let resident = crate::machine::resident_bytes(pid)
+            .map_err(HotError::of(pid, "read /proc/PID/status"))?;
         let session = Session::take(Path::new(ADMIN), pid, 2 * resident / RANGE).map_err(failed)?;
         Ok(DamonTracker { target, session, pagemap, present: BTreeMap::new() })
     }
@@ -171,7 +199,8 @@ impl Tracker for DamonTracker {
         let mut ranges = Vec::new();
         populated(&self.pagemap, layout, &mut ranges).map_err(&failed)?;
         for range in ranges {
-            let present = bits::and(&self.pagemap.present(range).map_err(&failed)?, &layout.pages_of(range));
+            let present =
+                bits::and(&self.pagemap.present(range).map_err(&failed)?, &layout.pages_of(range));
             if !bits::is_empty(&present) {
                 self.present.insert(range, present);
             }
@@ -185,15 +214,27 @@ impl Tracker for DamonTracker {
         Ok(())
     }
 
-    fn scan(&mut self, _layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {
+    fn scan(
+        &mut self,
+        _layout: &Layout,
+        ranges: &[u64],
+        out: &mut Vec<RangeView>,
+    ) -> Result<(), HotError> {
         let pid = self.target.pid();
         let regions = self.session.regions().map_err(|source| match self.target.is_ending() {
             true => HotError::Gone { pid },
             false => HotError::Io { pid, doing: "read DAMON's regions", source },
         })?;
         for &range in ranges {
-            let huge = self.pagemap.huge(range, range + 1).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
-            let present = if huge { bits::ALL } else { self.present.get(&range).copied().unwrap_or(bits::NONE) };
+            let huge = self
+                .pagemap
+                .huge(range, range + 1)
+                .map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
+            let present = if huge {
+                bits::ALL
+            } else {
+                self.present.get(&range).copied().unwrap_or(bits::NONE)
+            };
             let there = u64::from(bits::count(&present));
             let touched = touched_of(&regions, range, there).min(there);
             let touched = if huge && touched > 0 { present } else { first_of(&present, touched) };
@@ -229,7 +270,11 @@ mod tests {
 
     #[test]
     fn a_range_gets_its_part_of_the_regions_that_it_lies_in() {
-        let region = |start: u64, end: u64, accesses| Region { start: start * RANGE / 2, end: end * RANGE / 2, accesses };
+        let region = |start: u64, end: u64, accesses| Region {
+            start: start * RANGE / 2,
+            end: end * RANGE / 2,
+            accesses,
+        };
         // Halves of ranges: 0 and 1 make up range 0.
         let regions = [region(1, 2, 10), region(2, 8, 5), region(8, 9, 0)];
         let touched: Vec<u64> = (0..5).map(|range| touched_of(&regions, range, 512)).collect();

@@ -54,8 +54,11 @@ impl Watched {
     /// Whether one folio of 2 MiB fills it.
     fn is_one_folio(&self) -> bool {
         let Some(first) = self.pages.first() else { return false };
-        let all = self.pages.len() == PAGES_PER_EXTENT && first.frame % PAGES_PER_EXTENT as u64 == 0;
-        all && self.pages.iter().enumerate().all(|(at, page)| page.frame == first.frame + at as u64 && page.mark == Some(first.frame))
+        let all =
+            self.pages.len() == PAGES_PER_EXTENT && first.frame % PAGES_PER_EXTENT as u64 == 0;
+        all && self.pages.iter().enumerate().all(|(at, page)| {
+            page.frame == first.frame + at as u64 && page.mark == Some(first.frame)
+        })
     }
 }
 
@@ -66,14 +69,19 @@ impl IdleTracker {
     }
 
     fn with(pid: u32, bitmap: &Path, flags: &Path) -> Result<IdleTracker, HotError> {
-        let failed = |reason: String| HotError::Backend { backend: Backend::IdleBitmap.name(), reason };
+        let failed =
+            |reason: String| HotError::Backend { backend: Backend::IdleBitmap.name(), reason };
         let idle = IdleBitmap::open(bitmap, flags).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => failed(format!("this kernel has no idle page tracking (CONFIG_IDLE_PAGE_TRACKING): {error}")),
+            io::ErrorKind::NotFound => failed(format!(
+                "this kernel has no idle page tracking (CONFIG_IDLE_PAGE_TRACKING): {error}"
+            )),
             io::ErrorKind::PermissionDenied => failed(format!("root is needed: {error}")),
             _ => failed(error.to_string()),
         })?;
         let Some(zeros) = frame_of_zeros().map_err(|error| failed(error.to_string()))? else {
-            return Err(failed("the kernel does not tell us page frames: CAP_SYS_ADMIN is needed".to_owned()));
+            return Err(failed(
+                "the kernel does not tell us page frames: CAP_SYS_ADMIN is needed".to_owned(),
+            ));
         };
         let pagemap = Pagemap::open(pid).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
         Ok(IdleTracker { pid, pagemap, idle, zeros, watched: BTreeMap::new() })
@@ -85,11 +93,17 @@ impl IdleTracker {
 
     /// What `range` consists of now, without marks.
     fn look(&self, layout: &Layout, range: u64) -> Result<Watched, HotError> {
-        let entries = self.pagemap.entries(range).map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))?;
+        let entries = self
+            .pagemap
+            .entries(range)
+            .map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))?;
         let ours = layout.pages_of(range);
         let mut seen = Watched::default();
-        let is_ours =
-            |at: usize, entry: &PageEntry| entry.is_present() && entry.frame() != Some(self.zeros) && ours[at / 64] >> (at % 64) & 1 == 1;
+        let is_ours = |at: usize, entry: &PageEntry| {
+            entry.is_present()
+                && entry.frame() != Some(self.zeros)
+                && ours[at / 64] >> (at % 64) & 1 == 1
+        };
         for (at, entry) in entries.iter().enumerate().filter(|(at, entry)| is_ours(*at, entry)) {
             seen.present[at / 64] |= 1 << (at % 64);
             if let Some(frame) = entry.frame().filter(|_| entry.is_exclusive()) {
@@ -143,7 +157,8 @@ fn frame_of_zeros() -> io::Result<Option<u64>> {
     let mut word = 0u64;
     vm::copy(std::ptr::from_mut(&mut word) as usize, page.base(), size_of::<u64>());
     std::hint::black_box(word);
-    let entries: [PageEntry; PAGES_PER_EXTENT] = Pagemap::open(std::process::id())?.entries((page.base() / EXTENT) as u64)?;
+    let entries: [PageEntry; PAGES_PER_EXTENT] =
+        Pagemap::open(std::process::id())?.entries((page.base() / EXTENT) as u64)?;
     Ok(entries[page.base() % EXTENT / PAGE].frame())
 }
 
@@ -153,7 +168,8 @@ impl Tracker for IdleTracker {
     }
 
     fn populated(&mut self, layout: &Layout, out: &mut Vec<u64>) -> Result<(), HotError> {
-        populated(&self.pagemap, layout, out).map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))
+        populated(&self.pagemap, layout, out)
+            .map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))
     }
 
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError> {
@@ -163,7 +179,8 @@ impl Tracker for IdleTracker {
             self.watched.insert(range, seen);
         }
         let mut watched = std::mem::take(&mut self.watched);
-        let mut pages: Vec<&mut Page> = watched.values_mut().flat_map(|seen| &mut seen.pages).collect();
+        let mut pages: Vec<&mut Page> =
+            watched.values_mut().flat_map(|seen| &mut seen.pages).collect();
         self.find_marks(&mut pages).map_err(|error| self.failed(error))?;
         let marks: BTreeSet<u64> = pages.iter().filter_map(|page| page.mark).collect();
         self.idle.mark(&Vec::from_iter(marks)).map_err(|error| self.failed(error))?;
@@ -171,29 +188,51 @@ impl Tracker for IdleTracker {
         Ok(())
     }
 
-    fn scan(&mut self, layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {
+    fn scan(
+        &mut self,
+        layout: &Layout,
+        ranges: &[u64],
+        out: &mut Vec<RangeView>,
+    ) -> Result<(), HotError> {
         // A page may lie elsewhere by now. What has moved took its mark along, what is new has none: it was touched.
-        let mut seen = ranges.iter().map(|&range| self.look(layout, range)).collect::<Result<Vec<Watched>, HotError>>()?;
+        let mut seen = ranges
+            .iter()
+            .map(|&range| self.look(layout, range))
+            .collect::<Result<Vec<Watched>, HotError>>()?;
         let mut unknown = Vec::new();
         for (range, now) in ranges.iter().zip(&mut seen) {
-            let mut before = self.watched.get(range).map_or(&[][..], |watched| &watched.pages).iter().peekable();
+            let mut before =
+                self.watched.get(range).map_or(&[][..], |watched| &watched.pages).iter().peekable();
             for page in &mut now.pages {
                 while before.next_if(|before| before.at < page.at).is_some() {}
                 match before.peek() {
-                    Some(before) if (before.at, before.frame) == (page.at, page.frame) => page.mark = before.mark,
+                    Some(before) if (before.at, before.frame) == (page.at, page.frame) => {
+                        page.mark = before.mark
+                    }
                     _ => unknown.push(page),
                 }
             }
         }
         self.find_marks(&mut unknown).map_err(|error| self.failed(error))?;
-        let marks: Vec<u64> =
-            Vec::from_iter(seen.iter().flat_map(|seen| &seen.pages).filter_map(|page| page.mark).collect::<BTreeSet<u64>>());
+        let marks: Vec<u64> = Vec::from_iter(
+            seen.iter()
+                .flat_map(|seen| &seen.pages)
+                .filter_map(|page| page.mark)
+                .collect::<BTreeSet<u64>>(),
+        );
         let idle = self.idle.idle(&marks).map_err(|error| self.failed(error))?;
         for (&range, seen) in ranges.iter().zip(&seen) {
             let huge = self.is_huge(range, seen);
-            let mut view = RangeView { range, present: if huge { bits::ALL } else { seen.present }, touched: bits::NONE, huge };
+            let mut view = RangeView {
+                range,
+                present: if huge { bits::ALL } else { seen.present },
+                touched: bits::NONE,
+                huge,
+            };
             for page in &seen.pages {
-                let touched = page.mark.is_some_and(|mark| marks.binary_search(&mark).is_ok_and(|at| !idle[at]));
+                let touched = page
+                    .mark
+                    .is_some_and(|mark| marks.binary_search(&mark).is_ok_and(|at| !idle[at]));
                 view.touched[page.at as usize / 64] |= u64::from(touched) << (page.at % 64);
             }
             out.push(view);
@@ -234,7 +273,11 @@ mod tests {
         fn new() -> Option<StandIn> {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("bitmap"), []).unwrap();
-            match IdleTracker::with(std::process::id(), &dir.path().join("bitmap"), Path::new(FLAGS)) {
+            match IdleTracker::with(
+                std::process::id(),
+                &dir.path().join("bitmap"),
+                Path::new(FLAGS),
+            ) {
                 Ok(tracker) => Some(StandIn { dir, tracker }),
                 Err(error) => {
                     hiroma_testkit::skip!(Machine, "{error}");
@@ -261,7 +304,14 @@ mod tests {
 
     fn layout_of(memory: &Reservation) -> Layout {
         let (start, end) = (memory.base() as u64, (memory.base() + memory.len()) as u64);
-        Layout::of(&[Vma { start, end, writable: true, shared: false, anonymous: true, name: String::new() }])
+        Layout::of(&[Vma {
+            start,
+            end,
+            writable: true,
+            shared: false,
+            anonymous: true,
+            name: String::new(),
+        }])
     }
 
     fn scanned(tracker: &mut IdleTracker, layout: &Layout, ranges: &[u64]) -> Vec<RangeView> {
@@ -272,7 +322,11 @@ mod tests {
 
     #[test]
     fn a_kernel_without_it_is_told_of() {
-        let Err(error) = IdleTracker::with(std::process::id(), Path::new("/nowhere/bitmap"), Path::new(FLAGS)) else { panic!("opened") };
+        let Err(error) =
+            IdleTracker::with(std::process::id(), Path::new("/nowhere/bitmap"), Path::new(FLAGS))
+        else {
+            panic!("opened")
+        };
         assert!(error.to_string().contains("CONFIG_IDLE_PAGE_TRACKING"), "{error}");
     }
 
@@ -298,9 +352,15 @@ mod tests {
             unwatched = pages.filter(|page| page.mark.is_none()).count();
         }
         assert!(unwatched < 128, "{unwatched} pages cannot be watched");
-        let watched = |range: u64, at: u16| stand_in.tracker.watched[&range].pages.iter().any(|page| page.at == at && page.mark.is_some());
+        let watched = |range: u64, at: u16| {
+            stand_in.tracker.watched[&range]
+                .pages
+                .iter()
+                .any(|page| page.at == at && page.mark.is_some())
+        };
         let mut expected = [bits::NONE; 2];
-        for (range, at) in [(0, 0), (0, 1), (0, 63), (0, 64), (0, 511), (1, 3), (1, 300), (1, 510)] {
+        for (range, at) in [(0, 0), (0, 1), (0, 63), (0, 64), (0, 511), (1, 3), (1, 300), (1, 510)]
+        {
             if watched(first + range, at) {
                 stand_in.touched(first + range, at.into());
                 expected[range as usize][at as usize / 64] |= 1 << (at % 64);
@@ -311,7 +371,11 @@ mod tests {
         assert_eq!((bits::count(&views[0].present), bits::count(&views[1].present)), (512, 171));
         // Marked anew, nothing was touched.
         stand_in.tracker.clear(&layout, &ranges).unwrap();
-        assert!(scanned(&mut stand_in.tracker, &layout, &ranges).iter().all(|view| bits::is_empty(&view.touched) && !view.huge));
+        assert!(
+            scanned(&mut stand_in.tracker, &layout, &ranges)
+                .iter()
+                .all(|view| bits::is_empty(&view.touched) && !view.huge)
+        );
     }
 
     #[test]
@@ -344,7 +408,8 @@ mod tests {
     fn a_process_that_has_ended_is_gone() {
         let Some(stand_in) = StandIn::new() else { return };
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let mut tracker = IdleTracker::with(child.id(), &stand_in.bitmap(), Path::new(FLAGS)).unwrap();
+        let mut tracker =
+            IdleTracker::with(child.id(), &stand_in.bitmap(), Path::new(FLAGS)).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();

@@ -41,7 +41,8 @@ pub enum Backend {
 
 impl Backend {
     /// All, the best first.
-    pub const ALL: [Backend; 5] = [Backend::Bpf, Backend::BpfClearRefs, Backend::IdleBitmap, Backend::Damon, Backend::Smaps];
+    pub const ALL: [Backend; 5] =
+        [Backend::Bpf, Backend::BpfClearRefs, Backend::IdleBitmap, Backend::Damon, Backend::Smaps];
 
     /// The one of this name.
     pub fn by_name(name: &str) -> Option<Backend> {
@@ -95,7 +96,12 @@ pub trait Tracker: Send {
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
     /// Appends a view of each of `ranges`, in their order, as far as they belong to `layout`.
-    fn scan(&mut self, layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError>;
+    fn scan(
+        &mut self,
+        layout: &Layout,
+        ranges: &[u64],
+        out: &mut Vec<RangeView>,
+    ) -> Result<(), HotError>;
 
     /// Whether clearing some ranges clears all.
     fn clears_all(&self) -> bool;
@@ -136,13 +142,18 @@ impl RoundCost {
 /// Opens the best tracker for process `pid` that works here, or just `only`. If none does, the error lists why.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
     let mut reasons = String::new();
-    for backend in Backend::ALL.into_iter().filter(|&backend| only.is_none_or(|only| only == backend)) {
+    for backend in
+        Backend::ALL.into_iter().filter(|&backend| only.is_none_or(|only| only == backend))
+    {
         let opened: Result<Box<dyn Tracker>, HotError> = match backend {
-            _ if machine::pretended(&format!("no-{backend}")) => {
-                Err(HotError::Backend { backend: backend.name(), reason: "it is said to be missing (HIROMA_HOT_PRETEND)".to_owned() })
-            }
+            _ if machine::pretended(&format!("no-{backend}")) => Err(HotError::Backend {
+                backend: backend.name(),
+                reason: "it is said to be missing (HIROMA_HOT_PRETEND)".to_owned(),
+            }),
             Backend::Bpf => BpfTracker::open(pid).map(|tracker| Box::new(tracker) as _),
-            Backend::BpfClearRefs => BpfTracker::open_clear_refs(pid).map(|tracker| Box::new(tracker) as _),
+            Backend::BpfClearRefs => {
+                BpfTracker::open_clear_refs(pid).map(|tracker| Box::new(tracker) as _)
+            }
             Backend::IdleBitmap => IdleTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Damon => DamonTracker::open(pid).map(|tracker| Box::new(tracker) as _),
             Backend::Smaps => SmapsTracker::open(pid).map(|tracker| Box::new(tracker) as _),
@@ -161,7 +172,8 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
 
 /// Clears the accessed bits of all pages of process `pid` (`proc_pid_clear_refs(5)`). Translations are not flushed.
 fn clear_refs(pid: u32) -> Result<(), HotError> {
-    fs::write(format!("/proc/{pid}/clear_refs"), "1").map_err(HotError::of(pid, "write /proc/PID/clear_refs"))
+    fs::write(format!("/proc/{pid}/clear_refs"), "1")
+        .map_err(HotError::of(pid, "write /proc/PID/clear_refs"))
 }
 
 /// Appends the ranges in which the page map shows something of `layout`.

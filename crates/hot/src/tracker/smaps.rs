@@ -52,7 +52,8 @@ impl SmapsTracker {
     }
 
     fn mappings(&self) -> Result<Vec<Mapping>, HotError> {
-        let text = fs::read(format!("/proc/{}/smaps", self.pid)).map_err(HotError::of(self.pid, "read /proc/PID/smaps"))?;
+        let text = fs::read(format!("/proc/{}/smaps", self.pid))
+            .map_err(HotError::of(self.pid, "read /proc/PID/smaps"))?;
         Ok(parse(&String::from_utf8_lossy(&text)))
     }
 }
@@ -62,15 +63,16 @@ fn parse(text: &str) -> Vec<Mapping> {
     for line in text.lines() {
         let mut words = line.split_whitespace();
         let Some(first) = words.next() else { continue };
-        let pages = words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024 / PAGE as u64;
+        let pages =
+            words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024 / PAGE as u64;
         match (first, found.last_mut()) {
             ("Rss:", Some(last)) => last.resident_pages = pages,
             ("Referenced:", Some(last)) => last.referenced_pages = pages,
             ("AnonHugePages:", Some(last)) => last.huge_pages = pages,
             _ => {
-                let bounds = first
-                    .split_once('-')
-                    .and_then(|(start, end)| Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?)));
+                let bounds = first.split_once('-').and_then(|(start, end)| {
+                    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+                });
                 if let Some((start, end)) = bounds {
                     found.push(Mapping { start, end, ..Mapping::default() });
                 }
@@ -97,7 +99,10 @@ impl Tracker for SmapsTracker {
                 if !layout.holds_part(range) || self.present.contains_key(&range) {
                     continue;
                 }
-                let present = self.pagemap.present(range).map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))?;
+                let present = self
+                    .pagemap
+                    .present(range)
+                    .map_err(HotError::of(self.pid, "read /proc/PID/pagemap"))?;
                 let present = bits::and(&present, &layout.pages_of(range));
                 if !bits::is_empty(&present) {
                     self.present.insert(range, present);
@@ -112,7 +117,12 @@ impl Tracker for SmapsTracker {
         clear_refs(self.pid)
     }
 
-    fn scan(&mut self, _layout: &Layout, ranges: &[u64], out: &mut Vec<RangeView>) -> Result<(), HotError> {
+    fn scan(
+        &mut self,
+        _layout: &Layout,
+        ranges: &[u64],
+        out: &mut Vec<RangeView>,
+    ) -> Result<(), HotError> {
         let mappings = self.mappings()?;
         for &range in ranges {
             let (start, end) = (range * RANGE, (range + 1) * RANGE);
@@ -125,9 +135,13 @@ impl Tracker for SmapsTracker {
                 let inside = (mapping.end.min(end) - mapping.start.max(start)) / PAGE as u64;
                 let resident = mapping.resident_pages.max(1);
                 touched += (mapping.referenced_pages * there.min(inside)).div_ceil(resident);
-                huge |= mapping.start <= start && end <= mapping.end && mapping.huge_pages >= mapping.resident_pages && there == 512;
+                huge |= mapping.start <= start
+                    && end <= mapping.end
+                    && mapping.huge_pages >= mapping.resident_pages
+                    && there == 512;
             }
-            let touched = if huge && touched > 0 { present } else { first_of(&present, touched.min(there)) };
+            let touched =
+                if huge && touched > 0 { present } else { first_of(&present, touched.min(there)) };
             out.push(RangeView { range, present, touched, huge });
         }
         Ok(())
@@ -153,7 +167,10 @@ mod tests {
                     7f0000200000-7f0000400000 rw-p 00000000 00:00 0 [heap]\nRss: 2048 kB\nReferenced: 0 kB\nAnonHugePages: 2048 kB\n";
         let found = parse(text);
         assert_eq!(found.len(), 2);
-        assert_eq!((found[0].resident_pages, found[0].referenced_pages, found[0].huge_pages), (256, 128, 0));
+        assert_eq!(
+            (found[0].resident_pages, found[0].referenced_pages, found[0].huge_pages),
+            (256, 128, 0)
+        );
         assert_eq!((found[1].start, found[1].huge_pages), (0x7f00_0020_0000, 512));
     }
 }

@@ -90,12 +90,19 @@ pub struct Served {
 }
 
 impl Served {
-    pub fn start(path: &Path, open: impl FnOnce() -> Open + Send + 'static) -> Result<Served, ServeError> {
+    pub fn start(
+        path: &Path,
+        open: impl FnOnce() -> Open + Send + 'static,
+    ) -> Result<Served, ServeError> {
         Served::patient(path, OVERDUE_NS, open)
     }
 
     /// One that calls a process stuck after `overdue_ns`.
-    pub fn patient(path: &Path, overdue_ns: u64, open: impl FnOnce() -> Open + Send + 'static) -> Result<Served, ServeError> {
+    pub fn patient(
+        path: &Path,
+        overdue_ns: u64,
+        open: impl FnOnce() -> Open + Send + 'static,
+    ) -> Result<Served, ServeError> {
         let log = Arc::new(Mutex::new(Vec::new()));
         let stop = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let (stopped, lines) = (stop.try_clone().unwrap(), Arc::clone(&log));
@@ -103,7 +110,13 @@ impl Served {
         let socket = path.to_owned();
         let thread = thread::spawn(move || {
             let log = Box::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()));
-            let options = ServiceOptions { path: socket, budget_ranges: 100, cpu_ppm: 10_000, overdue_ns, log };
+            let options = ServiceOptions {
+                path: socket,
+                budget_ranges: 100,
+                cpu_ppm: 10_000,
+                overdue_ns,
+                log,
+            };
             match Daemon::start(options, open()) {
                 Ok(mut daemon) => {
                     told.send(None).unwrap();
@@ -132,5 +145,7 @@ impl Drop for Served {
 }
 
 pub fn pages(range: u64, count: u64) -> Vec<Page> {
-    (0..count).map(|number| Page { address: range * EXTENT + number * 4096, count: 9, reserved: 0 }).collect()
+    (0..count)
+        .map(|number| Page { address: range * EXTENT + number * 4096, count: 9, reserved: 0 })
+        .collect()
 }

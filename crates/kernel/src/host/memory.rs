@@ -61,9 +61,12 @@ fn scaled(info: &rustix::system::Sysinfo, units: impl Into<u64>) -> u64 {
 
 /// A line of /proc/meminfo.
 fn meminfo(root: &Path, key: &str) -> io::Result<Bytes> {
-    let text = fs::read_to_string(root.join("proc/meminfo"))
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read /proc/meminfo: {error}")))?;
-    let kib = text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
+    let text = fs::read_to_string(root.join("proc/meminfo")).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot read /proc/meminfo: {error}"))
+    })?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
     let kib = kib.ok_or_else(|| io::Error::other(format!("/proc/meminfo has no line {key}")))?;
     Ok(Bytes(kib << 10))
 }
@@ -77,7 +80,9 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
     let (kind, options) = (right.next()?, right.nth(1)?);
     let (file, controller) = match kind {
         "cgroup2" => ("memory.max", ""),
-        "cgroup" if options.split(',').any(|option| option == "memory") => ("memory.limit_in_bytes", "memory"),
+        "cgroup" if options.split(',').any(|option| option == "memory") => {
+            ("memory.limit_in_bytes", "memory")
+        }
         _ => return None,
     };
     let group = group_of(groups, controller)?;
@@ -85,7 +90,11 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
     let inside = Path::new(group).strip_prefix(mount_root).unwrap_or(Path::new(""));
     let top = root.join(mount_point.trim_start_matches('/'));
     let deepest = top.join(inside);
-    deepest.ancestors().take_while(|dir| dir.starts_with(&top)).filter_map(|dir| limit_in(&dir.join(file))).min()
+    deepest
+        .ancestors()
+        .take_while(|dir| dir.starts_with(&top))
+        .filter_map(|dir| limit_in(&dir.join(file)))
+        .min()
 }
 
 fn limit_in(file: &Path) -> Option<(Bytes, PathBuf)> {
@@ -100,7 +109,9 @@ mod tests {
 
     fn machine(files: &[(&str, &str)]) -> Limits {
         let root = tempfile::tempdir().unwrap();
-        for (path, text) in files.iter().chain(&[("proc/meminfo", "MemTotal:       8388608 kB\nMemFree: 1 kB\n")]) {
+        for (path, text) in
+            files.iter().chain(&[("proc/meminfo", "MemTotal:       8388608 kB\nMemFree: 1 kB\n")])
+        {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
@@ -123,7 +134,10 @@ mod tests {
     fn the_tightest_group_on_the_way_up_counts_in_version_2() {
         let limits = machine(&[
             ("proc/self/cgroup", "0::/user/job\n"),
-            ("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n"),
+            (
+                "proc/self/mountinfo",
+                "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n",
+            ),
             ("sys/fs/cgroup/user/memory.max", "1073741824\n"),
             ("sys/fs/cgroup/user/job/memory.max", "max\n"),
         ]);
@@ -135,15 +149,25 @@ mod tests {
         let mount = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
         let file = "sys/fs/cgroup/memory/a/memory.limit_in_bytes";
         let groups = ("proc/self/cgroup", "4:memory:/a\n0::/\n");
-        assert_eq!(machine(&[groups, ("proc/self/mountinfo", mount), (file, "536870912\n")]).whole(), Bytes(512 << 20));
-        assert_eq!(machine(&[groups, ("proc/self/mountinfo", mount), (file, "9223372036854771712\n")]).cgroup, None);
+        assert_eq!(
+            machine(&[groups, ("proc/self/mountinfo", mount), (file, "536870912\n")]).whole(),
+            Bytes(512 << 20)
+        );
+        assert_eq!(
+            machine(&[groups, ("proc/self/mountinfo", mount), (file, "9223372036854771712\n")])
+                .cgroup,
+            None
+        );
     }
 
     #[test]
     fn a_group_outside_of_what_is_mounted_is_the_mount_point() {
         let limits = machine(&[
             ("proc/self/cgroup", "0::/docker/abc\n"),
-            ("proc/self/mountinfo", "41 31 0:38 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+            (
+                "proc/self/mountinfo",
+                "41 31 0:38 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+            ),
             ("sys/fs/cgroup/memory.max", "268435456\n"),
         ]);
         assert_eq!(limits.whole(), Bytes(256 << 20));

@@ -57,8 +57,9 @@ fn bits_of_any(table: &Table) -> (PageBits, PageBits) {
 #[target_feature(enable = "avx2")]
 unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
     use std::arch::x86_64::{
-        __m256i, _mm256_and_si256, _mm256_andnot_si256, _mm256_castps_si256, _mm256_castsi256_ps, _mm256_loadu_si256, _mm256_movemask_epi8,
-        _mm256_or_si256, _mm256_packs_epi16, _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_shuffle_ps,
+        __m256i, _mm256_and_si256, _mm256_andnot_si256, _mm256_castps_si256, _mm256_castsi256_ps,
+        _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256, _mm256_packs_epi16,
+        _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_shuffle_ps,
         _mm256_slli_epi16, _mm256_srli_epi16,
     };
     // Packing takes turns between its arguments every eight bytes of each half; this puts them one after the other.
@@ -72,22 +73,42 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
             // SAFETY: 32 entries are eight times 32 bytes; loads need no alignment. The rest is arithmetic that the caller vouches for.
             let (p, a) = unsafe {
                 let wanted = _mm256_set1_epi32((PRESENT | ACCESSED | PROT_NONE | SPECIAL) as i32);
-                let four = |at: usize| _mm256_castsi256_ps(_mm256_loadu_si256(entries.as_ptr().add(4 * at).cast::<__m256i>()));
+                let four = |at: usize| {
+                    _mm256_castsi256_ps(_mm256_loadu_si256(
+                        entries.as_ptr().add(4 * at).cast::<__m256i>(),
+                    ))
+                };
                 let eight = |at: usize| {
-                    let low = _mm256_castps_si256(_mm256_shuffle_ps::<LOW_HALVES>(four(at), four(at + 1)));
+                    let low = _mm256_castps_si256(_mm256_shuffle_ps::<LOW_HALVES>(
+                        four(at),
+                        four(at + 1),
+                    ));
                     _mm256_permute4x64_epi64::<IN_ORDER>(_mm256_and_si256(low, wanted))
                 };
-                let sixteen = |at: usize| _mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packus_epi32(eight(at), eight(at + 2)));
+                let sixteen = |at: usize| {
+                    _mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packus_epi32(
+                        eight(at),
+                        eight(at + 2),
+                    ))
+                };
                 let (low, high) = (sixteen(0), sixteen(4));
                 let either = |pages: __m256i| {
-                    let there = _mm256_slli_epi16::<15>(_mm256_or_si256(pages, _mm256_srli_epi16::<8>(pages)));
+                    let there = _mm256_slli_epi16::<15>(_mm256_or_si256(
+                        pages,
+                        _mm256_srli_epi16::<8>(pages),
+                    ));
                     _mm256_andnot_si256(_mm256_slli_epi16::<6>(pages), there)
                 };
                 let mask = |low: __m256i, high: __m256i| {
-                    _mm256_movemask_epi8(_mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packs_epi16(low, high))) as u32
+                    _mm256_movemask_epi8(_mm256_permute4x64_epi64::<IN_ORDER>(_mm256_packs_epi16(
+                        low, high,
+                    ))) as u32
                 };
                 // Bits 0 and 8 (present, PROT_NONE) without bit 9 (special), and bit 5 (accessed), to the sign.
-                (mask(either(low), either(high)), mask(_mm256_slli_epi16::<10>(low), _mm256_slli_epi16::<10>(high)))
+                (
+                    mask(either(low), either(high)),
+                    mask(_mm256_slli_epi16::<10>(low), _mm256_slli_epi16::<10>(high)),
+                )
             };
             there |= u64::from(p) << (32 * half);
             touched |= u64::from(a) << (32 * half);
@@ -107,8 +128,11 @@ mod tests {
         // Everything else that an entry has is set.
         let others = !(PRESENT | ACCESSED | PROT_NONE | SPECIAL);
         for (at, entry) in table.iter_mut().enumerate() {
-            *entry = others | if at % 3 == 0 { PRESENT } else { 0 } | if at % 7 == 0 { PROT_NONE } else { 0 };
-            *entry |= if at % 5 == 0 { ACCESSED } else { 0 } | if at % 11 == 0 { SPECIAL } else { 0 };
+            *entry = others
+                | if at % 3 == 0 { PRESENT } else { 0 }
+                | if at % 7 == 0 { PROT_NONE } else { 0 };
+            *entry |=
+                if at % 5 == 0 { ACCESSED } else { 0 } | if at % 11 == 0 { SPECIAL } else { 0 };
         }
         for (present, accessed) in [bits_of(&table), bits_of_any(&table)] {
             for at in 0..ENTRIES {
@@ -124,7 +148,9 @@ mod tests {
         let mut state = 1u64;
         for _ in 0..200 {
             let table: Table = std::array::from_fn(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 state >> 23
             });
             assert_eq!(bits_of(&table), bits_of_any(&table));

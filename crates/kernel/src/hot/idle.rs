@@ -41,9 +41,15 @@ pub struct IdleBitmap {
 impl IdleBitmap {
     /// Opens both ([`BITMAP`] and [`FLAGS`]). Needs root.
     pub fn open(bitmap: &Path, flags: &Path) -> io::Result<IdleBitmap> {
-        let named = |path: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        };
         Ok(IdleBitmap {
-            bitmap: OpenOptions::new().read(true).write(true).open(bitmap).map_err(|error| named(bitmap, error))?,
+            bitmap: OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(bitmap)
+                .map_err(|error| named(bitmap, error))?,
             flags: File::open(flags).map_err(|error| named(flags, error))?,
         })
     }
@@ -54,7 +60,8 @@ impl IdleBitmap {
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
             let mut marks = vec![0u64; (words.end - words.start) as usize];
             for frame in inside {
-                marks[(frame / FRAMES_PER_WORD - words.start) as usize] |= 1 << (frame % FRAMES_PER_WORD);
+                marks[(frame / FRAMES_PER_WORD - words.start) as usize] |=
+                    1 << (frame % FRAMES_PER_WORD);
             }
             bytes.clear();
             bytes.extend(marks.iter().flat_map(|word| word.to_ne_bytes()));
@@ -72,7 +79,11 @@ impl IdleBitmap {
         let mut idle = Vec::with_capacity(frames.len());
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
             let marks = read(&self.bitmap, &words)?;
-            let is_marked = |frame: &u64| marks[(frame / FRAMES_PER_WORD - words.start) as usize] >> (frame % FRAMES_PER_WORD) & 1 == 1;
+            let is_marked = |frame: &u64| {
+                marks[(frame / FRAMES_PER_WORD - words.start) as usize] >> (frame % FRAMES_PER_WORD)
+                    & 1
+                    == 1
+            };
             idle.extend(inside.iter().map(is_marked));
             Ok(())
         })?;
@@ -101,12 +112,20 @@ fn read(file: &File, stretch: &Range<u64>) -> io::Result<Vec<u64>> {
             read => at += read,
         }
     }
-    Ok(bytes.chunks_exact(WORD).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect())
+    Ok(bytes
+        .chunks_exact(WORD)
+        .map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")))
+        .collect())
 }
 
 /// Calls `act` for stretches of words that hold all `frames`, `per_word` to a word, with the frames that lie in each. At most `between` words
 /// in a row hold none.
-fn each_stretch(frames: &[u64], per_word: u64, between: u64, mut act: impl FnMut(Range<u64>, &[u64]) -> io::Result<()>) -> io::Result<()> {
+fn each_stretch(
+    frames: &[u64],
+    per_word: u64,
+    between: u64,
+    mut act: impl FnMut(Range<u64>, &[u64]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut from = 0;
     while from < frames.len() {
         let first = frames[from] / per_word;
@@ -136,7 +155,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (bitmap, flags) = (dir.path().join("bitmap"), dir.path().join("kpageflags"));
         std::fs::write(&bitmap, vec![0; frames as usize / 8]).unwrap();
-        std::fs::write(&flags, (0..frames).flat_map(u64::to_ne_bytes).collect::<Vec<u8>>()).unwrap();
+        std::fs::write(&flags, (0..frames).flat_map(u64::to_ne_bytes).collect::<Vec<u8>>())
+            .unwrap();
         let opened = IdleBitmap::open(&bitmap, &flags).unwrap();
         (dir, opened)
     }

@@ -21,11 +21,16 @@ fn reason_in(modes: &str) -> Option<String> {
 }
 
 fn reason_in_command_line(options: &str) -> Option<String> {
-    options.split_whitespace().any(|option| option == "lockdown=confidentiality").then(|| told(COMMAND_LINE))
+    options
+        .split_whitespace()
+        .any(|option| option == "lockdown=confidentiality")
+        .then(|| told(COMMAND_LINE))
 }
 
 fn told(seen_in: &str) -> String {
-    format!("the kernel is locked down ({seen_in}: confidentiality); start it with lockdown=integrity, or without that option")
+    format!(
+        "the kernel is locked down ({seen_in}: confidentiality); start it with lockdown=integrity, or without that option"
+    )
 }
 
 #[cfg(test)]
@@ -41,7 +46,14 @@ mod tests {
         for nonsense in ["", "none", "[", "]confidentiality[", "[confidentiality"] {
             assert_eq!(reason_in(nonsense), None, "{nonsense}");
         }
-        assert!(reason_in_command_line("quiet lockdown=confidentiality ro\n").unwrap().contains("lockdown=integrity"));
-        assert_eq!(reason_in_command_line("quiet lockdown=integrity nolockdown=confidentiality\n"), None);
+        assert!(
+            reason_in_command_line("quiet lockdown=confidentiality ro\n")
+                .unwrap()
+                .contains("lockdown=integrity")
+        );
+        assert_eq!(
+            reason_in_command_line("quiet lockdown=integrity nolockdown=confidentiality\n"),
+            None
+        );
     }
 }

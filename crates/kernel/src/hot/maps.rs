@@ -37,7 +37,8 @@ fn parse(line: &str) -> Option<Vma> {
         writable: rights.get(1) == Some(&b'w'),
         shared: rights.get(3) == Some(&b's'),
         // The kernel's own mappings have names in brackets; their pages are not the program's.
-        anonymous: inode == "0" && !matches!(name, "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]" | "[uprobes]"),
+        anonymous: inode == "0"
+            && !matches!(name, "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]" | "[uprobes]"),
         name: name.to_owned(),
     })
 }
@@ -48,19 +49,35 @@ mod tests {
 
     #[test]
     fn lines_of_all_kinds_are_read() {
-        let heap = parse("55d0c0a00000-55d0c0c21000 rw-p 00000000 00:00 0                          [heap]").unwrap();
+        let heap = parse(
+            "55d0c0a00000-55d0c0c21000 rw-p 00000000 00:00 0                          [heap]",
+        )
+        .unwrap();
         assert_eq!((heap.start, heap.end), (0x55d0_c0a0_0000, 0x55d0_c0c2_1000));
         assert!(heap.anonymous && heap.writable && !heap.shared && heap.name == "[heap]");
         let plain = parse("7f0000000000-7f0040000000 rw-p 00000000 00:00 0 ").unwrap();
         assert!(plain.anonymous && plain.name.is_empty());
-        let file = parse("7f1000000000-7f1000001000 r--s 00001000 08:01 28588786    /tmp/a file (deleted)").unwrap();
-        assert!(!file.anonymous && file.shared && !file.writable && file.name == "/tmp/a file (deleted)");
+        let file = parse(
+            "7f1000000000-7f1000001000 r--s 00001000 08:01 28588786    /tmp/a file (deleted)",
+        )
+        .unwrap();
+        assert!(
+            !file.anonymous
+                && file.shared
+                && !file.writable
+                && file.name == "/tmp/a file (deleted)"
+        );
         assert!(!parse("7ffd1000-7ffd2000 r-xp 00000000 00:00 0   [vdso]").unwrap().anonymous);
         assert_eq!(parse("nonsense"), None);
     }
 
     #[test]
     fn this_process_has_a_stack() {
-        assert!(of(std::process::id()).unwrap().iter().any(|vma| vma.name == "[stack]" && vma.anonymous));
+        assert!(
+            of(std::process::id())
+                .unwrap()
+                .iter()
+                .any(|vma| vma.name == "[stack]" && vma.anonymous)
+        );
     }
 }

@@ -113,12 +113,16 @@ impl Pagemap {
         };
         let regions = match self.scan(&mut argument, &mut found) {
             Ok(regions) => regions,
-            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return self.with(range, PageEntry::is_present),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                return self.with(range, PageEntry::is_present);
+            }
             Err(error) => return Err(error),
         };
         let mut bits = PageBits::default();
         for region in &found[..regions] {
-            for page in (region.start % EXTENT as u64 / PAGE as u64..).take(((region.end - region.start) / PAGE as u64) as usize) {
+            for page in (region.start % EXTENT as u64 / PAGE as u64..)
+                .take(((region.end - region.start) / PAGE as u64) as usize)
+            {
                 bits[page as usize / 64] |= 1 << (page % 64);
             }
         }
@@ -144,7 +148,9 @@ impl Pagemap {
         argument.size = size_of::<ScanArgument>() as u64;
         (argument.vec, argument.vec_len) = (found.as_mut_ptr() as u64, found.len() as u64);
         // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes at most `vec_len` regions to `found`.
-        match unsafe { libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, std::ptr::from_mut(argument)) } {
+        match unsafe {
+            libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, std::ptr::from_mut(argument))
+        } {
             regions @ 0.. => Ok(regions as usize),
             _ => Err(io::Error::last_os_error()),
         }
@@ -164,11 +170,14 @@ impl Pagemap {
             };
             let regions = match self.scan(&mut argument, &mut found) {
                 Ok(regions) => regions,
-                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => return self.populated_by_reading(at, end, out),
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                    return self.populated_by_reading(at, end, out);
+                }
                 Err(error) => return Err(error),
             };
             for region in &found[..regions] {
-                let first = (region.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
+                let first =
+                    (region.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
                 out.extend(first..region.end.div_ceil(EXTENT as u64));
             }
             // Where `found` is full it ends before a page that has no place in it: of a range that was found already, or the next.
@@ -221,11 +230,15 @@ mod tests {
         let memory = Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
         // More stretches than one call takes, some of them over the end of a range.
-        let touched = |range: &usize| range % 3 == 0 || range % 7 == 1 || (100..140).contains(range);
-        (0..RANGES).filter(touched).for_each(|range| touch(memory.base() + range * EXTENT + (range % 512) * PAGE, PAGE));
+        let touched =
+            |range: &usize| range % 3 == 0 || range % 7 == 1 || (100..140).contains(range);
+        (0..RANGES)
+            .filter(touched)
+            .for_each(|range| touch(memory.base() + range * EXTENT + (range % 512) * PAGE, PAGE));
         touch(memory.base() + 110 * EXTENT - PAGE, 2 * PAGE);
         let first = (memory.base() / EXTENT) as u64;
-        let expected: Vec<u64> = (0..RANGES).filter(touched).map(|range| first + range as u64).collect();
+        let expected: Vec<u64> =
+            (0..RANGES).filter(touched).map(|range| first + range as u64).collect();
         let map = Pagemap::open(std::process::id()).unwrap();
         let (mut found, mut read) = (Vec::new(), Vec::new());
         map.populated(first, first + RANGES as u64, &mut found).unwrap();
@@ -244,7 +257,12 @@ mod tests {
         let map = Pagemap::open(std::process::id()).unwrap();
         let range = (memory.base() / EXTENT) as u64;
         let scans = map.huge(range, range + 1).is_ok();
-        let present = |page: usize| (map.present(range).unwrap()[page / 64] >> (page % 64) & 1 == 1, map.entries(range).unwrap()[page]);
+        let present = |page: usize| {
+            (
+                map.present(range).unwrap()[page / 64] >> (page % 64) & 1 == 1,
+                map.entries(range).unwrap()[page],
+            )
+        };
         let (own, entry) = present(300);
         assert_eq!((own, entry.is_present(), entry.is_exclusive()), (!scans, true, false));
         touch(memory.base() + 300 * PAGE, PAGE);

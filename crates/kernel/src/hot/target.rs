@@ -49,7 +49,10 @@ pub struct Target {
 impl Target {
     /// Takes hold of process `pid`. `ESRCH` if there is none.
     pub fn open(pid: u32) -> io::Result<Target> {
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let number = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let pidfd = pidfd_open(number, PidfdFlags::empty())?;
         let started = started_at(pid).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let target = Target { pid, pidfd, started };
@@ -95,12 +98,23 @@ impl Target {
             let wanted: u64 = spans.iter().map(|span| span.len).sum();
             let pieces: Vec<libc::iovec> = spans
                 .iter()
-                .map(|span| libc::iovec { iov_base: std::ptr::without_provenance_mut(span.start as usize), iov_len: span.len as usize })
+                .map(|span| libc::iovec {
+                    iov_base: std::ptr::without_provenance_mut(span.start as usize),
+                    iov_len: span.len as usize,
+                })
                 .collect();
             // SAFETY: the kernel reads `pieces`; the addresses in it are the target's and are not followed here. The two kinds of advice
             // leave content as it is.
-            let done =
-                unsafe { libc::syscall(libc::SYS_process_madvise, self.pidfd.as_raw_fd(), pieces.as_ptr(), pieces.len(), advice, 0) };
+            let done = unsafe {
+                libc::syscall(
+                    libc::SYS_process_madvise,
+                    self.pidfd.as_raw_fd(),
+                    pieces.as_ptr(),
+                    pieces.len(),
+                    advice,
+                    0,
+                )
+            };
             match u64::try_from(done) {
                 Ok(done) => {
                     taken += done;
@@ -167,14 +181,28 @@ mod tests {
     #[test]
     fn advice_is_cut_into_calls_that_the_kernel_takes_whole() {
         let span = |start, len| Span { start, len };
-        let lens = |spans: &[Span]| calls(spans).iter().map(|call| call.iter().map(|span| span.len).collect()).collect::<Vec<Vec<u64>>>();
+        let lens = |spans: &[Span]| {
+            calls(spans)
+                .iter()
+                .map(|call| call.iter().map(|span| span.len).collect())
+                .collect::<Vec<Vec<u64>>>()
+        };
         let gib = CALL_BYTES_MAX;
         assert_eq!(lens(&[]), Vec::<Vec<u64>>::new());
         assert_eq!(lens(&[span(0, 0)]), [[0]]);
-        assert_eq!(lens(&[span(4096, 8192), span(1 << 40, gib)]), [vec![8192, gib - 8192], vec![8192]]);
-        assert_eq!(calls(&[span(4096, 2 * gib + 4096)]).concat(), [span(4096, gib), span(4096 + gib, gib), span(4096 + 2 * gib, 4096)]);
+        assert_eq!(
+            lens(&[span(4096, 8192), span(1 << 40, gib)]),
+            [vec![8192, gib - 8192], vec![8192]]
+        );
+        assert_eq!(
+            calls(&[span(4096, 2 * gib + 4096)]).concat(),
+            [span(4096, gib), span(4096 + gib, gib), span(4096 + 2 * gib, 4096)]
+        );
         let many: Vec<Span> = (0..2500).map(|at| span(at * 8192, 4096)).collect();
-        assert_eq!((lens(&many).iter().map(Vec::len).collect::<Vec<_>>(), calls(&many).concat()), (vec![1024, 1024, 452], many));
+        assert_eq!(
+            (lens(&many).iter().map(Vec::len).collect::<Vec<_>>(), calls(&many).concat()),
+            (vec![1024, 1024, 452], many)
+        );
     }
 
     #[test]

@@ -119,25 +119,46 @@ impl Walk {
     fn load(pid: u32, geometry: Geometry) -> io::Result<Walk> {
         // What libbpf would print is in the errors.
         libbpf_rs::set_print(None);
-        let opened = ObjectBuilder::default().open_memory(&PROGRAM.0).map_err(|error| from_bpf("opening the program", error))?;
+        let opened = ObjectBuilder::default()
+            .open_memory(&PROGRAM.0)
+            .map_err(|error| from_bpf("opening the program", error))?;
         let object = opened.load().map_err(|error| from_bpf("loading the BPF program", error))?;
         let map = |name: &str, len: usize| {
             let found = object.maps().find(|map| map.name() == name);
-            found.ok_or_else(|| unsupported("the BPF program lacks a map")).map(|map| (map.as_fd().as_raw_fd(), len))
+            found
+                .ok_or_else(|| unsupported("the BPF program lacks a map"))
+                .map(|map| (map.as_fd().as_raw_fd(), len))
         };
-        let maps = (map("requests", size_of::<Request>())?, map("looks", size_of::<Looked>())?, map("pages", PAGES_MAX * PAGE)?);
+        let maps = (
+            map("requests", size_of::<Request>())?,
+            map("looks", size_of::<Looked>())?,
+            map("pages", PAGES_MAX * PAGE)?,
+        );
         // SAFETY: the object holds the descriptors open while they are used here.
         let (request, looked, pages) = unsafe {
-            let request = Shared::map(BorrowedFd::borrow_raw(maps.0.0), maps.0.1.next_multiple_of(PAGE))?;
-            let looked = Shared::map(BorrowedFd::borrow_raw(maps.1.0), maps.1.1.next_multiple_of(PAGE))?;
+            let request =
+                Shared::map(BorrowedFd::borrow_raw(maps.0.0), maps.0.1.next_multiple_of(PAGE))?;
+            let looked =
+                Shared::map(BorrowedFd::borrow_raw(maps.1.0), maps.1.1.next_multiple_of(PAGE))?;
             (request, looked, Shared::map(BorrowedFd::borrow_raw(maps.2.0), maps.2.1)?)
         };
         let link = |name: &str| {
             let found = object.progs().find(|program| program.name() == name);
-            found.ok_or_else(|| unsupported("the BPF object lacks a program")).and_then(|program| attach(program.as_fd(), pid))
+            found
+                .ok_or_else(|| unsupported("the BPF object lacks a program"))
+                .and_then(|program| attach(program.as_fd(), pid))
         };
         let (copies, looks) = (link("walk")?, link("look")?);
-        Ok(Walk { _object: ManuallyDrop::new(object), copies, looks, request, looked, pages, geometry, tables: Vec::new() })
+        Ok(Walk {
+            _object: ManuallyDrop::new(object),
+            copies,
+            looks,
+            request,
+            looked,
+            pages,
+            geometry,
+            tables: Vec::new(),
+        })
     }
 
     fn request(&mut self) -> &mut Request {
@@ -184,7 +205,8 @@ impl Walk {
         for level in (1..self.geometry.levels - 1).rev() {
             self.follow(ranges, &tables, 9 * level, &mut entries)?;
             for (table, &entry) in tables.iter_mut().zip(&entries) {
-                *table = if is_table(entry) { self.geometry.direct_map + (entry & ADDRESS) } else { 0 };
+                *table =
+                    if is_table(entry) { self.geometry.direct_map + (entry & ADDRESS) } else { 0 };
             }
         }
         self.tables = tables;
@@ -192,7 +214,13 @@ impl Walk {
     }
 
     /// For each range the entry in its table; ranges that follow one another share tables.
-    fn follow(&mut self, ranges: &[u64], tables: &[u64], shift: u32, entries: &mut [u64]) -> io::Result<()> {
+    fn follow(
+        &mut self,
+        ranges: &[u64],
+        tables: &[u64],
+        shift: u32,
+        entries: &mut [u64],
+    ) -> io::Result<()> {
         let mut batch: Vec<u64> = Vec::with_capacity(PAGES_MAX);
         let mut begin = 0;
         while begin < ranges.len() {
@@ -233,7 +261,8 @@ impl Walk {
         let Geometry { direct_map, levels } = self.geometry;
         for ranges in ranges.chunks(RANGES_MAX) {
             let looked = self.looked();
-            (looked.count, looked.levels, looked.direct_map, looked.pgd) = (ranges.len() as u64, levels.into(), direct_map, 0);
+            (looked.count, looked.levels, looked.direct_map, looked.pgd) =
+                (ranges.len() as u64, levels.into(), direct_map, 0);
             looked.range[..ranges.len()].copy_from_slice(ranges);
             run(self.looks.as_fd())?;
             if self.looked().pgd == 0 {
@@ -250,7 +279,8 @@ impl Walk {
                     }
                     () if is_there(entry) && entry & LARGE != 0 => {
                         let all = [u64::MAX; PAGES_PER_EXTENT / 64];
-                        let accessed = if entry & ACCESSED != 0 { all } else { PageBits::default() };
+                        let accessed =
+                            if entry & ACCESSED != 0 { all } else { PageBits::default() };
                         RangeBits { present: all, accessed, huge: true }
                     }
                     () => RangeBits::default(),
@@ -274,8 +304,12 @@ impl Walk {
             let next = (heads[heads.len() - 1] / ENTRIES as u64 + 1) * ENTRIES as u64;
             self.find_tables(&heads)?;
             let tables = std::mem::take(&mut self.tables);
-            let mut there: Vec<(u64, u64)> =
-                heads.iter().zip(&tables).filter(|(_, table)| **table != 0).map(|(&head, &table)| (head, table)).collect();
+            let mut there: Vec<(u64, u64)> = heads
+                .iter()
+                .zip(&tables)
+                .filter(|(_, table)| **table != 0)
+                .map(|(&head, &table)| (head, table))
+                .collect();
             self.tables = tables;
             there.dedup_by_key(|(_, table)| *table);
             let addresses: Vec<u64> = there.iter().map(|(_, table)| *table).collect();
@@ -286,7 +320,9 @@ impl Walk {
                 let begin = head / ENTRIES as u64 * ENTRIES as u64;
                 if self.was_read(page) {
                     let table = self.page(page);
-                    let used = (0..ENTRIES as u64).filter(|&index| table[index as usize] != 0).map(|index| begin + index);
+                    let used = (0..ENTRIES as u64)
+                        .filter(|&index| table[index as usize] != 0)
+                        .map(|index| begin + index);
                     out.extend(used.filter(|range| (first..end).contains(range)));
                 }
             }
@@ -333,19 +369,27 @@ fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
             // SAFETY: just made, and nobody else's.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         }
-        _ if -fd == libc::EINVAL => Err(unsupported("this kernel cannot look at one task with BPF: Linux 6.1 or newer is needed")),
+        _ if -fd == libc::EINVAL => Err(unsupported(
+            "this kernel cannot look at one task with BPF: Linux 6.1 or newer is needed",
+        )),
         _ => Err(io::Error::from_raw_os_error(-fd)),
     }
 }
 
 /// Finds the direct map by walking our own page tables: under the right base and number of levels they lead to a page of known content.
 fn find_geometry() -> io::Result<Geometry> {
-    let known = Box::new(Aligned4k(std::array::from_fn(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ std::process::id() as u64)));
+    let known = Box::new(Aligned4k(std::array::from_fn(|at| {
+        (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ std::process::id() as u64
+    })));
     let page = &raw const *known as u64 / PAGE as u64;
     let mut walk = Walk::load(std::process::id(), Geometry { direct_map: 0, levels: 4 })?;
     let top = walk.copy(&[])?;
     for step in 0..BASES_MAX {
-        let Some(direct_map) = (top & !(GIB - 1)).checked_sub(step * GIB).filter(|base| base >> 55 != 0) else { break };
+        let Some(direct_map) =
+            (top & !(GIB - 1)).checked_sub(step * GIB).filter(|base| base >> 55 != 0)
+        else {
+            break;
+        };
         for levels in [4, 5] {
             let geometry = Geometry { direct_map, levels };
             if leads_to(&mut walk, geometry, top, page, &known.0)? {
@@ -360,7 +404,13 @@ fn find_geometry() -> io::Result<Geometry> {
 struct Aligned4k(Table);
 
 /// Whether our page `page` (address divided by 4 KiB) has `content`, as seen through page tables read with `geometry`.
-fn leads_to(walk: &mut Walk, geometry: Geometry, top: u64, page: u64, content: &Table) -> io::Result<bool> {
+fn leads_to(
+    walk: &mut Walk,
+    geometry: Geometry,
+    top: u64,
+    page: u64,
+    content: &Table,
+) -> io::Result<bool> {
     let mut table = top;
     for level in (0..geometry.levels).rev() {
         walk.copy(&[table])?;
@@ -420,10 +470,15 @@ mod tests {
         touched.iter().for_each(|page| touch(memory.base() + page * PAGE, PAGE));
         let range = (memory.base() / EXTENT) as u64;
         let bits = look(&mut walk, range);
-        assert_eq!((pages(&bits.present), pages(&bits.accessed), bits.huge), (touched.clone(), touched.clone(), false));
+        assert_eq!(
+            (pages(&bits.present), pages(&bits.accessed), bits.huge),
+            (touched.clone(), touched.clone(), false)
+        );
         assert_eq!(look(&mut walk, range + 1), RangeBits::default());
         let target = Target::open(std::process::id()).unwrap();
-        target.advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Cold).unwrap();
+        target
+            .advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Cold)
+            .unwrap();
         touch(memory.base() + 130 * PAGE, PAGE);
         let bits = look(&mut walk, range);
         assert_eq!((pages(&bits.present), pages(&bits.accessed)), (touched, [130].into()));
@@ -434,7 +489,9 @@ mod tests {
         let Some(mut walk) = ours() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         // Pages of zeros need not be there any more when it is taken apart (Linux 6.12).
-        (0..EXTENT).step_by(PAGE).for_each(|offset| crate::vm::fill(memory.base() + offset, PAGE, 1));
+        (0..EXTENT)
+            .step_by(PAGE)
+            .for_each(|offset| crate::vm::fill(memory.base() + offset, PAGE, 1));
         let target = Target::open(std::process::id()).unwrap();
         let span = Span { start: memory.base() as u64, len: EXTENT as u64 };
         if let Err(error) = target.advise(&[span], Advice::Collapse) {
@@ -443,7 +500,8 @@ mod tests {
         }
         let range = (memory.base() / EXTENT) as u64;
         assert!(look(&mut walk, range).huge);
-        match crate::hot::pagemap::Pagemap::open(std::process::id()).unwrap().huge(range, range + 1) {
+        match crate::hot::pagemap::Pagemap::open(std::process::id()).unwrap().huge(range, range + 1)
+        {
             Ok(huge) => assert!(huge),
             Err(error) => hiroma_testkit::skip!(Machine, "no PAGEMAP_SCAN: {error}"),
         }

@@ -30,7 +30,12 @@ pub fn show_list(cpus: &[usize]) -> String {
             _ => runs.push((cpu, cpu)),
         }
     }
-    let shown = runs.iter().map(|&(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
+    let shown =
+        runs.iter().map(
+            |&(first, last)| {
+                if first == last { first.to_string() } else { format!("{first}-{last}") }
+            },
+        );
     shown.collect::<Vec<_>>().join(",")
 }
 

@@ -33,19 +33,26 @@ pub fn moved_bytes(pid: u32) -> Option<u64> {
 }
 
 fn parse_moved(text: &str) -> Option<u64> {
-    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let value = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+    };
     Some(value("rchar:")?.saturating_add(value("wchar:")?))
 }
 
 /// Why other users' files cannot be seen, if so.
 pub fn obstacle() -> Option<String> {
     let seen = fs::read_dir("/proc/1/fd");
-    seen.err().map(|error| format!("fadvise on the files that programs read and write (root): /proc/1/fd: {error}"))
+    seen.err().map(|error| {
+        format!("fadvise on the files that programs read and write (root): /proc/1/fd: {error}")
+    })
 }
 
 /// All processes that can be seen, and what each has moved.
 pub fn movers() -> Vec<(u32, u64)> {
-    super::tasks::numbers_in("/proc").into_iter().filter_map(|pid| Some((pid, moved_bytes(pid)?))).collect()
+    super::tasks::numbers_in("/proc")
+        .into_iter()
+        .filter_map(|pid| Some((pid, moved_bytes(pid)?)))
+        .collect()
 }
 
 /// Position and flags of a descriptor.
@@ -72,7 +79,8 @@ pub fn open_files(pid: u32, size_min: u64) -> Vec<OpenFile> {
         let path = place(pid, fd);
         let found = fs::metadata(&path).ok()?;
         let (position, flags) = position(pid, fd)?;
-        let wanted = found.is_file() && found.len() >= size_min && flags & OFlags::DIRECT.bits() == 0;
+        let wanted =
+            found.is_file() && found.len() >= size_min && flags & OFlags::DIRECT.bits() == 0;
         let name = fs::read_link(&path).unwrap_or_default();
         wanted.then(|| OpenFile { pid, fd, id: id(&found), name, position, size: found.len() })
     };
@@ -91,12 +99,21 @@ impl OpenFile {
     fn open(&self) -> io::Result<File> {
         let flags = (OFlags::NONBLOCK | OFlags::NOATIME | OFlags::CLOEXEC).bits() as i32;
         let file = File::options().read(true).custom_flags(flags).open(place(self.pid, self.fd))?;
-        if id(&file.metadata()?) == self.id { Ok(file) } else { Err(io::ErrorKind::NotFound.into()) }
+        if id(&file.metadata()?) == self.id {
+            Ok(file)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
     }
 
     /// Drops a part from the cache; what is dirty begins its way to its device.
     pub fn drop_cached(&self, range: &Range<u64>) -> io::Result<()> {
-        Ok(fadvise(self.open()?, range.start, NonZeroU64::new(range.end - range.start), Advice::DontNeed)?)
+        Ok(fadvise(
+            self.open()?,
+            range.start,
+            NonZeroU64::new(range.end - range.start),
+            Advice::DontNeed,
+        )?)
     }
 
     /// Share of a part that is in the cache, in thousandths.
@@ -137,7 +154,10 @@ mod tests {
 
     #[test]
     fn positions_flags_and_counters_are_read() {
-        assert_eq!(parse_fdinfo("pos:\t4096\nflags:\t0140000\nmnt_id:\t21\n"), Some((4096, 0o140_000)));
+        assert_eq!(
+            parse_fdinfo("pos:\t4096\nflags:\t0140000\nmnt_id:\t21\n"),
+            Some((4096, 0o140_000))
+        );
         assert_eq!(parse_fdinfo("flags:\t02\n"), None);
         assert_eq!(parse_moved("rchar: 5\nwchar: 7\nread_bytes: 99\n"), Some(12));
         assert_eq!(parse_moved("rchar: 5\n"), None);
@@ -146,7 +166,12 @@ mod tests {
     #[test]
     fn an_open_file_is_found_with_its_position_and_parts_of_it_are_dropped() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let mut file = File::options().create_new(true).read(true).write(true).open(dir.path().join("stream")).unwrap();
+        let mut file = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(dir.path().join("stream"))
+            .unwrap();
         file.write_all(&vec![7; 8 << 20]).unwrap();
         file.sync_all().unwrap();
         file.seek(std::io::SeekFrom::Start(0)).unwrap();
@@ -155,17 +180,30 @@ mod tests {
         let pid = std::process::id();
         let files = open_files(pid, 8 * MIB);
         let found = files.iter().find(|found| found.fd == file.as_raw_fd() as u32).unwrap();
-        assert_eq!((found.position, found.size, found.position_now()), (4 * MIB, 8 * MIB, Some(4 * MIB)));
+        assert_eq!(
+            (found.position, found.size, found.position_now()),
+            (4 * MIB, 8 * MIB, Some(4 * MIB))
+        );
         assert!(found.name.ends_with("stream"));
         assert!(open_files(pid, 9 * MIB).iter().all(|other| other.id != found.id));
-        assert!(moved_bytes(pid).unwrap() >= 12 * MIB && movers().iter().any(|mover| mover.0 == pid));
+        assert!(
+            moved_bytes(pid).unwrap() >= 12 * MIB && movers().iter().any(|mover| mover.0 == pid)
+        );
         found.drop_cached(&(0..4 * MIB)).unwrap();
-        let control = File::options().create_new(true).read(true).write(true).open(dir.path().join("control")).unwrap();
+        let control = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(dir.path().join("control"))
+            .unwrap();
         rustix::io::write(&control, &some).unwrap();
         control.sync_all().unwrap();
         fadvise(&control, 0, None, Advice::DontNeed).unwrap();
         if cached_permille(&control, &(0..4 * MIB)).unwrap() > 0 {
-            hiroma_testkit::skip!(Machine, "the file system of /var/tmp does not say what is cached, or keeps it");
+            hiroma_testkit::skip!(
+                Machine,
+                "the file system of /var/tmp does not say what is cached, or keeps it"
+            );
         } else {
             assert_eq!(found.cached_permille(&(0..4 * MIB)).unwrap(), 0);
         }

@@ -96,7 +96,9 @@ pub fn parse_zoneinfo(text: &str) -> Vec<ZoneInfo> {
         let line = line.trim();
         in_sets |= line == "pagesets";
         if let Some(protection) = line.strip_prefix("protection:") {
-            let numbers = protection.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok());
+            let numbers = protection
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|number| number.parse().ok());
             zone.reserve = numbers.max().unwrap_or(0);
         }
         let line = line.strip_prefix("pages ").unwrap_or(line).trim_start();
@@ -152,7 +154,11 @@ impl MemoryInfo {
             let own = fs::read_to_string(node_dir(root, node).join("vmstat"));
             // A kernel without NUMA has no such directory, and one node.
             let counters = own.map_or_else(|_| counters.clone(), |text| Counters::parse(&text));
-            NodeInfo { node, zones: zones.iter().filter(|zone| zone.node == node).cloned().collect(), counters }
+            NodeInfo {
+                node,
+                zones: zones.iter().filter(|zone| zone.node == node).cloned().collect(),
+                counters,
+            }
         };
         Ok(MemoryInfo { nodes: nodes_of(&zones).into_iter().map(node).collect(), counters })
     }
@@ -238,9 +244,15 @@ Node 1, zone   Normal
         );
         assert_eq!(zones.len(), 3);
         let dma32 = &zones[0];
-        assert_eq!((dma32.free, dma32.min, dma32.low, dma32.high, dma32.reserve), (772_808, 2542, 3314, 4086, 17_024));
+        assert_eq!(
+            (dma32.free, dma32.min, dma32.low, dma32.high, dma32.reserve),
+            (772_808, 2542, 3314, 4086, 17_024)
+        );
         assert_eq!(dma32.free_blocks[..3], [2, 3, 0]);
-        assert_eq!((zones[1].name.as_str(), zones[1].high, zones[1].reserve), ("Normal", 23_056, 0));
+        assert_eq!(
+            (zones[1].name.as_str(), zones[1].high, zones[1].reserve),
+            ("Normal", 23_056, 0)
+        );
         assert_eq!((zones[2].node, zones[2].free_blocks[10]), (1, 11));
     }
 
@@ -262,6 +274,8 @@ Node 1, zone   Normal
         let info = MemoryInfo::read(Path::new("/")).unwrap();
         assert!(!info.nodes.is_empty());
         assert!(info.nodes.iter().all(|node| !node.zones.is_empty()));
-        assert!(info.counters.has("nr_free_pages") && info.nodes[0].counters.has("nr_inactive_file"));
+        assert!(
+            info.counters.has("nr_free_pages") && info.nodes[0].counters.has("nr_inactive_file")
+        );
     }
 }

@@ -24,11 +24,19 @@ pub fn parse_mountstats(text: &str) -> Vec<NetworkMount> {
             // `DEVICE mounted on PLACE with fstype nfs4 statvers=1.1`
             is_network = words.len() >= 7 && matches!(words[6], "nfs" | "nfs4");
             if is_network {
-                mounts.push(NetworkMount { device: words[0].to_owned(), place: words[3].to_owned(), read_bytes: 0, written_bytes: 0 });
+                mounts.push(NetworkMount {
+                    device: words[0].to_owned(),
+                    place: words[3].to_owned(),
+                    read_bytes: 0,
+                    written_bytes: 0,
+                });
             }
-        } else if let (true, Some(rest), Some(mount)) = (is_network, line.trim_start().strip_prefix("bytes:"), mounts.last_mut()) {
+        } else if let (true, Some(rest), Some(mount)) =
+            (is_network, line.trim_start().strip_prefix("bytes:"), mounts.last_mut())
+        {
             // Normal reads and writes of programs, direct ones, then what the server sent and got.
-            let numbers: Vec<u64> = rest.split_whitespace().map(|number| number.parse().unwrap_or(0)).collect();
+            let numbers: Vec<u64> =
+                rest.split_whitespace().map(|number| number.parse().unwrap_or(0)).collect();
             mount.read_bytes = numbers.get(4).copied().unwrap_or(0);
             mount.written_bytes = numbers.get(5).copied().unwrap_or(0);
         }
@@ -57,7 +65,10 @@ mod tests {
                     device old:/x mounted on /mnt/b with fstype nfs statvers=1.1\n";
         let mounts = parse_mountstats(text);
         assert_eq!(mounts.len(), 2);
-        assert_eq!((mounts[0].device.as_str(), mounts[0].place.as_str()), ("10.0.0.1:/srv", "/mnt/a"));
+        assert_eq!(
+            (mounts[0].device.as_str(), mounts[0].place.as_str()),
+            ("10.0.0.1:/srv", "/mnt/a")
+        );
         assert_eq!((mounts[0].read_bytes, mounts[0].written_bytes), (5000, 6000));
         assert_eq!((mounts[1].device.as_str(), mounts[1].read_bytes), ("old:/x", 0));
         assert!(parse_mountstats("device\nbytes: 1\n\tbytes:\t1").is_empty());

@@ -22,7 +22,8 @@ const NAME: usize = 16;
 pub const ORDERS: usize = 12;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
-static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/noise.bpf.o")));
+static PROGRAM: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/noise.bpf.o")));
 
 /// As in `noise.bpf.c`.
 #[repr(C)]
@@ -87,7 +88,10 @@ impl Sums {
     pub fn of(owners: &[(Owner, u64)], changes: u64) -> Sums {
         let mut sums = Sums { changes, ..Sums::default() };
         for &(wanted, ns) in owners {
-            OWNERS.iter().filter(|(_, owner)| *owner == wanted).for_each(|&(at, _)| sums.ns[at] = ns);
+            OWNERS
+                .iter()
+                .filter(|(_, owner)| *owner == wanted)
+                .for_each(|&(at, _)| sums.ns[at] = ns);
         }
         sums
     }
@@ -134,7 +138,9 @@ pub struct MemoryEvents {
 impl MemoryEvents {
     /// What was added since `before`.
     pub fn since(&self, before: &MemoryEvents) -> MemoryEvents {
-        let less = |now: &[u64; ORDERS], before: &[u64; ORDERS]| std::array::from_fn(|at| now[at].saturating_sub(before[at]));
+        let less = |now: &[u64; ORDERS], before: &[u64; ORDERS]| {
+            std::array::from_fn(|at| now[at].saturating_sub(before[at]))
+        };
         MemoryEvents {
             kswapd_woken: less(&self.kswapd_woken, &before.kswapd_woken),
             kswapd_ran: less(&self.kswapd_ran, &before.kswapd_ran),
@@ -174,9 +180,12 @@ fn writeback_function() -> u64 {
 
 /// Leaves out what the running kernel does not have, and makes room for its processors.
 fn fit(open: &mut OpenObject, cpus: usize) -> io::Result<()> {
-    let types = fs::read(BTF).map_err(|error| unsupported(&format!("the kernel does not describe its types ({BTF}: {error})")))?;
+    let types = fs::read(BTF).map_err(|error| {
+        unsupported(&format!("the kernel does not describe its types ({BTF}: {error})"))
+    })?;
     // Its strings are one after another, each ended by a zero.
-    let known: std::collections::HashSet<&[u8]> = types.split(|&byte| byte == 0).filter(|name| name.starts_with(b"btf_trace_")).collect();
+    let known: std::collections::HashSet<&[u8]> =
+        types.split(|&byte| byte == 0).filter(|name| name.starts_with(b"btf_trace_")).collect();
     for mut program in open.progs_mut() {
         let section = program.section().to_string_lossy().into_owned();
         let tracepoint = section.rsplit('/').next().unwrap_or_default();
@@ -186,7 +195,9 @@ fn fit(open: &mut OpenObject, cpus: usize) -> io::Result<()> {
     }
     let blocks = open.maps_mut().find(|map| map.name() == "cpus");
     let mut blocks = blocks.ok_or_else(|| unsupported("the BPF program lacks a map"))?;
-    blocks.set_max_entries(cpus as u32).map_err(|error| from_bpf("making room for the processors", error))
+    blocks
+        .set_max_entries(cpus as u32)
+        .map_err(|error| from_bpf("making room for the processors", error))
 }
 
 impl Probe {
@@ -194,21 +205,35 @@ impl Probe {
     pub fn open(cpus: &[usize]) -> io::Result<Probe> {
         // What libbpf would print is in the errors.
         libbpf_rs::set_print(None);
-        let count = libbpf_rs::num_possible_cpus().map_err(|error| from_bpf("counting processors", error))?;
-        let mut open = ObjectBuilder::default().open_memory(&PROGRAM.0).map_err(|error| from_bpf("opening the program", error))?;
+        let count = libbpf_rs::num_possible_cpus()
+            .map_err(|error| from_bpf("counting processors", error))?;
+        let mut open = ObjectBuilder::default()
+            .open_memory(&PROGRAM.0)
+            .map_err(|error| from_bpf("opening the program", error))?;
         fit(&mut open, count)?;
         let object = open.load().map_err(|error| from_bpf("loading the BPF program", error))?;
         let (len, fd) = {
-            let map = object.maps().find(|map| map.name() == "cpus").ok_or_else(|| unsupported("the BPF program lacks a map"))?;
-            ((count * size_of::<Block>()).next_multiple_of(rustix::param::page_size()), map.as_fd().try_clone_to_owned()?)
+            let map = object
+                .maps()
+                .find(|map| map.name() == "cpus")
+                .ok_or_else(|| unsupported("the BPF program lacks a map"))?;
+            (
+                (count * size_of::<Block>()).next_multiple_of(rustix::param::page_size()),
+                map.as_fd().try_clone_to_owned()?,
+            )
         };
         let blocks = Shared::map(fd.as_fd(), len)?;
-        let mut probe = Probe { blocks, cpus: count, links: Vec::new(), object: ManuallyDrop::new(object) };
-        let config: Vec<u8> =
-            [writeback_function(), u64::from(std::process::id())].iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut probe =
+            Probe { blocks, cpus: count, links: Vec::new(), object: ManuallyDrop::new(object) };
+        let config: Vec<u8> = [writeback_function(), u64::from(std::process::id())]
+            .iter()
+            .flat_map(|number| number.to_ne_bytes())
+            .collect();
         probe.update("configs", &0u32.to_ne_bytes(), &config)?;
         for &cpu in cpus {
-            let watched = probe.field(cpu, offset_of!(Block, watched)).ok_or_else(|| unsupported("a processor beyond those possible"))?;
+            let watched = probe
+                .field(cpu, offset_of!(Block, watched))
+                .ok_or_else(|| unsupported("a processor beyond those possible"))?;
             // SAFETY: a number inside the map.
             unsafe { watched.write_volatile(1) };
         }
@@ -219,13 +244,20 @@ impl Probe {
     }
 
     fn update(&self, map: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
-        let map = self.object.maps().find(|known| known.name() == map).ok_or_else(|| unsupported("the BPF program lacks a map"))?;
-        map.update(key, value, MapFlags::ANY).map_err(|error| from_bpf("telling the BPF program what to measure", error))
+        let map = self
+            .object
+            .maps()
+            .find(|known| known.name() == map)
+            .ok_or_else(|| unsupported("the BPF program lacks a map"))?;
+        map.update(key, value, MapFlags::ANY)
+            .map_err(|error| from_bpf("telling the BPF program what to measure", error))
     }
 
     /// A number of a processor's block.
     fn field(&self, cpu: usize, offset: usize) -> Option<*mut u64> {
-        debug_assert!(offset + size_of::<u64>() <= size_of::<Block>() && offset % size_of::<u64>() == 0);
+        debug_assert!(
+            offset + size_of::<u64>() <= size_of::<Block>() && offset % size_of::<u64>() == 0
+        );
         // SAFETY: inside the mapping, which has a block for each of `cpus` processors.
         (cpu < self.cpus).then(|| unsafe { self.blocks.start().add(cpu).byte_add(offset).cast() })
     }
@@ -249,7 +281,10 @@ impl Probe {
 
     /// Others' time on a processor so far. To be called on it.
     pub fn sums(&self, cpu: usize) -> Sums {
-        Sums { ns: self.numbers(cpu, offset_of!(Block, ns)), changes: self.number(cpu, offset_of!(Block, changes)) }
+        Sums {
+            ns: self.numbers(cpu, offset_of!(Block, ns)),
+            changes: self.number(cpu, offset_of!(Block, changes)),
+        }
     }
 
     /// Time that measured threads had at their own work on a processor so far.
@@ -267,7 +302,10 @@ impl Probe {
         // SAFETY: a number inside the map; see the contract.
         unsafe { self.field(cpu, offset_of!(Block, longest_ns))?.write_volatile(0) };
         let mut bytes = [0; NAME];
-        bytes.chunks_mut(8).zip(name).for_each(|(bytes, part)| bytes.copy_from_slice(&part.to_ne_bytes()));
+        bytes
+            .chunks_mut(8)
+            .zip(name)
+            .for_each(|(bytes, part)| bytes.copy_from_slice(&part.to_ne_bytes()));
         Some((longest_ns, bytes))
     }
 
@@ -276,7 +314,9 @@ impl Probe {
         let sum = |offset: usize| {
             let mut sum = [0; ORDERS];
             for cpu in 0..self.cpus {
-                sum.iter_mut().zip(self.numbers::<ORDERS>(cpu, offset)).for_each(|(sum, number)| *sum += number);
+                sum.iter_mut()
+                    .zip(self.numbers::<ORDERS>(cpu, offset))
+                    .for_each(|(sum, number)| *sum += number);
             }
             sum
         };
@@ -289,10 +329,14 @@ impl Probe {
 
     /// Every task that had a watched processor so far, threads that are measured aside.
     pub fn ran(&self) -> Vec<Ran> {
-        let Some(map) = self.object.maps().find(|map| map.name() == "tasks") else { return Vec::new() };
+        let Some(map) = self.object.maps().find(|map| map.name() == "tasks") else {
+            return Vec::new();
+        };
         let one = |key: Vec<u8>| {
             let value = map.lookup(&key, MapFlags::ANY).ok()??;
-            let word = |bytes: &[u8], at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+            let word = |bytes: &[u8], at: usize| {
+                Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+            };
             let part = word(&value, 8)? as usize;
             let kind = OWNERS.iter().find_map(|&(at, owner)| match owner {
                 Owner::Task(kind) if at == part => Some(kind),
@@ -344,7 +388,9 @@ mod tests {
                 probe.measure_this_thread().unwrap();
                 let (before, own) = (probe.sums(cpu), probe.own_ns(cpu));
                 probe.take_longest(cpu);
-                let had = |owner| probe.sums(cpu).since(&before).owners().any(|(other, _)| other == owner);
+                let had = |owner| {
+                    probe.sums(cpu).since(&before).owners().any(|(other, _)| other == owner)
+                };
                 let began = Instant::now();
                 let mut seen = false;
                 while !seen && began.elapsed() < Duration::from_secs(60) {
@@ -356,7 +402,10 @@ mod tests {
             let (seen, sums, longest) = measured.join().unwrap();
             // In another name space of process numbers the kernel knows the thread by another number, and says so.
             if probe.own_ns(cpu) == 0 {
-                return hiroma_testkit::skip!(Machine, "threads have other numbers here than the kernel's own");
+                return hiroma_testkit::skip!(
+                    Machine,
+                    "threads have other numbers here than the kernel's own"
+                );
             }
             assert!(seen, "{sums:?}");
             assert!(sums.changes > 0 && sums.others_ns() > 0 && longest.is_some());

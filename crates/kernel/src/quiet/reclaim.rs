@@ -27,20 +27,27 @@ pub enum Mechanism {
 impl Mechanism {
     /// The best one of the machine whose `/` is `root`, or why there is none: a line for each.
     pub fn probe(root: &Path, nodes: &[u32]) -> Result<Mechanism, Vec<String>> {
-        let by_node = nodes.iter().try_for_each(|&node| writable(&node_dir(root, node).join("reclaim")));
+        let by_node =
+            nodes.iter().try_for_each(|&node| writable(&node_dir(root, node).join("reclaim")));
         let Err(no_node) = by_node else { return Ok(Mechanism::Node(root.to_owned())) };
-        Mechanism::group(root).map_err(|no_group| vec![format!("node reclaim (Linux 6.17, root): {no_node}"), no_group])
+        Mechanism::group(root).map_err(|no_group| {
+            vec![format!("node reclaim (Linux 6.17, root): {no_node}"), no_group]
+        })
     }
 
     fn group(root: &Path) -> Result<Mechanism, String> {
         let why = |what: String| format!("memory.reclaim (Linux 5.19, cgroup v2, root): {what}");
-        let mounts = fs::read_to_string(root.join("proc/self/mounts")).map_err(|error| why(format!("/proc/self/mounts: {error}")))?;
+        let mounts = fs::read_to_string(root.join("proc/self/mounts"))
+            .map_err(|error| why(format!("/proc/self/mounts: {error}")))?;
         let group = cgroup2(&mounts).ok_or_else(|| why("no cgroup v2 is mounted".to_owned()))?;
         let group = root.join(group.trim_start_matches('/'));
         let controllers = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
         if !controllers.split_whitespace().any(|name| name == "memory") {
-            let first = mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup") && line.contains("memory"));
-            let place = if first { "it belongs to a hierarchy of cgroup v1" } else { "it is switched off" };
+            let first = mounts
+                .lines()
+                .any(|line| line.split(' ').nth(2) == Some("cgroup") && line.contains("memory"));
+            let place =
+                if first { "it belongs to a hierarchy of cgroup v1" } else { "it is switched off" };
             return Err(why(format!("{} has no memory controller: {place}", group.display())));
         }
         let file = group.join("memory.reclaim");
@@ -49,7 +56,9 @@ impl Mechanism {
         let takes_swappiness = fs::write(&file, "1 swappiness=0").is_ok();
         let swaps = fs::read_to_string(root.join("proc/swaps")).unwrap_or_default();
         if !takes_swappiness && swaps.lines().count() > 1 {
-            return Err(why("before Linux 6.9 it would swap programs out too, and there is swap".to_owned()));
+            return Err(why(
+                "before Linux 6.9 it would swap programs out too, and there is swap".to_owned()
+            ));
         }
         Ok(Mechanism::Group { file, takes_swappiness })
     }
@@ -68,7 +77,8 @@ impl Mechanism {
             Mechanism::Node(root) => (node_dir(root, node).join("reclaim"), true),
             Mechanism::Group { file, takes_swappiness } => (file.clone(), *takes_swappiness),
         };
-        match fs::write(&path, format!("{bytes}{}", if only_files { " swappiness=0" } else { "" })) {
+        match fs::write(&path, format!("{bytes}{}", if only_files { " swappiness=0" } else { "" }))
+        {
             Ok(()) => Ok(Reclaimed::Whole),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Reclaimed::Short),
             Err(error) => Err(named(&path)(error)),
@@ -79,9 +89,15 @@ impl Mechanism {
 impl std::fmt::Display for Mechanism {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Mechanism::Node(_) => write!(f, "node reclaim (/sys/devices/system/node/nodeN/reclaim), file cache only"),
-            Mechanism::Group { file, takes_swappiness: true } => write!(f, "{}, file cache only", file.display()),
-            Mechanism::Group { file, .. } => write!(f, "{}; there is no swap, so file cache only", file.display()),
+            Mechanism::Node(_) => {
+                write!(f, "node reclaim (/sys/devices/system/node/nodeN/reclaim), file cache only")
+            }
+            Mechanism::Group { file, takes_swappiness: true } => {
+                write!(f, "{}, file cache only", file.display())
+            }
+            Mechanism::Group { file, .. } => {
+                write!(f, "{}; there is no swap, so file cache only", file.display())
+            }
         }
     }
 }
@@ -92,7 +108,11 @@ fn writable(path: &Path) -> io::Result<()> {
 
 /// Where cgroup v2 is mounted.
 fn cgroup2(mounts: &str) -> Option<&str> {
-    mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|fields| fields.get(2) == Some(&"cgroup2")).map(|fields| fields[1])
+    mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&"cgroup2"))
+        .map(|fields| fields[1])
 }
 
 #[cfg(test)]
@@ -102,7 +122,9 @@ mod tests {
     /// A machine with a cgroup v2 at `/cg` and these controllers, and the file if asked for.
     fn machine(mounts: &str, controllers: &str, with_file: bool) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        for path in ["proc/self", "cg", "sys/devices/system/node/node0", "sys/devices/system/node/node1"] {
+        for path in
+            ["proc/self", "cg", "sys/devices/system/node/node0", "sys/devices/system/node/node1"]
+        {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
         fs::write(dir.path().join("proc/self/mounts"), mounts).unwrap();
@@ -119,12 +141,16 @@ mod tests {
     #[test]
     fn every_node_must_have_the_file_else_the_control_group_is_taken() {
         let dir = machine(SECOND, "cpu memory\n", true);
-        let node = |number: u32| dir.path().join(format!("sys/devices/system/node/node{number}/reclaim"));
+        let node =
+            |number: u32| dir.path().join(format!("sys/devices/system/node/node{number}/reclaim"));
         fs::write(node(0), "").unwrap();
         let group = Mechanism::probe(dir.path(), &[0, 1]).unwrap();
         assert_eq!(group.name(), "memory_reclaim");
         assert_eq!(group.ask(1, 4096).unwrap(), Reclaimed::Whole);
-        assert_eq!(fs::read_to_string(dir.path().join("cg/memory.reclaim")).unwrap(), "4096 swappiness=0");
+        assert_eq!(
+            fs::read_to_string(dir.path().join("cg/memory.reclaim")).unwrap(),
+            "4096 swappiness=0"
+        );
         fs::write(node(1), "").unwrap();
         let by_node = Mechanism::probe(dir.path(), &[0, 1]).unwrap();
         assert_eq!(by_node, Mechanism::Node(dir.path().to_owned()));
@@ -134,7 +160,8 @@ mod tests {
 
     #[test]
     fn what_lacks_is_said() {
-        let first = "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ncgroup2 /cg cgroup2 rw 0 0\n";
+        let first =
+            "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ncgroup2 /cg cgroup2 rw 0 0\n";
         for (mounts, controllers, with_file, expected) in [
             ("", "", false, "no cgroup v2 is mounted"),
             (first, "", false, "belongs to a hierarchy of cgroup v1"),
@@ -144,7 +171,10 @@ mod tests {
             let dir = machine(mounts, controllers, with_file);
             let reasons = Mechanism::probe(dir.path(), &[0]).unwrap_err();
             assert_eq!(reasons.len(), 2);
-            assert!(reasons[0].contains("Linux 6.17") && reasons[1].contains(expected), "{reasons:?}");
+            assert!(
+                reasons[0].contains("Linux 6.17") && reasons[1].contains(expected),
+                "{reasons:?}"
+            );
         }
     }
 
@@ -154,9 +184,16 @@ mod tests {
         let dir = machine(SECOND, "memory", false);
         std::os::unix::fs::symlink("/dev/full", dir.path().join("cg/memory.reclaim")).unwrap();
         let mechanism = Mechanism::probe(dir.path(), &[0]).unwrap();
-        assert!(matches!(mechanism, Mechanism::Group { takes_swappiness: false, .. }), "{mechanism}");
+        assert!(
+            matches!(mechanism, Mechanism::Group { takes_swappiness: false, .. }),
+            "{mechanism}"
+        );
         // However full the swap is.
-        fs::write(dir.path().join("proc/swaps"), "Filename Type Size Used Priority\n/swap file 1024 1024 -2\n").unwrap();
+        fs::write(
+            dir.path().join("proc/swaps"),
+            "Filename Type Size Used Priority\n/swap file 1024 1024 -2\n",
+        )
+        .unwrap();
         let reasons = Mechanism::probe(dir.path(), &[0]).unwrap_err();
         assert!(reasons[1].contains("there is swap"), "{reasons:?}");
     }

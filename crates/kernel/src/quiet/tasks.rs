@@ -72,7 +72,11 @@ fn parse_stat(text: &str) -> Option<(String, bool, usize)> {
     let (open, close) = (text.find('(')?, text.rfind(')')?);
     let rest: Vec<&str> = text.get(close + 1..)?.split_whitespace().collect();
     let flags: u64 = rest.get(6)?.parse().ok()?;
-    Some((text.get(open + 1..close)?.to_owned(), flags & PF_KTHREAD != 0, rest.get(36)?.parse().ok()?))
+    Some((
+        text.get(open + 1..close)?.to_owned(),
+        flags & PF_KTHREAD != 0,
+        rest.get(36)?.parse().ok()?,
+    ))
 }
 
 /// First two fields of `/proc/PID/schedstat`: processor time, and time spent waiting for a processor while able to run.
@@ -108,7 +112,9 @@ pub fn all() -> Vec<Task> {
 
 /// The kernel threads that reclaim and compact.
 pub fn reclaimers() -> Vec<Task> {
-    let wanted = |task: &Task| matches!(task.kind, TaskKind::Kswapd | TaskKind::Kcompactd | TaskKind::Khugepaged);
+    let wanted = |task: &Task| {
+        matches!(task.kind, TaskKind::Kswapd | TaskKind::Kcompactd | TaskKind::Khugepaged)
+    };
     numbers_in("/proc").into_iter().filter_map(one).filter(wanted).collect()
 }
 
@@ -129,7 +135,9 @@ impl Waited {
         let mut buffer = [0u8; 96];
         let got = self.0.read_at(&mut buffer, 0)?;
         let text = std::str::from_utf8(&buffer[..got]).unwrap_or_default();
-        parse_schedstat(text).map(|(_, wait)| wait).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+        parse_schedstat(text)
+            .map(|(_, wait)| wait)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 }
 
@@ -140,7 +148,12 @@ pub fn parse_cpu_times(text: &str) -> Vec<CpuTimes> {
         let cpu = fields.next()?.parse().ok()?;
         let ticks: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
         let ns = |at: usize| ticks.get(at).copied().unwrap_or(0).saturating_mul(TICK_NS);
-        Some(CpuTimes { cpu, idle_ns: ns(3) + ns(4), interrupts_ns: ns(5) + ns(6), steal_ns: ns(7) })
+        Some(CpuTimes {
+            cpu,
+            idle_ns: ns(3) + ns(4),
+            interrupts_ns: ns(5) + ns(6),
+            steal_ns: ns(7),
+        })
     };
     text.lines().filter(|line| !line.starts_with("cpu ")).filter_map(line).collect()
 }
@@ -170,7 +183,15 @@ mod tests {
     fn processors_times_are_in_ticks() {
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu1 1 2 3\nintr 5\n";
         let times = parse_cpu_times(text);
-        assert_eq!(times[0], CpuTimes { cpu: 0, idle_ns: 450_000_000, interrupts_ns: 130_000_000, steal_ns: 80_000_000 });
+        assert_eq!(
+            times[0],
+            CpuTimes {
+                cpu: 0,
+                idle_ns: 450_000_000,
+                interrupts_ns: 130_000_000,
+                steal_ns: 80_000_000
+            }
+        );
         assert_eq!(times[1], CpuTimes { cpu: 1, ..CpuTimes::default() });
     }
 

@@ -6,7 +6,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo, add_buddyinfo, named, node_dir, nodes_of, parse_zoneinfo};
+use super::memory::{
+    Counters, MemoryInfo, NodeInfo, ZoneInfo, add_buddyinfo, named, node_dir, nodes_of,
+    parse_zoneinfo,
+};
 
 /// A file whose content the kernel makes anew for every read from its start.
 #[derive(Debug)]
@@ -25,7 +28,11 @@ impl Source {
     fn read(&mut self) -> io::Result<&str> {
         let mut len = 0;
         loop {
-            match self.file.read_at(&mut self.bytes[len..], len as u64).map_err(named(&self.path))? {
+            match self
+                .file
+                .read_at(&mut self.bytes[len..], len as u64)
+                .map_err(named(&self.path))?
+            {
                 0 => break,
                 got => len += got,
             }
@@ -33,7 +40,9 @@ impl Source {
                 self.bytes.resize(len * 2, 0);
             }
         }
-        std::str::from_utf8(&self.bytes[..len]).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, self.path.display().to_string()))
+        std::str::from_utf8(&self.bytes[..len]).map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidData, self.path.display().to_string())
+        })
     }
 }
 
@@ -73,7 +82,8 @@ impl MemoryWatch {
         add_buddyinfo(&mut self.zones, self.buddyinfo.read()?);
         for zone in &mut self.zones {
             // The kernel counts a page as free if it is in a free block.
-            zone.free = zone.free_blocks.iter().enumerate().map(|(order, blocks)| blocks << order).sum();
+            zone.free =
+                zone.free_blocks.iter().enumerate().map(|(order, blocks)| blocks << order).sum();
         }
         let counters = Counters::parse_some(self.vmstat.read()?, self.names);
         let mut nodes = Vec::with_capacity(self.nodes.len());
@@ -106,34 +116,67 @@ mod tests {
     #[test]
     fn a_second_look_sees_what_has_changed_and_watermarks_on_demand() {
         let dir = tempfile::tempdir().unwrap();
-        let (proc, node) = (dir.path().join("proc"), dir.path().join("sys/devices/system/node/node1"));
+        let (proc, node) =
+            (dir.path().join("proc"), dir.path().join("sys/devices/system/node/node1"));
         fs::create_dir_all(&proc).unwrap();
         fs::create_dir_all(&node).unwrap();
         let write = |high: u32, blocks: &str, stolen: u32| {
-            let zone = |node| format!("Node {node}, zone Normal\n  pages free 7\n high {high}\n managed 99\n");
+            let zone = |node| {
+                format!("Node {node}, zone Normal\n  pages free 7\n high {high}\n managed 99\n")
+            };
             fs::write(proc.join("zoneinfo"), zone(0) + &zone(1)).unwrap();
-            fs::write(proc.join("buddyinfo"), format!("Node 0, zone Normal {blocks}\nNode 1, zone Normal 1\n")).unwrap();
-            fs::write(proc.join("vmstat"), format!("nr_inactive_file 50\nother 1\npgsteal_file {stolen}\n")).unwrap();
+            fs::write(
+                proc.join("buddyinfo"),
+                format!("Node 0, zone Normal {blocks}\nNode 1, zone Normal 1\n"),
+            )
+            .unwrap();
+            fs::write(
+                proc.join("vmstat"),
+                format!("nr_inactive_file 50\nother 1\npgsteal_file {stolen}\n"),
+            )
+            .unwrap();
         };
         write(3, "1 2 3", 5);
         fs::write(node.join("vmstat"), "nr_inactive_file 20\n").unwrap();
         let mut watch = MemoryWatch::open(dir.path(), NAMES).unwrap();
         let first = watch.look(false).unwrap();
         assert_eq!((first.nodes[0].zones[0].free, first.nodes[1].zones[0].free), (17, 1));
-        assert_eq!((first.nodes[0].counters.get("nr_inactive_file"), first.nodes[1].counters.get("nr_inactive_file")), (50, 20));
+        assert_eq!(
+            (
+                first.nodes[0].counters.get("nr_inactive_file"),
+                first.nodes[1].counters.get("nr_inactive_file")
+            ),
+            (50, 20)
+        );
         assert!(!first.counters.has("other") && first.counters.get("pgsteal_file") == 5);
         write(4, "0 0 1 1", 600);
         let second = watch.look(false).unwrap();
-        assert_eq!((second.nodes[0].zones[0].free, second.nodes[0].zones[0].high, second.counters.get("pgsteal_file")), (12, 3, 600));
+        assert_eq!(
+            (
+                second.nodes[0].zones[0].free,
+                second.nodes[0].zones[0].high,
+                second.counters.get("pgsteal_file")
+            ),
+            (12, 3, 600)
+        );
         assert_eq!(watch.look(true).unwrap().nodes[0].zones[0].high, 4);
-        assert_eq!((watch.counter("other").unwrap(), watch.counter("oth").unwrap()), (Some(1), None));
+        assert_eq!(
+            (watch.counter("other").unwrap(), watch.counter("oth").unwrap()),
+            (Some(1), None)
+        );
     }
 
     #[test]
     fn this_machine_is_seen_as_by_reading_everything() {
         let mut watch = MemoryWatch::open(Path::new("/"), NAMES).unwrap();
         let (one, whole) = (watch.look(true).unwrap(), MemoryInfo::read(Path::new("/")).unwrap());
-        let names = |info: &MemoryInfo| info.nodes.iter().flat_map(|node| node.zones.clone()).map(|zone| zone.name).collect::<Vec<_>>();
+        let names = |info: &MemoryInfo| {
+            info.nodes
+                .iter()
+                .flat_map(|node| node.zones.clone())
+                .map(|zone| zone.name)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(&one), names(&whole));
         assert!(one.counters.get("pgsteal_file") <= whole.counters.get("pgsteal_file"));
     }

@@ -45,7 +45,9 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
             live(worker, quiet, depth);
             page::exit_now(0)
         }
-        pid if pid < 0 => worker.checker.fail(&worker.name(), &format!("fork: {}", std::io::Error::last_os_error())),
+        pid if pid < 0 => worker
+            .checker
+            .fail(&worker.name(), &format!("fork: {}", std::io::Error::last_os_error())),
         pid => {
             pager.after_fork_in_parent();
             pid
@@ -61,7 +63,9 @@ fn live(worker: &mut Worker, quiet: bool, depth: u32) {
         write(worker, quiet);
         match page::reap(pid, true) {
             Some(0) => {}
-            status => worker.checker.fail(&worker.name(), &format!("the child's child ended with status {status:?}")),
+            status => worker
+                .checker
+                .fail(&worker.name(), &format!("the child's child ended with status {status:?}")),
         }
     } else {
         write(worker, quiet);
@@ -115,7 +119,10 @@ pub fn reap(worker: &mut Worker, wait: bool) {
             worker.child = None;
             worker.checker.children.fetch_sub(1, Ordering::Relaxed);
         }
-        Some(status) => worker.checker.fail(&worker.name(), &format!("child {pid} ended with wait status {status:#x} (see above)")),
+        Some(status) => worker.checker.fail(
+            &worker.name(),
+            &format!("child {pid} ended with wait status {status:#x} (see above)"),
+        ),
         None if since.elapsed() > PATIENCE => {
             page::kill(pid);
             worker.checker.fail(&worker.name(), &format!("child {pid} hangs"));

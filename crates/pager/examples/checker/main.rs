@@ -75,13 +75,18 @@ impl Checker {
     /// Page `number` of the shared zone.
     pub fn page(&self, number: usize) -> Page<'_> {
         let versions = &self.versions[number * PAGE_LINES..(number + 1) * PAGE_LINES];
-        Page { addr: self.base + number * PAGE, index: (number * PAGE_LINES * LINE_WORDS) as u64, versions }
+        Page {
+            addr: self.base + number * PAGE,
+            index: (number * PAGE_LINES * LINE_WORDS) as u64,
+            versions,
+        }
     }
 
     /// Reports a difference and ends the process.
     pub fn fail(&self, who: &str, text: &str) -> ! {
         let snapshot = self.pager.snapshot();
-        let counters: Vec<String> = Counter::ALL.iter().map(|&c| format!("{}={}", c.name(), snapshot.get(c))).collect();
+        let counters: Vec<String> =
+            Counter::ALL.iter().map(|&c| format!("{}={}", c.name(), snapshot.get(c))).collect();
         page::say(&format!(
             "checker: FAILED, seed {}, path {}: {who}: {text}\n  {}",
             self.options.seed,
@@ -94,24 +99,43 @@ impl Checker {
 
 fn parse() -> Result<Options, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |span| span.as_nanos() as u64);
-    let config = Config { local_limit_bytes: 32 << 20, stores: parse_stores("compressed:2G").unwrap(), ..Config::default() };
-    let mut options =
-        Options { seconds: 10, threads: 16, region: 256 << 20, seed: now % 1_000_000_007, without: Vec::new(), canary: None, config };
+    let config = Config {
+        local_limit_bytes: 32 << 20,
+        stores: parse_stores("compressed:2G").unwrap(),
+        ..Config::default()
+    };
+    let mut options = Options {
+        seconds: 10,
+        threads: 16,
+        region: 256 << 20,
+        seed: now % 1_000_000_007,
+        without: Vec::new(),
+        canary: None,
+        config,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().ok_or(format!("{name} needs a value"))?;
-        let size = || value.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string());
-        let number = || value.parse::<u64>().map_err(|_| format!("{name}: `{value}` is not a number"));
+        let size =
+            || value.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string());
+        let number =
+            || value.parse::<u64>().map_err(|_| format!("{name}: `{value}` is not a number"));
         match name.as_str() {
             "--seconds" => options.seconds = number()?,
             "--threads" => options.threads = number()?.clamp(1, 64) as usize,
             "--limit" => options.config.local_limit_bytes = size()?,
             "--region" => options.region = (size()? as usize).max(8 << 20),
-            "--store" => options.config.stores = parse_stores(&value).map_err(|error| error.to_string())?,
-            "--block" => options.config.block = value.parse().map_err(|error| format!("{error}"))?,
+            "--store" => {
+                options.config.stores = parse_stores(&value).map_err(|error| error.to_string())?
+            }
+            "--block" => {
+                options.config.block = value.parse().map_err(|error| format!("{error}"))?
+            }
             "--seed" => options.seed = number()?,
             "--without" => options.without = value.split(',').map(str::to_owned).collect(),
-            "--canary" if ["zero", "stale", "misplaced"].contains(&value.as_str()) => options.canary = Some(value),
+            "--canary" if ["zero", "stale", "misplaced"].contains(&value.as_str()) => {
+                options.canary = Some(value)
+            }
             "--path" => {
                 options.config.path = match value.as_str() {
                     "auto" => PathChoice::Auto,
@@ -121,7 +145,11 @@ fn parse() -> Result<Options, String> {
                 }
             }
             "--prefetch" => options.config.prefetch = value == "on",
-            _ => return Err(format!("{name} is not an option; see the head of examples/checker/main.rs")),
+            _ => {
+                return Err(format!(
+                    "{name} is not an option; see the head of examples/checker/main.rs"
+                ));
+            }
         }
     }
     Ok(options)
@@ -148,9 +176,13 @@ fn main() -> ExitCode {
     let checker = build(pager, options);
     let checker = &checker;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || Worker::new(checker, thread).run())).collect();
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| scope.spawn(move || Worker::new(checker, thread).run()))
+            .collect();
         let watcher = scope.spawn(move || watch::run(checker));
-        workers.into_iter().for_each(|worker| worker.join().unwrap_or_else(|_| checker.fail("main", "a thread panicked")));
+        workers.into_iter().for_each(|worker| {
+            worker.join().unwrap_or_else(|_| checker.fail("main", "a thread panicked"))
+        });
         checker.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         watcher.join().unwrap_or_else(|_| checker.fail("main", "the watcher panicked"));
     });
@@ -187,7 +219,12 @@ fn report(checker: &Checker) {
     let counts: Vec<String> = OPS
         .iter()
         .enumerate()
-        .map(|(op, (name, _))| format!("{name}={}", checker.progress.iter().map(|p| p.counts[op].load(Relaxed)).sum::<u64>()))
+        .map(|(op, (name, _))| {
+            format!(
+                "{name}={}",
+                checker.progress.iter().map(|p| p.counts[op].load(Relaxed)).sum::<u64>()
+            )
+        })
         .collect();
     let counters = [
         Counter::Faults,
@@ -202,7 +239,8 @@ fn report(checker: &Checker) {
         Counter::ModeChanges,
         Counter::UnevictableBytes,
     ];
-    let counters: Vec<String> = counters.iter().map(|&c| format!("{}={}", c.name(), snapshot.get(c))).collect();
+    let counters: Vec<String> =
+        counters.iter().map(|&c| format!("{}={}", c.name(), snapshot.get(c))).collect();
     println!(
         "checker: no difference, seed={} path={} {} {}",
         checker.options.seed,

@@ -77,7 +77,9 @@ impl Page<'_> {
 
     /// The bytes that `lines` should hold.
     pub fn expected(&self, lines: Range<usize>) -> Vec<u8> {
-        (lines.start * LINE_WORDS..lines.end * LINE_WORDS).flat_map(|at| self.word(at).to_ne_bytes()).collect()
+        (lines.start * LINE_WORDS..lines.end * LINE_WORDS)
+            .flat_map(|at| self.word(at).to_ne_bytes())
+            .collect()
     }
 
     /// Sets what `lines` should hold, without writing it: somebody else will.
@@ -127,8 +129,17 @@ pub fn read_in(fd: i32, addr: usize, len: usize, offset: Option<i64>) -> isize {
 pub fn futex_wait(addr: usize, value: u32) -> i32 {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: 20_000 };
     // SAFETY: the kernel reads the word and the timeout.
-    let result =
-        unsafe { libc::syscall(libc::SYS_futex, addr, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, value, &raw const timeout, 0, 0) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            addr,
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            value,
+            &raw const timeout,
+            0,
+            0,
+        )
+    };
     if result == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(-1) }
 }
 

@@ -43,12 +43,16 @@ pub fn run(checker: &Checker) {
             if arena > limit.allowed() {
                 checker.fail(
                     "watcher",
-                    &format!("{arena} bytes of the arena are resident by smaps, limit {} (before: {})", limit.now, limit.before),
+                    &format!(
+                        "{arena} bytes of the arena are resident by smaps, limit {} (before: {})",
+                        limit.now, limit.before
+                    ),
                 );
             }
         }
         if random.once_in(100) && !checker.options.without.iter().any(|name| name == "limit") {
-            let bytes = (normal / 2 + random.next() % (normal * 3 / 2)).max(hiroma_pager::LOCAL_MIN.0);
+            let bytes =
+                (normal / 2 + random.next() % (normal * 3 / 2)).max(hiroma_pager::LOCAL_MIN.0);
             limit.set(checker, bytes >> 12 << 12);
         }
         for (thread, seen) in seen.iter_mut().enumerate() {
@@ -59,14 +63,20 @@ pub fn run(checker: &Checker) {
                 *seen = (done, Instant::now());
             } else if seen.1.elapsed() > PATIENCE {
                 let addr = progress.addr.load(Relaxed);
-                checker.fail("watcher", &format!("thread {thread} hangs in {} at {addr:#x}", OPS[op].0));
+                checker.fail(
+                    "watcher",
+                    &format!("thread {thread} hangs in {} at {addr:#x}", OPS[op].0),
+                );
             }
         }
     }
     limit.check(checker);
     let most = checker.pager.snapshot().get(Counter::LocalBytesMax);
     if most > limit.highest + SLACK {
-        checker.fail("watcher", &format!("local bytes have been {most}, the highest limit was {}", limit.highest));
+        checker.fail(
+            "watcher",
+            &format!("local bytes have been {most}, the highest limit was {}", limit.highest),
+        );
     }
 }
 
@@ -86,12 +96,18 @@ impl Limit {
     fn check(&mut self, checker: &Checker) {
         let local = checker.pager.snapshot().get(Counter::LocalBytes);
         if local > self.allowed() {
-            checker.fail("watcher", &format!("local bytes are {local}, limit {} (before: {})", self.now, self.before));
+            checker.fail(
+                "watcher",
+                &format!("local bytes are {local}, limit {} (before: {})", self.now, self.before),
+            );
         }
         if local <= self.now + SLACK {
             self.before = self.now;
         } else if self.lowered.elapsed() > PATIENCE {
-            checker.fail("watcher", &format!("local bytes are {local} and never reached the limit of {}", self.now));
+            checker.fail(
+                "watcher",
+                &format!("local bytes are {local} and never reached the limit of {}", self.now),
+            );
         }
     }
 
@@ -114,8 +130,17 @@ fn canary(checker: &Checker, random: &mut Random) -> bool {
         let version = checker.page(*page).version(*line);
         version > 4 && version & 3 != 3
     };
-    let mut any = || (checker.line_pages + random.below(checker.pages - checker.line_pages), random.below(PAGE_LINES));
-    let chosen: Vec<_> = std::iter::repeat_with(&mut any).take(CANARY_TRIES).filter(written_again).take(CANARY_LINES).collect();
+    let mut any = || {
+        (
+            checker.line_pages + random.below(checker.pages - checker.line_pages),
+            random.below(PAGE_LINES),
+        )
+    };
+    let chosen: Vec<_> = std::iter::repeat_with(&mut any)
+        .take(CANARY_TRIES)
+        .filter(written_again)
+        .take(CANARY_LINES)
+        .collect();
     if chosen.len() < CANARY_LINES {
         return false;
     }
@@ -128,7 +153,10 @@ fn canary(checker: &Checker, random: &mut Random) -> bool {
             if kind == "zero" {
                 0
             } else {
-                word(place + if kind == "misplaced" { 512 } else { 0 }, version - if kind == "stale" { 4 } else { 0 })
+                word(
+                    place + if kind == "misplaced" { 512 } else { 0 },
+                    version - if kind == "stale" { 4 } else { 0 },
+                )
             },
         );
     }
@@ -141,10 +169,12 @@ fn arena_rss(checker: &Checker) -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut inside, mut total) = (false, 0);
     for line in text.lines() {
-        if let Some((start, _)) =
-            line.split_once('-').filter(|(start, _)| !start.is_empty() && start.bytes().all(|b| b.is_ascii_hexdigit()))
+        if let Some((start, _)) = line
+            .split_once('-')
+            .filter(|(start, _)| !start.is_empty() && start.bytes().all(|b| b.is_ascii_hexdigit()))
         {
-            inside = usize::from_str_radix(start, 16).is_ok_and(|start| start >= base && start - base < len);
+            inside = usize::from_str_radix(start, 16)
+                .is_ok_and(|start| start >= base && start - base < len);
         } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| inside) {
             total += kib.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) << 10;
         }

@@ -34,10 +34,15 @@ pub fn diagnose(found: u64, index: u64, expected: u32) -> String {
     };
     match place {
         Some(place) if place != index => {
-            format!("MISPLACED: version {version} of word {place:#x}, which is {} words away", place as i64 - index as i64)
+            format!(
+                "MISPLACED: version {version} of word {place:#x}, which is {} words away",
+                place as i64 - index as i64
+            )
         }
         _ if expected == 0 => format!("STALE: version {version} is back after it was discarded"),
-        _ if version < expected => format!("LOST WRITE: version {version}, but {expected} was written over it"),
+        _ if version < expected => {
+            format!("LOST WRITE: version {version}, but {expected} was written over it")
+        }
         _ => format!("FOREIGN: version {version}, but {expected} is the newest"),
     }
 }
@@ -109,8 +114,14 @@ impl Random {
 
 /// The checker must be able to find what it looks for.
 pub fn self_test() {
-    for (index, version) in [(0, 1), (5, 2), (1 << 35 | 77, 1000), (0x1234, 4097), (9, VERSIONS - 4)] {
-        assert_eq!(origin(word(index, version)), Some((Some(index), version)), "{index:#x} {version}");
+    for (index, version) in
+        [(0, 1), (5, 2), (1 << 35 | 77, 1000), (0x1234, 4097), (9, VERSIONS - 4)]
+    {
+        assert_eq!(
+            origin(word(index, version)),
+            Some((Some(index), version)),
+            "{index:#x} {version}"
+        );
         assert!(diagnose(word(index, version), index + 512, version).starts_with("MISPLACED"));
         assert!(diagnose(word(index, version), index, version + 1).starts_with("LOST WRITE"));
         assert!(diagnose(word(index, version), index, 0).starts_with("STALE"));

@@ -51,7 +51,11 @@ impl Map {
 
     pub fn page(&self, number: usize) -> Page<'_> {
         let index = self.index + (number * PAGE / 8) as u64;
-        Page { addr: self.addr + number * PAGE, index, versions: &self.versions[number * PAGE_LINES..(number + 1) * PAGE_LINES] }
+        Page {
+            addr: self.addr + number * PAGE,
+            index,
+            versions: &self.versions[number * PAGE_LINES..(number + 1) * PAGE_LINES],
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -61,7 +65,11 @@ impl Map {
     /// Keeps the pages from `page` on and returns the ones before.
     fn split(&mut self, page: usize) -> Map {
         let rest = self.versions.split_off(page * PAGE_LINES);
-        let head = Map { addr: self.addr, index: self.index, versions: std::mem::replace(&mut self.versions, rest) };
+        let head = Map {
+            addr: self.addr,
+            index: self.index,
+            versions: std::mem::replace(&mut self.versions, rest),
+        };
         self.addr += page * PAGE;
         self.index += (page * PAGE / 8) as u64;
         head
@@ -85,11 +93,23 @@ const ALL: Range<usize> = 0..PAGE_LINES;
 impl<'a> Worker<'a> {
     pub fn new(checker: &'a Checker, thread: usize) -> Worker<'a> {
         let random = Random::new(checker.options.seed, thread as u64);
-        Worker { checker, thread, random, version: 0, op: 0, maps_made: 0, file: page::memory_file(), pipe: page::pipe(), child: None }
+        Worker {
+            checker,
+            thread,
+            random,
+            version: 0,
+            op: 0,
+            maps_made: 0,
+            file: page::memory_file(),
+            pipe: page::pipe(),
+            child: None,
+        }
     }
 
     pub fn run(mut self) {
-        let weights = OPS.map(|(name, weight)| if self.checker.options.without.iter().any(|w| w == name) { 0 } else { weight });
+        let weights = OPS.map(|(name, weight)| {
+            if self.checker.options.without.iter().any(|w| w == name) { 0 } else { weight }
+        });
         let total: usize = weights.iter().sum();
         while std::time::Instant::now() < self.checker.end {
             let mut pick = self.random.below(total);
@@ -156,8 +176,17 @@ impl<'a> Worker<'a> {
             }
             "advise" => {
                 let page = self.some_page();
-                let pages = self.random.skewed(600).min(self.checker.pages - (page.addr - self.checker.base) / PAGE);
-                let advice = [Advice::WillNeed, Advice::Cold, Advice::Sequential, Advice::Random, Advice::Normal][self.random.below(5)];
+                let pages = self
+                    .random
+                    .skewed(600)
+                    .min(self.checker.pages - (page.addr - self.checker.base) / PAGE);
+                let advice = [
+                    Advice::WillNeed,
+                    Advice::Cold,
+                    Advice::Sequential,
+                    Advice::Random,
+                    Advice::Normal,
+                ][self.random.below(5)];
                 self.checker.pager.advise(page.addr, pages * PAGE, advice);
             }
             "map" => self.map(),
@@ -193,7 +222,9 @@ impl<'a> Worker<'a> {
     pub fn check(&self, page: &Page, result: Result<(), Wrong>) {
         let Err(Wrong { addr, expected, found, what }) = result else { return };
         let picture = page.picture();
-        let again = page.verify((addr % PAGE) / LINE..(addr % PAGE) / LINE + 1).map_or("still", |()| "RIGHT NOW ON THE SECOND LOOK, not");
+        let again = page
+            .verify((addr % PAGE) / LINE..(addr % PAGE) / LINE + 1)
+            .map_or("still", |()| "RIGHT NOW ON THE SECOND LOOK, not");
         let (base, _) = self.checker.pager.arena();
         let text = format!(
             "{what}\n  at {addr:#x} (extent {}, page {}, line {}): expected {expected:#018x}, found {found:#018x}, {again} wrong\n  lines of the page: {picture}",
@@ -203,7 +234,10 @@ impl<'a> Worker<'a> {
         );
         let recent = self.checker.pager.recent(addr);
         if !recent.is_empty() {
-            let _ = std::fs::write(format!("/tmp/recent.{}", std::process::id()), format!("{text}\n{recent}"));
+            let _ = std::fs::write(
+                format!("/tmp/recent.{}", std::process::id()),
+                format!("{text}\n{recent}"),
+            );
         }
         self.checker.fail(&self.name(), &text);
     }
@@ -233,7 +267,9 @@ impl<'a> Worker<'a> {
     /// Four lines of a page that other threads write to as well.
     fn some_lines(&mut self) -> (Page<'a>, Range<usize>) {
         let groups = self.checker.line_pages * PAGE_LINES / 4;
-        let group = self.random.below(groups / self.checker.options.threads) * self.checker.options.threads + self.thread;
+        let group = self.random.below(groups / self.checker.options.threads)
+            * self.checker.options.threads
+            + self.thread;
         let page = self.checker.page(group * 4 / PAGE_LINES);
         self.at(page.addr);
         (page, group * 4 % PAGE_LINES..group * 4 % PAGE_LINES + 4)
@@ -268,7 +304,11 @@ impl<'a> Worker<'a> {
         let count = self.random.skewed(96).min(self.my_pages() - first);
         let back = self.random.once_in(2);
         for n in 0..count {
-            let page = self.checker.page(self.page_number(if back { first + count - 1 - n } else { first + n }));
+            let page = self.checker.page(self.page_number(if back {
+                first + count - 1 - n
+            } else {
+                first + n
+            }));
             self.at(page.addr);
             let lines = self.some_range();
             self.check(&page, page.verify(lines));
@@ -298,7 +338,11 @@ impl<'a> Worker<'a> {
             self.did("protect read", page.addr, pager.protect(page.addr, PAGE, libc::PROT_READ));
             self.check(&page, page.verify(ALL));
         }
-        self.did("protect both", page.addr, pager.protect(page.addr, PAGE, libc::PROT_READ | libc::PROT_WRITE));
+        self.did(
+            "protect both",
+            page.addr,
+            pager.protect(page.addr, PAGE, libc::PROT_READ | libc::PROT_WRITE),
+        );
         self.check_sometimes(&page);
     }
 
@@ -315,7 +359,10 @@ impl<'a> Worker<'a> {
     fn moved(&self, what: &str, addr: usize, got: isize, wanted: usize) {
         if got != wanted as isize {
             let error = std::io::Error::last_os_error();
-            self.checker.fail(&self.name(), &format!("{what} of {wanted} bytes at {addr:#x} gave {got} ({error})"));
+            self.checker.fail(
+                &self.name(),
+                &format!("{what} of {wanted} bytes at {addr:#x} gave {got} ({error})"),
+            );
         }
     }
 
@@ -326,13 +373,23 @@ impl<'a> Worker<'a> {
         let offset = self.random.below(10_000) as i64;
         if self.random.once_in(2) {
             self.moved("pwrite", addr, page::write_out(self.file, addr, len, Some(offset)), len);
-            self.moved("pread", 0, page::read_in(self.file, local.as_mut_ptr() as usize, len, Some(offset)), len);
+            self.moved(
+                "pread",
+                0,
+                page::read_in(self.file, local.as_mut_ptr() as usize, len, Some(offset)),
+                len,
+            );
             self.compare(&page, &lines, &local);
         } else {
             let version = self.next_version();
             page.expect(lines.clone(), version);
             let bytes = page.expected(lines.clone());
-            self.moved("pwrite", 0, page::write_out(self.file, bytes.as_ptr() as usize, len, Some(offset)), len);
+            self.moved(
+                "pwrite",
+                0,
+                page::write_out(self.file, bytes.as_ptr() as usize, len, Some(offset)),
+                len,
+            );
             self.moved("pread", addr, page::read_in(self.file, addr, len, Some(offset)), len);
             self.check_sometimes(&page);
         }
@@ -344,13 +401,23 @@ impl<'a> Worker<'a> {
         let mut local = vec![0u8; len];
         if self.random.once_in(2) {
             self.moved("write", addr, page::write_out(self.pipe[1], addr, len, None), len);
-            self.moved("read", 0, page::read_in(self.pipe[0], local.as_mut_ptr() as usize, len, None), len);
+            self.moved(
+                "read",
+                0,
+                page::read_in(self.pipe[0], local.as_mut_ptr() as usize, len, None),
+                len,
+            );
             self.compare(&page, &lines, &local);
         } else {
             let version = self.next_version();
             page.expect(lines.clone(), version);
             let bytes = page.expected(lines.clone());
-            self.moved("write", 0, page::write_out(self.pipe[1], bytes.as_ptr() as usize, len, None), len);
+            self.moved(
+                "write",
+                0,
+                page::write_out(self.pipe[1], bytes.as_ptr() as usize, len, None),
+                len,
+            );
             self.moved("read", addr, page::read_in(self.pipe[0], addr, len, None), len);
             self.check_sometimes(&page);
         }
@@ -360,9 +427,14 @@ impl<'a> Worker<'a> {
     fn futex(&mut self) {
         let page = self.some_page();
         let line = self.random.below(PAGE_LINES);
-        let word = word(page.index + (line * LINE_WORDS) as u64, page.versions[line].load(Ordering::Relaxed)) as u32;
+        let word = word(
+            page.index + (line * LINE_WORDS) as u64,
+            page.versions[line].load(Ordering::Relaxed),
+        ) as u32;
         let addr = page.addr + line * LINE;
-        for (value, allowed) in [(word, [libc::ETIMEDOUT, libc::EINTR]), (word ^ 1, [libc::EAGAIN, libc::EAGAIN])] {
+        for (value, allowed) in
+            [(word, [libc::ETIMEDOUT, libc::EINTR]), (word ^ 1, [libc::EAGAIN, libc::EAGAIN])]
+        {
             let errno = page::futex_wait(addr, value);
             if !allowed.contains(&errno) {
                 self.check(&page, page.verify(line..line + 1));
@@ -383,20 +455,44 @@ impl<'a> Worker<'a> {
         if room == 0 {
             return;
         }
-        let pages = if self.random.once_in(3) { self.random.below(room) + 1 } else { self.random.skewed(room.min(64)) };
+        let pages = if self.random.once_in(3) {
+            self.random.below(room) + 1
+        } else {
+            self.random.skewed(room.min(64))
+        };
         let align = PAGE << self.random.below(4);
         let reserve = self.random.once_in(3);
-        let mapped = if reserve { checker.pager.reserve(pages * PAGE, align) } else { checker.pager.map(pages * PAGE, align) };
-        let addr = mapped.unwrap_or_else(|error| checker.fail(&self.name(), &format!("map of {pages} pages: {error}")));
-        if addr % align != 0 || !checker.pager.contains(addr) || !checker.pager.contains(addr + pages * PAGE - 1) {
-            checker.fail(&self.name(), &format!("map of {pages} pages aligned to {align} gave {addr:#x}"));
+        let mapped = if reserve {
+            checker.pager.reserve(pages * PAGE, align)
+        } else {
+            checker.pager.map(pages * PAGE, align)
+        };
+        let addr = mapped.unwrap_or_else(|error| {
+            checker.fail(&self.name(), &format!("map of {pages} pages: {error}"))
+        });
+        if addr % align != 0
+            || !checker.pager.contains(addr)
+            || !checker.pager.contains(addr + pages * PAGE - 1)
+        {
+            checker.fail(
+                &self.name(),
+                &format!("map of {pages} pages aligned to {align} gave {addr:#x}"),
+            );
         }
         if reserve {
-            self.did("protect after reserve", addr, checker.pager.protect(addr, pages * PAGE, libc::PROT_READ | libc::PROT_WRITE));
+            self.did(
+                "protect after reserve",
+                addr,
+                checker.pager.protect(addr, pages * PAGE, libc::PROT_READ | libc::PROT_WRITE),
+            );
         }
         self.maps_made += 1;
         let index = 1 << 35 | (self.thread as u64) << 29 | (self.maps_made & 255) << 21;
-        let map = Map { addr, index, versions: (0..pages * PAGE_LINES).map(|_| AtomicU32::new(0)).collect() };
+        let map = Map {
+            addr,
+            index,
+            versions: (0..pages * PAGE_LINES).map(|_| AtomicU32::new(0)).collect(),
+        };
         let look = self.random.below(pages);
         self.check(&map.page(look), map.page(look).verify(ALL));
         own.maps.push(map);
@@ -422,7 +518,11 @@ impl<'a> Worker<'a> {
         if self.random.once_in(3) {
             // What comes to lie there next must be usable all the same.
             let prot = if self.random.once_in(2) { libc::PROT_NONE } else { libc::PROT_READ };
-            self.did("protect before unmap", map.addr, self.checker.pager.protect(map.addr, map.bytes(), prot));
+            self.did(
+                "protect before unmap",
+                map.addr,
+                self.checker.pager.protect(map.addr, map.bytes(), prot),
+            );
         }
         self.did("unmap", map.addr, self.checker.pager.unmap(map.addr, map.bytes()));
     }
@@ -443,7 +543,13 @@ impl<'a> Worker<'a> {
         self.at(map.addr);
         match self.checker.pager.resize(map.addr, old * PAGE, new * PAGE, may_move) {
             Ok(addr) if addr != map.addr && (!may_move || new < old) => {
-                self.checker.fail(&self.name(), &format!("resize of {:#x} from {old} to {new} pages moved it to {addr:#x}", map.addr));
+                self.checker.fail(
+                    &self.name(),
+                    &format!(
+                        "resize of {:#x} from {old} to {new} pages moved it to {addr:#x}",
+                        map.addr
+                    ),
+                );
             }
             Ok(addr) => {
                 map.addr = addr;
@@ -452,7 +558,10 @@ impl<'a> Worker<'a> {
                 (new - count..new).for_each(|n| self.check(&map.page(n), map.page(n).verify(ALL)));
             }
             Err(error) if may_move || new <= old => {
-                self.checker.fail(&self.name(), &format!("resize of {:#x} from {old} to {new} pages: {error}", map.addr));
+                self.checker.fail(
+                    &self.name(),
+                    &format!("resize of {:#x} from {old} to {new} pages: {error}", map.addr),
+                );
             }
             Err(_) => {}
         }
@@ -469,12 +578,20 @@ impl<'a> Worker<'a> {
         let pages = || (first..first + count).map(|n| map.page(n));
         match self.random.below(8) {
             0 => {
-                self.did("discard", map.page(first).addr, self.checker.pager.discard(map.page(first).addr, count * PAGE));
+                self.did(
+                    "discard",
+                    map.page(first).addr,
+                    self.checker.pager.discard(map.page(first).addr, count * PAGE),
+                );
                 pages().for_each(|page| page.expect_zeros());
             }
             1 => {
                 let both = libc::PROT_READ | libc::PROT_WRITE;
-                self.did("refresh", map.page(first).addr, self.checker.pager.refresh(map.page(first).addr, count * PAGE, both));
+                self.did(
+                    "refresh",
+                    map.page(first).addr,
+                    self.checker.pager.refresh(map.page(first).addr, count * PAGE, both),
+                );
                 pages().for_each(|page| page.expect_zeros());
             }
             2..5 => {

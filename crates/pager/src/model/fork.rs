@@ -87,7 +87,9 @@ impl Schedule {
 
     /// A child ends: its parent's pager sees that.
     pub(super) fn end_child(&mut self) {
-        let Some(child) = self.processes.len().checked_sub(1).filter(|&last| last > 0) else { return };
+        let Some(child) = self.processes.len().checked_sub(1).filter(|&last| last > 0) else {
+            return;
+        };
         let gone = self.processes.swap_remove(1 + self.random.below(child));
         self.finished.push(gone.program(|state| state.sums()));
         self.processes[0].core.lock().new_forks.retain(|fork| fork.number != gone.fork);

@@ -60,13 +60,26 @@ impl Setup {
             local_limit_bytes: 64 << 20,
             block,
             path: if path == Path::Full { PathChoice::Full } else { PathChoice::Fallback },
-            replacement: if random.one_in(3) { ReplacementKind::Fifo } else { ReplacementKind::Lru },
+            replacement: if random.one_in(3) {
+                ReplacementKind::Fifo
+            } else {
+                ReplacementKind::Lru
+            },
             prefetch: !random.one_in(3),
             ..Config::default()
         };
-        let arena = Reservation::new((ARENA_PAGES + MAPPINGS_PAGES) * PAGE, EXTENT, Access::None).expect("address space");
-        let plan = Plan { delay_polls_max: random.below(4) as u64, seed: random.next(), ..Plan::default() };
-        let plan = Plan { corrupt_read: canary::is_broken("verify what comes").then(|| 1 + random.below(8) as u64), ..plan };
+        let arena = Reservation::new((ARENA_PAGES + MAPPINGS_PAGES) * PAGE, EXTENT, Access::None)
+            .expect("address space");
+        let plan = Plan {
+            delay_polls_max: random.below(4) as u64,
+            seed: random.next(),
+            ..Plan::default()
+        };
+        let plan = Plan {
+            corrupt_read: canary::is_broken("verify what comes")
+                .then(|| 1 + random.below(8) as u64),
+            ..plan
+        };
         let sector_bytes = PAGE << crate::core::sector_order(block);
         let room = if huge || block == BlockSize::Auto {
             (3 + random.below(3)) * EXTENT
@@ -84,7 +97,8 @@ impl Schedule {
         let huge = random.one_in(64);
         let setup = Setup::new(seed, &mut random, huge);
         let threads = 1 + random.below(4);
-        let (pages, stride) = (64 + random.below(192), if huge { 128 } else { 1 + random.below(40) });
+        let (pages, stride) =
+            (64 + random.below(192), if huge { 128 } else { 1 + random.below(40) });
         let mut state = State::new(random.next(), setup.arena.base(), threads, pages, stride);
         state.has_events = setup.path == Path::Full;
         if random.one_in(3) {
@@ -96,7 +110,9 @@ impl Schedule {
         let is_within = shared.is_none() && random.one_in(3);
         let inner: Arc<dyn Store> = match &shared {
             Some(shared) => shared.clone(),
-            None if is_within => Arc::new(CompressedStore::within(sector_bytes, 64 << 20, false).expect("memory")),
+            None if is_within => {
+                Arc::new(CompressedStore::within(sector_bytes, 64 << 20, false).expect("memory"))
+            }
             None => Arc::new(CompressedStore::new(sector_bytes, 64 << 20).expect("memory")),
         };
         let process = Process::new(&setup, 0, state, inner, |core, _| {
@@ -106,7 +122,14 @@ impl Schedule {
             core.addresses.claim(base, base + ARENA_PAGES * PAGE);
             core.regions.insert(base, Default::default());
         });
-        let mut schedule = Schedule { processes: vec![process], setup, shared, random, forks: 0, finished: Vec::new() };
+        let mut schedule = Schedule {
+            processes: vec![process],
+            setup,
+            shared,
+            random,
+            forks: 0,
+            finished: Vec::new(),
+        };
         if schedule.shared.is_some() && schedule.random.one_in(2) {
             let (start, end) = schedule.processes[0].program(State::choose_wiped);
             let _ = schedule.processes[0].serving.answer(Call::WipeOnFork { start, end, on: true });
@@ -142,7 +165,11 @@ impl Schedule {
         self.processes.iter().for_each(|process| process.core.lock().evict_everything = false);
         for round in 0.. {
             // All of them begin to read, so nothing short of counting will do.
-            let reading = self.processes.iter().filter(|process| process.program(|state| state.read_all(round))).count();
+            let reading = self
+                .processes
+                .iter()
+                .filter(|process| process.program(|state| state.read_all(round)))
+                .count();
             if reading == 0 {
                 break;
             }
@@ -162,19 +189,29 @@ impl Schedule {
                     return Err(wrong);
                 }
             }
-            if round % 8 == 0 && self.processes.iter().all(|process| process.program(|state| state.is_idle())) {
+            if round % 8 == 0
+                && self.processes.iter().all(|process| process.program(|state| state.is_idle()))
+            {
                 return Ok(());
             }
         }
-        let doing: Vec<String> = self.processes.iter().map(|process| process.program(|state| state.describe())).collect();
+        let doing: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| process.program(|state| state.describe()))
+            .collect();
         Err(format!("it hangs: {}", doing.join(" and ")))
     }
 
     /// How often things happened that a schedule should have.
     fn sums(&self) -> [u64; 4] {
         let running = self.processes.iter().map(|process| process.program(|state| state.sums()));
-        let [touched, discards, remaps] =
-            self.finished.iter().copied().chain(running).fold([0; 3], |a: [u64; 3], b| std::array::from_fn(|at| a[at] + b[at]));
+        let [touched, discards, remaps] = self
+            .finished
+            .iter()
+            .copied()
+            .chain(running)
+            .fold([0; 3], |a: [u64; 3], b| std::array::from_fn(|at| a[at] + b[at]));
         [touched, discards, remaps, self.forks as u64]
     }
 }
@@ -196,10 +233,15 @@ fn schedule(seed: u64) -> Result<[u64; 4], String> {
         Ok(schedule.sums())
     }));
     outcome.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let text = text.unwrap_or_default();
         // The end that was due.
-        let sums = running.filter(|schedule| schedule.processes[0].program(|state| state.moved.is_some())).map(|schedule| schedule.sums());
+        let sums = running
+            .filter(|schedule| schedule.processes[0].program(|state| state.moved.is_some()))
+            .map(|schedule| schedule.sums());
         sums.filter(|_| text.contains("raw mremap")).ok_or_else(|| format!("it ended: {text}"))
     })
 }
@@ -234,12 +276,17 @@ fn schedules_differ_in_nothing_from_a_flat_table() {
     };
     let [touched, discards, remaps, forks] = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|of| scope.spawn(move || work(of))).collect();
-        let all = workers.into_iter().map(|worker| worker.join().expect("it does not panic").unwrap_or_else(|wrong| panic!("{wrong}")));
+        let all = workers.into_iter().map(|worker| {
+            worker.join().expect("it does not panic").unwrap_or_else(|wrong| panic!("{wrong}"))
+        });
         all.fold([0; 4], |a: [u64; 4], b| std::array::from_fn(|at| a[at] + b[at]))
     });
-    println!("{count} schedules, {touched} touches, {discards} discards, {remaps} mappings made or made longer, {forks} forks");
+    println!(
+        "{count} schedules, {touched} touches, {discards} discards, {remaps} mappings made or made longer, {forks} forks"
+    );
     assert!(
-        count < 100 || touched > 50 * count && discards > count && remaps > count && 4 * forks > count,
+        count < 100
+            || touched > 50 * count && discards > count && remaps > count && 4 * forks > count,
         "the schedules do next to nothing"
     );
 }

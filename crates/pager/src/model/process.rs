@@ -54,18 +54,34 @@ pub struct Process {
 
 impl Process {
     /// A process whose pager's tables `fill` makes.
-    pub fn new(setup: &Setup, number: usize, state: State, inner: Arc<dyn Store>, fill: impl FnOnce(&mut Core, &Mutex<State>)) -> Process {
+    pub fn new(
+        setup: &Setup,
+        number: usize,
+        state: State,
+        inner: Arc<dyn Store>,
+        fill: impl FnOnce(&mut Core, &Mutex<State>),
+    ) -> Process {
         let mut random = Random::new(setup.plan.seed ^ number as u64);
         let state = Arc::new(Mutex::new(state));
         let memory = Box::new(Model::new(state.clone(), number));
-        let live = Arc::new(Live::for_model(&setup.config, &setup.arena, setup.path, memory).expect("a model's life"));
+        let live = Arc::new(
+            Live::for_model(&setup.config, &setup.arena, setup.path, memory)
+                .expect("a model's life"),
+        );
         let store: Arc<dyn Store> = Arc::new(FaultyStore::new(inner, setup.plan.clone()));
         let key = Key::from_bytes(&setup.key);
-        let mut core = Core::new(&setup.config, live.clone(), setup.arena.clone(), store.clone(), key).expect("a state");
+        let mut core =
+            Core::new(&setup.config, live.clone(), setup.arena.clone(), store.clone(), key)
+                .expect("a state");
         fill(&mut core, &state);
         let core = Arc::new(Lock::new(core));
         let open = |purpose| store.open(purpose).expect("a channel");
-        let faulting = Rc::new(RefCell::new(Faulting::new(0, core.clone(), live.clone(), open(Purpose::Read))));
+        let faulting = Rc::new(RefCell::new(Faulting::new(
+            0,
+            core.clone(),
+            live.clone(),
+            open(Purpose::Read),
+        )));
         let reader = faulting.clone();
         let pump = Rc::new(move || {
             reader.borrow_mut().read_messages();
@@ -73,7 +89,8 @@ impl Process {
         PUMPS.with(|pumps| pumps.borrow_mut().push(pump));
         let (is_quiet, crowd) = (setup.path == Path::Full && random.one_in(3), random.one_in(3));
         live.quiet.force(is_quiet, crowd);
-        let beside = crowd.then(|| Faulting::new(1, core.clone(), live.clone(), open(Purpose::Read)));
+        let beside =
+            crowd.then(|| Faulting::new(1, core.clone(), live.clone(), open(Purpose::Read)));
         Process {
             state,
             faulting,
@@ -108,7 +125,8 @@ impl Process {
             3 => {
                 if self.random.one_in(16) {
                     self.core.lock().begin_drain();
-                    let sharing = if self.random.one_in(2) { self.demoting.clone() } else { Sharing::new() };
+                    let sharing =
+                        if self.random.one_in(2) { self.demoting.clone() } else { Sharing::new() };
                     self.core.lock().sharing = sharing;
                 }
                 let _ = self.evicting.choose();
@@ -162,9 +180,12 @@ impl Process {
     /// The books say what is there.
     pub fn accounts(&self) -> Result<(), String> {
         let core = self.core.lock();
-        let (present, resident) = (self.program(|state| state.present()) * PAGE, core.resident_bytes);
+        let (present, resident) =
+            (self.program(|state| state.present()) * PAGE, core.resident_bytes);
         if present > resident {
-            return Err(format!("{present} bytes are in the program's memory, {resident} on the books"));
+            return Err(format!(
+                "{present} bytes are in the program's memory, {resident} on the books"
+            ));
         }
         Ok(())
     }
@@ -178,7 +199,14 @@ fn demoting() -> Sharing {
         (0..64).for_each(|_| sharing.on_fetch(bucket(Some(MIB)), 4096));
         let waits = |ns| Waits { count: round * 100, total_ns: round * 100 * ns };
         let (near, behind) = (waits(10_000), waits(90_000));
-        sharing.observe(&Seen { near, behind, near_bytes: 30 * MIB, behind_bytes: 120 * MIB, limit_bytes: 128 * MIB, ..Seen::default() });
+        sharing.observe(&Seen {
+            near,
+            behind,
+            near_bytes: 30 * MIB,
+            behind_bytes: 120 * MIB,
+            limit_bytes: 128 * MIB,
+            ..Seen::default()
+        });
     }
     assert!(sharing.demotes());
     sharing

@@ -70,7 +70,13 @@ impl Store for Shared {
 
     fn open(&self, _: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let (shelf, own) = (self.shelf.clone(), self.own.clone());
-        Ok(Box::new(Way { shelf, own, sector_bytes: self.sector_bytes, reads: VecDeque::new(), done: Vec::new() }))
+        Ok(Box::new(Way {
+            shelf,
+            own,
+            sector_bytes: self.sector_bytes,
+            reads: VecDeque::new(),
+            done: Vec::new(),
+        }))
     }
 
     fn free(&self, locs: &[Loc]) {
@@ -148,7 +154,12 @@ impl Channel for Way {
         self.reads.push_back((token, locs.to_vec(), buf));
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         let (mut own, mut shelf) = (lock(&self.own), lock(&self.shelf));
         for (loc, bytes) in locs.iter_mut().zip(buf.bytes().chunks_exact(self.sector_bytes)) {
             let at = shelf.hold(bytes);
@@ -162,7 +173,8 @@ impl Channel for Way {
     fn poll(&mut self, out: &mut Vec<Completion>) {
         let shelf = lock(&self.shelf);
         for (token, locs, mut buf) in self.reads.drain(..) {
-            for (loc, bytes) in locs.iter().zip(buf.bytes_mut().chunks_exact_mut(self.sector_bytes)) {
+            for (loc, bytes) in locs.iter().zip(buf.bytes_mut().chunks_exact_mut(self.sector_bytes))
+            {
                 bytes.copy_from_slice(&shelf.places[loc.0 as usize].bytes);
             }
             self.done.push(Completion { token, buf, result: Ok(()) });

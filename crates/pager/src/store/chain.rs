@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use hiroma_kernel::frame::FrameBuf;
 use hiroma_units::{Bytes, Loc};
 
-use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Tier, Token};
+use super::{
+    Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Tier, Token,
+};
 
 /// Most stores in a chain.
 pub const MEMBERS_MAX: usize = 1 << (u32::BITS - Loc::STORE_BITS);
@@ -44,16 +46,26 @@ impl ChainStore {
             let reason = format!("{} stores were named: use one to {MEMBERS_MAX}", stores.len());
             return Err(StoreError::Config { store: "--store".to_owned(), reason });
         }
-        let member =
-            |store| Member { store, is_shut: AtomicBool::new(false), passed_by: AtomicU32::new(0), freed_bytes: AtomicU64::new(0) };
-        Ok(ChainStore { shared: Arc::new(Shared { members: stores.into_iter().map(member).collect(), sector_bytes }) })
+        let member = |store| Member {
+            store,
+            is_shut: AtomicBool::new(false),
+            passed_by: AtomicU32::new(0),
+            freed_bytes: AtomicU64::new(0),
+        };
+        Ok(ChainStore {
+            shared: Arc::new(Shared {
+                members: stores.into_iter().map(member).collect(),
+                sector_bytes,
+            }),
+        })
     }
 }
 
 impl Member {
     /// Whether it is worth asking.
     fn is_open(&self) -> bool {
-        !self.is_shut.load(Ordering::Relaxed) || self.passed_by.fetch_add(1, Ordering::Relaxed) % RETRY_WRITES == RETRY_WRITES - 1
+        !self.is_shut.load(Ordering::Relaxed)
+            || self.passed_by.fetch_add(1, Ordering::Relaxed) % RETRY_WRITES == RETRY_WRITES - 1
     }
 
     fn shut(&self) {
@@ -68,7 +80,9 @@ impl Member {
     }
 
     fn note_freed(&self, bytes: u64) {
-        if self.is_shut.load(Ordering::Relaxed) && self.freed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= RETRY_FREED_BYTES {
+        if self.is_shut.load(Ordering::Relaxed)
+            && self.freed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= RETRY_FREED_BYTES
+        {
             self.is_shut.store(false, Ordering::Relaxed);
         }
     }
@@ -93,8 +107,18 @@ impl Store for ChainStore {
     }
 
     fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
-        let channels = self.shared.members.iter().map(|member| member.store.open(purpose)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Box::new(ChainChannel { shared: Arc::clone(&self.shared), channels, inner_locs: Vec::new(), splits: Vec::new() }))
+        let channels = self
+            .shared
+            .members
+            .iter()
+            .map(|member| member.store.open(purpose))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(ChainChannel {
+            shared: Arc::clone(&self.shared),
+            channels,
+            inner_locs: Vec::new(),
+            splits: Vec::new(),
+        }))
     }
 
     fn free(&self, locs: &[Loc]) {
@@ -173,7 +197,12 @@ impl Store for ChainStore {
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
-        let guards = self.shared.members.iter().map(|member| member.store.prepare_fork()).collect::<Result<Vec<_>, _>>()?;
+        let guards = self
+            .shared
+            .members
+            .iter()
+            .map(|member| member.store.prepare_fork())
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(Guards(guards)))
     }
 }
@@ -193,18 +222,25 @@ impl Shared {
     }
 
     fn usage(&self) -> StoreUsage {
-        self.members.iter().map(|member| member.store.usage()).fold(StoreUsage::default(), |sum, usage| StoreUsage {
-            far_bytes: sum.far_bytes + usage.far_bytes,
-            stored_bytes: sum.stored_bytes + usage.stored_bytes,
-            capacity_bytes: sum.capacity_bytes.saturating_add(usage.capacity_bytes),
-            metadata_bytes: sum.metadata_bytes + usage.metadata_bytes,
-            local_bytes: sum.local_bytes + usage.local_bytes,
-        })
+        self.members.iter().map(|member| member.store.usage()).fold(
+            StoreUsage::default(),
+            |sum, usage| StoreUsage {
+                far_bytes: sum.far_bytes + usage.far_bytes,
+                stored_bytes: sum.stored_bytes + usage.stored_bytes,
+                capacity_bytes: sum.capacity_bytes.saturating_add(usage.capacity_bytes),
+                metadata_bytes: sum.metadata_bytes + usage.metadata_bytes,
+                local_bytes: sum.local_bytes + usage.local_bytes,
+            },
+        )
     }
 
     fn full(&self) -> StoreError {
         let usage = self.usage();
-        StoreError::Full { store: self.name(), used: Bytes(usage.stored_bytes), capacity: Bytes(usage.capacity_bytes) }
+        StoreError::Full {
+            store: self.name(),
+            used: Bytes(usage.stored_bytes),
+            capacity: Bytes(usage.capacity_bytes),
+        }
     }
 }
 
@@ -236,7 +272,13 @@ impl ChainChannel {
     }
 
     /// Lets one member try; the buffer comes back if it is full or fails.
-    fn offer(&mut self, member: usize, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn offer(
+        &mut self,
+        member: usize,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         match self.channels[member].write(token, buf, locs) {
             Ok(()) => {
                 for loc in locs {
@@ -276,7 +318,9 @@ impl ChainChannel {
             for member in members.clone().filter(|&member| is_open[member] == wanted) {
                 match self.offer(member, token, buf, locs) {
                     Ok(()) => return Ok(()),
-                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => buf = back,
+                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => {
+                        buf = back
+                    }
                     Err(failed) => return Err(failed),
                 }
             }
@@ -287,7 +331,11 @@ impl ChainChannel {
     /// A completion to hand on; `None` if it is a part of a split read that is not over.
     fn put_together(&mut self, done: Completion) -> Option<Completion> {
         let addr = done.buf.addr();
-        let Some(index) = self.splits.iter().position(|split| (split.addr..split.addr + split.len).contains(&addr)) else {
+        let Some(index) = self
+            .splits
+            .iter()
+            .position(|split| (split.addr..split.addr + split.len).contains(&addr))
+        else {
             return Some(done);
         };
         let split = &mut self.splits[index];
@@ -311,7 +359,14 @@ impl Channel for ChainChannel {
         if same_member(locs) == locs.len() {
             return self.read_from_one(token, locs, buf);
         }
-        let mut split = Split { token, addr: buf.addr(), len: buf.len(), parts: Vec::new(), parts_missing: 0, result: Ok(()) };
+        let mut split = Split {
+            token,
+            addr: buf.addr(),
+            len: buf.len(),
+            parts: Vec::new(),
+            parts_missing: 0,
+            result: Ok(()),
+        };
         let (mut locs, mut buf) = (locs, buf);
         while !locs.is_empty() {
             let (some, after) = locs.split_at(same_member(locs));
@@ -323,11 +378,22 @@ impl Channel for ChainChannel {
         self.splits.push(split);
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         self.write_among(0..self.channels.len(), token, buf, locs)
     }
 
-    fn write_to(&mut self, tier: Tier, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write_to(
+        &mut self,
+        tier: Tier,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         let members = match tier {
             Tier::Near => 0..1,
             Tier::Behind => 1..self.channels.len(),
@@ -347,7 +413,11 @@ impl Channel for ChainChannel {
     }
 
     fn wait_fds(&self) -> Vec<RawFd> {
-        self.channels.iter().filter(|channel| channel.in_flight() > 0).flat_map(|channel| channel.wait_fds()).collect()
+        self.channels
+            .iter()
+            .filter(|channel| channel.in_flight() > 0)
+            .flat_map(|channel| channel.wait_fds())
+            .collect()
     }
 
     fn in_flight(&self) -> usize {
@@ -378,12 +448,18 @@ mod tests {
     }
 
     fn write_all(channel: &mut dyn Channel) -> Vec<(u64, Loc)> {
-        (0..).map_while(|seed| write_now(channel, &content(seed * 4 + 3, 8192), 1).map(|locs| (seed * 4 + 3, locs[0]))).collect()
+        (0..)
+            .map_while(|seed| {
+                write_now(channel, &content(seed * 4 + 3, 8192), 1)
+                    .map(|locs| (seed * 4 + 3, locs[0]))
+            })
+            .collect()
     }
 
     #[test]
     fn stores_are_filled_one_after_the_other_and_all_can_be_read() {
-        let stores = vec![compressed(8192, 1 << 20), file(8192, 1 << 20), compressed(8192, 512 << 10)];
+        let stores =
+            vec![compressed(8192, 1 << 20), file(8192, 1 << 20), compressed(8192, 512 << 10)];
         let chain = ChainStore::new(stores, 8192).unwrap();
         let mut channel = chain.open(Purpose::Write).unwrap();
         let written = write_all(&mut *channel);
@@ -396,12 +472,18 @@ mod tests {
             Err((_, error)) => error,
             Ok(()) => panic!("it was full"),
         };
-        assert!(error.to_string().starts_with("compressed,file:/dev/shm,compressed is full (2.5MiB of 2.5MiB"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("compressed,file:/dev/shm,compressed is full (2.5MiB of 2.5MiB"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_read_across_members_is_put_together_again() {
-        let chain = ChainStore::new(vec![compressed(8192, 256 << 10), file(8192, 1 << 20)], 8192).unwrap();
+        let chain =
+            ChainStore::new(vec![compressed(8192, 256 << 10), file(8192, 1 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Read).unwrap();
         let written = write_all(&mut *channel);
         let mixed: Vec<(u64, Loc)> = [0, 1, 60, 2, 61, 62, 3].map(|index| written[index]).to_vec();
@@ -427,12 +509,15 @@ mod tests {
     }
 
     fn write_some(channel: &mut dyn Channel, count: u64) -> Vec<Loc> {
-        (0..count).map(|seed| write_now(channel, &content(seed * 4 + 3, 8192), 1).unwrap()[0]).collect()
+        (0..count)
+            .map(|seed| write_now(channel, &content(seed * 4 + 3, 8192), 1).unwrap()[0])
+            .collect()
     }
 
     #[test]
     fn a_full_member_is_asked_again_once_enough_was_freed_in_it() {
-        let chain = ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 4 << 20)], 8192).unwrap();
+        let chain =
+            ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 4 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Write).unwrap();
         let mut locs: Vec<Loc> = write_some(&mut *channel, 130);
         assert_eq!((member_of(locs[127]), member_of(locs[128])), (0, 1));
@@ -446,7 +531,10 @@ mod tests {
         let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(compressed(8192, 1 << 20), plan));
         let chain = ChainStore::new(vec![faulty, file(8192, 1 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Write).unwrap();
-        assert!(matches!(channel.write(Token(0), FrameBuf::leak(8192), &mut [Loc(0)]), Err((_, StoreError::Io { .. }))));
+        assert!(matches!(
+            channel.write(Token(0), FrameBuf::leak(8192), &mut [Loc(0)]),
+            Err((_, StoreError::Io { .. }))
+        ));
     }
 
     #[test]
@@ -458,7 +546,8 @@ mod tests {
 
     #[test]
     fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
-        let chain = ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 16 << 20)], 8192).unwrap();
+        let chain =
+            ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 16 << 20)], 8192).unwrap();
         check_concurrently(&chain, 8192, 4, 300);
     }
 

@@ -18,7 +18,9 @@ use hiroma_policy::sharing;
 use hiroma_units::{Bytes, Loc};
 
 use super::slab::{OBJECT_BYTES_MAX, Slabs, SlabsFull};
-use super::{Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
+use super::{
+    Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token,
+};
 
 const NAME: &str = "compressed";
 /// A store within the local limit takes what packs to so many sixteenths: the rest of the room is worth more to what the program uses.
@@ -58,9 +60,14 @@ struct Shared {
 impl CompressedStore {
     /// A store whose memory is a part of the local limit of `limit_bytes`. `rejects`: another store takes what does
     /// not compress.
-    pub fn within(sector_bytes: usize, limit_bytes: u64, rejects: bool) -> Result<CompressedStore, StoreError> {
+    pub fn within(
+        sector_bytes: usize,
+        limit_bytes: u64,
+        rejects: bool,
+    ) -> Result<CompressedStore, StoreError> {
         // Address space for limits that are set later.
-        let mut store = CompressedStore::new(sector_bytes, (memory::machine().0 / 2).max(limit_bytes / 2))?;
+        let mut store =
+            CompressedStore::new(sector_bytes, (memory::machine().0 / 2).max(limit_bytes / 2))?;
         let shared = Arc::get_mut(&mut store.shared).expect("nobody else has it yet");
         shared.within_limit = true;
         shared.rejects = rejects;
@@ -76,7 +83,10 @@ impl CompressedStore {
             source_text: error.to_string(),
         })?;
         if slabs.capacity_bytes() == 0 {
-            let reason = format!("{} is too little: give it at least 256K, as in compressed:1G", Bytes(capacity_bytes));
+            let reason = format!(
+                "{} is too little: give it at least 256K, as in compressed:1G",
+                Bytes(capacity_bytes)
+            );
             return Err(StoreError::Config { store: NAME.to_owned(), reason });
         }
         let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
@@ -105,7 +115,14 @@ impl Store for CompressedStore {
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let scratch_bytes = HEADER + codec::packed_bytes_max(self.shared.piece_bytes);
         let shared = Arc::clone(&self.shared);
-        let packer = Packer { scratch: vec![0; scratch_bytes], is_wary: false, stored: 0, is_dense: false, encoder: None, decoder: None };
+        let packer = Packer {
+            scratch: vec![0; scratch_bytes],
+            is_wary: false,
+            stored: 0,
+            is_dense: false,
+            encoder: None,
+            decoder: None,
+        };
         Ok(Box::new(CompressedChannel { shared, packer, ready: Vec::new() }))
     }
 
@@ -131,7 +148,11 @@ impl Store for CompressedStore {
     }
 
     fn local_bytes(&self) -> u64 {
-        if self.shared.within_limit { self.shared.slabs.used_bytes() + self.shared.slabs.metadata_bytes() } else { 0 }
+        if self.shared.within_limit {
+            self.shared.slabs.used_bytes() + self.shared.slabs.metadata_bytes()
+        } else {
+            0
+        }
     }
 
     fn is_within_limit(&self, _loc: Loc) -> bool {
@@ -147,7 +168,12 @@ impl Store for CompressedStore {
     fn balance(&self) -> Option<Balance> {
         self.shared.within_limit.then(|| {
             let StoreUsage { far_bytes, stored_bytes, .. } = self.usage();
-            Balance { near_bytes: far_bytes, packed_bytes: stored_bytes, behind_bytes: 0, is_full: !self.shared.slabs.may_grow() }
+            Balance {
+                near_bytes: far_bytes,
+                packed_bytes: stored_bytes,
+                behind_bytes: 0,
+                is_full: !self.shared.slabs.may_grow(),
+            }
         })
     }
 
@@ -208,7 +234,9 @@ impl Shared {
 
     /// Whether room is worth more than time.
     fn is_scarce(&self) -> bool {
-        !self.rejects && (self.within_limit || self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART)
+        !self.rejects
+            && (self.within_limit
+                || self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART)
     }
 
     fn pieces(&self) -> usize {
@@ -262,7 +290,10 @@ impl Shared {
             return self.get_piece(loc, sector, packer);
         }
         let list = self.list(loc);
-        sector.chunks_exact_mut(self.piece_bytes).zip(list_entries(&list)).try_for_each(|(piece, loc)| self.get_piece(loc, piece, packer))
+        sector
+            .chunks_exact_mut(self.piece_bytes)
+            .zip(list_entries(&list))
+            .try_for_each(|(piece, loc)| self.get_piece(loc, piece, packer))
     }
 
     fn get_piece(&self, loc: Loc, piece: &mut [u8], packer: &mut Packer) -> Result<(), StoreError> {
@@ -281,7 +312,8 @@ impl Shared {
                 return Ok(());
             }
         }
-        let source_text = format!("the content at {} is damaged; is this machine's memory sound?", loc.0);
+        let source_text =
+            format!("the content at {} is damaged; is this machine's memory sound?", loc.0);
         Err(StoreError::Io { store: NAME.to_owned(), doing: "unpacking a sector", source_text })
     }
 
@@ -339,13 +371,21 @@ impl Packer {
 
     fn packed_len(&mut self, bytes: &[u8]) -> usize {
         let out = &mut self.scratch[HEADER..];
-        if self.is_dense { self.encoder.get_or_insert_with(ZstdEncoder::new).pack(bytes, out) } else { codec::lz4_pack(bytes, out) }
+        if self.is_dense {
+            self.encoder.get_or_insert_with(ZstdEncoder::new).pack(bytes, out)
+        } else {
+            codec::lz4_pack(bytes, out)
+        }
     }
 
     /// Unpacks an object of `len` bytes that lies in the scratch.
     fn unpack(&mut self, len: usize, is_zstd: bool, piece: &mut [u8]) -> Option<usize> {
         let packed = &self.scratch[HEADER..len];
-        if is_zstd { self.decoder.get_or_insert_with(ZstdDecoder::new).unpack(packed, piece) } else { codec::lz4_unpack(packed, piece) }
+        if is_zstd {
+            self.decoder.get_or_insert_with(ZstdDecoder::new).unpack(packed, piece)
+        } else {
+            codec::lz4_unpack(packed, piece)
+        }
     }
 }
 
@@ -358,15 +398,30 @@ struct CompressedChannel {
 
 impl Channel for CompressedChannel {
     fn read(&mut self, token: Token, locs: &[Loc], mut buf: FrameBuf) {
-        assert_eq!(buf.len(), locs.len() * self.shared.sector_bytes, "the buffer is as long as the sectors");
+        assert_eq!(
+            buf.len(),
+            locs.len() * self.shared.sector_bytes,
+            "the buffer is as long as the sectors"
+        );
         let sectors = buf.bytes_mut().chunks_exact_mut(self.shared.sector_bytes);
-        let result = sectors.zip(locs).try_for_each(|(sector, &loc)| self.shared.get(loc, sector, &mut self.packer));
+        let result = sectors
+            .zip(locs)
+            .try_for_each(|(sector, &loc)| self.shared.get(loc, sector, &mut self.packer));
         self.ready.push(Completion { token, buf, result });
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         let shared = &self.shared;
-        assert_eq!(buf.len(), locs.len() * shared.sector_bytes, "the buffer is as long as the sectors");
+        assert_eq!(
+            buf.len(),
+            locs.len() * shared.sector_bytes,
+            "the buffer is as long as the sectors"
+        );
         if shared.slabs.is_exhausted() {
             return Err((buf, shared.full()));
         }
@@ -389,7 +444,11 @@ impl Channel for CompressedChannel {
                 Err(SlabsFull) => shared.full(),
             };
             for &loc in &locs[..done] {
-                if shared.pieces() == 1 { shared.slabs.free([loc]) } else { shared.free_pieces(loc) }
+                if shared.pieces() == 1 {
+                    shared.slabs.free([loc])
+                } else {
+                    shared.free_pieces(loc)
+                }
             }
             return Err((buf, error));
         }
@@ -420,7 +479,11 @@ mod tests {
 
     fn write_until_full(store: &CompressedStore, sector_bytes: usize, seed: u64) -> usize {
         let mut channel = store.open(Purpose::Write).unwrap();
-        (0..).take_while(|&index| write_now(&mut *channel, &content(seed + 4 * index, sector_bytes), 1).is_some()).count()
+        (0..)
+            .take_while(|&index| {
+                write_now(&mut *channel, &content(seed + 4 * index, sector_bytes), 1).is_some()
+            })
+            .count()
     }
 
     #[test]
@@ -429,10 +492,16 @@ mod tests {
             let raw_count = (32 << 20) / sector_bytes;
             let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
             let random = write_until_full(&store, sector_bytes, 3);
-            assert!(random * 100 >= raw_count * 93, "{random} of {raw_count} random sectors of {sector_bytes} fit");
+            assert!(
+                random * 100 >= raw_count * 93,
+                "{random} of {raw_count} random sectors of {sector_bytes} fit"
+            );
             let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
             let packed = write_until_full(&store, sector_bytes, 1);
-            assert!(packed * 10 > raw_count * 15, "{packed} sectors of {sector_bytes} where {raw_count} fit unpacked");
+            assert!(
+                packed * 10 > raw_count * 15,
+                "{packed} sectors of {sector_bytes} where {raw_count} fit unpacked"
+            );
         }
     }
 
@@ -442,7 +511,11 @@ mod tests {
         let mut channel = store.open(Purpose::Write).unwrap();
         for seed in [3, 7, 1, 0, 4, 5, 9, 11, 1] {
             let loc = write_now(&mut *channel, &content(seed, 8192), 1).unwrap()[0];
-            assert_eq!(store.shared.slabs.object_bytes(loc) == 8192, seed % 4 == 3, "content {seed}");
+            assert_eq!(
+                store.shared.slabs.object_bytes(loc) == 8192,
+                seed % 4 == 3,
+                "content {seed}"
+            );
             assert!(read_now(&mut *channel, &[loc], 8192).unwrap() == content(seed, 8192));
         }
     }
@@ -451,7 +524,9 @@ mod tests {
     fn digits(seed: u64, len: usize) -> Vec<u8> {
         let mut state = seed | 1;
         let next = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             b'0' + ((state >> 33) % 10) as u8
         };
         (0..len).map(next).collect()
@@ -468,7 +543,10 @@ mod tests {
         // LZ4 alone leaves such content as it is.
         assert!(written.len() > (4 << 20) / 4096 * 5 / 4, "{}", written.len());
         for (seed, &loc) in written.iter().enumerate() {
-            assert!(read_now(&mut *channel, &[loc], 4096).unwrap() == digits(seed as u64, 4096), "{seed}");
+            assert!(
+                read_now(&mut *channel, &[loc], 4096).unwrap() == digits(seed as u64, 4096),
+                "{seed}"
+            );
         }
     }
 
@@ -484,7 +562,9 @@ mod tests {
     fn a_full_store_takes_again_after_frees() {
         let store = CompressedStore::new(4096, 1 << 20).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
-        let locs: Vec<Loc> = std::iter::from_fn(|| write_now(&mut *channel, &content(3, 4096), 1)).flatten().collect();
+        let locs: Vec<Loc> = std::iter::from_fn(|| write_now(&mut *channel, &content(3, 4096), 1))
+            .flatten()
+            .collect();
         assert_eq!(locs.len(), 256);
         let before = store.usage();
         assert!(write_now(&mut *channel, &content(3, 64 << 10), 16).is_none());
@@ -513,7 +593,12 @@ mod tests {
     #[test]
     fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
         for sector_bytes in [4096, 8192, 32768] {
-            check_concurrently(&CompressedStore::new(sector_bytes, 8 << 20).unwrap(), sector_bytes, 4, 400);
+            check_concurrently(
+                &CompressedStore::new(sector_bytes, 8 << 20).unwrap(),
+                sector_bytes,
+                4,
+                400,
+            );
         }
     }
 

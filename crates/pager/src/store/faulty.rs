@@ -45,7 +45,15 @@ impl FaultyStore {
     /// Lets `inner` fail as planned.
     pub fn new(inner: Arc<dyn Store>, plan: Plan) -> FaultyStore {
         let random = AtomicU64::new(plan.seed);
-        FaultyStore { inner, shared: Arc::new(Shared { plan, operations: AtomicU64::new(0), reads: AtomicU64::new(0), random }) }
+        FaultyStore {
+            inner,
+            shared: Arc::new(Shared {
+                plan,
+                operations: AtomicU64::new(0),
+                reads: AtomicU64::new(0),
+                random,
+            }),
+        }
     }
 
     /// Operations that were begun: how far a sweep over `fail_operation` has to go.
@@ -81,13 +89,23 @@ impl Store for FaultyStore {
     }
 
     fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
-        let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| StoreError::Io {
-            store: self.name(),
-            doing: "making an eventfd",
-            source_text: error.to_string(),
-        })?;
+        let event =
+            eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
+                StoreError::Io {
+                    store: self.name(),
+                    doing: "making an eventfd",
+                    source_text: error.to_string(),
+                }
+            })?;
         let (inner, shared) = (self.inner.open(purpose)?, Arc::clone(&self.shared));
-        Ok(Box::new(FaultyChannel { inner, shared, event, held: Vec::new(), failing_write: None, corrupt: None }))
+        Ok(Box::new(FaultyChannel {
+            inner,
+            shared,
+            event,
+            held: Vec::new(),
+            failing_write: None,
+            corrupt: None,
+        }))
     }
 
     fn free(&self, locs: &[Loc]) {
@@ -157,13 +175,20 @@ impl Channel for FaultyChannel {
             self.held.push((self.shared.delay_polls(), Completion { token, buf, result }));
             return;
         }
-        if Some(self.shared.reads.fetch_add(1, Ordering::Relaxed) + 1) == self.shared.plan.corrupt_read {
+        if Some(self.shared.reads.fetch_add(1, Ordering::Relaxed) + 1)
+            == self.shared.plan.corrupt_read
+        {
             self.corrupt = Some(token);
         }
         self.inner.read(token, locs, buf);
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         let fails = self.shared.fails();
         if fails && !self.shared.plan.fail_late {
             return Err((buf, self.shared.error("writing")));
@@ -190,7 +215,8 @@ impl Channel for FaultyChannel {
             }
             self.held.push((self.shared.delay_polls(), done));
         }
-        let (ready, held) = std::mem::take(&mut self.held).into_iter().partition(|(polls, _)| *polls == 0);
+        let (ready, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|(polls, _)| *polls == 0);
         self.held = held;
         self.held.iter_mut().for_each(|(polls, _)| *polls -= 1);
         let ready: Vec<(u64, Completion)> = ready;
@@ -216,7 +242,9 @@ mod tests {
 
     use super::*;
     use crate::store::compressed::CompressedStore;
-    use crate::store::model::{buf_with, check, check_concurrently, content, ops, read_now, wait, write_now};
+    use crate::store::model::{
+        buf_with, check, check_concurrently, content, ops, read_now, wait, write_now,
+    };
 
     fn faulty(plan: Plan) -> FaultyStore {
         FaultyStore::new(Arc::new(CompressedStore::new(8192, 8 << 20).unwrap()), plan)
@@ -231,12 +259,15 @@ mod tests {
             let mut known = None;
             for operation in 1..=6 {
                 let result = match known {
-                    Some(loc) if operation % 2 == 0 => {
-                        read_now(&mut *channel, &[loc], 8192).map(|bytes| assert!(bytes == content(1, 8192)))
-                    }
+                    Some(loc) if operation % 2 == 0 => read_now(&mut *channel, &[loc], 8192)
+                        .map(|bytes| assert!(bytes == content(1, 8192))),
                     _ => {
                         let mut locs = [Loc(0)];
-                        let result = match channel.write(Token(operation), buf_with(&content(1, 8192)), &mut locs) {
+                        let result = match channel.write(
+                            Token(operation),
+                            buf_with(&content(1, 8192)),
+                            &mut locs,
+                        ) {
                             Ok(()) => wait(&mut *channel).pop().unwrap().result,
                             Err((buf, error)) => {
                                 assert!(buf.bytes() == content(1, 8192));
@@ -260,7 +291,9 @@ mod tests {
         let store = faulty(Plan { corrupt_read: Some(2), ..Plan::default() });
         let mut channel = store.open(Purpose::Read).unwrap();
         let locs = write_now(&mut *channel, &content(2, 8192), 1).unwrap();
-        let right: Vec<bool> = (0..4).map(|_| read_now(&mut *channel, &locs, 8192).unwrap() == content(2, 8192)).collect();
+        let right: Vec<bool> = (0..4)
+            .map(|_| read_now(&mut *channel, &locs, 8192).unwrap() == content(2, 8192))
+            .collect();
         assert_eq!(right, [true, false, true, true]);
     }
 

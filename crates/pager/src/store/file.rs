@@ -19,8 +19,8 @@ use hiroma_kernel::frame::FrameBuf;
 use hiroma_kernel::uring::{Direction, Finished, Piece};
 use hiroma_units::{Bytes, Loc};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, fstatvfs, ftruncate, openat, statx,
-    unlinkat,
+    AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl,
+    fstatvfs, ftruncate, openat, statx, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -71,17 +71,29 @@ struct ChunkHome {
 
 impl FileStore {
     /// A store in `dir` of at most `capacity_bytes`; without that, of what is free there, less a twentieth.
-    pub fn new(dir: &Path, sector_bytes: usize, capacity_bytes: Option<u64>) -> Result<FileStore, StoreError> {
+    pub fn new(
+        dir: &Path,
+        sector_bytes: usize,
+        capacity_bytes: Option<u64>,
+    ) -> Result<FileStore, StoreError> {
         FileStore::with_engine(dir, sector_bytes, capacity_bytes, true)
     }
 
     /// The same; without `use_ring`, with threads although io_uring may be allowed.
-    pub fn with_engine(dir: &Path, sector_bytes: usize, capacity_bytes: Option<u64>, use_ring: bool) -> Result<FileStore, StoreError> {
+    pub fn with_engine(
+        dir: &Path,
+        sector_bytes: usize,
+        capacity_bytes: Option<u64>,
+        use_ring: bool,
+    ) -> Result<FileStore, StoreError> {
         let name = format!("file:{}", dir.display());
         let config = |reason: String| StoreError::Config { store: name.clone(), reason };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(CWD, dir, flags, Mode::empty())
-            .map_err(|error| config(format!("it cannot be used ({error}): name a directory that exists, as in file:/var/tmp")))?;
+        let dir = openat(CWD, dir, flags, Mode::empty()).map_err(|error| {
+            config(format!(
+                "it cannot be used ({error}): name a directory that exists, as in file:/var/tmp"
+            ))
+        })?;
         let capacity_bytes = match capacity_bytes {
             Some(bytes) => bytes,
             None => free_bytes(&dir)
@@ -97,11 +109,18 @@ impl FileStore {
         let capacity_bytes = capacity_bytes.min(allowed);
         let space = Space::new(sector_bytes, capacity_bytes);
         if space.limit_bytes() == 0 {
-            return Err(config(format!("there is room for {} only: free some, or name another directory", Bytes(capacity_bytes))));
+            return Err(config(format!(
+                "there is room for {} only: free some, or name another directory",
+                Bytes(capacity_bytes)
+            )));
         }
-        let file = create(&dir, space.limit_bytes())
-            .map_err(|error| config(format!("no file can be made there ({error}): name a directory that you may write to")))?;
-        let books = Books { space, files: vec![Arc::new(file)], chunks: Vec::new(), warm: BTreeSet::new() };
+        let file = create(&dir, space.limit_bytes()).map_err(|error| {
+            config(format!(
+                "no file can be made there ({error}): name a directory that you may write to"
+            ))
+        })?;
+        let books =
+            Books { space, files: vec![Arc::new(file)], chunks: Vec::new(), warm: BTreeSet::new() };
         let shared = Shared {
             name,
             sector_bytes,
@@ -128,7 +147,14 @@ fn free_bytes(dir: &OwnedFd) -> io::Result<u64> {
 /// Makes a sparse file of `len` bytes that has no name, for direct IO if possible.
 fn create(dir: &OwnedFd, len: u64) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
-    let unnamed = |extra: OFlags| openat(dir, ".", OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE | OFlags::EXCL | extra, mode);
+    let unnamed = |extra: OFlags| {
+        openat(
+            dir,
+            ".",
+            OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE | OFlags::EXCL | extra,
+            mode,
+        )
+    };
     let file = unnamed(OFlags::DIRECT)
         .or_else(|_| unnamed(OFlags::empty()))
         .or_else(|_| create_and_unlink(dir, OFlags::DIRECT))
@@ -169,7 +195,13 @@ impl Store for FileStore {
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let shared = Arc::clone(&self.shared);
         let mover = shared.mover().map_err(|error| shared.io("opening a channel", &error))?;
-        Ok(Box::new(FileChannel { shared, mover, pieces: Vec::new(), finished: Vec::new(), writes: Vec::new() }))
+        Ok(Box::new(FileChannel {
+            shared,
+            mover,
+            pieces: Vec::new(),
+            finished: Vec::new(),
+            writes: Vec::new(),
+        }))
     }
 
     fn free(&self, locs: &[Loc]) {
@@ -192,7 +224,8 @@ impl Store for FileStore {
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
-        let files = self.shared.books().files.iter().map(|file| file.as_raw_fd()).collect::<Vec<_>>();
+        let files =
+            self.shared.books().files.iter().map(|file| file.as_raw_fd()).collect::<Vec<_>>();
         std::iter::once(self.shared.dir.as_raw_fd()).chain(files).collect()
     }
 
@@ -216,7 +249,8 @@ impl ForkGuard for Frozen {
         if let Some(pool) = self.shared.pool.lock().unwrap_or_else(PoisonError::into_inner).take() {
             std::mem::forget(pool);
         }
-        if let Some(clerk) = self.shared.clerk.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(clerk) = self.shared.clerk.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
             std::mem::forget(clerk);
         }
         let mut books = self.shared.books();
@@ -255,7 +289,9 @@ impl Books {
                 let (offset, len) = ((first * sector_bytes) as u64, sectors * sector_bytes);
                 match out.last_mut() {
                     Some(last)
-                        if Arc::ptr_eq(&last.file, file) && last.offset + last.len as u64 == offset && last.start + last.len == start =>
+                        if Arc::ptr_eq(&last.file, file)
+                            && last.offset + last.len as u64 == offset
+                            && last.start + last.len == start =>
                     {
                         last.len += len;
                     }
@@ -311,7 +347,11 @@ impl Shared {
     }
 
     /// Takes sectors and reserves their blocks.
-    fn allocate(self: &Arc<Self>, locs: &mut [Loc], pieces: &mut Vec<Piece>) -> Result<(), StoreError> {
+    fn allocate(
+        self: &Arc<Self>,
+        locs: &mut [Loc],
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), StoreError> {
         let mut books = self.books();
         if books.space.allocate(locs).is_err() {
             // What is being punched out is withheld meanwhile, and is room all the same.
@@ -332,7 +372,9 @@ impl Shared {
         // Another thread may do the same for a chunk at the same time, which does no harm.
         let (shared, chunks) = (Arc::clone(self), bare.clone());
         let clerk = self.clerk().map_err(|error| self.io("starting a thread", &error))?;
-        let reserved = clerk.ask(move || chunks.iter().take_while(|chunk| shared.reserve(&file, **chunk).is_ok()).count());
+        let reserved = clerk.ask(move || {
+            chunks.iter().take_while(|chunk| shared.reserve(&file, **chunk).is_ok()).count()
+        });
         let mut books = self.books();
         bare[..reserved].iter().for_each(|chunk| books.chunks[chunk.0 as usize].reserved = true);
         if reserved == bare.len() {
@@ -419,9 +461,15 @@ impl Shared {
     fn punch(&self, file: &File, cold: &[ChunkNo]) {
         for neighbours in cold.chunk_by(|upper, lower| lower.0 + 1 == upper.0) {
             let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
-            let (offset, len) = (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
+            let (offset, len) =
+                (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
             // Where the file system cannot, the blocks stay until they are used again.
-            let _ = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len);
+            let _ = fallocate(
+                file,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                offset,
+                len,
+            );
         }
         let mut books = self.books();
         for &chunk in cold {
@@ -431,12 +479,24 @@ impl Shared {
     }
 
     fn full(&self, books: &Books, is_disk_full: bool) -> StoreError {
-        let store = if is_disk_full { format!("{} (no space is left on its file system)", self.name) } else { self.name.clone() };
-        StoreError::Full { store, used: Bytes(books.space.kept_bytes()), capacity: Bytes(books.space.limit_bytes()) }
+        let store = if is_disk_full {
+            format!("{} (no space is left on its file system)", self.name)
+        } else {
+            self.name.clone()
+        };
+        StoreError::Full {
+            store,
+            used: Bytes(books.space.kept_bytes()),
+            capacity: Bytes(books.space.limit_bytes()),
+        }
     }
 
     fn io(&self, doing: &'static str, error: &io::Error) -> StoreError {
-        StoreError::Io { store: self.name.clone(), doing, source_text: format!("{error}; `dmesg` may say more about the disk") }
+        StoreError::Io {
+            store: self.name.clone(),
+            doing,
+            source_text: format!("{error}; `dmesg` may say more about the disk"),
+        }
     }
 }
 
@@ -451,13 +511,26 @@ struct FileChannel {
 
 impl Channel for FileChannel {
     fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf) {
-        assert_eq!(buf.len(), locs.len() * self.shared.sector_bytes, "the buffer is as long as the sectors");
+        assert_eq!(
+            buf.len(),
+            locs.len() * self.shared.sector_bytes,
+            "the buffer is as long as the sectors"
+        );
         self.shared.books().pieces(locs, &mut self.pieces);
         self.mover.start(token.0, Direction::Read, buf, &mut self.pieces);
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
-        assert_eq!(buf.len(), locs.len() * self.shared.sector_bytes, "the buffer is as long as the sectors");
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
+        assert_eq!(
+            buf.len(),
+            locs.len() * self.shared.sector_bytes,
+            "the buffer is as long as the sectors"
+        );
         if let Err(error) = self.shared.allocate(locs, &mut self.pieces) {
             return Err((buf, error));
         }
@@ -470,7 +543,11 @@ impl Channel for FileChannel {
         self.mover.reap(&mut self.finished);
         for Finished { token, buf, result } in self.finished.drain(..) {
             let token = Token(token);
-            let write = self.writes.iter().position(|&write| write == token).map(|index| self.writes.swap_remove(index));
+            let write = self
+                .writes
+                .iter()
+                .position(|&write| write == token)
+                .map(|index| self.writes.swap_remove(index));
             let result = result.map_err(|error| match error.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => self.shared.full(&self.shared.books(), true),
                 _ => self.shared.io(if write.is_some() { "writing" } else { "reading" }, &error),

@@ -27,12 +27,21 @@ impl Mover {
 
     /// A queue to `pool`.
     pub fn threads(pool: Arc<Pool>) -> io::Result<Mover> {
-        let done = Arc::new(Done { finished: Mutex::default(), event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? });
+        let done = Arc::new(Done {
+            finished: Mutex::default(),
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
         Ok(Mover::Threads(Queue { pool, done, in_flight: 0 }))
     }
 
     /// Starts to transfer all `pieces` of `buf`, and empties them.
-    pub fn start(&mut self, token: u64, direction: Direction, buf: FrameBuf, pieces: &mut Vec<Piece>) {
+    pub fn start(
+        &mut self,
+        token: u64,
+        direction: Direction,
+        buf: FrameBuf,
+        pieces: &mut Vec<Piece>,
+    ) {
         match self {
             Mover::Ring(ring) => ring.start(token, direction, buf, pieces.drain(..)),
             Mover::Threads(queue) => queue.start(token, direction, buf, std::mem::take(pieces)),

@@ -48,16 +48,22 @@ pub struct Completion {
 #[non_exhaustive]
 pub enum StoreError {
     /// No room for another sector.
-    #[error("{store} is full ({used} of {capacity} in use): give it more room, or add another store behind it with --store A,B")]
+    #[error(
+        "{store} is full ({used} of {capacity} in use): give it more room, or add another store behind it with --store A,B"
+    )]
     Full { store: String, used: Bytes, capacity: Bytes },
     /// It has room, but not for this: another store is the better place.
-    #[error("{store} does not take what does not compress: add another store behind it with --store A,B")]
+    #[error(
+        "{store} does not take what does not compress: add another store behind it with --store A,B"
+    )]
     Rejected { store: String },
     /// Input or output failed and trying again does not help.
     #[error("{store}: {doing} failed: {source_text}")]
     Io { store: String, doing: &'static str, source_text: String },
     /// A server did not answer within the time allowed.
-    #[error("{store} has not answered for {waited:?}: is `hiroma serve` still running there? (--store-timeout sets how long to wait)")]
+    #[error(
+        "{store} has not answered for {waited:?}: is `hiroma serve` still running there? (--store-timeout sets how long to wait)"
+    )]
     Unreachable { store: String, waited: Duration },
     /// The far end refused us, or speaks another language.
     #[error("{store} refused the connection: {reason}")]
@@ -206,10 +212,21 @@ pub trait Channel: Send {
     /// Starts to write `buf` (one or more whole sectors) to places that the store chooses; they are in `locs` on return, or
     /// nothing was started and the buffer comes back with the reason. `locs` is as long as there are sectors.
     /// A sector's place must not be read before the write has completed.
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)>;
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)>;
 
     /// Like `write`, but to one tier only, where there are two.
-    fn write_to(&mut self, _tier: Tier, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write_to(
+        &mut self,
+        _tier: Tier,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         self.write(token, buf, locs)
     }
 

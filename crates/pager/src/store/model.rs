@@ -46,7 +46,8 @@ pub fn random(seed: u64) -> impl FnMut() -> u64 {
 pub fn random_ops(seed: u64, sectors_max: usize, count: usize) -> Vec<Op> {
     let mut next = random(seed);
     let mut op = || {
-        let (kind, from, sectors) = (next() % 11, next() as usize, next() as usize % sectors_max + 1);
+        let (kind, from, sectors) =
+            (next() % 11, next() as usize, next() as usize % sectors_max + 1);
         match kind {
             0..4 => Op::Write { sectors, seed: next() },
             4..8 => Op::Read { from, sectors },
@@ -103,7 +104,11 @@ pub fn write_now(channel: &mut dyn Channel, bytes: &[u8], sectors: usize) -> Opt
 }
 
 /// Reads and waits.
-pub fn read_now(channel: &mut dyn Channel, locs: &[Loc], sector_bytes: usize) -> Result<Vec<u8>, StoreError> {
+pub fn read_now(
+    channel: &mut dyn Channel,
+    locs: &[Loc],
+    sector_bytes: usize,
+) -> Result<Vec<u8>, StoreError> {
     channel.read(Token(0), locs, FrameBuf::leak(locs.len() * sector_bytes));
     let done = wait(channel).pop().unwrap();
     done.result.map(|()| done.buf.bytes().to_vec())
@@ -160,8 +165,9 @@ impl<'a> Driver<'a> {
     pub fn step(&mut self, op: &Op) {
         match *op {
             Op::Write { sectors, seed } => {
-                let bytes: Vec<u8> =
-                    (0..sectors as u64).flat_map(|index| content(seed.wrapping_add(index * 257), self.sector_bytes)).collect();
+                let bytes: Vec<u8> = (0..sectors as u64)
+                    .flat_map(|index| content(seed.wrapping_add(index * 257), self.sector_bytes))
+                    .collect();
                 let mut buf = self.buf(bytes.len());
                 buf.bytes_mut().copy_from_slice(&bytes);
                 let (token, mut locs) = (self.token(), vec![Loc(u32::MAX); sectors]);
@@ -177,7 +183,8 @@ impl<'a> Driver<'a> {
             }
             Op::Read { from, sectors } => {
                 let locs = self.pick(from, sectors);
-                let expected: Vec<u8> = locs.iter().flat_map(|loc| self.held[loc].clone()).collect();
+                let expected: Vec<u8> =
+                    locs.iter().flat_map(|loc| self.held[loc].clone()).collect();
                 if !locs.is_empty() {
                     let (token, buf) = (self.token(), self.buf(expected.len()));
                     self.reader.read(token, &locs, buf);
@@ -186,7 +193,8 @@ impl<'a> Driver<'a> {
             }
             Op::Free { from, sectors } => {
                 let busy = |loc: &Loc| self.reading.values().any(|(locs, _)| locs.contains(loc));
-                let locs: Vec<Loc> = self.pick(from, sectors).into_iter().filter(|loc| !busy(loc)).collect();
+                let locs: Vec<Loc> =
+                    self.pick(from, sectors).into_iter().filter(|loc| !busy(loc)).collect();
                 self.order.retain(|loc| !locs.contains(loc));
                 locs.iter().for_each(|loc| _ = self.held.remove(loc));
                 self.store.free(&locs);
@@ -213,9 +221,13 @@ impl<'a> Driver<'a> {
         if let Some((locs, expected)) = self.reading.remove(&done.token) {
             assert!(done.buf.bytes() == expected, "sectors {locs:?} came back changed");
         } else {
-            let (locs, bytes) = self.writing.remove(&done.token).expect("a known token, completed once");
+            let (locs, bytes) =
+                self.writing.remove(&done.token).expect("a known token, completed once");
             for (&loc, bytes) in locs.iter().zip(bytes.chunks(self.sector_bytes)) {
-                assert!(self.held.insert(loc, bytes.to_vec()).is_none(), "{loc:?} was handed out twice");
+                assert!(
+                    self.held.insert(loc, bytes.to_vec()).is_none(),
+                    "{loc:?} was handed out twice"
+                );
                 self.order.push(loc);
             }
         }

@@ -16,7 +16,10 @@ const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
 
 /// Opens the stores of `config`, as one.
 pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
-    assert!(sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes), "not a sector size: {sector_bytes}");
+    assert!(
+        sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes),
+        "not a sector size: {sector_bytes}"
+    );
     let one = |(at, spec)| open_one(spec, config, sector_bytes, at + 1 == config.stores.len());
     let mut stores = config.stores.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     match stores.len() {
@@ -25,7 +28,12 @@ pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, Stor
     }
 }
 
-fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize, is_last: bool) -> Result<Arc<dyn Store>, StoreError> {
+fn open_one(
+    spec: &StoreSpec,
+    config: &Config,
+    sector_bytes: usize,
+    is_last: bool,
+) -> Result<Arc<dyn Store>, StoreError> {
     let capacity = |capacity: &Option<Bytes>| capacity.map(|bytes| bytes.0);
     Ok(match spec {
         StoreSpec::Compressed { capacity: bytes } => {
@@ -35,10 +43,19 @@ fn open_one(spec: &StoreSpec, config: &Config, sector_bytes: usize, is_last: boo
             };
             Arc::new(store)
         }
-        StoreSpec::File { dir, capacity: bytes } => Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?),
+        StoreSpec::File { dir, capacity: bytes } => {
+            Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?)
+        }
         StoreSpec::Tcp { servers } => {
             let key_file = config.key_file.as_deref();
-            Arc::new(TcpStore::connect(servers, sector_bytes, config.allocation, config.store_timeout, key_file, &config.resolved)?)
+            Arc::new(TcpStore::connect(
+                servers,
+                sector_bytes,
+                config.allocation,
+                config.store_timeout,
+                key_file,
+                &config.resolved,
+            )?)
         }
     })
 }
@@ -53,16 +70,24 @@ mod tests {
     use crate::store::model::{content, read_now, write_now};
 
     fn config(stores: &str) -> Config {
-        Config { stores: parse_stores(stores).unwrap(), local_limit_bytes: 64 << 20, ..Config::default() }
+        Config {
+            stores: parse_stores(stores).unwrap(),
+            local_limit_bytes: 64 << 20,
+            ..Config::default()
+        }
     }
 
     #[test]
     fn the_default_is_compressed_memory_within_the_local_limit_and_then_a_file() {
-        let store = open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
+        let store =
+            open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
         assert_eq!(store.name(), "compressed,file:/var/tmp");
         assert!(store.usage().capacity_bytes > 32 << 20);
         let alone = open(&config("compressed"), 8192).unwrap();
-        assert_eq!((alone.name(), alone.usage().capacity_bytes), ("compressed".to_owned(), 48 << 20));
+        assert_eq!(
+            (alone.name(), alone.usage().capacity_bytes),
+            ("compressed".to_owned(), 48 << 20)
+        );
     }
 
     #[test]
@@ -74,7 +99,10 @@ mod tests {
                 for seed in 0..4 {
                     let bytes = content(seed, 2 * sector_bytes);
                     let locs = write_now(&mut *channel, &bytes, 2).unwrap();
-                    assert!(read_now(&mut *channel, &locs, sector_bytes).unwrap() == bytes, "{stores} {sector_bytes}");
+                    assert!(
+                        read_now(&mut *channel, &locs, sector_bytes).unwrap() == bytes,
+                        "{stores} {sector_bytes}"
+                    );
                 }
             }
         }
@@ -83,7 +111,8 @@ mod tests {
     #[test]
     fn what_cannot_be_opened_says_why() {
         let missing = StoreSpec::File { dir: PathBuf::from("/nowhere"), capacity: None };
-        let error = open(&Config { stores: vec![missing], ..Config::default() }, 8192).err().unwrap();
+        let error =
+            open(&Config { stores: vec![missing], ..Config::default() }, 8192).err().unwrap();
         assert!(error.to_string().starts_with("file:/nowhere: it cannot be used"), "{error}");
         let error = open(&Config { stores: Vec::new(), ..Config::default() }, 8192).err().unwrap();
         assert!(error.to_string().contains("use one to 4"), "{error}");

@@ -71,11 +71,17 @@ impl Slabs {
     /// Room for `capacity_bytes`, rounded down to whole slabs.
     pub fn new(capacity_bytes: u64) -> io::Result<Slabs> {
         let slabs_max = (capacity_bytes / SLAB_BYTES as u64).min(SLABS_MAX as u64) as usize;
-        let mut classes: Vec<usize> = (1..=STEP_CLASSES_MAX / STEP_BYTES).map(|step| step * STEP_BYTES).collect();
+        let mut classes: Vec<usize> =
+            (1..=STEP_CLASSES_MAX / STEP_BYTES).map(|step| step * STEP_BYTES).collect();
         let wide = (SLAB_BYTES / OBJECT_BYTES_MAX..SLAB_BYTES / STEP_CLASSES_MAX).rev();
         classes.extend(wide.map(|count| (SLAB_BYTES / count) & !63));
-        let books =
-            Books { slabs: Vec::new(), partial: vec![NONE; classes.len()], spare: Vec::new(), spare_is_warm: false, freed_since_full: 0 };
+        let books = Books {
+            slabs: Vec::new(),
+            partial: vec![NONE; classes.len()],
+            spare: Vec::new(),
+            spare_is_warm: false,
+            freed_since_full: 0,
+        };
         Ok(Slabs {
             memory: SlabMemory::reserve((slabs_max * SLAB_BYTES).max(SLAB_BYTES))?,
             class_of: (0..slabs_max).map(|_| AtomicU8::new(0)).collect(),
@@ -97,7 +103,8 @@ impl Slabs {
         if books.partial[class] == NONE && !self.add_slab(&mut books, class) {
             // A larger object is better than none, but not a much larger one: the room would be missing elsewhere.
             let size_max = bytes_max.min(2 * self.classes[class].max(512));
-            let mut larger = (class..self.classes.len()).take_while(|&larger| self.classes[larger] <= size_max);
+            let mut larger =
+                (class..self.classes.len()).take_while(|&larger| self.classes[larger] <= size_max);
             let Some(class) = larger.find(|&larger| books.partial[larger] != NONE) else {
                 books.freed_since_full = 0;
                 self.exhausted.store(true, Ordering::Relaxed);
@@ -116,10 +123,15 @@ impl Slabs {
             let (slab, object) = split(loc);
             let class = self.class(slab);
             let entry = &mut books.slabs[slab];
-            assert!(entry.taken[object / 64] >> (object % 64) & 1 == 1, "object {} was freed although it is not in use", loc.0);
+            assert!(
+                entry.taken[object / 64] >> (object % 64) & 1 == 1,
+                "object {} was freed although it is not in use",
+                loc.0
+            );
             entry.taken[object / 64] &= !(1 << (object % 64));
             entry.live -= 1;
-            let (is_empty, was_full) = (entry.live == 0, usize::from(entry.live) + 1 == self.objects(class));
+            let (is_empty, was_full) =
+                (entry.live == 0, usize::from(entry.live) + 1 == self.objects(class));
             let is_closed = entry.is_closed;
             if was_full && !is_closed {
                 books.link(class, slab);
@@ -182,10 +194,16 @@ impl Slabs {
     pub fn close_excess(&self) -> bool {
         let mut books = self.books();
         let allowed = self.slabs_allowed.load(Ordering::Relaxed) as u64;
-        let mut excess = self.slabs_in_use.load(Ordering::Relaxed).saturating_sub(allowed + u64::from(books.spare_is_warm));
+        let mut excess = self
+            .slabs_in_use
+            .load(Ordering::Relaxed)
+            .saturating_sub(allowed + u64::from(books.spare_is_warm));
         let closes = excess > 0;
         let mut closed_from = u32::MAX;
-        for slab in (0..books.slabs.len()).rev().filter(|_| closes || self.closed_from.load(Ordering::Relaxed) < u32::MAX) {
+        for slab in (0..books.slabs.len())
+            .rev()
+            .filter(|_| closes || self.closed_from.load(Ordering::Relaxed) < u32::MAX)
+        {
             let Slab { live, is_closed, .. } = books.slabs[slab];
             if live == 0 {
                 continue;
@@ -214,7 +232,8 @@ impl Slabs {
 
     /// Whether it may take more memory.
     pub fn may_grow(&self) -> bool {
-        self.slabs_in_use.load(Ordering::Relaxed) < self.slabs_allowed.load(Ordering::Relaxed) as u64
+        self.slabs_in_use.load(Ordering::Relaxed)
+            < self.slabs_allowed.load(Ordering::Relaxed) as u64
     }
 
     /// Bytes of bookkeeping.
@@ -243,7 +262,12 @@ impl Slabs {
     fn take(&self, books: &mut Books, class: usize) -> Loc {
         let slab = books.partial[class] as usize;
         let entry = &mut books.slabs[slab];
-        let (word, bits) = entry.taken.iter_mut().enumerate().find(|(_, bits)| **bits != u64::MAX).expect("a listed slab has room");
+        let (word, bits) = entry
+            .taken
+            .iter_mut()
+            .enumerate()
+            .find(|(_, bits)| **bits != u64::MAX)
+            .expect("a listed slab has room");
         let object = word * 64 + bits.trailing_ones() as usize;
         *bits |= 1 << (object % 64);
         entry.live += 1;
@@ -262,7 +286,13 @@ impl Slabs {
                 return false;
             }
             None if books.slabs.len() < self.slabs_max && self.may_grow() => {
-                books.slabs.push(Slab { taken: Box::default(), previous: NONE, next: NONE, live: 0, is_closed: false });
+                books.slabs.push(Slab {
+                    taken: Box::default(),
+                    previous: NONE,
+                    next: NONE,
+                    live: 0,
+                    is_closed: false,
+                });
                 books.slabs.len() - 1
             }
             None => return false,
@@ -275,14 +305,18 @@ impl Slabs {
         books.slabs[slab].taken = vec![0; self.objects(class).div_ceil(64)].into();
         self.class_of[slab].store(class as u8, Ordering::Relaxed);
         books.link(class, slab);
-        let bitmaps = books.slabs.len() * (size_of::<Slab>() + 4) + self.slabs_in_use.load(Ordering::Relaxed) as usize * 16;
-        self.metadata_bytes.store((self.slabs_max + self.classes.len() * 12 + bitmaps) as u64, Ordering::Relaxed);
+        let bitmaps = books.slabs.len() * (size_of::<Slab>() + 4)
+            + self.slabs_in_use.load(Ordering::Relaxed) as usize * 16;
+        self.metadata_bytes
+            .store((self.slabs_max + self.classes.len() * 12 + bitmaps) as u64, Ordering::Relaxed);
         true
     }
 
     fn note_freed(&self, books: &mut Books, class: usize) {
         books.freed_since_full += self.classes[class];
-        if self.slabs_max > 0 && books.freed_since_full >= SLAB_BYTES.min(self.slabs_max * SLAB_BYTES / 16) {
+        if self.slabs_max > 0
+            && books.freed_since_full >= SLAB_BYTES.min(self.slabs_max * SLAB_BYTES / 16)
+        {
             self.exhausted.store(false, Ordering::Relaxed);
         }
     }
@@ -352,7 +386,10 @@ mod tests {
         let slabs = Slabs::new(64 << 20).unwrap();
         for bytes in 1..=OBJECT_BYTES_MAX {
             let class = slabs.classes[slabs.classes.partition_point(|&size| size < bytes)];
-            assert!(class >= bytes && class - bytes < (bytes / 15).max(STEP_BYTES), "{bytes}: {class}");
+            assert!(
+                class >= bytes && class - bytes < (bytes / 15).max(STEP_BYTES),
+                "{bytes}: {class}"
+            );
             assert!(SLAB_BYTES % class <= SLAB_BYTES / 16);
         }
     }
@@ -360,7 +397,8 @@ mod tests {
     #[test]
     fn a_full_allocator_says_so_until_something_was_freed() {
         let slabs = Slabs::new(1 << 20).unwrap();
-        let locs: Vec<Loc> = std::iter::from_fn(|| slabs.allocate(8192, OBJECT_BYTES_MAX).ok()).collect();
+        let locs: Vec<Loc> =
+            std::iter::from_fn(|| slabs.allocate(8192, OBJECT_BYTES_MAX).ok()).collect();
         assert_eq!((locs.len(), slabs.used_bytes()), (128, 1 << 20));
         assert!(slabs.is_exhausted());
         slabs.free(locs[..64].iter().copied());
@@ -372,8 +410,13 @@ mod tests {
     fn freed_slabs_go_back_and_serve_other_sizes() {
         let slabs = Slabs::new(4 << 20).unwrap();
         for bytes in [128, 3000, 16384, 700] {
-            let locs: Vec<Loc> = std::iter::from_fn(|| slabs.allocate(bytes, OBJECT_BYTES_MAX).ok()).collect();
-            assert!(locs.len() * bytes > 7 * slabs.used_bytes() as usize / 8, "{bytes}: {}", locs.len());
+            let locs: Vec<Loc> =
+                std::iter::from_fn(|| slabs.allocate(bytes, OBJECT_BYTES_MAX).ok()).collect();
+            assert!(
+                locs.len() * bytes > 7 * slabs.used_bytes() as usize / 8,
+                "{bytes}: {}",
+                locs.len()
+            );
             slabs.free(locs);
             assert_eq!(slabs.used_bytes(), SLAB_BYTES as u64, "one is kept at hand");
         }
@@ -386,7 +429,8 @@ mod tests {
         assert!(!slabs.close_excess());
         slabs.allow(1 << 20);
         assert!(slabs.close_excess() && slabs.close_excess());
-        let (closed, open): (Vec<Loc>, Vec<Loc>) = locs.into_iter().partition(|&loc| slabs.is_closed(loc));
+        let (closed, open): (Vec<Loc>, Vec<Loc>) =
+            locs.into_iter().partition(|&loc| slabs.is_closed(loc));
         assert_eq!(closed.len(), open.len());
         slabs.free(closed[..8].iter().copied());
         assert_eq!(slabs.allocate(4096, 4096), Err(SlabsFull));
@@ -409,7 +453,10 @@ mod tests {
     #[should_panic(expected = "not in use")]
     fn freeing_twice_is_a_bug() {
         let slabs = Slabs::new(1 << 20).unwrap();
-        let (first, _second) = (slabs.allocate(8192, OBJECT_BYTES_MAX).unwrap(), slabs.allocate(8192, OBJECT_BYTES_MAX).unwrap());
+        let (first, _second) = (
+            slabs.allocate(8192, OBJECT_BYTES_MAX).unwrap(),
+            slabs.allocate(8192, OBJECT_BYTES_MAX).unwrap(),
+        );
         slabs.free([first, first]);
     }
 

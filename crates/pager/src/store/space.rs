@@ -44,8 +44,10 @@ pub fn runs(locs: &[Loc], sectors_max: usize) -> impl Iterator<Item = Run> + '_ 
     let mut rest = locs;
     std::iter::from_fn(move || {
         let first = *rest.first()?;
-        let follows = |(index, loc): (usize, &Loc)| loc.0 as u64 == u64::from(first.0) + index as u64;
-        let sectors = rest.iter().enumerate().take(sectors_max).take_while(|&pair| follows(pair)).count();
+        let follows =
+            |(index, loc): (usize, &Loc)| loc.0 as u64 == u64::from(first.0) + index as u64;
+        let sectors =
+            rest.iter().enumerate().take(sectors_max).take_while(|&pair| follows(pair)).count();
         rest = &rest[sectors..];
         Some(Run { first, sectors })
     })
@@ -96,7 +98,10 @@ pub struct Space {
 impl Space {
     /// An empty space of at most `limit_bytes` (rounded down to whole sectors).
     pub fn new(sector_bytes: usize, limit_bytes: u64) -> Space {
-        assert!(sector_bytes.is_power_of_two() && (4096..=CHUNK_BYTES).contains(&sector_bytes), "not a sector size: {sector_bytes}");
+        assert!(
+            sector_bytes.is_power_of_two() && (4096..=CHUNK_BYTES).contains(&sector_bytes),
+            "not a sector size: {sector_bytes}"
+        );
         let per_chunk = CHUNK_BYTES / sector_bytes;
         Space {
             sector_bytes,
@@ -141,7 +146,10 @@ impl Space {
         let mut done = 0;
         while done < out.len() {
             let current = self.current.filter(|&chunk| self.partial.contains(chunk));
-            let chunk = current.or_else(|| self.partial.first()).or_else(|| self.empty.first()).or_else(|| self.grow(1));
+            let chunk = current
+                .or_else(|| self.partial.first())
+                .or_else(|| self.empty.first())
+                .or_else(|| self.grow(1));
             let Some(chunk) = chunk else {
                 self.free(&out[..done], &mut Vec::new());
                 return Err(NoRoom);
@@ -158,7 +166,11 @@ impl Space {
         for loc in locs {
             let (index, bit) = (loc.0 as usize / self.per_chunk, loc.0 as usize % self.per_chunk);
             let word = &mut self.used[index * self.words_per_chunk + bit / 64];
-            assert!(*word >> (bit % 64) & 1 == 1, "sector {} was freed although it is not in use", loc.0);
+            assert!(
+                *word >> (bit % 64) & 1 == 1,
+                "sector {} was freed although it is not in use",
+                loc.0
+            );
             *word &= !(1 << (bit % 64));
             let chunk = &mut self.chunks[index];
             chunk.live -= 1;
@@ -208,7 +220,9 @@ impl Space {
 
     /// Ends a freeze; chunks that are empty now are appended to `released`. A freeze from before a [`Space::seal`] is ignored.
     pub fn thaw(&mut self, id: FreezeId, released: &mut Vec<ChunkNo>) {
-        let Some(position) = self.freezes.iter().position(|(known, _)| *known == id) else { return };
+        let Some(position) = self.freezes.iter().position(|(known, _)| *known == id) else {
+            return;
+        };
         let (_, kept) = self.freezes.swap_remove(position);
         for index in kept.iter() {
             let chunk = &mut self.chunks[index];
@@ -240,7 +254,9 @@ impl Space {
             }
             self.classify(index);
         }
-        self.raise_limit((self.limit_sectors + sealed_chunks * self.per_chunk as u64) * self.sector_bytes as u64);
+        self.raise_limit(
+            (self.limit_sectors + sealed_chunks * self.per_chunk as u64) * self.sector_bytes as u64,
+        );
     }
 
     /// Lets the space grow to `limit_bytes`. It never shrinks.
@@ -305,7 +321,9 @@ impl Space {
     /// Opens one more chunk, if it has at least `sectors_min` sectors.
     fn grow(&mut self, sectors_min: usize) -> Option<usize> {
         let index = self.chunks.len();
-        if ((index * self.per_chunk) as u64) >= self.limit_sectors || self.chunk_len(index) < sectors_min {
+        if ((index * self.per_chunk) as u64) >= self.limit_sectors
+            || self.chunk_len(index) < sectors_min
+        {
             return None;
         }
         self.chunks.push(Chunk::default());
@@ -430,7 +448,10 @@ mod tests {
         let mut space = Space::new(8192, 64 << 20);
         take(&mut space, 3).unwrap();
         let locs = take(&mut space, 256).unwrap();
-        assert_eq!(runs(&locs, usize::MAX).collect::<Vec<_>>(), [Run { first: Loc(256), sectors: 256 }]);
+        assert_eq!(
+            runs(&locs, usize::MAX).collect::<Vec<_>>(),
+            [Run { first: Loc(256), sectors: 256 }]
+        );
         assert_eq!(take(&mut space, 2).unwrap(), [Loc(3), Loc(4)]);
     }
 

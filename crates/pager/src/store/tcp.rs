@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 
 use hiroma_policy::allocation::AllocationKind;
 use hiroma_units::{Bytes, Loc};
-use hiroma_wire::{ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage, WireError};
+use hiroma_wire::{
+    ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage,
+    WireError,
+};
 
 use self::books::{Books, RESERVE_CHUNKS};
 use self::channel::{Requests, TcpChannel};
@@ -126,7 +129,9 @@ impl TcpStore {
         let mut servers = Vec::new();
         for text in &options.servers {
             let known = options.resolved.iter().find(|(name, _)| name == text);
-            let addrs = known.map_or_else(|| look_up(text), |(_, addrs)| Ok(addrs.clone())).map_err(config)?;
+            let addrs = known
+                .map_or_else(|| look_up(text), |(_, addrs)| Ok(addrs.clone()))
+                .map_err(config)?;
             if addrs.is_empty() {
                 return Err(config(format!("the name {text} stands for no address")));
             }
@@ -138,7 +143,12 @@ impl TcpStore {
         TcpStore::connect_to(options, name, key, servers)
     }
 
-    fn connect_to(options: TcpOptions, name: String, key: Option<Key>, servers: Vec<ServerAddr>) -> Result<TcpStore, StoreError> {
+    fn connect_to(
+        options: TcpOptions,
+        name: String,
+        key: Option<Key>,
+        servers: Vec<ServerAddr>,
+    ) -> Result<TcpStore, StoreError> {
         let kind = match options.allocation {
             Allocation::Simple => AllocationKind::Simple,
             Allocation::RoundRobin => AllocationKind::RoundRobin,
@@ -166,7 +176,9 @@ impl TcpStore {
 }
 
 fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
-    text.to_socket_addrs().map(Iterator::collect).map_err(|error| format!("cannot find the server {text}: {error}"))
+    text.to_socket_addrs()
+        .map(Iterator::collect)
+        .map_err(|error| format!("cannot find the server {text}: {error}"))
 }
 
 /// The addresses of all servers of `stores`.
@@ -183,7 +195,8 @@ pub fn resolve(stores: &[StoreSpec]) -> Result<Vec<(String, Vec<SocketAddr>)>, S
 }
 
 fn read_key(path: &Path) -> Result<Key, String> {
-    let content = std::fs::read(path).map_err(|error| format!("cannot read the key file {}: {error}", path.display()))?;
+    let content = std::fs::read(path)
+        .map_err(|error| format!("cannot read the key file {}: {error}", path.display()))?;
     Key::from_file_content(&content).map_err(|error| format!("{}: {error}", path.display()))
 }
 
@@ -201,7 +214,10 @@ impl Shared {
     }
 
     /// Opens a session with every server and sets the first room aside.
-    fn connect_controls(self: &Arc<Self>, attached: &[Vec<(u16, SessionToken)>]) -> Result<(), StoreError> {
+    fn connect_controls(
+        self: &Arc<Self>,
+        attached: &[Vec<(u16, SessionToken)>],
+    ) -> Result<(), StoreError> {
         let mut controls = Vec::new();
         for (server, addr) in self.servers.iter().enumerate() {
             let mut link = Link::new(self, server, LinkPurpose::Control, SessionToken::NEW);
@@ -215,8 +231,10 @@ impl Shared {
                 let gave_up = start.elapsed() > FIRST_ANSWER_MAX.min(self.timeout);
                 let failure = link.failure().or(gave_up.then_some("no answer"));
                 if let (Some(failure), false) = (failure, link.is_up()) {
-                    let reason =
-                        format!("cannot connect to {}: {failure}; start `hiroma serve` there, or leave this server out", addr.text);
+                    let reason = format!(
+                        "cannot connect to {}: {failure}; start `hiroma serve` there, or leave this server out",
+                        addr.text
+                    );
                     return Err(StoreError::Refused { store: self.name.clone(), reason });
                 }
             }
@@ -245,7 +263,9 @@ impl Shared {
             drive(link);
         }
         match (link.answers.pop_front(), link.death()) {
-            (Some(Message::Error { code, text }), _) => Err(self.request_failed(server, false, code, &text)),
+            (Some(Message::Error { code, text }), _) => {
+                Err(self.request_failed(server, false, code, &text))
+            }
             (Some(answer), _) => Ok(answer),
             (None, Some(error)) => Err(error.clone()),
             (None, None) => unreachable!("the loop ends with an answer or without a link"),
@@ -257,7 +277,9 @@ impl Shared {
         let mut books = self.books();
         let book = &mut books.servers[server];
         match (question, answer) {
-            (Message::Reserve { .. }, Message::Granted { chunks, usage }) => book.granted(*chunks, *usage),
+            (Message::Reserve { .. }, Message::Granted { chunks, usage }) => {
+                book.granted(*chunks, *usage)
+            }
             (Message::Reserve { .. }, _) => book.granted(0, SessionUsage::default()),
             (Message::Free { .. }, _) => book.freed(),
             (_, Message::UsageReply { usage }) => book.told(*usage),
@@ -280,7 +302,11 @@ impl Shared {
     }
 
     fn broken_protocol(&self, server: usize, what: &str) -> StoreError {
-        StoreError::Io { store: self.servers[server].text.clone(), doing: "talking to the server", source_text: what.to_owned() }
+        StoreError::Io {
+            store: self.servers[server].text.clone(),
+            doing: "talking to the server",
+            source_text: what.to_owned(),
+        }
     }
 
     /// What it means for a connection that a server cannot be talked to.
@@ -300,12 +326,22 @@ impl Shared {
         }
     }
 
-    fn request_failed(&self, server: usize, write: bool, code: ErrorCode, text: &str) -> StoreError {
+    fn request_failed(
+        &self,
+        server: usize,
+        write: bool,
+        code: ErrorCode,
+        text: &str,
+    ) -> StoreError {
         let store = self.servers[server].text.clone();
         match code {
             ErrorCode::Full => self.full(),
             ErrorCode::NoSession => StoreError::Refused { store, reason: text.to_owned() },
-            _ => StoreError::Io { store, doing: if write { "writing" } else { "reading" }, source_text: text.to_owned() },
+            _ => StoreError::Io {
+                store,
+                doing: if write { "writing" } else { "reading" },
+                source_text: text.to_owned(),
+            },
         }
     }
 
@@ -405,7 +441,8 @@ impl ForkGuard for TcpFork {
         let attached = {
             let mut books = shared.books();
             if books.become_child() > hiroma_wire::MAX_SPACES {
-                return Err(shared.io_error("adopting the store after a fork", "too many generations of forks"));
+                return Err(shared
+                    .io_error("adopting the store after a fork", "too many generations of forks"));
             }
             books.servers.iter().map(|server| server.attached.clone()).collect::<Vec<_>>()
         };

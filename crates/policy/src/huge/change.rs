@@ -58,8 +58,13 @@ impl Change {
         let touched_ppm = share_ppm(usual.often_sum, usual.often, windows);
         follow(&mut self.missing_ppm, is_missing, WHOLE_PPM - touched_ppm);
         // More than four times as many, and not only a few.
-        let is_surging = u32::from(others).saturating_sub(STRAY_PAGES) * windows > usual.seldom_sum * 4;
-        follow(&mut self.surging_ppm, is_surging, share_ppm(usual.seldom_sum, usual.seldom, windows));
+        let is_surging =
+            u32::from(others).saturating_sub(STRAY_PAGES) * windows > usual.seldom_sum * 4;
+        follow(
+            &mut self.surging_ppm,
+            is_surging,
+            share_ppm(usual.seldom_sum, usual.seldom, windows),
+        );
         let changed = self.missing_ppm < CHANCE_PPM || self.surging_ppm < CHANCE_PPM;
         if changed {
             *self = Change::default();
@@ -77,7 +82,10 @@ fn share_ppm(sum: u32, pages: u16, windows: u32) -> u32 {
 /// One window more: pages of a range may come and go together, so the window is as likely as one of them.
 fn follow(run_ppm: &mut u32, continues: bool, window_ppm: u32) {
     *run_ppm = match continues {
-        true => (u64::from(*run_ppm) * u64::from(window_ppm.max(WINDOW_PPM_MIN)) / u64::from(WHOLE_PPM)) as u32,
+        true => {
+            (u64::from(*run_ppm) * u64::from(window_ppm.max(WINDOW_PPM_MIN)) / u64::from(WHOLE_PPM))
+                as u32
+        }
         false => WHOLE_PPM,
     };
 }

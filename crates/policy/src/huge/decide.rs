@@ -51,7 +51,8 @@ impl Settings {
     /// The count from which a page is hot that was watched for `windows` windows, where the hottest tenth of the pages in use was touched in
     /// `top_permille` of theirs: where windows are short for the program, half of that is as hot as pages get.
     pub fn hot_count(&self, windows: u16, top_permille: u16) -> u16 {
-        let permille = (top_permille / 2).max(Settings::HOT_SHARE_PERMILLE_MIN).min(self.hot_share_permille);
+        let permille =
+            (top_permille / 2).max(Settings::HOT_SHARE_PERMILLE_MIN).min(self.hot_share_permille);
         let share = (u32::from(windows) * u32::from(permille)).div_ceil(1000);
         self.hot_count_min.max(share as u16)
     }
@@ -152,8 +153,13 @@ pub struct PaperRule;
 impl Rule for PaperRule {
     fn judge(&self, settings: &Settings, facts: &RangeFacts) -> (Decision, Reason) {
         if facts.huge {
-            let cold = facts.ours && settings.cold_checks > 0 && facts.cold_checks >= settings.cold_checks;
-            return if cold { (Decision::Split, Reason::WentCold) } else { (Decision::Leave, Reason::InUse) };
+            let cold =
+                facts.ours && settings.cold_checks > 0 && facts.cold_checks >= settings.cold_checks;
+            return if cold {
+                (Decision::Split, Reason::WentCold)
+            } else {
+                (Decision::Leave, Reason::InUse)
+            };
         }
         if facts.windows < settings.windows_min {
             (Decision::Leave, Reason::NotYetKnown)
@@ -161,7 +167,8 @@ impl Rule for PaperRule {
             (Decision::Leave, Reason::Cold)
         } else if facts.hot >= settings.collapse_hot_pages && facts.may_be_huge {
             (Decision::Collapse, Reason::HotEnough)
-        } else if facts.hot >= settings.regroup_hot_pages && facts.hot < settings.collapse_hot_pages {
+        } else if facts.hot >= settings.regroup_hot_pages && facts.hot < settings.collapse_hot_pages
+        {
             (Decision::Regroup, Reason::TooFewHot)
         } else {
             let reason = if facts.may_be_huge { Reason::TooFewHot } else { Reason::CannotBeHuge };
@@ -196,7 +203,13 @@ impl Planner {
 
     /// Appends one verdict for each of `facts`, in their order. First come the ranges that add no memory, among those the hottest;
     /// ties by address.
-    pub fn plan(&mut self, settings: &Settings, situation: &Situation, facts: &[RangeFacts], out: &mut Vec<Verdict>) {
+    pub fn plan(
+        &mut self,
+        settings: &Settings,
+        situation: &Situation,
+        facts: &[RangeFacts],
+        out: &mut Vec<Verdict>,
+    ) {
         let begin = out.len();
         self.candidates.clear();
         let mut huge_bytes = situation.huge_bytes;
@@ -216,9 +229,17 @@ impl Planner {
         self.admit(settings, situation, huge_bytes, verdicts);
     }
 
-    fn admit(&mut self, settings: &Settings, situation: &Situation, mut huge_bytes: u64, verdicts: &mut [Verdict]) {
-        self.candidates.sort_by_key(|candidate| (candidate.missing, u16::MAX - candidate.hot, candidate.at));
-        let growth_max = u128::from(situation.resident_bytes) * u128::from(settings.growth_permille) / 1000;
+    fn admit(
+        &mut self,
+        settings: &Settings,
+        situation: &Situation,
+        mut huge_bytes: u64,
+        verdicts: &mut [Verdict],
+    ) {
+        self.candidates
+            .sort_by_key(|candidate| (candidate.missing, u16::MAX - candidate.hot, candidate.at));
+        let growth_max =
+            u128::from(situation.resident_bytes) * u128::from(settings.growth_permille) / 1000;
         let growth_max = growth_max.min(u128::from(u64::MAX)) as u64;
         let mut grown = situation.grown_bytes;
         let mut free = situation.free_huge_pages;
@@ -239,7 +260,11 @@ impl Planner {
             };
             if let Some(reason) = refusal {
                 // Hot objects can still be moved to where they cost nothing.
-                let decision = if reason == Reason::GrowsTooMuch { Decision::Regroup } else { Decision::Leave };
+                let decision = if reason == Reason::GrowsTooMuch {
+                    Decision::Regroup
+                } else {
+                    Decision::Leave
+                };
                 (verdict.decision, verdict.reason) = (decision, reason);
                 continue;
             }
@@ -252,11 +277,18 @@ impl Planner {
 }
 
 /// Splits the coldest of our huge ranges until the rest is within the budget; returns what is left.
-fn shrink(settings: &Settings, mut huge_bytes: u64, facts: &[RangeFacts], verdicts: &mut [Verdict]) -> u64 {
+fn shrink(
+    settings: &Settings,
+    mut huge_bytes: u64,
+    facts: &[RangeFacts],
+    verdicts: &mut [Verdict],
+) -> u64 {
     if huge_bytes <= settings.budget_bytes {
         return huge_bytes;
     }
-    let stays = |at: &usize| facts[*at].huge && facts[*at].ours && verdicts[*at].decision != Decision::Split;
+    let stays = |at: &usize| {
+        facts[*at].huge && facts[*at].ours && verdicts[*at].decision != Decision::Split
+    };
     let mut huge: Vec<usize> = (0..facts.len()).filter(stays).collect();
     huge.sort_by_key(|&at| (u8::MAX - facts[at].cold_checks, facts[at].hot, at));
     for at in huge {
@@ -300,7 +332,11 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_pages_makes_a_range_huge_and_fewer_are_regrouped() {
-        let out = plan(&Settings::default(), &roomy(), &[hot(1, 128, 512), hot(2, 127, 512), hot(3, 0, 512)]);
+        let out = plan(
+            &Settings::default(),
+            &roomy(),
+            &[hot(1, 128, 512), hot(2, 127, 512), hot(3, 0, 512)],
+        );
         let decisions: Vec<Decision> = out.iter().map(|verdict| verdict.decision).collect();
         assert_eq!(decisions, [Decision::Collapse, Decision::Regroup, Decision::Leave]);
     }
@@ -315,11 +351,17 @@ mod tests {
 
     #[test]
     fn a_smaller_budget_takes_the_coldest_back() {
-        let huge = |range, hot, cold_checks| RangeFacts { huge: true, ours: true, cold_checks, ..self::hot(range, hot, 512) };
+        let huge = |range, hot, cold_checks| RangeFacts {
+            huge: true,
+            ours: true,
+            cold_checks,
+            ..self::hot(range, hot, 512)
+        };
         let settings = Settings { budget_bytes: EXTENT as u64, ..Settings::default() };
         let situation = Situation { huge_bytes: 3 * EXTENT as u64, ..roomy() };
         let out = plan(&settings, &situation, &[huge(1, 300, 1), huge(2, 400, 0), huge(3, 200, 0)]);
-        let split: Vec<u64> = out.iter().filter(|v| v.decision == Decision::Split).map(|v| v.range).collect();
+        let split: Vec<u64> =
+            out.iter().filter(|v| v.decision == Decision::Split).map(|v| v.range).collect();
         assert_eq!(split, [1, 3]);
     }
 
@@ -338,8 +380,8 @@ mod tests {
     }
 
     fn any_facts() -> impl Strategy<Value = RangeFacts> {
-        (0u16..=512, 0u16..=512, any::<bool>(), any::<bool>(), any::<bool>(), 0u16..20, 0u8..4).prop_map(
-            |(present, hot, huge, ours, may_be_huge, windows, cold_checks)| RangeFacts {
+        (0u16..=512, 0u16..=512, any::<bool>(), any::<bool>(), any::<bool>(), 0u16..20, 0u8..4)
+            .prop_map(|(present, hot, huge, ours, may_be_huge, windows, cold_checks)| RangeFacts {
                 range: 0,
                 present: present.max(hot),
                 hot,
@@ -348,8 +390,7 @@ mod tests {
                 may_be_huge,
                 windows,
                 cold_checks,
-            },
-        )
+            })
     }
 
     proptest! {

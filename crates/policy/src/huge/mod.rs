@@ -21,7 +21,9 @@ pub mod warm;
 pub mod window;
 
 pub use change::{Change, KEPT_WINDOWS, Usual};
-pub use decide::{Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict};
+pub use decide::{
+    Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict,
+};
 pub use stall::Stall;
 pub use warm::Warming;
 pub use window::Window;

@@ -21,7 +21,8 @@ pub struct Use {
 /// Divides `budget` ranges; one share for each of `uses`, in their order. The shares add up to at most the budget, nobody gets more than
 /// there is use for, and what is left over when two cannot be treated alike goes to the first.
 pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
-    let demands: Vec<u64> = uses.iter().map(|each| each.active.saturating_add(each.wanted)).collect();
+    let demands: Vec<u64> =
+        uses.iter().map(|each| each.active.saturating_add(each.wanted)).collect();
     let mut shares = fill_evenly(budget, &demands);
     let left = budget - shares.iter().sum::<u64>();
     let idle: Vec<u64> = uses.iter().map(|each| each.idle).collect();
@@ -88,7 +89,10 @@ impl Shares {
             .iter()
             .zip(&targets)
             .map(|(&(id, each), &target)| {
-                let holds = each.active.saturating_add(each.idle).min(self.last.get(&id).copied().unwrap_or(0));
+                let holds = each
+                    .active
+                    .saturating_add(each.idle)
+                    .min(self.last.get(&id).copied().unwrap_or(0));
                 holds.saturating_sub(self.step).saturating_sub(target)
             })
             .collect();
@@ -98,7 +102,8 @@ impl Shares {
         let paid = fill_evenly(left, &targets);
         let mut sums: Vec<u64> = held.iter().zip(&paid).map(|(held, paid)| held + paid).collect();
         add_room(budget, &mut sums);
-        let shares: Vec<(u64, u64)> = uses.iter().zip(sums).map(|(&(id, _), share)| (id, share)).collect();
+        let shares: Vec<(u64, u64)> =
+            uses.iter().zip(sums).map(|(&(id, _), share)| (id, share)).collect();
         self.last = shares.iter().copied().collect();
         shares
     }
@@ -137,7 +142,10 @@ mod tests {
         let mut second = 0;
         for _ in 0..6 {
             let first = 100 - second;
-            let round = shares.round(100, &[(1, Use { active: 0, wanted: 0, idle: first }), (2, busy(second, 100 - second))]);
+            let round = shares.round(
+                100,
+                &[(1, Use { active: 0, wanted: 0, idle: first }), (2, busy(second, 100 - second))],
+            );
             assert!(round[0].1 + 16 >= first && round[0].1 + round[1].1 <= 100, "{round:?}");
             second = round[1].1;
         }
@@ -159,7 +167,11 @@ mod tests {
     }
 
     fn any_use() -> impl Strategy<Value = Use> {
-        (0u64..200, 0u64..200, 0u64..200).prop_map(|(active, wanted, idle)| Use { active, wanted, idle })
+        (0u64..200, 0u64..200, 0u64..200).prop_map(|(active, wanted, idle)| Use {
+            active,
+            wanted,
+            idle,
+        })
     }
 
     proptest! {

@@ -58,7 +58,9 @@ impl Warming {
             (State::NotNeeded, _) if collapse_ns > SLOW_NS => {
                 *self = Warming { quick_enough: IN_A_ROW_AFTER_SLOW, ..Warming::default() };
             }
-            (State::Paused(left), _) => self.state = left.checked_sub(1).map_or(State::Wanted, State::Paused),
+            (State::Paused(left), _) => {
+                self.state = left.checked_sub(1).map_or(State::Wanted, State::Paused)
+            }
             _ => {}
         }
     }

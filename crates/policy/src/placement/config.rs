@@ -2,7 +2,11 @@
 
 /// When a node tells the others how many frames it has free (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum InformationKind {
     /// Every `period_ns`.
     Periodic,
@@ -15,7 +19,11 @@ pub enum InformationKind {
 
 /// With whom a node exchanges information and pages (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum ScopeKind {
     /// Nobody: pages leave to disk only.
     Disk,
@@ -28,7 +36,11 @@ pub enum ScopeKind {
 
 /// Which node of the domain gets a page (section 2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum PlacementKind {
     /// The one with most free frames.
     MostFree,
@@ -62,7 +74,11 @@ impl PlacementKind {
 
 /// What happens to a page that arrives where no frame is free (section 2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum FailureKind {
     /// It takes the place of another page there, which is paged out in turn.
     Replace,
@@ -77,7 +93,11 @@ pub enum FailureKind {
 
 /// When a frame at another node is set aside (section 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum ReservationKind {
     /// Never: a page is sent on the strength of what is known.
     #[default]
@@ -90,7 +110,11 @@ pub enum ReservationKind {
 
 /// Which of a node's pages, its own and guests alike, leaves (section 2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum ReplacementKind {
     /// The one that came first.
     Fifo,
@@ -105,7 +129,11 @@ pub enum ReplacementKind {
 
 /// All choices of global page placement.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default, deny_unknown_fields))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default, deny_unknown_fields)
+)]
 pub struct PlacementConfig {
     /// With whom pages and information are exchanged.
     pub scope: ScopeKind,

@@ -36,9 +36,11 @@ mod tests {
 
     #[test]
     fn repetitions_come_to_an_end_on_disk() {
-        for (kind, arrival) in
-            [(FailureKind::Replace, Arrival::Replace), (FailureKind::Return, Arrival::SendBack), (FailureKind::Cascade, Arrival::SendOn)]
-        {
+        for (kind, arrival) in [
+            (FailureKind::Replace, Arrival::Replace),
+            (FailureKind::Return, Arrival::SendBack),
+            (FailureKind::Cascade, Arrival::SendOn),
+        ] {
             assert_eq!(without_frame(kind, 1, 3), arrival);
             assert_eq!(without_frame(kind, 3, 3), arrival);
             assert_eq!(without_frame(kind, 4, 3), Arrival::Disk);

@@ -20,7 +20,12 @@ impl Gradient {
     /// A node with room and `count` neighbours in a machine of `diameter` hops.
     pub fn new(count: u8, diameter: u16) -> Self {
         assert!(usize::from(count) <= NEIGHBOURS_MAX, "a node has at most six neighbours");
-        Gradient { neighbours: [0; NEIGHBOURS_MAX], count, own: 0, nowhere: diameter.saturating_add(1) }
+        Gradient {
+            neighbours: [0; NEIGHBOURS_MAX],
+            count,
+            own: 0,
+            nowhere: diameter.saturating_add(1),
+        }
     }
 
     /// Hops to the nearest free frame; 0 if it is here.
@@ -29,7 +34,11 @@ impl Gradient {
     }
 
     fn renew(&mut self, has_room: bool) -> bool {
-        let least = self.neighbours[..usize::from(self.count)].iter().min().copied().unwrap_or(self.nowhere);
+        let least = self.neighbours[..usize::from(self.count)]
+            .iter()
+            .min()
+            .copied()
+            .unwrap_or(self.nowhere);
         let own = if has_room { 0 } else { (least + 1).min(self.nowhere) };
         std::mem::replace(&mut self.own, own) != own
     }
@@ -73,7 +82,8 @@ mod tests {
     fn settle(rooms: &[bool]) -> Vec<u16> {
         let nodes = rooms.len();
         let mut ring = vec![Gradient::new(2, (nodes / 2) as u16); nodes];
-        let mut news: std::collections::VecDeque<usize> = (0..nodes).filter(|&node| ring[node].room_changed(rooms[node])).collect();
+        let mut news: std::collections::VecDeque<usize> =
+            (0..nodes).filter(|&node| ring[node].room_changed(rooms[node])).collect();
         while let Some(node) = news.pop_front() {
             let proximity = ring[node].proximity();
             for (neighbour, side) in [((node + 1) % nodes, 0), ((node + nodes - 1) % nodes, 1)] {

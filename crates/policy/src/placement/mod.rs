@@ -24,7 +24,10 @@ pub mod reservation;
 mod rng;
 pub mod view;
 
-pub use config::{FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind, ScopeKind};
+pub use config::{
+    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
+    ScopeKind,
+};
 pub use failure::Arrival;
 pub use placer::{Command, Event, Leaving, Placer, Shared};
 pub use rng::Rng;

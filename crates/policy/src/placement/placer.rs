@@ -140,7 +140,13 @@ impl Shared {
     /// the peers are the neighbours.
     pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
-        Shared { around: Arc::new(Neighbourhood::new(hops, frames)), marks, frames, diameter, config }
+        Shared {
+            around: Arc::new(Neighbourhood::new(hops, frames)),
+            marks,
+            frames,
+            diameter,
+            config,
+        }
     }
 
     /// Number of peers.
@@ -182,13 +188,25 @@ impl Placer {
                 let first_ns = now_ns + rng.next_u64() % config.period_ns.max(1);
                 AnyInformation::Periodic(Periodic::new(config.period_ns, first_ns))
             }
-            (ScopeKind::Domain, InformationKind::OnChange) => AnyInformation::OnChange(OnChange::new(shared.marks.clone(), shared.frames)),
+            (ScopeKind::Domain, InformationKind::OnChange) => {
+                AnyInformation::OnChange(OnChange::new(shared.marks.clone(), shared.frames))
+            }
             _ => AnyInformation::OnDemand,
         };
         let neighbours = shared.around.hops.len();
-        let gradient = (config.scope == ScopeKind::Gradient).then(|| Box::new(Gradient::new(neighbours as u8, shared.diameter)));
+        let gradient = (config.scope == ScopeKind::Gradient)
+            .then(|| Box::new(Gradient::new(neighbours as u8, shared.diameter)));
         let (view, choice) = (View::new(shared.around.clone()), AnyChoice::new(config.placement));
-        Placer { rng, view, choice, information, gradient, dealings: None, free: shared.frames, shared }
+        Placer {
+            rng,
+            view,
+            choice,
+            information,
+            gradient,
+            dealings: None,
+            free: shared.frames,
+            shared,
+        }
     }
 
     /// Free frames that are promised to others.
@@ -209,13 +227,20 @@ impl Placer {
 
     /// Pages that wait here for bids or reservations.
     pub fn waiting(&self) -> usize {
-        self.dealings.as_ref().map_or(0, |d| d.bidding.len() + d.on_demand.waiting() + d.in_advance.waiting())
+        self.dealings
+            .as_ref()
+            .map_or(0, |d| d.bidding.len() + d.on_demand.waiting() + d.in_advance.waiting())
     }
 
     /// Heap memory of this object, bytes; what nodes share is left out.
     pub fn heap_bytes(&self) -> usize {
-        let dealings = self.dealings.as_ref().map_or(0, |dealings| size_of::<Dealings>() + dealings.promises.heap_bytes());
-        self.view.heap_bytes() + dealings + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
+        let dealings = self
+            .dealings
+            .as_ref()
+            .map_or(0, |dealings| size_of::<Dealings>() + dealings.promises.heap_bytes());
+        self.view.heap_bytes()
+            + dealings
+            + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
     }
 
     /// What becomes of a page that `node` (the shell's name) sent here and that was sent `attempts` times, this one included.
@@ -252,7 +277,9 @@ impl Placer {
                 let granted = self.dealings().promises.ask(node, free);
                 commands.push(Command::AnswerReservation { node, granted });
             }
-            Event::ReservationAnswered { peer, granted } => self.reservation_answered(peer, granted, commands),
+            Event::ReservationAnswered { peer, granted } => {
+                self.reservation_answered(peer, granted, commands)
+            }
             Event::ReservationReleased { node } => {
                 self.dealings().promises.take(node);
             }
@@ -278,13 +305,17 @@ impl Placer {
         }
         let before = std::mem::replace(&mut self.free, free);
         let config = &self.shared.config;
-        if config.reservation == ReservationKind::InAdvance && config.scope == ScopeKind::Domain && before != free {
+        if config.reservation == ReservationKind::InAdvance
+            && config.scope == ScopeKind::Domain
+            && before != free
+        {
             // Frames are held while they may be needed: from half of the memory in use on.
             let half = self.shared.frames / 2;
             if free <= half {
                 self.reserve(commands);
             } else if before <= half {
-                commands.extend(self.dealings().in_advance.release().map(Command::ReleaseReservation));
+                commands
+                    .extend(self.dealings().in_advance.release().map(Command::ReleaseReservation));
             }
         }
     }
@@ -404,7 +435,9 @@ impl Placer {
             for page in std::mem::take(&mut self.dealings().bidding) {
                 self.place_known(page, commands);
                 // The next page of the round sees what this one took.
-                if let Some(Command::Send { to, .. } | Command::AskReservation(to)) = commands.last() {
+                if let Some(Command::Send { to, .. } | Command::AskReservation(to)) =
+                    commands.last()
+                {
                     let to = *to;
                     self.view.set(to, self.view.free(to).saturating_sub(1));
                 }

@@ -89,7 +89,8 @@ impl View {
     /// Peers with a free frame that are not to be avoided, nearest first, with their free frames.
     #[inline]
     pub fn candidates(&self, avoid: Avoid) -> impl Iterator<Item = (Peer, u32)> + '_ {
-        let peers = self.frees().iter().enumerate().map(|(place, &free)| (Peer(place as u16), free));
+        let peers =
+            self.frees().iter().enumerate().map(|(place, &free)| (Peer(place as u16), free));
         peers.filter(move |&(peer, free)| free > 0 && !avoid.has(peer))
     }
 

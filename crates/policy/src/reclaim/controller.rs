@@ -197,7 +197,8 @@ impl Controller {
         self.nodes.retain(|memory| machine.nodes.iter().any(|node| node.id == memory.last.id));
         let mut verdicts = Vec::with_capacity(machine.nodes.len());
         for node in &machine.nodes {
-            let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == node.id) else {
+            let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == node.id)
+            else {
                 self.nodes.push(Memory::new(node.clone(), now_ns));
                 verdicts.push(Verdict {
                     node: node.id,
@@ -219,7 +220,12 @@ impl Controller {
         let waited_ns = machine.stalled_ns.saturating_sub(self.stalled_ns);
         (self.stalled_ns, self.looked_ns) = (machine.stalled_ns, now_ns);
         let stalled = waited_ns > 0 && waited_ns >= mul_div(passed_ns, STALLED_PERMILLE, 1000);
-        Around { now_ns, busy: machine.idle_ppm < BUSY_PPM, stalled, share_ns: self.pace.next_ns(now_ns) }
+        Around {
+            now_ns,
+            busy: machine.idle_ppm < BUSY_PPM,
+            stalled,
+            share_ns: self.pace.next_ns(now_ns),
+        }
     }
 
     /// When to look again: the earliest that any node needs.
@@ -238,7 +244,9 @@ impl Controller {
     pub fn batch_done(&mut self, now_ns: u64, batch: Batch) -> Go {
         self.pace.spend(batch.cpu_ns);
         let share_ns = self.pace.next_ns(now_ns);
-        let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == batch.node) else { return Go::Stop(Reason::Done) };
+        let Some(memory) = self.nodes.iter_mut().find(|memory| memory.last.id == batch.node) else {
+            return Go::Stop(Reason::Done);
+        };
         memory.left = memory.left.saturating_sub(batch.asked_pages.max(batch.got_pages));
         memory.taken = memory.taken.saturating_add(batch.got_pages);
         if let Some(cost) = batch.took_ns.saturating_mul(1000).checked_div(batch.got_pages) {
@@ -248,7 +256,11 @@ impl Controller {
         if batch.end == BatchEnd::Short || batch.got_pages < batch.asked_pages / 2 {
             let pause_ns = memory.pause(now_ns);
             memory.left = 0;
-            return Go::Stop(Reason::Short { asked: batch.asked_pages, got: batch.got_pages, pause_ns });
+            return Go::Stop(Reason::Short {
+                asked: batch.asked_pages,
+                got: batch.got_pages,
+                pause_ns,
+            });
         }
         if memory.left < BATCH_PAGES_MIN {
             memory.left = 0;
@@ -311,7 +323,10 @@ impl Memory {
         let room = clean.saturating_sub(keep);
         verdict.reason = if change.ns == 0 {
             Reason::First
-        } else if taken >= BATCH_PAGES_MIN && change.missed >= MISSED_PAGES_MIN && change.missed.saturating_mul(missed_part) > taken {
+        } else if taken >= BATCH_PAGES_MIN
+            && change.missed >= MISSED_PAGES_MIN
+            && change.missed.saturating_mul(missed_part) > taken
+        {
             Reason::CameBack { missed: change.missed, taken, pause_ns: self.pause(now_ns) }
         } else if now_ns < self.pause_until_ns {
             Reason::Paused { until_ns: self.pause_until_ns }
@@ -319,7 +334,9 @@ impl Memory {
             Reason::Calm { fill_s: self.fill_s }
         } else if free >= wanted {
             Reason::Enough { free, wanted }
-        } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000) > change.fill {
+        } else if mul_div(change.fill.saturating_add(change.held), settings.cause_permille, 1000)
+            > change.fill
+        {
             Reason::NotFiles { fill: change.fill, held: change.held }
         } else if self.order > 0 && node.above_high(0) >= in_vain(node, wanted) {
             // So much was freed already without large blocks coming of it.
@@ -336,7 +353,8 @@ impl Memory {
             verdict.reclaim_pages = BATCH_PAGES_MIN;
             Reason::FillingBusy { fill_s: self.fill_s, free, wanted }
         } else {
-            verdict.reclaim_pages = (wanted - free).max(pages(settings.reclaim_bytes)).max(BATCH_PAGES_MIN).min(room);
+            verdict.reclaim_pages =
+                (wanted - free).max(pages(settings.reclaim_bytes)).max(BATCH_PAGES_MIN).min(room);
             Reason::Filling { fill_s: self.fill_s, free, wanted, order: self.order }
         };
         verdict.behind = self.wants_behind(settings, verdict.reason);
@@ -355,9 +373,14 @@ impl Memory {
         settings.drop_behind > BEHIND_NEVER
             && match reason {
                 Reason::Pieces { .. } | Reason::LittleInactive { .. } => true,
-                Reason::Filling { .. } | Reason::FillingBusy { .. } => by_large || settings.early_reclaim == 0,
+                Reason::Filling { .. } | Reason::FillingBusy { .. } => {
+                    by_large || settings.early_reclaim == 0
+                }
                 // It is enough because it is dropped: going on keeps it so. Far more than enough: the cache may grow again.
-                Reason::Enough { free, wanted } => (by_large || settings.early_reclaim == 0) && free < wanted.saturating_mul(PIECES),
+                Reason::Enough { free, wanted } => {
+                    (by_large || settings.early_reclaim == 0)
+                        && free < wanted.saturating_mul(PIECES)
+                }
                 _ => false,
             }
     }
@@ -389,8 +412,8 @@ impl Memory {
         let grown = |now: u64, before: u64| now.saturating_sub(before);
         let last = &self.last;
         // What reclaim took, or was dropped, had entered the cache too.
-        let out =
-            grown(node.stolen_file_pages, last.stolen_file_pages).saturating_add(grown(node.dropped_file_pages, last.dropped_file_pages));
+        let out = grown(node.stolen_file_pages, last.stolen_file_pages)
+            .saturating_add(grown(node.dropped_file_pages, last.dropped_file_pages));
         let in_and_out = node.file_pages().saturating_add(out);
         Change {
             fill: grown(in_and_out, last.file_pages()),
@@ -410,9 +433,14 @@ impl Memory {
         // More room than was used at both ends: it was not the amount that lacked, but blocks large enough.
         if last.above_low().min(node.above_low()) > used {
             // At least the smallest size that can have run out; if it was a larger one, the next time shows it.
-            let ran_out = |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
+            let ran_out =
+                |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
             let large = self.order == HUGE_ORDER || caches_large(node);
-            let order = if large { HUGE_ORDER } else { (1..HUGE_ORDER).find(ran_out).unwrap_or(HUGE_ORDER) };
+            let order = if large {
+                HUGE_ORDER
+            } else {
+                (1..HUGE_ORDER).find(ran_out).unwrap_or(HUGE_ORDER)
+            };
             self.expect_order(now_ns, order);
         } else if last.above_high(self.order) >= self.wanted(settings) {
             // There was as much room as wanted, and it was not enough.
@@ -447,18 +475,24 @@ impl Memory {
     /// When to look again, after `observe`.
     fn next(&self, settings: &Settings) -> Next {
         // With busy processors as little as possible.
-        let poll_ns = if matches!(self.reason, Reason::FillingBusy { .. }) { settings.poll_ns } else { self.look_ns(settings) };
+        let poll_ns = if matches!(self.reason, Reason::FillingBusy { .. }) {
+            settings.poll_ns
+        } else {
+            self.look_ns(settings)
+        };
         if !matches!(self.reason, Reason::Calm { .. } | Reason::Enough { .. }) {
             return Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns };
         }
         // Who filled the cache in large blocks may do so again.
         let order = if caches_large(&self.last) { HUGE_ORDER } else { self.order };
         let surplus = self.last.above_high(order).saturating_sub(self.wanted(settings));
-        let after_ns = mul_div(surplus, SECOND_NS, FILL_S_MAX).clamp(poll_ns, BLIND_NS_MAX.max(poll_ns));
+        let after_ns =
+            mul_div(surplus, SECOND_NS, FILL_S_MAX).clamp(poll_ns, BLIND_NS_MAX.max(poll_ns));
         if matches!(self.reason, Reason::Enough { .. }) {
             return Next { after_ns, changed_pages: 0, latest_ns: after_ns };
         }
-        let changed_pages = mul_div(pages(settings.fill_bytes_s_min), poll_ns, SECOND_NS).max(surplus / 4);
+        let changed_pages =
+            mul_div(pages(settings.fill_bytes_s_min), poll_ns, SECOND_NS).max(surplus / 4);
         Next { after_ns, changed_pages, latest_ns: after_ns.max(REST_NS_MAX) }
     }
 

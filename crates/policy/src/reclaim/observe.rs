@@ -108,6 +108,8 @@ impl Node {
 
     /// Inactive file cache that can be dropped without writing.
     pub fn clean_inactive_pages(&self) -> u64 {
-        self.inactive_file_pages.saturating_sub(self.dirty_pages).saturating_sub(self.writeback_pages)
+        self.inactive_file_pages
+            .saturating_sub(self.dirty_pages)
+            .saturating_sub(self.writeback_pages)
     }
 }

@@ -38,7 +38,14 @@ pub enum Reason {
 impl Reason {
     /// Whether this is worth a line each time it begins: it changes what the machine does, or says why the daemon does not help.
     pub fn is_notable(&self) -> bool {
-        !matches!(self, Reason::First | Reason::Calm { .. } | Reason::Enough { .. } | Reason::Paused { .. } | Reason::Done)
+        !matches!(
+            self,
+            Reason::First
+                | Reason::Calm { .. }
+                | Reason::Enough { .. }
+                | Reason::Paused { .. }
+                | Reason::Done
+        )
     }
 
     /// A word for figures.
@@ -85,11 +92,20 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Reason::First => write!(f, "first look"),
-            Reason::Calm { fill_s } => write!(f, "the file cache fills at {} MiB/s only", mib(fill_s)),
-            Reason::NotFiles { fill, held } => {
-                write!(f, "programs take the memory ({} MiB, files {} MiB): left to the kernel", mib(held), mib(fill))
+            Reason::Calm { fill_s } => {
+                write!(f, "the file cache fills at {} MiB/s only", mib(fill_s))
             }
-            Reason::Enough { free, wanted } => write!(f, "{} MiB free of {} MiB wanted", mib(free), mib(wanted)),
+            Reason::NotFiles { fill, held } => {
+                write!(
+                    f,
+                    "programs take the memory ({} MiB, files {} MiB): left to the kernel",
+                    mib(held),
+                    mib(fill)
+                )
+            }
+            Reason::Enough { free, wanted } => {
+                write!(f, "{} MiB free of {} MiB wanted", mib(free), mib(wanted))
+            }
             Reason::Filling { fill_s, free, wanted, order: 0 } => {
                 write!(
                     f,
@@ -121,7 +137,12 @@ impl fmt::Display for Reason {
                 mib(wanted)
             ),
             Reason::LittleInactive { clean, keep } => {
-                write!(f, "only {} MiB of clean inactive file cache, {} MiB of it to be kept: left to the kernel", mib(clean), mib(keep))
+                write!(
+                    f,
+                    "only {} MiB of clean inactive file cache, {} MiB of it to be kept: left to the kernel",
+                    mib(clean),
+                    mib(keep)
+                )
             }
             Reason::CameBack { missed, taken, pause_ns } => write!(
                 f,
@@ -131,10 +152,18 @@ impl fmt::Display for Reason {
                 pause_ns / 1_000_000
             ),
             Reason::Short { asked, got, pause_ns } => {
-                write!(f, "the kernel found {} of {} MiB: pause of {} ms", mib(got), mib(asked), pause_ns / 1_000_000)
+                write!(
+                    f,
+                    "the kernel found {} of {} MiB: pause of {} ms",
+                    mib(got),
+                    mib(asked),
+                    pause_ns / 1_000_000
+                )
             }
             Reason::Paused { .. } => write!(f, "pausing"),
-            Reason::CpuShare { .. } => write!(f, "the share of a processor is used up (cpu_ppm): left to the kernel"),
+            Reason::CpuShare { .. } => {
+                write!(f, "the share of a processor is used up (cpu_ppm): left to the kernel")
+            }
             Reason::Done => write!(f, "done"),
         }
     }

@@ -128,7 +128,10 @@ mod tests {
                 assert_eq!(settings.set(key, good), Some(Ok(())), "{key}");
                 assert!(settings.all().contains(&(key, good, min, max)), "{key}");
             }
-            assert_eq!(settings.set(key, max + 1), Some(Err(OutOfRange { key, value: max + 1, min, max })));
+            assert_eq!(
+                settings.set(key, max + 1),
+                Some(Err(OutOfRange { key, value: max + 1, min, max }))
+            );
             if min > 0 {
                 assert!(settings.set(key, min - 1).is_some_and(|set| set.is_err()), "{key}");
             }

@@ -62,7 +62,8 @@ mod tests {
     #[test]
     fn blocks_leave_in_order_of_admission_whatever_their_origin() {
         let mut fifo = Fifo::new();
-        let origins = [Origin::Fresh, Origin::Rescued, Origin::Stream, Origin::Prefetch, Origin::Demand];
+        let origins =
+            [Origin::Fresh, Origin::Rescued, Origin::Stream, Origin::Prefetch, Origin::Demand];
         for (page, origin) in origins.into_iter().enumerate() {
             fifo.admitted(BlockId::new(page as u64, 0), origin);
         }

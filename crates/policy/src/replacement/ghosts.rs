@@ -26,7 +26,14 @@ pub struct Ghosts {
 impl Ghosts {
     /// One of `sample_min` blocks is in the sample, at least: a power of two.
     pub fn new(sample_min: u64) -> Self {
-        Ghosts { slots: vec![0; 1 << SLOTS_SHIFT].into(), clock_pages: 0, sample: sample_min, sample_min, leavers: 0, wanted: 0 }
+        Ghosts {
+            slots: vec![0; 1 << SLOTS_SHIFT].into(),
+            clock_pages: 0,
+            sample: sample_min,
+            sample_min,
+            leavers: 0,
+            wanted: 0,
+        }
     }
 
     /// One of so many blocks is in the sample.
@@ -48,7 +55,8 @@ impl Ghosts {
     pub fn count_anew(&mut self, resident_pages: u64) {
         (self.leavers, self.wanted) = (0, 0);
         // Half of the slots are enough for a turnover.
-        self.sample = (resident_pages >> (SLOTS_SHIFT - 1)).next_power_of_two().max(self.sample_min);
+        self.sample =
+            (resident_pages >> (SLOTS_SHIFT - 1)).next_power_of_two().max(self.sample_min);
     }
 
     /// A block leaves.

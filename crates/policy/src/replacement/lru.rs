@@ -87,19 +87,23 @@ impl Lru {
 
     /// Whether so many pages have left from `recent` that the oldest frequent block is next.
     fn is_frequent_due(&self) -> bool {
-        self.frequent.peek().is_some_and(|block| self.owed_pages >= self.recent_per_frequent * block.pages() as i64)
+        self.frequent
+            .peek()
+            .is_some_and(|block| self.owed_pages >= self.recent_per_frequent * block.pages() as i64)
     }
 
     /// Of the kind of which more are wanted back fewer leave from now on.
     fn balance(&mut self, left_pages: u64, resident_pages: u64) {
         self.recent_ghosts.passed(left_pages);
         self.frequent_ghosts.passed(left_pages);
-        let ((recent, recent_wanted), (frequent, frequent_wanted)) = (self.recent_ghosts.counts(), self.frequent_ghosts.counts());
+        let ((recent, recent_wanted), (frequent, frequent_wanted)) =
+            (self.recent_ghosts.counts(), self.frequent_ghosts.counts());
         if recent < JUDGED || frequent < JUDGED {
             return;
         }
         let wide = |count: u32| u64::from(count);
-        let (recent_regret, frequent_regret) = (wide(recent_wanted) * wide(frequent), wide(frequent_wanted) * wide(recent));
+        let (recent_regret, frequent_regret) =
+            (wide(recent_wanted) * wide(frequent), wide(frequent_wanted) * wide(recent));
         if frequent_regret * 2 > recent_regret {
             self.recent_per_frequent = (self.recent_per_frequent * 2).min(RECENT_PER_FREQUENT_MAX);
         } else if frequent_regret * 4 < recent_regret {
@@ -118,7 +122,10 @@ impl Lru {
             return Some(block);
         }
         let unproved = self.recent.pages() + self.stream.pages();
-        if self.recent.pages() > 0 && unproved > share(pages, self.recent_share) && !self.is_frequent_due() {
+        if self.recent.pages() > 0
+            && unproved > share(pages, self.recent_share)
+            && !self.is_frequent_due()
+        {
             let block = self.recent.pop()?;
             self.owed_pages += block.pages() as i64;
             self.recent_ghosts.left(block);
@@ -126,7 +133,8 @@ impl Lru {
         }
         if let Some(block) = self.frequent.pop() {
             let paid = self.recent_per_frequent * block.pages() as i64;
-            self.owed_pages = (self.owed_pages - paid).max(-self.recent_per_frequent * PAGES_PER_EXTENT as i64);
+            self.owed_pages =
+                (self.owed_pages - paid).max(-self.recent_per_frequent * PAGES_PER_EXTENT as i64);
             return Some(block);
         }
         self.owed_pages = 0;
@@ -164,7 +172,9 @@ impl Replacement for Lru {
         self.recent_ghosts.wanted(block, self.pages());
         self.frequent_ghosts.wanted(block, self.pages());
         match origin {
-            Origin::Stream | Origin::Prefetch if self.trust.is_passing(block) => self.stream.push(block),
+            Origin::Stream | Origin::Prefetch if self.trust.is_passing(block) => {
+                self.stream.push(block)
+            }
             _ => self.recent.push(block),
         }
     }
@@ -188,7 +198,11 @@ impl Replacement for Lru {
     }
 
     fn put_back(&mut self, block: BlockId) {
-        if self.heat.was_rescued(block) { self.frequent.push(block) } else { self.recent.push(block) }
+        if self.heat.was_rescued(block) {
+            self.frequent.push(block)
+        } else {
+            self.recent.push(block)
+        }
     }
 
     fn len(&self) -> usize {
@@ -321,7 +335,10 @@ mod tests {
             if if is_frequent { wanted_frequent } else { wanted_recent } {
                 lru.admitted(victim, Origin::Demand);
             }
-            lru.admitted(block(2000 + turn), if is_frequent { Origin::Rescued } else { Origin::Fresh });
+            lru.admitted(
+                block(2000 + turn),
+                if is_frequent { Origin::Rescued } else { Origin::Fresh },
+            );
         }
         lru.recent_per_frequent
     }

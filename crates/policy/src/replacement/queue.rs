@@ -65,9 +65,16 @@ impl Queue {
     }
 
     /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order stays.
-    pub(super) fn retain(&mut self, seen: &mut FxHashSet<BlockId>, keep: &mut dyn FnMut(BlockId) -> bool) {
-        let newest_first = (self.head..self.head + self.len).rev().map(|at| self.chunks[at / CHUNK][at % CHUNK]);
-        let kept: Vec<BlockId> = newest_first.filter(|&block| !seen.contains(&block) && keep(block) && seen.insert(block)).collect();
+    pub(super) fn retain(
+        &mut self,
+        seen: &mut FxHashSet<BlockId>,
+        keep: &mut dyn FnMut(BlockId) -> bool,
+    ) {
+        let newest_first =
+            (self.head..self.head + self.len).rev().map(|at| self.chunks[at / CHUNK][at % CHUNK]);
+        let kept: Vec<BlockId> = newest_first
+            .filter(|&block| !seen.contains(&block) && keep(block) && seen.insert(block))
+            .collect();
         *self = Queue::default();
         for &block in kept.iter().rev() {
             self.push(block);
@@ -92,7 +99,8 @@ mod tests {
     #[test]
     fn blocks_come_out_as_they_went_in() {
         let mut queue = Queue::default();
-        let blocks: Vec<BlockId> = (0..2000).map(|i| BlockId::new(i * 512, (i % 10) as u8)).collect();
+        let blocks: Vec<BlockId> =
+            (0..2000).map(|i| BlockId::new(i * 512, (i % 10) as u8)).collect();
         blocks.iter().for_each(|&block| queue.push(block));
         assert_eq!(queue.pages(), blocks.iter().map(|block| block.pages() as u64).sum::<u64>());
         let out: Vec<BlockId> = std::iter::from_fn(|| queue.pop()).collect();
@@ -109,7 +117,11 @@ mod tests {
             queue.push(BlockId::new(page, 0));
             assert_eq!(queue.pop(), Some(BlockId::new(page - 1000, 0)));
         }
-        assert!(queue.metadata_bytes() <= before + 3 * 4096 + 64, "{} after {before}", queue.metadata_bytes());
+        assert!(
+            queue.metadata_bytes() <= before + 3 * 4096 + 64,
+            "{} after {before}",
+            queue.metadata_bytes()
+        );
     }
 
     #[test]

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hiroma_policy::{ExtentHistory, Granularity, Mode, Origin, PrefetchRequest, Prefetcher, RegionHistory, Replacement};
+use hiroma_policy::{
+    ExtentHistory, Granularity, Mode, Origin, PrefetchRequest, Prefetcher, RegionHistory,
+    Replacement,
+};
 use hiroma_units::{BlockId, ExtentNo};
 
 /// Pages per sector (8 KiB), and sectors per extent.
@@ -46,7 +49,10 @@ pub struct Stats {
 impl Stats {
     /// Time that the program waits, in microseconds, with costs of a loopback store.
     pub fn waited_us(&self) -> u64 {
-        (self.huge_fetches + self.bought) * 400 + self.small_fetches * 18 + (self.marker_faults + self.rescues) * 8 + self.fresh * 10
+        (self.huge_fetches + self.bought) * 400
+            + self.small_fetches * 18
+            + (self.marker_faults + self.rescues) * 8
+            + self.fresh * 10
     }
 
     pub fn since(&self, before: &Stats) -> Stats {
@@ -109,7 +115,8 @@ impl<R: Replacement> Model<R> {
     /// A program with `local_extents` of local memory, an eighth of it for staging (one extent where rescues mean nothing).
     pub fn new(replacement: R, local_extents: u64, prefetch: bool) -> Self {
         let limit_sectors = local_extents * SECTORS;
-        let staging_sectors = if replacement.gives_second_chances() { limit_sectors / 8 } else { SECTORS };
+        let staging_sectors =
+            if replacement.gives_second_chances() { limit_sectors / 8 } else { SECTORS };
         Model {
             replacement,
             prefetcher: prefetch.then(|| {
@@ -189,13 +196,23 @@ impl<R: Replacement> Model<R> {
         let extent = self.extents.get_mut(&(page / EXTENT_PAGES)).unwrap();
         extent.written.insert(page / SECTOR_PAGES);
         self.make_room();
-        assert!(self.resident + self.staged <= self.limit_sectors, "{} + {} of {}", self.resident, self.staged, self.limit_sectors);
+        assert!(
+            self.resident + self.staged <= self.limit_sectors,
+            "{} + {} of {}",
+            self.resident,
+            self.staged,
+            self.limit_sectors
+        );
     }
 
     /// Sectors of the given extents in local memory: resident, staged.
     pub fn local_sectors(&self, extents: std::ops::Range<u64>) -> (u64, u64) {
         let (mut resident, mut staged) = (0, 0);
-        for (block, place) in self.blocks.iter().filter(|(block, _)| extents.contains(&u64::from(block.extent_no().0))) {
+        for (block, place) in self
+            .blocks
+            .iter()
+            .filter(|(block, _)| extents.contains(&u64::from(block.extent_no().0)))
+        {
             *(if *place == Place::Staged { &mut staged } else { &mut resident }) += sectors(*block);
         }
         (resident, staged)
@@ -210,25 +227,35 @@ impl<R: Replacement> Model<R> {
 
     fn fault(&mut self, page: u64) {
         let number = page / EXTENT_PAGES;
-        let is_stream = self.prefetcher.as_ref().is_some_and(|prefetcher| prefetcher.is_stream(page));
+        let is_stream =
+            self.prefetcher.as_ref().is_some_and(|prefetcher| prefetcher.is_stream(page));
         let mut extent = self.extents.remove(&number).unwrap_or_default();
         let origin = if is_stream { Origin::Stream } else { Origin::Demand };
         if !extent.used {
             extent.used = true;
             extent.was_fresh = true;
-            let mode = self.granularity.on_fresh_fault(&mut extent.history, &mut self.region, is_stream);
+            let mode =
+                self.granularity.on_fresh_fault(&mut extent.history, &mut self.region, is_stream);
             extent.mode = Some(mode);
             self.stats.fresh += 1;
             self.extents.insert(number, extent);
             let block = self.block_of(page);
-            self.install(block, if is_stream { Origin::Stream } else { Origin::Fresh }, Place::Resident);
+            self.install(
+                block,
+                if is_stream { Origin::Stream } else { Origin::Fresh },
+                Place::Resident,
+            );
         } else if extent.mode.is_none() {
             let mode = self.granularity.on_far_fault(&mut extent.history, is_stream);
             extent.mode = Some(mode);
             self.extents.insert(number, extent);
             self.note(format_args!("fault {page}: {mode:?}"));
             let block = self.block_of(page);
-            *(if mode == Mode::Huge { &mut self.stats.huge_fetches } else { &mut self.stats.small_fetches }) += 1;
+            *(if mode == Mode::Huge {
+                &mut self.stats.huge_fetches
+            } else {
+                &mut self.stats.small_fetches
+            }) += 1;
             self.stats.fetched_sectors += sectors(block);
             self.install(block, origin, Place::Resident);
         } else {
@@ -285,7 +312,10 @@ impl<R: Replacement> Model<R> {
         let budget = (self.limit_sectors / 4 * SECTOR_PAGES / u64::from(unit)).min(64);
         prefetcher.on_fault(page, unit, budget as usize, &mut requests);
         for request in &requests {
-            self.note(format_args!("fetch {} {} {}", request.page, request.unit, request.leave_unmapped));
+            self.note(format_args!(
+                "fetch {} {} {}",
+                request.page, request.unit, request.leave_unmapped
+            ));
             self.prefetch(request);
         }
         self.requests = requests;
@@ -307,7 +337,11 @@ impl<R: Replacement> Model<R> {
         self.stats.prefetched_sectors += sectors(block);
         self.stats.fetched_sectors += sectors(block);
         self.granularity.on_inflow(sectors(block) as u32);
-        self.install(block, Origin::Prefetch, if request.leave_unmapped { Place::Unmapped } else { Place::Resident });
+        self.install(
+            block,
+            Origin::Prefetch,
+            if request.leave_unmapped { Place::Unmapped } else { Place::Resident },
+        );
     }
 
     /// Writes staged blocks back until `more` sectors fit, staging more where needed.
@@ -323,14 +357,17 @@ impl<R: Replacement> Model<R> {
 
     /// Keeps the staging area full when memory is.
     fn make_room(&mut self) {
-        while self.resident + self.staged + SECTORS > self.limit_sectors && self.staged + SECTORS <= self.staging_sectors.max(SECTORS) {
+        while self.resident + self.staged + SECTORS > self.limit_sectors
+            && self.staged + SECTORS <= self.staging_sectors.max(SECTORS)
+        {
             self.stage_one();
         }
     }
 
     fn stage_one(&mut self) {
         loop {
-            let block = self.replacement.next_victim().expect("what is resident is known to the policy");
+            let block =
+                self.replacement.next_victim().expect("what is resident is known to the policy");
             if matches!(self.blocks.get(&block), Some(Place::Resident | Place::Unmapped)) {
                 self.note(format_args!("victim {} {}", block.page(), block.order()));
                 self.stage(block);
@@ -361,7 +398,13 @@ impl<R: Replacement> Model<R> {
         let extent = self.extents.get_mut(&u64::from(block.extent_no().0)).unwrap();
         if block.is_huge() {
             let written = extent.written.len() as u16;
-            self.granularity.on_huge_evicted(&mut extent.history, &mut self.region, extent.was_fresh, written, extent.rescues);
+            self.granularity.on_huge_evicted(
+                &mut extent.history,
+                &mut self.region,
+                extent.was_fresh,
+                written,
+                extent.rescues,
+            );
             (extent.was_fresh, extent.rescues, extent.mode) = (false, 0, None);
         } else {
             extent.local -= 1;

@@ -45,7 +45,8 @@ impl Ours<'_> {
 
     /// Room for a block that comes now. Its extent keeps its mode meanwhile.
     pub(super) fn take_room(&mut self, block: BlockId) -> bool {
-        self.small_since_huge = if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
+        self.small_since_huge =
+            if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
         let number = block.extent_no().0 as usize;
         let (mode, born_fresh) = (self.extents[number].mode, self.extents[number].born_fresh);
         let pages = block.pages() as u64;
@@ -99,7 +100,13 @@ impl Ours<'_> {
             let far = (self.count(block, FAR) >> self.order) as u16;
             let extent = &mut self.extents[number];
             let region = self.regions.entry(self.trace.regions[number]).or_default();
-            self.granularity.on_huge_evicted(&mut extent.history, region, extent.born_fresh, far, extent.rescues);
+            self.granularity.on_huge_evicted(
+                &mut extent.history,
+                region,
+                extent.born_fresh,
+                far,
+                extent.rescues,
+            );
         }
         self.settle(number);
     }
@@ -152,11 +159,14 @@ impl Ours<'_> {
     }
 
     fn is_cared_for(&self) -> bool {
-        self.is_quiet() && self.local() <= self.room && self.reserve() > (self.reserve_target() / 2) as i64
+        self.is_quiet()
+            && self.local() <= self.room
+            && self.reserve() > (self.reserve_target() / 2) as i64
     }
 
     pub(super) fn mind_reserve(&mut self) {
-        let enough = if self.is_quiet() { self.reserve_target() / 2 } else { self.reserve_target() };
+        let enough =
+            if self.is_quiet() { self.reserve_target() / 2 } else { self.reserve_target() };
         if self.reserve() < enough as i64 {
             self.evictor();
         }
@@ -197,7 +207,9 @@ impl Ours<'_> {
             let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
             let wanted = (2 * self.reserve_target()) as i64;
             let nearly_full = self.reserve() < wanted;
-            if !(to_come < wanted || nearly_full && self.staged < self.stage_target()) || self.is_cared_for() && self.wanted == 0 {
+            if !(to_come < wanted || nearly_full && self.staged < self.stage_target())
+                || self.is_cared_for() && self.wanted == 0
+            {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
@@ -218,7 +230,9 @@ impl Ours<'_> {
     /// Writes what differs; where much does, all of it.
     fn write(&mut self, block: BlockId) {
         let sector = 1usize << self.order;
-        let all = block.is_huge() && self.options.fixed.is_none() && self.count(block, DIRTY) * 4 > block.pages() as u64;
+        let all = block.is_huge()
+            && self.options.fixed.is_none()
+            && self.count(block, DIRTY) * 4 > block.pages() as u64;
         let mut written = 0;
         for flags in self.flags[Self::pages(block)].chunks_mut(sector) {
             let dirty = flags.iter().any(|&flags| flags & DIRTY != 0);

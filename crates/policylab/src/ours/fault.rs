@@ -58,7 +58,8 @@ impl Ours<'_> {
 
     fn choose_mode(&mut self, number: usize, page: u64) -> Mode {
         let stream = self.prefetcher.is_stream(page);
-        let fresh = self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
+        let fresh =
+            self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
         let extent = &mut self.extents[number];
         let mode = match self.options.fixed {
             Some(order) if order < 9 => Mode::Small,
@@ -100,7 +101,10 @@ impl Ours<'_> {
         if far > 0 {
             self.fetches += 1;
             let number = block.extent_no().0 as usize;
-            if mode == Mode::Small && self.options.fixed.is_none() && self.granularity.on_small_fault(&mut self.extents[number].history) {
+            if mode == Mode::Small
+                && self.options.fixed.is_none()
+                && self.granularity.on_small_fault(&mut self.extents[number].history)
+            {
                 self.buy_rest(block);
             }
         }
@@ -135,7 +139,11 @@ impl Ours<'_> {
         let start = block.page() - block.page_in_extent() as u64;
         for page in (start..start + EXTENT).step_by(1 << self.order) {
             if self.flags[page as usize] & FAR != 0 {
-                self.requests.push(PrefetchRequest { page, unit: 1 << self.order, leave_unmapped: false });
+                self.requests.push(PrefetchRequest {
+                    page,
+                    unit: 1 << self.order,
+                    leave_unmapped: false,
+                });
             }
         }
     }
@@ -155,7 +163,8 @@ impl Ours<'_> {
                 continue;
             }
             let wanted = if u64::from(request.unit) == EXTENT { Mode::Huge } else { Mode::Small };
-            let fixed = self.options.fixed.map(|order| if order < 9 { Mode::Small } else { Mode::Huge });
+            let fixed =
+                self.options.fixed.map(|order| if order < 9 { Mode::Small } else { Mode::Huge });
             let mode = self.extents[number].mode.unwrap_or(fixed.unwrap_or(wanted));
             let block = self.block_of(request.page, mode);
             if self.blocks.contains_key(&block) || self.is_resident(block) {

@@ -130,7 +130,8 @@ impl<'a> Ours<'a> {
         let order = options.fixed.filter(|&order| order < 9).unwrap_or(0);
         let mut prefetcher = Prefetcher::new(16);
         prefetcher.set_ahead_max_pages(room / AHEAD_SHARE);
-        let replacement: Box<dyn Replacement> = if options.fifo { Box::new(Fifo::new()) } else { Box::new(Lru::new()) };
+        let replacement: Box<dyn Replacement> =
+            if options.fifo { Box::new(Fifo::new()) } else { Box::new(Lru::new()) };
         Ours {
             trace,
             costs,
@@ -186,7 +187,8 @@ impl<'a> Ours<'a> {
                 self.after_fault();
             }
         }
-        self.outcome.wasted += self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
+        self.outcome.wasted +=
+            self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
         self.outcome
     }
 
@@ -237,7 +239,11 @@ impl<'a> Ours<'a> {
         match extent.mode {
             None => false,
             Some(Mode::Huge) => block.is_huge() && extent.resident,
-            Some(Mode::Small) => block.order() == self.order && !(block.is_huge()) && self.flags[block.page() as usize] & MAPPED != 0,
+            Some(Mode::Small) => {
+                block.order() == self.order
+                    && !(block.is_huge())
+                    && self.flags[block.page() as usize] & MAPPED != 0
+            }
         }
     }
 
@@ -268,7 +274,10 @@ impl<'a> Ours<'a> {
 
     fn enter(&mut self, block: BlockId, prefetched: bool) -> u32 {
         self.stamp = self.stamp.wrapping_add(1);
-        self.blocks.insert(block, Entry { stamp: self.stamp, clean: false, prefetched, stream: prefetched });
+        self.blocks.insert(
+            block,
+            Entry { stamp: self.stamp, clean: false, prefetched, stream: prefetched },
+        );
         self.extent(block).in_frames += 1;
         self.staged += block.pages() as u64;
         self.stamp
@@ -292,7 +301,8 @@ impl<'a> Ours<'a> {
     fn settle(&mut self, number: usize) {
         let extent = &mut self.extents[number];
         if !extent.resident && extent.in_frames == 0 && extent.resident_sectors == 0 {
-            (extent.mode, extent.rescues, extent.broken_stagings, extent.born_fresh) = (None, 0, 0, false);
+            (extent.mode, extent.rescues, extent.broken_stagings, extent.born_fresh) =
+                (None, 0, 0, false);
         }
     }
 
@@ -305,7 +315,11 @@ impl<'a> Ours<'a> {
         self.extents[number].alive -= u16::from(before & ALIVE != 0);
         let Some(mode) = self.extents[number].mode else { return };
         let block = self.block_of(page as u64, mode);
-        let is_empty = if block.is_huge() { self.extents[number].alive == 0 } else { self.count(block, ALIVE) == 0 };
+        let is_empty = if block.is_huge() {
+            self.extents[number].alive == 0
+        } else {
+            self.count(block, ALIVE) == 0
+        };
         if !is_empty {
             return;
         }

@@ -12,7 +12,10 @@ fn trace(steps: &[(u64, u8)]) -> Trace {
         1..4 => Event::Write { page },
         _ => Event::Read { page },
     };
-    Trace::of(Header { references: steps.len() as u64 * 100, ..Header::default() }, &steps.iter().map(event).collect::<Vec<_>>())
+    Trace::of(
+        Header { references: steps.len() as u64 * 100, ..Header::default() },
+        &steps.iter().map(event).collect::<Vec<_>>(),
+    )
 }
 
 #[test]
@@ -27,8 +30,9 @@ fn with_room_for_all_nothing_is_fetched() {
 #[test]
 fn a_hot_set_stays_where_others_pass() {
     // Two of three touches go to 200 hot pages, the others to 6,000 in turn.
-    let steps: Vec<(u64, u8)> =
-        (0..60_000u64).map(|at| if at % 3 == 0 { (1000 + at / 3 % 6000, 1) } else { (at * 7919 % 200, 1) }).collect();
+    let steps: Vec<(u64, u8)> = (0..60_000u64)
+        .map(|at| if at % 3 == 0 { (1000 + at / 3 % 6000, 1) } else { (at * 7919 % 200, 1) })
+        .collect();
     let trace = trace(&steps);
     let ours = simulate(&trace, 1500, Options::plain(0), &Costs::default());
     let lru = Kind::Lru.simulate(&trace, 1500, &Costs::default());
@@ -37,7 +41,9 @@ fn a_hot_set_stays_where_others_pass() {
 
 #[test]
 fn a_stream_is_fetched_ahead() {
-    let steps: Vec<(u64, u8)> = (0..4u64).flat_map(|pass| (0..8192u64).map(move |page| (page, if pass == 0 { 1 } else { 9 }))).collect();
+    let steps: Vec<(u64, u8)> = (0..4u64)
+        .flat_map(|pass| (0..8192u64).map(move |page| (page, if pass == 0 { 1 } else { 9 })))
+        .collect();
     let trace = trace(&steps);
     let auto = simulate(&trace, 4096 + 4096, Options::AUTO, &Costs::default());
     let plain = simulate(&trace, 4096, Options::plain(0), &Costs::default());
@@ -90,10 +96,25 @@ impl Ours<'_> {
         let mapped = self.flags.iter().filter(|&&flags| flags & MAPPED != 0).count() as u64;
         assert_eq!(self.resident, mapped);
         assert_eq!(self.staged, self.blocks.keys().map(|block| block.pages() as u64).sum::<u64>());
-        let clean = self.blocks.iter().filter(|(_, entry)| entry.clean).map(|(block, _)| block.pages() as u64).sum::<u64>();
+        let clean = self
+            .blocks
+            .iter()
+            .filter(|(_, entry)| entry.clean)
+            .map(|(block, _)| block.pages() as u64)
+            .sum::<u64>();
         assert_eq!(self.clean_pages, clean);
-        let largest = if self.options.fixed.is_some_and(|order| order < 9) { 1 << self.order } else { EXTENT };
-        assert!(self.resident + self.staged <= self.room.max(largest), "{} and {} in {}", self.resident, self.staged, self.room);
+        let largest = if self.options.fixed.is_some_and(|order| order < 9) {
+            1 << self.order
+        } else {
+            EXTENT
+        };
+        assert!(
+            self.resident + self.staged <= self.room.max(largest),
+            "{} and {} in {}",
+            self.resident,
+            self.staged,
+            self.room
+        );
         self.outcome
     }
 }

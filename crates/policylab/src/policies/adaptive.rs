@@ -20,7 +20,12 @@ pub struct Arc {
 
 impl Arc {
     pub fn new(pages: usize, capacity: usize) -> Arc {
-        Arc { links: Links::new(pages, 4), list: vec![NOWHERE; pages], capacity: capacity.max(1), target: 0 }
+        Arc {
+            links: Links::new(pages, 4),
+            list: vec![NOWHERE; pages],
+            capacity: capacity.max(1),
+            target: 0,
+        }
     }
 
     fn place(&self, page: u32) -> usize {
@@ -63,8 +68,13 @@ impl Policy for Arc {
             return page;
         }
         let once = self.links.len(ONCE);
-        let from_once = once > 0 && (once > self.target || once == self.target && self.place(incoming) == GHOSTS_TWICE);
-        let (from, to) = if from_once || self.links.len(TWICE) == 0 { (ONCE, GHOSTS_ONCE) } else { (TWICE, GHOSTS_TWICE) };
+        let from_once = once > 0
+            && (once > self.target || once == self.target && self.place(incoming) == GHOSTS_TWICE);
+        let (from, to) = if from_once || self.links.len(TWICE) == 0 {
+            (ONCE, GHOSTS_ONCE)
+        } else {
+            (TWICE, GHOSTS_TWICE)
+        };
         let page = self.links.pop_back(from).expect("memory that is full has pages");
         self.put(to, page);
         page
@@ -76,10 +86,14 @@ impl Policy for Arc {
             self.links.remove(place, page);
         }
         self.put(if place == NOWHERE.into() { ONCE } else { TWICE }, page);
-        while self.links.len(ONCE) + self.links.len(GHOSTS_ONCE) > self.capacity && self.links.len(GHOSTS_ONCE) > 0 {
+        while self.links.len(ONCE) + self.links.len(GHOSTS_ONCE) > self.capacity
+            && self.links.len(GHOSTS_ONCE) > 0
+        {
             self.drop_ghost(GHOSTS_ONCE);
         }
-        while (0..4).map(|list| self.links.len(list)).sum::<usize>() > 2 * self.capacity && self.links.len(GHOSTS_TWICE) > 0 {
+        while (0..4).map(|list| self.links.len(list)).sum::<usize>() > 2 * self.capacity
+            && self.links.len(GHOSTS_TWICE) > 0
+        {
             self.drop_ghost(GHOSTS_TWICE);
         }
     }

@@ -44,7 +44,16 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 8] = [Kind::Belady, Kind::Lru, Kind::Fifo, Kind::Clock, Kind::Generations, Kind::S3Fifo, Kind::Sieve, Kind::Arc];
+    pub const ALL: [Kind; 8] = [
+        Kind::Belady,
+        Kind::Lru,
+        Kind::Fifo,
+        Kind::Clock,
+        Kind::Generations,
+        Kind::S3Fifo,
+        Kind::Sieve,
+        Kind::Arc,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -82,7 +91,12 @@ const DIRTY: u8 = 2;
 const FAR: u8 = 4;
 
 /// Runs a trace through a policy.
-pub fn simulate(trace: &Trace, capacity: usize, policy: &mut impl Policy, costs: &Costs) -> Outcome {
+pub fn simulate(
+    trace: &Trace,
+    capacity: usize,
+    policy: &mut impl Policy,
+    costs: &Costs,
+) -> Outcome {
     let capacity = capacity.max(1);
     let mut state = vec![0u8; trace.arena_pages];
     let (mut there, mut outcome) = (0, Outcome::default());

@@ -86,9 +86,14 @@ impl Policy for Sieve {
     }
 
     fn evict(&mut self, _incoming: u32) -> u32 {
-        let mut page = self.hand.or_else(|| self.links.back(0)).expect("memory that is full has pages");
+        let mut page =
+            self.hand.or_else(|| self.links.back(0)).expect("memory that is full has pages");
         while std::mem::take(&mut self.used[page as usize]) {
-            page = self.links.towards_front(page).or_else(|| self.links.back(0)).expect("memory that is full has pages");
+            page = self
+                .links
+                .towards_front(page)
+                .or_else(|| self.links.back(0))
+                .expect("memory that is full has pages");
         }
         self.hand = self.links.towards_front(page);
         self.links.remove(0, page);

@@ -49,7 +49,13 @@ const LEAST: u64 = 2;
 
 impl Generations {
     pub fn new(pages: usize) -> Generations {
-        Generations { links: Links::new(pages, LISTS as usize), list: vec![0; pages], used: vec![false; pages], oldest: 0, youngest: 1 }
+        Generations {
+            links: Links::new(pages, LISTS as usize),
+            list: vec![0; pages],
+            used: vec![false; pages],
+            oldest: 0,
+            youngest: 1,
+        }
     }
 
     fn place(&mut self, page: u32, generation: u64) {
@@ -61,7 +67,10 @@ impl Generations {
     fn begin_generation(&mut self) {
         self.youngest += 1;
         let lists = (self.oldest..self.youngest).map(|generation| (generation % LISTS) as usize);
-        let used: Vec<u32> = lists.flat_map(|list| self.links.iter_from_back(list)).filter(|&page| self.used[page as usize]).collect();
+        let used: Vec<u32> = lists
+            .flat_map(|list| self.links.iter_from_back(list))
+            .filter(|&page| self.used[page as usize])
+            .collect();
         for page in used {
             self.links.remove(self.list[page as usize].into(), page);
             self.place(page, self.youngest);

@@ -157,14 +157,19 @@ impl Slow {
         let [once, twice, ghosts_once, ghosts_twice] = &mut self.lists;
         let in_twice = ghosts_twice.contains(&incoming);
         if ghosts_once.contains(&incoming) {
-            self.target = (self.target + (ghosts_twice.len() / ghosts_once.len()).max(1)).min(self.capacity);
+            self.target =
+                (self.target + (ghosts_twice.len() / ghosts_once.len()).max(1)).min(self.capacity);
         } else if in_twice {
-            self.target = self.target.saturating_sub((ghosts_once.len() / ghosts_twice.len()).max(1));
+            self.target =
+                self.target.saturating_sub((ghosts_once.len() / ghosts_twice.len()).max(1));
         } else if once.len() == self.capacity {
             once.remove(0);
             return;
         }
-        if twice.is_empty() || !once.is_empty() && (once.len() > self.target || in_twice && once.len() == self.target) {
+        if twice.is_empty()
+            || !once.is_empty()
+                && (once.len() > self.target || in_twice && once.len() == self.target)
+        {
             ghosts_once.push(once.remove(0));
         } else {
             ghosts_twice.push(twice.remove(0));
@@ -172,7 +177,8 @@ impl Slow {
     }
 
     fn admit(&mut self, kind: Kind, page: u64) {
-        let ghost = self.lists[2..].iter().any(|list| list.contains(&page)) && matches!(kind, Kind::S3Fifo | Kind::Arc);
+        let ghost = self.lists[2..].iter().any(|list| list.contains(&page))
+            && matches!(kind, Kind::S3Fifo | Kind::Arc);
         self.take(page);
         self.uses.insert(page, 0);
         let list = match kind {
@@ -181,10 +187,14 @@ impl Slow {
         };
         self.lists[list].push(page);
         if kind == Kind::Arc {
-            while self.lists[0].len() + self.lists[2].len() > self.capacity && !self.lists[2].is_empty() {
+            while self.lists[0].len() + self.lists[2].len() > self.capacity
+                && !self.lists[2].is_empty()
+            {
                 self.lists[2].remove(0);
             }
-            while self.lists.iter().map(Vec::len).sum::<usize>() > 2 * self.capacity && !self.lists[3].is_empty() {
+            while self.lists.iter().map(Vec::len).sum::<usize>() > 2 * self.capacity
+                && !self.lists[3].is_empty()
+            {
                 self.lists[3].remove(0);
             }
         }
@@ -251,9 +261,15 @@ fn worked_by_hand() {
 fn what_was_never_written_is_not_fetched_and_what_was_is_written_once() {
     let steps = [(0, 9), (1, 9), (0, 9), (2, 1), (3, 9), (4, 9), (2, 9), (5, 9), (6, 9)];
     let outcome = Kind::Lru.simulate(&trace(&steps), 2, &Costs::default());
-    assert_eq!((outcome.fresh, outcome.fetches, outcome.pages_out, outcome.pages_dropped), (7, 1, 1, 5));
+    assert_eq!(
+        (outcome.fresh, outcome.fetches, outcome.pages_out, outcome.pages_dropped),
+        (7, 1, 1, 5)
+    );
     let costs = Costs::default();
-    assert_eq!(outcome.time_ns, 7 * costs.fresh_ns + costs.fetch_ns + costs.dirty_alone_ns + 5 * costs.clean_alone_ns);
+    assert_eq!(
+        outcome.time_ns,
+        7 * costs.fresh_ns + costs.fetch_ns + costs.dirty_alone_ns + 5 * costs.clean_alone_ns
+    );
 }
 
 proptest! {

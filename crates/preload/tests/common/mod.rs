@@ -14,7 +14,9 @@ pub fn library() -> &'static Path {
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "hiroma-preload", "--target-dir"]).arg(profile_dir.parent().unwrap());
+        build
+            .args(["build", "--quiet", "--package", "hiroma-preload", "--target-dir"])
+            .arg(profile_dir.parent().unwrap());
         if profile_dir.ends_with("release") {
             build.arg("--release");
         }
@@ -92,7 +94,10 @@ pub fn passes_saying(name: &str, local: u64, arguments: &[&str], what: &str) {
         let config = Config { path, ..config(local) };
         let output = succeed(preloaded(&program, Some(&config)).args(arguments));
         assert_eq!(
-            (String::from_utf8_lossy(&output.stdout).as_ref(), String::from_utf8_lossy(&output.stderr).as_ref()),
+            (
+                String::from_utf8_lossy(&output.stdout).as_ref(),
+                String::from_utf8_lossy(&output.stderr).as_ref()
+            ),
             ("ok\n", what),
             "{name}, {path:?}"
         );

@@ -26,16 +26,25 @@ const LOADER: &str = "__cxa_finalize __cxa_thread_atexit_impl __gmon_start__ _IT
     _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_Resume _Unwind_SetGR _Unwind_SetIP _Unwind_DeleteException \
     _Unwind_RaiseException __tls_get_addr";
 /// Rust's standard library in threads that it starts itself. A helper has none.
-const THREADS: &str = "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";
+const THREADS: &str =
+    "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";
 
 #[test]
 fn nothing_of_the_c_library_is_called_that_a_helper_must_not_wait_for() {
-    let output = Command::new("nm").args(["-D", "--undefined-only", "--format=posix"]).arg(library()).output().expect("nm runs (binutils)");
+    let output = Command::new("nm")
+        .args(["-D", "--undefined-only", "--format=posix"])
+        .arg(library())
+        .output()
+        .expect("nm runs (binutils)");
     assert!(output.status.success(), "nm: {}", String::from_utf8_lossy(&output.stderr));
     let listing = String::from_utf8(output.stdout).expect("names of symbols");
-    let called: BTreeSet<&str> = listing.lines().filter_map(|line| line.split([' ', '@']).next()).collect();
+    let called: BTreeSet<&str> =
+        listing.lines().filter_map(|line| line.split([' ', '@']).next()).collect();
     assert!(called.contains("memcpy"), "no list of symbols: {listing}");
-    let known: BTreeSet<&str> = [PLAIN, OURS, PROGRAMS, LOADER, THREADS].iter().flat_map(|group| group.split_whitespace()).collect();
+    let known: BTreeSet<&str> = [PLAIN, OURS, PROGRAMS, LOADER, THREADS]
+        .iter()
+        .flat_map(|group| group.split_whitespace())
+        .collect();
     let new: Vec<_> = called.difference(&known).collect();
     assert!(new.is_empty(), "calls of the C library that nobody has looked at: {new:?}");
 }

@@ -51,7 +51,9 @@ impl Peer {
 
     fn send<const N: usize>(&mut self, words: [u64; N]) -> Result<(), BspError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.stream.write_all(&bytes).map_err(|error| self.failed(format!("this process of the run cannot be told anything: {error}")))
+        self.stream.write_all(&bytes).map_err(|error| {
+            self.failed(format!("this process of the run cannot be told anything: {error}"))
+        })
     }
 
     /// Waits for a message; not longer than [`PATIENCE`], and not after a stop.
@@ -61,11 +63,22 @@ impl Peer {
         self.stream.set_read_timeout(Some(LOOK)).map_err(|error| self.failed(error.to_string()))?;
         while got < bytes.len() {
             match self.stream.read(&mut bytes[got..]) {
-                Ok(0) => return Err(self.failed("this process of the run has ended: see what it said")),
+                Ok(0) => {
+                    return Err(self.failed("this process of the run has ended: see what it said"));
+                }
                 Ok(more) => got += more,
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock
+                            | io::ErrorKind::TimedOut
+                            | io::ErrorKind::Interrupted
+                    ) =>
+                {
                     if stop.load(Ordering::Relaxed) {
-                        return Err(self.failed("interrupted while this process of the run was waited for"));
+                        return Err(
+                            self.failed("interrupted while this process of the run was waited for")
+                        );
                     }
                     if began.elapsed() > PATIENCE {
                         let seconds = PATIENCE.as_secs();
@@ -75,15 +88,24 @@ impl Peer {
                 Err(error) => return Err(self.failed(error.to_string())),
             }
         }
-        let mut words = bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte)));
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|word| word.iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte)));
         Ok(std::array::from_fn(|_| words.next().unwrap_or(0)))
     }
 }
 
 impl Link {
     /// Waits for `processes - 1` others to join, and tells them what to do.
-    pub fn listen(listener: &TcpListener, processes: u32, options: &Options, stop: &AtomicBool) -> Result<Link, BspError> {
-        let address = listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+    pub fn listen(
+        listener: &TcpListener,
+        processes: u32,
+        options: &Options,
+        stop: &AtomicBool,
+    ) -> Result<Link, BspError> {
+        let address = listener
+            .local_addr()
+            .map_or_else(|error| error.to_string(), |address| address.to_string());
         let failed = |source| BspError::Address { address: address.clone(), source };
         listener.set_nonblocking(true).map_err(failed)?;
         let mut peers = Vec::new();
@@ -108,24 +130,48 @@ impl Link {
                 Err(error) => return Err(failed(error)),
             }
         }
-        let (step_ns, duration_ns) = (options.step.as_nanos() as u64, options.duration.as_nanos() as u64);
+        let (step_ns, duration_ns) =
+            (options.step.as_nanos() as u64, options.duration.as_nanos() as u64);
         for (index, peer) in peers.iter_mut().enumerate() {
-            peer.send([MAGIC, index as u64 + 1, ranks, options.steps, step_ns, duration_ns, options.alloc_bytes as u64])?;
+            peer.send([
+                MAGIC,
+                index as u64 + 1,
+                ranks,
+                options.steps,
+                step_ns,
+                duration_ns,
+                options.alloc_bytes as u64,
+            ])?;
         }
         Ok(Link { peers, process: 0, ranks: ranks.min(u64::from(u32::MAX)) as u32, steps: 0 })
     }
 
     /// Joins the process that listens at `address`, and sets the options to its own.
-    pub fn join(address: SocketAddr, options: &mut Options, stop: &AtomicBool) -> Result<Link, BspError> {
-        let refused =
-            |error: io::Error| BspError::Peer { peer: address, reason: format!("{error}: is `hiroma quiet bsp --listen` running there?") };
+    pub fn join(
+        address: SocketAddr,
+        options: &mut Options,
+        stop: &AtomicBool,
+    ) -> Result<Link, BspError> {
+        let refused = |error: io::Error| BspError::Peer {
+            peer: address,
+            reason: format!("{error}: is `hiroma quiet bsp --listen` running there?"),
+        };
         let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
         let mut peer = Peer::new(stream, address)?;
         peer.send([MAGIC, options.cpus.len() as u64])?;
         // Others may take as long as they like to join.
         let [magic, process, ranks, steps, step_ns, duration_ns, alloc_bytes] = loop {
-            match peer.stream.set_read_timeout(Some(LOOK)).and_then(|()| peer.stream.peek(&mut [0]).map(|_| ())) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            match peer
+                .stream
+                .set_read_timeout(Some(LOOK))
+                .and_then(|()| peer.stream.peek(&mut [0]).map(|_| ()))
+            {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                    ) =>
+                {
                     if stop.load(Ordering::Relaxed) {
                         return Err(BspError::Nothing);
                     }
@@ -141,9 +187,15 @@ impl Link {
         if !makes_sense {
             return Err(peer.failed("that is no `hiroma quiet bsp` of this version"));
         }
-        (options.steps, options.step, options.duration) = (steps, Duration::from_nanos(step_ns), Duration::from_nanos(duration_ns));
+        (options.steps, options.step, options.duration) =
+            (steps, Duration::from_nanos(step_ns), Duration::from_nanos(duration_ns));
         options.alloc_bytes = alloc_bytes as usize;
-        Ok(Link { peers: vec![peer], process: process as u32, ranks: ranks.min(u64::from(u32::MAX)) as u32, steps: 0 })
+        Ok(Link {
+            peers: vec![peer],
+            process: process as u32,
+            ranks: ranks.min(u64::from(u32::MAX)) as u32,
+            steps: 0,
+        })
     }
 
     /// Ranks of all processes.
@@ -152,25 +204,43 @@ impl Link {
     }
 
     /// Meets the others after `step`, which becomes that of the rank that came last of all. `enough`: the first process wants no more.
-    pub(super) fn meet(&mut self, step: &mut Step, enough: bool, stop: &AtomicBool) -> Result<bool, BspError> {
+    pub(super) fn meet(
+        &mut self,
+        step: &mut Step,
+        enough: bool,
+        stop: &AtomicBool,
+    ) -> Result<bool, BspError> {
         let number = self.steps;
         self.steps += 1;
-        if self.process == 0 { self.gather(number, step, enough, stop) } else { self.report(number, step, stop) }
+        if self.process == 0 {
+            self.gather(number, step, enough, stop)
+        } else {
+            self.report(number, step, stop)
+        }
     }
 
     /// Of the first process: who comes last is known when all have come.
-    fn gather(&mut self, number: u64, step: &mut Step, enough: bool, stop: &AtomicBool) -> Result<bool, BspError> {
+    fn gather(
+        &mut self,
+        number: u64,
+        step: &mut Step,
+        enough: bool,
+        stop: &AtomicBool,
+    ) -> Result<bool, BspError> {
         let mut missing: Vec<usize> = (0..self.peers.len()).collect();
         let mut here_before = true;
         while !missing.is_empty() {
             let look = if here_before { Duration::ZERO } else { LOOK };
-            let come = wait_for_any(&self.peers, &missing, look).map_err(|error| self.peers[missing[0]].failed(error.to_string()))?;
+            let come = wait_for_any(&self.peers, &missing, look)
+                .map_err(|error| self.peers[missing[0]].failed(error.to_string()))?;
             // Nobody within a look: asking one of them tells a stop and the end of patience.
             let come = if come.is_empty() && !here_before { vec![missing[0]] } else { come };
             for index in come {
                 let [theirs, thread, stolen_ns, part] = self.peers[index].receive(stop)?;
                 if theirs != number {
-                    return Err(self.peers[index].failed(format!("is at step {theirs} instead of {number}: that is a bug")));
+                    return Err(self.peers[index].failed(format!(
+                        "is at step {theirs} instead of {number}: that is a bug"
+                    )));
                 }
                 missing.retain(|&other| other != index);
                 if !here_before {
@@ -189,12 +259,24 @@ impl Link {
     }
 
     /// Of the others.
-    fn report(&mut self, number: u64, step: &mut Step, stop: &AtomicBool) -> Result<bool, BspError> {
+    fn report(
+        &mut self,
+        number: u64,
+        step: &mut Step,
+        stop: &AtomicBool,
+    ) -> Result<bool, BspError> {
         let peer = &mut self.peers[0];
-        peer.send([number, u64::from(step.last.thread), step.stolen_ns, step.by.map_or(0, Part::code)])?;
+        peer.send([
+            number,
+            u64::from(step.last.thread),
+            step.stolen_ns,
+            step.by.map_or(0, Part::code),
+        ])?;
         let [theirs, goes_on, process, thread, stolen_ns, part] = peer.receive(stop)?;
         if theirs != number {
-            return Err(peer.failed(format!("is at step {theirs} instead of {number}: that is a bug")));
+            return Err(
+                peer.failed(format!("is at step {theirs} instead of {number}: that is a bug"))
+            );
         }
         step.last = Rank { process: process as u32, thread: thread as u32 };
         (step.stolen_ns, step.by) = (stolen_ns, Part::from_code(part));
@@ -205,13 +287,19 @@ impl Link {
 /// Which of `missing` have something to say within the time of a look.
 fn wait_for_any(peers: &[Peer], missing: &[usize], look: Duration) -> io::Result<Vec<usize>> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut waiting: Vec<PollFd> = missing.iter().map(|&index| PollFd::new(&peers[index].stream, PollFlags::IN)).collect();
+    let mut waiting: Vec<PollFd> =
+        missing.iter().map(|&index| PollFd::new(&peers[index].stream, PollFlags::IN)).collect();
     let look = Timespec { tv_sec: 0, tv_nsec: look.subsec_nanos().into() };
     match poll(&mut waiting, Some(&look)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    Ok(missing.iter().zip(&waiting).filter(|(_, fd)| !fd.revents().is_empty()).map(|(&index, _)| index).collect())
+    Ok(missing
+        .iter()
+        .zip(&waiting)
+        .filter(|(_, fd)| !fd.revents().is_empty())
+        .map(|(&index, _)| index)
+        .collect())
 }
 
 #[cfg(test)]
@@ -221,7 +309,15 @@ mod tests {
 
     fn options() -> Options {
         let second = Duration::from_secs(1);
-        Options { cpus: vec![0], steps: 1, duration: second, step: second, chunk_turns: None, alloc_bytes: 0, bpf: false }
+        Options {
+            cpus: vec![0],
+            steps: 1,
+            duration: second,
+            step: second,
+            chunk_turns: None,
+            alloc_bytes: 0,
+            bpf: false,
+        }
     }
 
     #[test]
@@ -244,6 +340,9 @@ mod tests {
     #[test]
     fn a_stop_ends_waiting_for_others() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        assert!(matches!(Link::listen(&listener, 2, &options(), &AtomicBool::new(true)), Err(BspError::Nothing)));
+        assert!(matches!(
+            Link::listen(&listener, 2, &options(), &AtomicBool::new(true)),
+            Err(BspError::Nothing)
+        ));
     }
 }

@@ -154,7 +154,8 @@ impl Finish {
     /// All ranks of this process have come, `thread` last. Meets the other processes; whether there is another step.
     fn step(&mut self, shared: &Shared, thread: u32, loss: &Loss) -> bool {
         let most = loss.most().map(|(part, _)| part);
-        let mut step = Step { ns: 0, last: Rank { process: 0, thread }, stolen_ns: loss.stolen_ns, by: most };
+        let mut step =
+            Step { ns: 0, last: Rank { process: 0, thread }, stolen_ns: loss.stolen_ns, by: most };
         let enough = self.steps.len() as u64 + 1 >= shared.options.steps
             || now_ns() - self.began_ns >= shared.options.duration.as_nanos() as u64
             || shared.stop.load(Ordering::Relaxed)
@@ -178,7 +179,11 @@ impl Finish {
 }
 
 /// Runs it. With a link it is part of a run over several processes, and the options are those of whoever is joined.
-pub fn run(options: &Options, link: Option<Link>, stop: &AtomicBool) -> Result<Recording, BspError> {
+pub fn run(
+    options: &Options,
+    link: Option<Link>,
+    stop: &AtomicBool,
+) -> Result<Recording, BspError> {
     if options.cpus.is_empty() {
         return Err(BspError::NoCpus);
     }
@@ -190,9 +195,11 @@ pub fn run(options: &Options, link: Option<Link>, stop: &AtomicBool) -> Result<R
     let probe = probe.as_ref();
     let ranks = link.as_ref().map_or(options.cpus.len() as u32, Link::ranks);
     // Room for every step, so that none of them has to wait for memory.
-    let by_time = options.duration.as_nanos() as u64 / (options.step.as_nanos() as u64).max(1) * 2 + 16;
+    let by_time =
+        options.duration.as_nanos() as u64 / (options.step.as_nanos() as u64).max(1) * 2 + 16;
     let room = options.steps.min(by_time).min(STEPS_MAX) as usize;
-    let finish = Finish { link, steps: Vec::with_capacity(room), began_ns: 0, released_ns: 0, failed: None };
+    let finish =
+        Finish { link, steps: Vec::with_capacity(room), began_ns: 0, released_ns: 0, failed: None };
     let shared = Shared {
         options,
         stop,
@@ -220,7 +227,8 @@ pub fn run(options: &Options, link: Option<Link>, stop: &AtomicBool) -> Result<R
             (finish.began_ns, finish.released_ns) = (now_ns(), now_ns());
         }
         shared.gate.open();
-        let losses = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(BspError::Nothing)));
+        let losses =
+            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(BspError::Nothing)));
         let losses = losses.collect::<Result<Vec<Loss>, BspError>>()?;
         let memory = probe.map(|probe| probe.memory_events().since(&before.unwrap_or_default()));
         Ok::<_, BspError>((losses, memory))
@@ -232,7 +240,15 @@ pub fn run(options: &Options, link: Option<Link>, stop: &AtomicBool) -> Result<R
         None if finish.steps.is_empty() => Err(BspError::Nothing),
         None => {
             let step_work_ns = options.step.as_nanos() as u64;
-            Ok(Recording { steps: finish.steps, losses, ranks, step_work_ns, chunk_turns, source, memory })
+            Ok(Recording {
+                steps: finish.steps,
+                losses,
+                ranks,
+                step_work_ns,
+                chunk_turns,
+                source,
+                memory,
+            })
         }
     }
 }
@@ -253,8 +269,12 @@ impl Recording {
 
     /// Stolen time of this process's ranks, and how much of it can be put down to somebody.
     pub fn stolen_and_explained_ns(&self) -> (u64, u64) {
-        let explained = |loss: &Loss| loss.parts.iter().filter(|(part, _)| part.is_explained()).map(|(_, ns)| ns).sum::<u64>();
-        self.losses.iter().fold((0, 0), |(stolen, sum), loss| (stolen + loss.stolen_ns, sum + explained(loss)))
+        let explained = |loss: &Loss| {
+            loss.parts.iter().filter(|(part, _)| part.is_explained()).map(|(_, ns)| ns).sum::<u64>()
+        };
+        self.losses
+            .iter()
+            .fold((0, 0), |(stolen, sum), loss| (stolen + loss.stolen_ns, sum + explained(loss)))
     }
 }
 
@@ -284,8 +304,14 @@ mod tests {
             let options = Options { alloc_bytes, ..options(50) };
             let recording = run(&options, None, &AtomicBool::new(false)).unwrap();
             assert_eq!((recording.steps.len(), recording.losses.len()), (50, options.cpus.len()));
-            assert!(recording.steps.iter().all(|step| (step.last.thread as usize) < options.cpus.len() && step.last.process == 0));
-            assert!(recording.step_ns(500) <= recording.step_ns(990) && recording.step_ns(1000) <= recording.total_ns());
+            assert!(
+                recording.steps.iter().all(|step| (step.last.thread as usize) < options.cpus.len()
+                    && step.last.process == 0)
+            );
+            assert!(
+                recording.step_ns(500) <= recording.step_ns(990)
+                    && recording.step_ns(1000) <= recording.total_ns()
+            );
             let (stolen, explained) = recording.stolen_and_explained_ns();
             assert!(explained <= stolen);
             assert_eq!(recording.memory.is_some(), recording.source == Source::Bpf);
@@ -295,12 +321,17 @@ mod tests {
     #[test]
     fn time_and_a_signal_end_it() {
         let short = Options { duration: Duration::from_millis(1), ..options(STEPS_MAX) };
-        assert!((run(&short, None, &AtomicBool::new(false)).unwrap().steps.len() as u64) < STEPS_MAX);
+        assert!(
+            (run(&short, None, &AtomicBool::new(false)).unwrap().steps.len() as u64) < STEPS_MAX
+        );
         assert_eq!(run(&options(STEPS_MAX), None, &AtomicBool::new(true)).unwrap().steps.len(), 1);
         let none = Options { cpus: vec![], ..options(1) };
         assert!(matches!(run(&none, None, &AtomicBool::new(false)), Err(BspError::NoCpus)));
         let absent = Options { cpus: vec![1023], ..options(1) };
-        assert!(matches!(run(&absent, None, &AtomicBool::new(false)), Err(BspError::Cpu { cpu: 1023, .. })));
+        assert!(matches!(
+            run(&absent, None, &AtomicBool::new(false)),
+            Err(BspError::Cpu { cpu: 1023, .. })
+        ));
     }
 
     #[test]
@@ -316,7 +347,8 @@ mod tests {
                 run(one, Some(link), stop)
             });
             let join = move || {
-                let mut options = Options { steps: 1, step: Duration::from_millis(9), ..one.clone() };
+                let mut options =
+                    Options { steps: 1, step: Duration::from_millis(9), ..one.clone() };
                 let link = Link::join(address, &mut options, stop).unwrap();
                 assert_eq!((options.steps, options.step), (one.steps, one.step));
                 run(&options, Some(link), stop)
@@ -327,7 +359,9 @@ mod tests {
         assert_eq!((first.steps.len(), first.ranks), (30, 3));
         for other in &others {
             assert_eq!((other.steps.len(), other.ranks), (30, 3));
-            let last = |recording: &Recording| recording.steps.iter().map(|step| (step.last, step.by)).collect::<Vec<_>>();
+            let last = |recording: &Recording| {
+                recording.steps.iter().map(|step| (step.last, step.by)).collect::<Vec<_>>()
+            };
             assert_eq!(last(other), last(&first));
         }
     }

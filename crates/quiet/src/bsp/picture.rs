@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures};
+use hiroma_report::{
+    Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures,
+};
 
 use super::{Rank, Recording};
 use crate::meter::{Part, Source};
@@ -22,7 +24,8 @@ pub fn to_text(recording: &Recording) -> String {
     let longest = thinned(recording, COLUMNS);
     let most = longest.iter().map(|&(_, ns)| ns).max().unwrap_or(0).max(1);
     let line = sparkline(longest.iter().map(|&(_, ns)| ns), most);
-    let mut text = format!("longest step of each stretch; a full block is {} ms\n│{line}│\n", ms(most));
+    let mut text =
+        format!("longest step of each stretch; a full block is {} ms\n│{line}│\n", ms(most));
     for table in tables(recording) {
         let _ = write!(text, "\n{}", table.to_text());
     }
@@ -46,7 +49,9 @@ pub fn section(recording: &Recording) -> Section {
 /// The figures.
 pub fn measures(recording: &Recording) -> Vec<Measure> {
     let one = |name: &str, title: &str, value: f64| {
-        Measure::new(name, title, "ms", Better::Lower).spread(Spread::of(&[value])).note(format!("{} steps", recording.steps.len()))
+        Measure::new(name, title, "ms", Better::Lower)
+            .spread(Spread::of(&[value]))
+            .note(format!("{} steps", recording.steps.len()))
     };
     let ms = |ns: u64| ns as f64 / 1e6;
     vec![
@@ -70,8 +75,12 @@ pub fn plots(runs: &[(&str, &Recording)]) -> Vec<Plot> {
         y,
         series,
     };
-    let times =
-        series(|recording| thinned(recording, POINTS).into_iter().map(|(step, ns)| Point::at(step as f64, ns as f64 / 1e6)).collect());
+    let times = series(|recording| {
+        thinned(recording, POINTS)
+            .into_iter()
+            .map(|(step, ns)| Point::at(step as f64, ns as f64 / 1e6))
+            .collect()
+    });
     let sums = series(|recording| {
         let mut sum = 0;
         let all = recording.steps.iter().enumerate().map(|(index, step)| {
@@ -141,7 +150,10 @@ fn tables(recording: &Recording) -> Vec<Table> {
             }
         }
     }
-    let mut who = Table::new("Who came last, and why").text("rank").number("last", "steps").number("of these slow", "steps");
+    let mut who = Table::new("Who came last, and why")
+        .text("rank")
+        .number("last", "steps")
+        .number("of these slow", "steps");
     who = who.number("stolen in slow ones", "ms").text("mostly by");
     for (rank, last) in &by_rank {
         let mut by: Vec<(&Part, &u64)> = last.by.iter().collect();
@@ -151,13 +163,25 @@ fn tables(recording: &Recording) -> Vec<Table> {
             last.steps.to_string(),
             last.slow.to_string(),
             ms(last.stolen_ns),
-            by.iter().map(|(part, steps)| format!("{} ({steps})", part.name())).collect::<Vec<_>>().join(", "),
+            by.iter()
+                .map(|(part, steps)| format!("{} ({steps})", part.name()))
+                .collect::<Vec<_>>()
+                .join(", "),
         ]);
     }
-    who.note(format!("A rank is process.thread; slow steps took more than {} ms, a tenth more than the median.", ms(slow_ns)));
-    let mut stolen = Table::new("Who stole time from the ranks of this process").text("who").number("time", "ms");
+    who.note(format!(
+        "A rank is process.thread; slow steps took more than {} ms, a tenth more than the median.",
+        ms(slow_ns)
+    ));
+    let mut stolen = Table::new("Who stole time from the ranks of this process")
+        .text("who")
+        .number("time", "ms");
     let mut parts: BTreeMap<Part, u64> = BTreeMap::new();
-    recording.losses.iter().flat_map(|loss| &loss.parts).for_each(|(&part, ns)| *parts.entry(part).or_insert(0) += ns);
+    recording
+        .losses
+        .iter()
+        .flat_map(|loss| &loss.parts)
+        .for_each(|(&part, ns)| *parts.entry(part).or_insert(0) += ns);
     parts.iter().for_each(|(part, ns)| stolen.row([part.name().to_owned(), ms(*ns)]));
     [who, stolen].into_iter().filter(|table| !table.is_empty()).collect()
 }
@@ -171,10 +195,19 @@ mod tests {
 
     fn recording() -> Recording {
         let kswapd = Part::Task(TaskKind::Kswapd);
-        let step = |ns: u64, thread: u32, by| Step { ns, last: Rank { process: 0, thread }, stolen_ns: ns - 1_000_000, by };
+        let step = |ns: u64, thread: u32, by| Step {
+            ns,
+            last: Rank { process: 0, thread },
+            stolen_ns: ns - 1_000_000,
+            by,
+        };
         let mut steps = vec![step(1_000_000, 0, None); 99];
         steps.push(step(5_000_000, 1, Some(kswapd)));
-        let loss = Loss { stalled_ns: 0, stolen_ns: 4_000_000, parts: BTreeMap::from([(kswapd, 3_900_000), (Part::Unseen, 100_000)]) };
+        let loss = Loss {
+            stalled_ns: 0,
+            stolen_ns: 4_000_000,
+            parts: BTreeMap::from([(kswapd, 3_900_000), (Part::Unseen, 100_000)]),
+        };
         Recording {
             steps,
             losses: vec![Loss::default(), loss],
@@ -189,16 +222,31 @@ mod tests {
     #[test]
     fn who_was_last_and_why_is_shown() {
         let text = to_text(&recording());
-        assert!(text.contains("kswapd (1)") && text.contains("0.1") && text.contains("a full block is 5.00 ms"), "{text}");
-        assert!(text.contains("100 steps of 1.00 ms work on 2 ranks") && text.contains("3.90 ms of it"), "{text}");
+        assert!(
+            text.contains("kswapd (1)")
+                && text.contains("0.1")
+                && text.contains("a full block is 5.00 ms"),
+            "{text}"
+        );
+        assert!(
+            text.contains("100 steps of 1.00 ms work on 2 ranks") && text.contains("3.90 ms of it"),
+            "{text}"
+        );
     }
 
     #[test]
     fn times_are_in_order_and_thinned_steps_keep_the_longest() {
         let recording = recording();
-        let values: Vec<f64> = measures(&recording).iter().filter_map(|measure| measure.value).collect();
+        let values: Vec<f64> =
+            measures(&recording).iter().filter_map(|measure| measure.value).collect();
         assert_eq!(values, [1.0, 1.0, 5.0, 104.0]);
         assert_eq!(thinned(&recording, 10).last(), Some(&(99, 5_000_000)));
-        assert_eq!((section(&recording).plots.len(), plots(&[("a", &recording), ("b", &recording)])[0].series.len()), (2, 2));
+        assert_eq!(
+            (
+                section(&recording).plots.len(),
+                plots(&[("a", &recording), ("b", &recording)])[0].series.len()
+            ),
+            (2, 2)
+        );
     }
 }

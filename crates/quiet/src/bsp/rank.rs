@@ -35,7 +35,8 @@ impl Memory {
     }
 
     fn take(&self) -> Result<Region, BspError> {
-        Region::map(self.bytes).map_err(|source| BspError::Memory { alloc_bytes: self.bytes, source })
+        Region::map(self.bytes)
+            .map_err(|source| BspError::Memory { alloc_bytes: self.bytes, source })
     }
 
     fn use_it(&self, worker: &mut Worker, loss: &mut Loss) -> Result<(), BspError> {
@@ -54,7 +55,12 @@ fn touch(region: &Region, offset: usize) {
 }
 
 /// Does the steps of a rank; what others took of all of them.
-pub(super) fn run(thread: u32, cpu: usize, probe: Option<&Probe>, shared: &Shared) -> Result<Loss, BspError> {
+pub(super) fn run(
+    thread: u32,
+    cpu: usize,
+    probe: Option<&Probe>,
+    shared: &Shared,
+) -> Result<Loss, BspError> {
     let prepare = || {
         affinity::confine(0, &[cpu]).map_err(|source| BspError::Cpu { cpu, source })?;
         if let Some(probe) = probe {

@@ -61,7 +61,9 @@ impl Behind {
         let mut lines = Vec::new();
         self.followed.retain_mut(|followed| {
             let Some(position) = followed.file.position_now() else { return false };
-            let Some(moved) = hiroma_kernel::quiet::files::moved_bytes(followed.file.pid) else { return false };
+            let Some(moved) = hiroma_kernel::quiet::files::moved_bytes(followed.file.pid) else {
+                return false;
+            };
             let range = followed.stream.look(position, moved.saturating_sub(followed.moved));
             followed.moved = moved;
             let dropped = range.map(|range| {
@@ -74,7 +76,8 @@ impl Behind {
             if matches!(dropped, Some(Ok(()))) && !followed.told {
                 followed.told = true;
                 let OpenFile { name, pid, .. } = &followed.file;
-                lines.push(format!("dropping what is behind in {} (process {pid})", name.display()));
+                lines
+                    .push(format!("dropping what is behind in {} (process {pid})", name.display()));
             }
             !matches!(dropped, Some(Err(_)))
         });
@@ -90,7 +93,8 @@ impl Behind {
     fn find(&mut self, now_ns: u64) {
         self.searches = self.searches.saturating_add(1);
         let passed_ns = self.found_ns.map(|last| (now_ns - last).max(1));
-        let now: BTreeMap<u32, u64> = movers().into_iter().filter(|mover| mover.0 != std::process::id()).collect();
+        let now: BTreeMap<u32, u64> =
+            movers().into_iter().filter(|mover| mover.0 != std::process::id()).collect();
         let before = std::mem::replace(&mut self.moved, now);
         self.found_ns = Some(now_ns);
         let Some(passed_ns) = passed_ns else { return };
@@ -103,11 +107,19 @@ impl Behind {
         busiest.sort_unstable_by_key(|mover| std::cmp::Reverse(*mover));
         for (_, pid) in busiest.into_iter().take(PROCESSES_MAX) {
             for file in open_files(pid, SIZE_MIN) {
-                let known =
-                    self.followed.iter().any(|followed| (followed.file.pid, followed.file.fd, followed.file.id) == (pid, file.fd, file.id));
+                let known = self.followed.iter().any(|followed| {
+                    (followed.file.pid, followed.file.fd, followed.file.id)
+                        == (pid, file.fd, file.id)
+                });
                 if !known && self.followed.len() < FILES_MAX && !was_cached(&file) {
                     let moved = self.moved.get(&pid).copied().unwrap_or(0);
-                    self.followed.push(Followed { stream: Stream::new(file.position), end: file.position, file, moved, told: false });
+                    self.followed.push(Followed {
+                        stream: Stream::new(file.position),
+                        end: file.position,
+                        file,
+                        moved,
+                        told: false,
+                    });
                 }
             }
         }
@@ -116,7 +128,8 @@ impl Behind {
 
 /// Whether somebody needed the file before this stream: it is cached where the stream has not been.
 fn was_cached(file: &OpenFile) -> bool {
-    let ahead = file.position.saturating_add(AHEAD_BYTES.start)..file.position.saturating_add(AHEAD_BYTES.end).min(file.size);
+    let ahead = file.position.saturating_add(AHEAD_BYTES.start)
+        ..file.position.saturating_add(AHEAD_BYTES.end).min(file.size);
     // At the end of it there is nothing ahead: written, or nearly read.
     ahead.start < ahead.end && file.cached_permille(&ahead).map_or(true, |cached| cached > 500)
 }
@@ -133,13 +146,21 @@ mod tests {
 
     /// Whether the file system here says what is cached, and drops what it is asked to.
     fn can_tell(dir: &std::path::Path) -> bool {
-        let mut file = File::options().create_new(true).read(true).write(true).open(dir.join("control")).unwrap();
+        let mut file = File::options()
+            .create_new(true)
+            .read(true)
+            .write(true)
+            .open(dir.join("control"))
+            .unwrap();
         file.write_all(&vec![7; 8 * MIB as usize]).unwrap();
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         let can = cached_permille(&file, &(0..8 * MIB)).unwrap() == 0;
         if !can {
-            hiroma_testkit::skip!(Machine, "the file system of /var/tmp does not say what is cached, or keeps it");
+            hiroma_testkit::skip!(
+                Machine,
+                "the file system of /var/tmp does not say what is cached, or keeps it"
+            );
         }
         can
     }
@@ -168,7 +189,11 @@ mod tests {
             };
             let mut command = std::process::Command::new("sh");
             command.args(["-c", script, "sh"]).arg(path);
-            let child = command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+            let child = command
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
             Reader { child }
         }
 
@@ -187,8 +212,15 @@ mod tests {
     }
 
     fn follow(reader: &Reader, size_min: u64) -> Followed {
-        let file = open_files(reader.child.id(), size_min).into_iter().find(|file| file.fd == 3).unwrap();
-        Followed { stream: Stream::new(file.position), end: file.position, file, moved: 0, told: false }
+        let file =
+            open_files(reader.child.id(), size_min).into_iter().find(|file| file.fd == 3).unwrap();
+        Followed {
+            stream: Stream::new(file.position),
+            end: file.position,
+            file,
+            moved: 0,
+            told: false,
+        }
     }
 
     /// What the children of the shell move is theirs: here anything counts as moved.
@@ -243,7 +275,11 @@ mod tests {
         File::create(&path).unwrap().set_len(96 * MIB).unwrap();
         let mut reader = Reader::start(&path, false);
         reader.go();
-        let mut behind = Behind { followed: vec![follow(&reader, SIZE_MIN)], found_ns: Some(0), ..Behind::default() };
+        let mut behind = Behind {
+            followed: vec![follow(&reader, SIZE_MIN)],
+            found_ns: Some(0),
+            ..Behind::default()
+        };
         assert!(behind.step(1, true).is_empty());
         assert_eq!(behind.followed.len(), 1);
         drop(reader);

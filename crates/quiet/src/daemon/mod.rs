@@ -18,7 +18,9 @@ use hiroma_kernel::quiet::files;
 use hiroma_kernel::quiet::memory;
 use hiroma_kernel::quiet::reclaim::{Mechanism, Reclaimed};
 use hiroma_kernel::quiet::tasks;
-use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict};
+use hiroma_policy::reclaim::{
+    Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict,
+};
 
 use crate::error::QuietError;
 use crate::metrics::{Endpoint, Metrics};
@@ -107,11 +109,14 @@ impl Daemon {
     pub fn start(options: Options) -> Result<Daemon, QuietError> {
         let Options { state, app_cpus, dry_run, metrics: address, mut log } = options;
         let lock = Lock::take(&state)?;
-        restore(&state, &lock)?.iter().for_each(|line| log(&format!("a daemon that was killed is tidied up after: {line}")));
+        restore(&state, &lock)?
+            .iter()
+            .for_each(|line| log(&format!("a daemon that was killed is tidied up after: {line}")));
         let settings = load(&state)?;
         save(&state, &settings)?;
         let all = affinity::of(0).map_err(QuietError::Machine)?;
-        let housekeeping: Vec<usize> = all.iter().copied().filter(|cpu| !app_cpus.contains(cpu)).collect();
+        let housekeeping: Vec<usize> =
+            all.iter().copied().filter(|cpu| !app_cpus.contains(cpu)).collect();
         if housekeeping.is_empty() {
             return Err(QuietError::NoHousekeeping { list: affinity::show_list(&app_cpus) });
         }
@@ -123,7 +128,9 @@ impl Daemon {
             Err(reasons) => (None, reasons),
         };
         match &reclaim {
-            Some(mechanism) if settings.early_reclaim == 0 => log(&format!("not used, as early_reclaim is off: {mechanism}")),
+            Some(mechanism) if settings.early_reclaim == 0 => {
+                log(&format!("not used, as early_reclaim is off: {mechanism}"))
+            }
             Some(mechanism) => log(&format!("mechanism: {mechanism}")),
             None => log(&format!("no early reclaim: {}", reasons.join("; "))),
         }
@@ -142,8 +149,11 @@ impl Daemon {
             }
         };
         if behind.is_some() {
-            let when = if reclaim.is_some() { "where reclaim is of no use" } else { "in its place" };
-            log(&format!("mechanism {when}: fadvise, behind programs that read or write files from one end to the other"));
+            let when =
+                if reclaim.is_some() { "where reclaim is of no use" } else { "in its place" };
+            log(&format!(
+                "mechanism {when}: fadvise, behind programs that read or write files from one end to the other"
+            ));
         }
         if reclaim.is_none() && behind.is_none() && !pinned && !dry_run {
             return Err(QuietError::NoMechanism(reasons.join("\n")));
@@ -153,7 +163,10 @@ impl Daemon {
         }
         let metrics = Metrics::default();
         for name in ["node_reclaim", "memory_reclaim"] {
-            metrics.mechanism(name, !dry_run && reclaim.as_ref().is_some_and(|mechanism| mechanism.name() == name));
+            metrics.mechanism(
+                name,
+                !dry_run && reclaim.as_ref().is_some_and(|mechanism| mechanism.name() == name),
+            );
         }
         metrics.mechanism("affinity", pinned);
         metrics.mechanism("fadvise", !dry_run && behind.is_some());
@@ -222,7 +235,10 @@ impl Daemon {
 
     fn decide(&mut self, now: u64) -> Result<Vec<Verdict>, QuietError> {
         let free_pages = host::memory::free().0 / PAGE_BYTES;
-        let filling = self.accounts.iter().any(|account| !matches!(account.last, Reason::First | Reason::Calm { .. }));
+        let filling = self
+            .accounts
+            .iter()
+            .any(|account| !matches!(account.last, Reason::First | Reason::Calm { .. }));
         let dropped_pages = self.behind.as_ref().map_or(0, Behind::dropped_bytes) / PAGE_BYTES;
         let seen = self.observer.look(now, filling, dropped_pages).map_err(QuietError::Machine)?;
         let verdicts = self.controller.observe(now, &seen);
@@ -230,7 +246,11 @@ impl Daemon {
         self.account(now, false);
         for verdict in &verdicts {
             self.note(verdict.node, verdict.reason);
-            self.metrics.verdict(verdict.node, &verdict.reason, self.controller.fill_s(verdict.node));
+            self.metrics.verdict(
+                verdict.node,
+                &verdict.reason,
+                self.controller.fill_s(verdict.node),
+            );
         }
         Ok(verdicts)
     }
@@ -253,7 +273,10 @@ impl Daemon {
             self.told_behind.1 = now;
         } else if all || now.saturating_sub(since_ns) >= ACCOUNT_NS {
             let passed_ms = now.saturating_sub(since_ns) / 1_000_000;
-            (self.log)(&format!("dropped {} MiB behind streams within {passed_ms} ms", (bytes - told_bytes) >> 20));
+            (self.log)(&format!(
+                "dropped {} MiB behind streams within {passed_ms} ms",
+                (bytes - told_bytes) >> 20
+            ));
             self.told_behind = (bytes, now);
         }
     }
@@ -284,17 +307,21 @@ impl Daemon {
                 _ if end == BatchEnd::Whole => next,
                 _ => 0,
             };
-            self.hollow = if end == BatchEnd::Whole && got_pages == 0 { self.hollow + 1 } else { 0 };
+            self.hollow =
+                if end == BatchEnd::Whole && got_pages == 0 { self.hollow + 1 } else { 0 };
             if self.hollow >= HOLLOW_MAX {
                 return self.give_up(&format!("{reclaim} answers success and does nothing"));
             }
-            if let Some(account) = self.accounts.iter_mut().find(|account| account.node == verdict.node) {
+            if let Some(account) =
+                self.accounts.iter_mut().find(|account| account.node == verdict.node)
+            {
                 account.why.get_or_insert(verdict.reason);
                 (account.got_pages, account.batches, account.cpu_ns) =
                     (account.got_pages + got_pages, account.batches + 1, account.cpu_ns + cpu_ns);
             }
             self.metrics.batch(verdict.node, got_pages, cpu_ns);
-            let batch = Batch { node: verdict.node, asked_pages: next, got_pages, took_ns, cpu_ns, end };
+            let batch =
+                Batch { node: verdict.node, asked_pages: next, got_pages, took_ns, cpu_ns, end };
             next = match self.controller.batch_done(now_ns(), batch) {
                 Go::On(pages) => pages,
                 Go::Stop(reason) => {
@@ -316,7 +343,9 @@ impl Daemon {
     }
 
     fn compact(&mut self, node: u32) {
-        if self.cannot_compact || self.compacting.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if self.cannot_compact
+            || self.compacting.as_ref().is_some_and(|thread| !thread.is_finished())
+        {
             return;
         }
         if let Some(Ok(Err(error))) = self.compacting.take().map(JoinHandle::join) {
@@ -334,13 +363,23 @@ impl Daemon {
     fn note(&mut self, node: u32, reason: Reason) {
         let now = now_ns();
         let Some(account) = self.accounts.iter_mut().find(|account| account.node == node) else {
-            self.accounts.push(Account { node, last: reason, why: None, since_ns: now, got_pages: 0, batches: 0, cpu_ns: 0 });
+            self.accounts.push(Account {
+                node,
+                last: reason,
+                why: None,
+                since_ns: now,
+                got_pages: 0,
+                batches: 0,
+                cpu_ns: 0,
+            });
             return;
         };
         let is_new = !account.last.is_like(&reason);
         account.last = reason;
         // What is reclaimed is told with its amount, later.
-        let told_later = matches!(reason, Reason::Filling { .. } | Reason::FillingBusy { .. }) && !self.dry_run && self.reclaim.is_some();
+        let told_later = matches!(reason, Reason::Filling { .. } | Reason::FillingBusy { .. })
+            && !self.dry_run
+            && self.reclaim.is_some();
         if is_new && reason.is_notable() && !told_later {
             let would = if self.dry_run { "(dry run) " } else { "" };
             (self.log)(&format!("node {node}: {would}{reason}"));
@@ -351,12 +390,16 @@ impl Daemon {
     fn account(&mut self, now: u64, all: bool) {
         self.account_behind(now, all);
         for account in &mut self.accounts {
-            let going_on = matches!(account.last, Reason::Filling { .. } | Reason::Enough { .. } | Reason::FillingBusy { .. });
+            let going_on = matches!(
+                account.last,
+                Reason::Filling { .. } | Reason::Enough { .. } | Reason::FillingBusy { .. }
+            );
             let due = all || !going_on || now.saturating_sub(account.since_ns) >= ACCOUNT_NS;
             if account.batches == 0 {
                 account.since_ns = now;
             } else if due {
-                let why = account.why.take().map_or(String::new(), |why| format!(", because {why}"));
+                let why =
+                    account.why.take().map_or(String::new(), |why| format!(", because {why}"));
                 (self.log)(&format!(
                     "node {}: reclaimed {} MiB in {} batches and {} ms of processor time within {} ms{why}",
                     account.node,
@@ -365,7 +408,8 @@ impl Daemon {
                     account.cpu_ns / 1_000_000,
                     now.saturating_sub(account.since_ns) / 1_000_000,
                 ));
-                (account.got_pages, account.batches, account.cpu_ns, account.since_ns) = (0, 0, 0, now);
+                (account.got_pages, account.batches, account.cpu_ns, account.since_ns) =
+                    (0, 0, 0, now);
             }
         }
     }
@@ -374,7 +418,9 @@ impl Daemon {
     fn take_settings(&mut self) {
         match load(&self.state) {
             Ok(settings) => {
-                changes(self.controller.settings(), &settings).iter().for_each(|line| (self.log)(line));
+                changes(self.controller.settings(), &settings)
+                    .iter()
+                    .for_each(|line| (self.log)(line));
                 self.controller.set_settings(settings);
             }
             Err(error) => {
@@ -388,13 +434,20 @@ impl Daemon {
 
 /// Tells metrics at an address.
 fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoint, QuietError> {
-    let endpoint = Endpoint::open(address, metrics).map_err(|source| QuietError::Metrics { address, source })?;
+    let endpoint = Endpoint::open(address, metrics)
+        .map_err(|source| QuietError::Metrics { address, source })?;
     log(&format!("metrics are at http://{}/metrics", endpoint.address()));
     Ok(endpoint)
 }
 
 /// Confines kswapd and kcompactd to the housekeeping processors. Whether any is.
-fn pin(pins: &mut Pins, housekeeping: &[usize], dry_run: bool, log: &mut Log, reasons: &mut Vec<String>) -> bool {
+fn pin(
+    pins: &mut Pins,
+    housekeeping: &[usize],
+    dry_run: bool,
+    log: &mut Log,
+    reasons: &mut Vec<String>,
+) -> bool {
     let list = affinity::show_list(housekeeping);
     let mut any = false;
     for task in tasks::reclaimers().iter().filter(|task| task.kind != tasks::TaskKind::Khugepaged) {
@@ -420,10 +473,15 @@ fn pin(pins: &mut Pins, housekeeping: &[usize], dry_run: bool, log: &mut Log, re
 fn keep_off(housekeeping: &[usize], app_cpus: &[usize], log: &mut Log) {
     if !app_cpus.is_empty() {
         if let Err(error) = affinity::confine(0, housekeeping) {
-            log(&format!("the daemon cannot be confined to processors {}: {error}", affinity::show_list(housekeeping)));
+            log(&format!(
+                "the daemon cannot be confined to processors {}: {error}",
+                affinity::show_list(housekeeping)
+            ));
         }
     } else if housekeeping.len() == 1 {
-        log("there is one processor only: reclaim takes its time from programs, sooner rather than later");
+        log(
+            "there is one processor only: reclaim takes its time from programs, sooner rather than later",
+        );
     }
     if let Err(error) = affinity::be_nice(NICE) {
         log(&format!("the daemon cannot be made nice: {error}"));
@@ -433,5 +491,14 @@ fn keep_off(housekeeping: &[usize], app_cpus: &[usize], log: &mut Log) {
 fn changes(before: &Settings, after: &Settings) -> Vec<String> {
     let pairs = before.all().into_iter().zip(after.all());
     let changed = pairs.filter(|(before, after)| before.1 != after.1);
-    changed.map(|(before, after)| format!("{} is {} now, was {}", after.0, show(after.0, after.1), show(before.0, before.1))).collect()
+    changed
+        .map(|(before, after)| {
+            format!(
+                "{} is {} now, was {}",
+                after.0,
+                show(after.0, after.1),
+                show(before.0, before.1)
+            )
+        })
+        .collect()
 }

@@ -58,7 +58,8 @@ impl Observer {
     /// For reclaim on these processors.
     pub(super) fn new(housekeeping: &[usize]) -> io::Result<Observer> {
         let watch = MemoryWatch::open(Path::new("/"), NAMES)?;
-        let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == tasks::TaskKind::Kswapd);
+        let kswapds =
+            tasks::reclaimers().into_iter().filter(|task| task.kind == tasks::TaskKind::Kswapd);
         Ok(Observer {
             watch,
             watermarks_ns: None,
@@ -76,8 +77,14 @@ impl Observer {
 
     /// The machine now. How idle its processors are is looked at only where it matters: `filling`.
     /// `dropped_pages` were dropped behind streams so far.
-    pub(super) fn look(&mut self, now_ns: u64, filling: bool, dropped_pages: u64) -> io::Result<Observation> {
-        let due = self.watermarks_ns.is_none_or(|last| now_ns.saturating_sub(last) >= WATERMARKS_NS);
+    pub(super) fn look(
+        &mut self,
+        now_ns: u64,
+        filling: bool,
+        dropped_pages: u64,
+    ) -> io::Result<Observation> {
+        let due =
+            self.watermarks_ns.is_none_or(|last| now_ns.saturating_sub(last) >= WATERMARKS_NS);
         if due {
             self.watermarks_ns = Some(now_ns);
         }
@@ -90,14 +97,16 @@ impl Observer {
             self.look_at_processors(now_ns)?;
         }
         let mut seen = observation(&info, rustix::param::page_size() as u64, self.idle_ppm);
-        seen.stalled_ns = pressure(Path::new("/")).map_or(0, |pressure| pressure.full_us.saturating_mul(1000));
+        seen.stalled_ns =
+            pressure(Path::new("/")).map_or(0, |pressure| pressure.full_us.saturating_mul(1000));
         self.divide_dropped(dropped_pages, &mut seen.nodes);
         Ok(seen)
     }
 
     /// Of which node the pages were that were dropped is not known: every one gets its part by the files that it holds now.
     fn divide_dropped(&mut self, dropped_pages: u64, nodes: &mut [Node]) {
-        let added = dropped_pages.saturating_sub(std::mem::replace(&mut self.dropped_pages, dropped_pages));
+        let added =
+            dropped_pages.saturating_sub(std::mem::replace(&mut self.dropped_pages, dropped_pages));
         let all = nodes.iter().map(Node::file_pages).sum();
         for node in nodes {
             let sum = self.dropped_of.entry(node.id).or_insert(0);
@@ -109,7 +118,8 @@ impl Observer {
     /// Pages that were reclaimed on request so far; none where the kernel does not count them. For a control group all file pages that
     /// anybody reclaimed: before Linux 6.16 no counter is nearer.
     pub(super) fn stolen(&mut self, by: &Mechanism) -> Option<u64> {
-        let name = if matches!(by, Mechanism::Node(_)) { "pgsteal_proactive" } else { "pgsteal_file" };
+        let name =
+            if matches!(by, Mechanism::Node(_)) { "pgsteal_proactive" } else { "pgsteal_file" };
         let factor = (rustix::param::page_size() as u64 / PAGE_BYTES).max(1);
         self.watch.counter(name).ok()?.map(|pages| pages * factor)
     }
@@ -127,9 +137,15 @@ impl Observer {
         } else {
             let all_ns = passed_ns * self.housekeeping.len().max(1) as u64;
             // What kswapd and this daemon use is what there is for reclaim.
-            let idle_ns = idle(&times, &self.housekeeping).saturating_sub(idle(&self.last, &self.housekeeping));
+            let idle_ns = idle(&times, &self.housekeeping)
+                .saturating_sub(idle(&self.last, &self.housekeeping));
             let own_ns = reclaim_ns.saturating_sub(self.reclaim_ns);
-            idle_ns.saturating_add(own_ns).min(all_ns).saturating_mul(1_000_000).checked_div(all_ns).unwrap_or(0)
+            idle_ns
+                .saturating_add(own_ns)
+                .min(all_ns)
+                .saturating_mul(1_000_000)
+                .checked_div(all_ns)
+                .unwrap_or(0)
         };
         (self.last, self.last_ns, self.reclaim_ns) = (times, now_ns, reclaim_ns);
         Ok(())
@@ -143,7 +159,9 @@ fn idle(times: &[CpuTimes], cpus: &[usize]) -> u64 {
 /// The machine, with pages of the kernel's size turned into those of 4 KiB.
 pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> Observation {
     let factor = (page_bytes / PAGE_BYTES).max(1);
-    let files = |node: &NodeInfo| node.counters.get("nr_inactive_file") + node.counters.get("nr_active_file");
+    let files = |node: &NodeInfo| {
+        node.counters.get("nr_inactive_file") + node.counters.get("nr_active_file")
+    };
     let all_files: u64 = info.nodes.iter().map(files).sum();
     let node = |node: &NodeInfo| {
         let own = &node.counters;
@@ -200,24 +218,46 @@ mod tests {
     use super::*;
 
     fn node(node: u32, vmstat: &str) -> NodeInfo {
-        NodeInfo { node, zones: vec![ZoneInfo { node, free: 10, high: 3, ..ZoneInfo::default() }], counters: Counters::parse(vmstat) }
+        NodeInfo {
+            node,
+            zones: vec![ZoneInfo { node, free: 10, high: 3, ..ZoneInfo::default() }],
+            counters: Counters::parse(vmstat),
+        }
     }
 
     #[test]
     fn counters_of_the_machine_are_divided_among_nodes_that_have_none() {
-        let nodes = vec![node(0, "nr_inactive_file 30\nnr_anon_pages 5\nnr_shmem 1\n"), node(1, "nr_active_file 10\npgsteal_file 7\n")];
-        let info = MemoryInfo { nodes, counters: Counters::parse("pgsteal_file 400\npgscan_kswapd 80\n") };
+        let nodes = vec![
+            node(0, "nr_inactive_file 30\nnr_anon_pages 5\nnr_shmem 1\n"),
+            node(1, "nr_active_file 10\npgsteal_file 7\n"),
+        ];
+        let info =
+            MemoryInfo { nodes, counters: Counters::parse("pgsteal_file 400\npgscan_kswapd 80\n") };
         let seen = observation(&info, 16384, 5);
-        assert_eq!((seen.nodes[0].inactive_file_pages, seen.nodes[0].held_pages, seen.nodes[0].zones[0].free_pages), (120, 24, 40));
+        assert_eq!(
+            (
+                seen.nodes[0].inactive_file_pages,
+                seen.nodes[0].held_pages,
+                seen.nodes[0].zones[0].free_pages
+            ),
+            (120, 24, 40)
+        );
         assert_eq!((seen.nodes[0].stolen_file_pages, seen.nodes[1].stolen_file_pages), (1200, 28));
-        assert_eq!((seen.nodes[0].kswapd_scanned_pages, seen.nodes[1].kswapd_scanned_pages), (240, 80));
+        assert_eq!(
+            (seen.nodes[0].kswapd_scanned_pages, seen.nodes[1].kswapd_scanned_pages),
+            (240, 80)
+        );
     }
 
     #[test]
     fn what_was_dropped_is_divided_once_and_never_taken_back() {
         let mut observer = Observer::new(&[0]).unwrap();
         let nodes = |files: [u64; 2]| {
-            files.map(|inactive_file_pages| Node { id: inactive_file_pages as u32 % 2, inactive_file_pages, ..Node::default() })
+            files.map(|inactive_file_pages| Node {
+                id: inactive_file_pages as u32 % 2,
+                inactive_file_pages,
+                ..Node::default()
+            })
         };
         let mut look = |dropped, files| {
             let mut nodes = nodes(files);
@@ -233,7 +273,10 @@ mod tests {
     fn this_machine_can_be_looked_at() {
         let mut observer = Observer::new(&[0]).unwrap();
         let seen = observer.look(1, true, 0).unwrap();
-        assert!(!seen.nodes.is_empty() && seen.nodes.iter().any(|node| node.zones.iter().any(|zone| zone.high_pages > 0)));
+        assert!(
+            !seen.nodes.is_empty()
+                && seen.nodes.iter().any(|node| node.zones.iter().any(|zone| zone.high_pages > 0))
+        );
         assert!(seen.nodes.iter().any(|node| node.held_pages > 0));
     }
 }

@@ -49,7 +49,8 @@ impl Lock {
         let path = lock_path(state);
         let failed = |source: io::Error| QuietError::State { path: path.clone(), source };
         fs::create_dir_all(state).map_err(failed)?;
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        let file =
+            File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Err(QuietError::Taken(path)),
             Err(errno) => Err(failed(errno.into())),
@@ -76,7 +77,9 @@ impl Pins {
         let started = started_at(tid).ok_or_else(|| format!("{name} has ended"))?;
         self.pins.push(Pin { tid, started, name: name.to_owned(), cpus: before });
         let confined = write_pins(&self.state, &self.pins).map_err(|error| error.to_string());
-        let confined = confined.and_then(|()| affinity::confine(tid, cpus).map_err(|error| format!("{name}: {error}")));
+        let confined = confined.and_then(|()| {
+            affinity::confine(tid, cpus).map_err(|error| format!("{name}: {error}"))
+        });
         if confined.is_err() {
             self.pins.pop();
         }
@@ -101,15 +104,25 @@ impl Drop for Pins {
 }
 
 fn write_pins(state: &Path, pins: &[Pin]) -> Result<(), QuietError> {
-    write_whole(&pins_path(state), &serde_json::to_string(pins).expect("numbers and names become JSON"))
+    write_whole(
+        &pins_path(state),
+        &serde_json::to_string(pins).expect("numbers and names become JSON"),
+    )
 }
 
 /// Lets threads run where they might before; those that have ended do not matter. Returns lines on what was done.
 fn put_back(pins: &[Pin]) -> Vec<String> {
     let alive = pins.iter().filter(|pin| started_at(pin.tid) == Some(pin.started));
     let one = |pin: &Pin| match affinity::confine(pin.tid, &pin.cpus) {
-        Ok(()) => format!("{} may run on processors {} again", pin.name, affinity::show_list(&pin.cpus)),
-        Err(error) => format!("{} could not be let go: {error}: taskset -pc {} {}", pin.name, affinity::show_list(&pin.cpus), pin.tid),
+        Ok(()) => {
+            format!("{} may run on processors {} again", pin.name, affinity::show_list(&pin.cpus))
+        }
+        Err(error) => format!(
+            "{} could not be let go: {error}: taskset -pc {} {}",
+            pin.name,
+            affinity::show_list(&pin.cpus),
+            pin.tid
+        ),
     };
     alive.map(one).collect()
 }
@@ -121,8 +134,8 @@ pub fn restore(state: &Path, _lock: &Lock) -> Result<Vec<String>, QuietError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(|source| QuietError::State { path: path.clone(), source })?,
     };
-    let pins: Vec<Pin> =
-        serde_json::from_str(&text).map_err(|error| QuietError::Damaged { path: path.clone(), reason: error.to_string() })?;
+    let pins: Vec<Pin> = serde_json::from_str(&text)
+        .map_err(|error| QuietError::Damaged { path: path.clone(), reason: error.to_string() })?;
     let lines = put_back(&pins);
     fs::remove_file(&path).map_err(|source| QuietError::State { path, source })?;
     Ok(lines)
@@ -175,7 +188,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let all = affinity::of(0).unwrap();
         let sleeper = Sleeper::new();
-        let pin = Pin { tid: sleeper.0.id(), started: 1, name: "kswapd0".to_owned(), cpus: all[..1].to_vec() };
+        let pin = Pin {
+            tid: sleeper.0.id(),
+            started: 1,
+            name: "kswapd0".to_owned(),
+            cpus: all[..1].to_vec(),
+        };
         write_pins(dir.path(), &[pin]).unwrap();
         let lock = Lock::take(dir.path()).unwrap();
         assert!(restore(dir.path(), &lock).unwrap().is_empty());

@@ -52,7 +52,8 @@ impl Changes {
         let Some(events) = &self.events else {
             return thread::sleep(Duration::from_nanos(ns));
         };
-        let limit = Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+        let limit =
+            Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
         // Interrupted: the caller looks for what it was.
         let _ = poll(&mut [PollFd::new(events, PollFlags::IN)], Some(&limit));
     }

@@ -118,11 +118,18 @@ impl CoreNoise {
 /// Threads that ran on a processor between two readings, and how long.
 ///
 /// The time of a task is that on all processors, unless it is told apart `by_cpu`.
-pub(super) fn ran_on(cpu: usize, before: &[Task], after: &[Task], by_cpu: bool) -> Vec<(Task, u64)> {
+pub(super) fn ran_on(
+    cpu: usize,
+    before: &[Task],
+    after: &[Task],
+    by_cpu: bool,
+) -> Vec<(Task, u64)> {
     let same = before.iter().filter(|task| !by_cpu || task.cpu == cpu);
     let earlier: BTreeMap<u32, u64> = same.map(|task| (task.tid, task.run_ns)).collect();
     let on_cpu = after.iter().filter(|task| task.cpu == cpu);
-    let ran = on_cpu.map(|task| (task.clone(), task.run_ns.saturating_sub(earlier.get(&task.tid).copied().unwrap_or(0))));
+    let ran = on_cpu.map(|task| {
+        (task.clone(), task.run_ns.saturating_sub(earlier.get(&task.tid).copied().unwrap_or(0)))
+    });
     ran.filter(|&(_, ns)| ns > 0).collect()
 }
 
@@ -169,8 +176,14 @@ pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Besid
         ratios.push(scale(quantum.wall_ns, 1000, useful));
     }
     ratios.sort_unstable();
-    let at = |percent: usize| ratios.get((ratios.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0);
-    let best_ns = if method == Method::Fwq { good } else { quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0) };
+    let at = |percent: usize| {
+        ratios.get((ratios.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+    };
+    let best_ns = if method == Method::Fwq {
+        good
+    } else {
+        quanta.iter().map(|quantum| quantum.wall_ns).min().unwrap_or(0)
+    };
     CoreNoise {
         cpu,
         quanta: quanta.len() as u64,
@@ -182,7 +195,11 @@ pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Besid
         p50_permille: at(50),
         p99_permille: at(99),
         max_permille: at(100),
-        parts: if beside.by_bpf { with_steal(&seen.loss.parts, beside.times.1) } else { from_books(stolen, seen.waited_ns, beside) },
+        parts: if beside.by_bpf {
+            with_steal(&seen.loss.parts, beside.times.1)
+        } else {
+            from_books(stolen, seen.waited_ns, beside)
+        },
         programs: programs(&beside.tasks),
     }
 }
@@ -239,9 +256,11 @@ fn is_meter_thread(task: &Task) -> bool {
 
 fn programs(tasks: &[(Task, u64)]) -> Vec<(String, u64)> {
     let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
-    let others = tasks.iter().filter(|(task, _)| !is_meter_thread(task) && task.tid != std::process::id());
+    let others =
+        tasks.iter().filter(|(task, _)| !is_meter_thread(task) && task.tid != std::process::id());
     others.for_each(|(task, ns)| *by_name.entry(&task.name).or_insert(0) += ns);
-    let mut named: Vec<(String, u64)> = by_name.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
+    let mut named: Vec<(String, u64)> =
+        by_name.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
     named.sort_by_key(|&(_, ns)| std::cmp::Reverse(ns));
     named.truncate(PROGRAMS);
     named
@@ -257,7 +276,11 @@ mod tests {
     }
 
     fn seen(quanta: &[Quantum], waited_ns: u64, parts: &[(Part, u64)]) -> Seen {
-        let loss = Loss { stolen_ns: parts.iter().map(|(_, ns)| ns).sum(), parts: parts.iter().copied().collect(), stalled_ns: 0 };
+        let loss = Loss {
+            stolen_ns: parts.iter().map(|(_, ns)| ns).sum(),
+            parts: parts.iter().copied().collect(),
+            stalled_ns: 0,
+        };
         Seen { quanta: quanta.to_vec(), waited_ns, loss, ..Seen::default() }
     }
 
@@ -268,9 +291,19 @@ mod tests {
     #[test]
     fn without_bpf_a_loss_is_put_down_to_waiting_and_being_away() {
         let quanta = [quantum(1000, 0), quantum(1900, 800), quantum(1200, 0)];
-        let beside = Beside { tasks: vec![task("kswapd0", TaskKind::Kswapd, 400)], times: (10, 30), by_bpf: false };
-        let noise = core_noise(0, Method::Fwq, &seen(&quanta, 500, &[(Part::Unseen, 800)]), &beside);
-        let expected = [(Part::Task(TaskKind::Kswapd), 400), (Part::GoneTask, 100), (Part::Interrupts, 75), (Part::Steal, 225)];
+        let beside = Beside {
+            tasks: vec![task("kswapd0", TaskKind::Kswapd, 400)],
+            times: (10, 30),
+            by_bpf: false,
+        };
+        let noise =
+            core_noise(0, Method::Fwq, &seen(&quanta, 500, &[(Part::Unseen, 800)]), &beside);
+        let expected = [
+            (Part::Task(TaskKind::Kswapd), 400),
+            (Part::GoneTask, 100),
+            (Part::Interrupts, 75),
+            (Part::Steal, 225),
+        ];
         assert_eq!(noise.parts, expected.into_iter().collect());
         assert_eq!((noise.stolen_ns, noise.explained_ns(), noise.slowed_ns), (800, 700, 300));
         assert_eq!((noise.p50_permille, noise.max_permille), (1200, 1900));
@@ -284,8 +317,16 @@ mod tests {
             let beside = Beside { tasks: Vec::new(), times: (0, steal), by_bpf: true };
             core_noise(0, Method::Fwq, &seen(&quanta, 0, &parts), &beside)
         };
-        assert_eq!(noise(300).parts, [(Part::DirectReclaim, 500), (Part::Steal, 300), (Part::Unseen, 100)].into_iter().collect());
-        assert_eq!((noise(300).explained_ns(), noise(0).explained_ns(), noise(10_000).explained_ns()), (800, 500, 900));
+        assert_eq!(
+            noise(300).parts,
+            [(Part::DirectReclaim, 500), (Part::Steal, 300), (Part::Unseen, 100)]
+                .into_iter()
+                .collect()
+        );
+        assert_eq!(
+            (noise(300).explained_ns(), noise(0).explained_ns(), noise(10_000).explained_ns()),
+            (800, 500, 900)
+        );
     }
 
     #[test]
@@ -293,7 +334,10 @@ mod tests {
         for part in Part::ALL {
             assert_eq!(Part::from_code(part.code()), Some(part));
         }
-        assert_eq!((Part::from_code(0), Part::from_code(16), Part::from_code(u64::MAX)), (None, None, None));
+        assert_eq!(
+            (Part::from_code(0), Part::from_code(16), Part::from_code(u64::MAX)),
+            (None, None, None)
+        );
     }
 
     #[test]
@@ -301,12 +345,17 @@ mod tests {
         let tasks = [task("a", TaskKind::Program, 3000), task("kswapd0", TaskKind::Kswapd, 1000)];
         let parts = split_waits(402, &tasks);
         assert_eq!(parts.values().sum::<u64>(), 402);
-        assert!(parts[&Part::Task(TaskKind::Program)] >= 301 && !parts.contains_key(&Part::GoneTask));
+        assert!(
+            parts[&Part::Task(TaskKind::Program)] >= 301 && !parts.contains_key(&Part::GoneTask)
+        );
     }
 
     #[test]
     fn with_fixed_time_the_work_that_is_missing_is_the_loss() {
-        let quanta = [Quantum { units: 100, ..quantum(1000, 0) }, Quantum { units: 75, ..quantum(1000, 240) }];
+        let quanta = [
+            Quantum { units: 100, ..quantum(1000, 0) },
+            Quantum { units: 75, ..quantum(1000, 240) },
+        ];
         let beside = Beside { tasks: Vec::new(), times: (0, 0), by_bpf: false };
         let noise = core_noise(0, Method::Ftq, &seen(&quanta, 240, &[]), &beside);
         // Of two quanta both are good or neither: the tenth is the better one.

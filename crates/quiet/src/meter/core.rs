@@ -49,18 +49,28 @@ pub(super) struct Seen {
 fn ready(cpu: usize, probe: Option<&Probe>) -> Result<Option<Waited>, MeterError> {
     affinity::confine(0, &[cpu]).map_err(|source| MeterError::Cpu { cpu, source })?;
     match probe {
-        Some(probe) => probe.measure_this_thread().map(|()| None).map_err(|source| MeterError::Cpu { cpu, source }),
+        Some(probe) => probe
+            .measure_this_thread()
+            .map(|()| None)
+            .map_err(|source| MeterError::Cpu { cpu, source }),
         None => Waited::of_this_thread().map(Some).map_err(MeterError::NoSchedstat),
     }
 }
 
 /// Measures on `cpu` until told to stop. Meets the others at `start` in any case.
-pub(super) fn run(cpu: usize, options: &Options, probe: Option<&Probe>, stop: &AtomicBool, start: &Gate) -> Result<Seen, MeterError> {
+pub(super) fn run(
+    cpu: usize,
+    options: &Options,
+    probe: Option<&Probe>,
+    stop: &AtomicBool,
+    start: &Gate,
+) -> Result<Seen, MeterError> {
     let waited = ready(cpu, probe);
     let mut worker = Worker::new(cpu, probe, None);
     let quantum_ns = options.quantum.as_nanos() as u64;
     let work = chunks_of(quantum_ns);
-    let room = ((options.duration.as_nanos() as u64 / quantum_ns.max(1)) as usize + 1).min(QUANTA_MAX);
+    let room =
+        ((options.duration.as_nanos() as u64 / quantum_ns.max(1)) as usize + 1).min(QUANTA_MAX);
     let mut seen = Seen { details: Vec::with_capacity(room.min(DETAILS_MAX)), ..Seen::default() };
     // Written once, so that its pages are there before they matter.
     seen.quanta = vec![Quantum { start_ns: 1, ..Quantum::default() }; room];
@@ -68,7 +78,8 @@ pub(super) fn run(cpu: usize, options: &Options, probe: Option<&Probe>, stop: &A
         return Err(MeterError::Nothing);
     }
     let waited = waited?;
-    let wait = || waited.as_ref().map_or(Ok(0), |waited| waited.ns().map_err(MeterError::NoSchedstat));
+    let wait =
+        || waited.as_ref().map_or(Ok(0), |waited| waited.ns().map_err(MeterError::NoSchedstat));
     let mut done = 0;
     let mut wait_before = wait()?;
     if let Some(probe) = probe {
@@ -84,7 +95,8 @@ pub(super) fn run(cpu: usize, options: &Options, probe: Option<&Probe>, stop: &A
                 (worker.at_ns(), units)
             }
         };
-        let quantum = Quantum { start_ns, wall_ns: end_ns - start_ns, stolen_ns: loss.stolen_ns, units };
+        let quantum =
+            Quantum { start_ns, wall_ns: end_ns - start_ns, stolen_ns: loss.stolen_ns, units };
         seen.quanta[done] = quantum;
         done += 1;
         let wait_now = wait()?;
@@ -94,7 +106,9 @@ pub(super) fn run(cpu: usize, options: &Options, probe: Option<&Probe>, stop: &A
             seen.loss.add(&loss);
         }
         if quantum.stolen_ns >= DETAIL_NS_MIN && seen.details.len() < seen.details.capacity() {
-            let longest = probe.and_then(|probe| probe.take_longest(cpu)).map(|(ns, name)| (name_of(&name), ns));
+            let longest = probe
+                .and_then(|probe| probe.take_longest(cpu))
+                .map(|(ns, name)| (name_of(&name), ns));
             seen.details.push(Detail { quantum, loss, longest });
         }
     }

@@ -83,7 +83,9 @@ pub enum MeterError {
     NoCpus,
     #[error("processor {cpu} cannot be used: {source}; see `taskset -p $$` for those that can")]
     Cpu { cpu: usize, source: io::Error },
-    #[error("the kernel does not say how long threads wait (/proc/thread-self/schedstat: {0}): it needs CONFIG_SCHED_INFO")]
+    #[error(
+        "the kernel does not say how long threads wait (/proc/thread-self/schedstat: {0}): it needs CONFIG_SCHED_INFO"
+    )]
     NoSchedstat(io::Error),
     #[error("interrupted before there was anything to show")]
     Nothing,
@@ -130,7 +132,13 @@ impl Books {
     fn read(probe: Option<&Probe>) -> Books {
         let memory = MemoryInfo::read(Path::new("/")).ok();
         let of_probe = |probe: &Probe| {
-            let task = |ran: Ran| Task { tid: ran.tid, name: ran.name, kind: ran.kind, run_ns: ran.ns, cpu: ran.cpu };
+            let task = |ran: Ran| Task {
+                tid: ran.tid,
+                name: ran.name,
+                kind: ran.kind,
+                run_ns: ran.ns,
+                cpu: ran.cpu,
+            };
             probe.ran().into_iter().map(task).collect()
         };
         let tasks = probe.map_or_else(tasks::all, of_probe);
@@ -192,7 +200,10 @@ fn probe(options: &Options) -> Result<Probe, String> {
 }
 
 /// Measures. `progress` is called some times a second with what has passed; when it answers `false`, what there is so far is the result.
-pub fn measure(options: &Options, progress: &mut dyn FnMut(Duration) -> bool) -> Result<Recording, MeterError> {
+pub fn measure(
+    options: &Options,
+    progress: &mut dyn FnMut(Duration) -> bool,
+) -> Result<Recording, MeterError> {
     if options.cpus.is_empty() {
         return Err(MeterError::NoCpus);
     }
@@ -233,16 +244,25 @@ fn measure_with(
             thread::sleep(SAMPLE);
             let passed = Duration::from_nanos(now_ns() - began_ns);
             let now = run_by_kind(&reclaimers);
-            let run_ns = now.iter().map(|(&kind, &run)| (kind, run.saturating_sub(last.get(&kind).copied().unwrap_or(0)))).collect();
+            let run_ns = now
+                .iter()
+                .map(|(&kind, &run)| {
+                    (kind, run.saturating_sub(last.get(&kind).copied().unwrap_or(0)))
+                })
+                .collect();
             samples.push(Sample { at_ns: now_ns(), run_ns });
             last = now;
-            if !progress(passed) || passed >= options.duration || threads.iter().any(thread::ScopedJoinHandle::is_finished) {
+            if !progress(passed)
+                || passed >= options.duration
+                || threads.iter().any(thread::ScopedJoinHandle::is_finished)
+            {
                 break;
             }
         }
         stop.store(true, Ordering::Relaxed);
         let ended_ns = now_ns();
-        let seen = threads.into_iter().map(|thread| thread.join().unwrap_or(Err(MeterError::Nothing)));
+        let seen =
+            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(MeterError::Nothing)));
         let seen = seen.collect::<Result<Vec<_>, _>>()?;
         let after = Books::read(probe);
         if seen.iter().any(|seen| seen.quanta.is_empty()) {
@@ -251,13 +271,29 @@ fn measure_with(
         let cores = options.cpus.iter().zip(&seen).map(|(&cpu, seen)| {
             let times = times_between(cpu, &before.times, &after.times);
             let tasks = attribute::ran_on(cpu, &before.tasks, &after.tasks, probe.is_some());
-            attribute::core_noise(cpu, options.method, seen, &attribute::Beside { tasks, times, by_bpf: probe.is_some() })
+            attribute::core_noise(
+                cpu,
+                options.method,
+                seen,
+                &attribute::Beside { tasks, times, by_bpf: probe.is_some() },
+            )
         });
         let cores = cores.collect();
         let memory = after.events.map(|events| events.since(&before.events.unwrap_or_default()));
         let events = events_between(&before, &after);
         let (quanta, details) = seen.into_iter().map(|seen| (seen.quanta, seen.details)).unzip();
-        Ok(Recording { method: options.method, began_ns, ended_ns, cores, quanta, details, source, memory, samples, events })
+        Ok(Recording {
+            method: options.method,
+            began_ns,
+            ended_ns,
+            cores,
+            quanta,
+            details,
+            source,
+            memory,
+            samples,
+            events,
+        })
     })
 }
 
@@ -271,19 +307,33 @@ fn run_by_kind(threads: &[u32]) -> BTreeMap<TaskKind, u64> {
 
 /// What interrupts and the hypervisor took of a processor.
 fn times_between(cpu: usize, before: &[CpuTimes], after: &[CpuTimes]) -> (u64, u64) {
-    let of = |times: &[CpuTimes]| times.iter().find(|times| times.cpu == cpu).copied().unwrap_or_default();
+    let of = |times: &[CpuTimes]| {
+        times.iter().find(|times| times.cpu == cpu).copied().unwrap_or_default()
+    };
     let (before, after) = (of(before), of(after));
-    (after.interrupts_ns.saturating_sub(before.interrupts_ns), after.steal_ns.saturating_sub(before.steal_ns))
+    (
+        after.interrupts_ns.saturating_sub(before.interrupts_ns),
+        after.steal_ns.saturating_sub(before.steal_ns),
+    )
 }
 
 fn events_between(before: &Books, after: &Books) -> Vec<(&'static str, u64)> {
     let waited = before.pressure.zip(after.pressure).map(|(before, after)| {
-        let (some_us, full_us) = (after.some_us.saturating_sub(before.some_us), after.full_us.saturating_sub(before.full_us));
-        [("microseconds in which a thread waited for memory (pressure, some)", some_us), ("in which all did (pressure, full)", full_us)]
+        let (some_us, full_us) = (
+            after.some_us.saturating_sub(before.some_us),
+            after.full_us.saturating_sub(before.full_us),
+        );
+        [
+            ("microseconds in which a thread waited for memory (pressure, some)", some_us),
+            ("in which all did (pressure, full)", full_us),
+        ]
     });
     let (Some(before), Some(after)) = (&before.memory, &after.memory) else { return Vec::new() };
     let grown = |name| after.counters.get(name).saturating_sub(before.counters.get(name));
-    let counted = EVENTS.iter().filter(|(name, _)| after.counters.has(name)).map(|&(name, title)| (title, grown(name)));
+    let counted = EVENTS
+        .iter()
+        .filter(|(name, _)| after.counters.has(name))
+        .map(|&(name, title)| (title, grown(name)));
     counted.chain(waited.into_iter().flatten()).collect()
 }
 
@@ -296,7 +346,10 @@ impl Recording {
     /// The share of each stretch of time that others had, for each core, in millionths; `columns` stretches.
     pub fn timeline_ppm(&self, columns: usize) -> Vec<Vec<u64>> {
         let columns = columns.max(1) as u64;
-        let column = |at_ns: u64| (at_ns.saturating_sub(self.began_ns).saturating_mul(columns) / self.duration_ns()).min(columns - 1);
+        let column = |at_ns: u64| {
+            (at_ns.saturating_sub(self.began_ns).saturating_mul(columns) / self.duration_ns())
+                .min(columns - 1)
+        };
         let line = |quanta: &Vec<Quantum>| {
             let mut sums = vec![(0, 0); columns as usize];
             for quantum in quanta {
@@ -304,7 +357,11 @@ impl Recording {
                 *wall += quantum.wall_ns;
                 *taken += quantum.stolen_ns;
             }
-            sums.into_iter().map(|(wall, taken): (u64, u64)| taken.saturating_mul(1_000_000).checked_div(wall).unwrap_or(0)).collect()
+            sums.into_iter()
+                .map(|(wall, taken): (u64, u64)| {
+                    taken.saturating_mul(1_000_000).checked_div(wall).unwrap_or(0)
+                })
+                .collect()
         };
         self.quanta.iter().map(line).collect()
     }
@@ -325,7 +382,9 @@ impl Recording {
 
     /// Stolen time of all cores, and how much of it can be put down to somebody.
     pub fn stolen_and_explained_ns(&self) -> (u64, u64) {
-        self.cores.iter().fold((0, 0), |(stolen, explained), core| (stolen + core.stolen_ns, explained + core.explained_ns()))
+        self.cores.iter().fold((0, 0), |(stolen, explained), core| {
+            (stolen + core.stolen_ns, explained + core.explained_ns())
+        })
     }
 }
 
@@ -335,7 +394,13 @@ mod tests {
 
     fn short(method: Method) -> Options {
         let cpus = hiroma_kernel::quiet::affinity::of(0).unwrap();
-        Options { cpus: cpus[..1].to_vec(), duration: Duration::from_millis(300), quantum: Duration::from_millis(1), method, bpf: true }
+        Options {
+            cpus: cpus[..1].to_vec(),
+            duration: Duration::from_millis(300),
+            quantum: Duration::from_millis(1),
+            method,
+            bpf: true,
+        }
     }
 
     #[test]

@@ -57,7 +57,11 @@ pub(super) fn scale(value: u64, by: u64, over: u64) -> u64 {
 
 /// Each turn needs the one before, so that it takes the same time wherever it runs.
 fn turns(count: u64, seed: u64) -> u64 {
-    (0..count).fold(seed, |value, _| black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)))
+    (0..count).fold(seed, |value, _| {
+        black_box(
+            value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407),
+        )
+    })
 }
 
 /// Work of so many nanoseconds, in chunks.
@@ -79,7 +83,8 @@ impl<'a> Worker<'a> {
     /// Finds out how much work a chunk is, unless that is given in turns, to compare runs. With `probe`, those who take time are named; the
     /// calling thread has told it.
     pub fn new(cpu: usize, probe: Option<&'a Probe>, chunk_turns: Option<u64>) -> Worker<'a> {
-        let mut worker = Worker { cpu, probe, chunk_turns: 1, usual_ns: 1, at_ns: 0, sums: Sums::default() };
+        let mut worker =
+            Worker { cpu, probe, chunk_turns: 1, usual_ns: 1, at_ns: 0, sums: Sums::default() };
         let usual = |count: u64| {
             let one = |_| {
                 let start = now_ns();
@@ -89,7 +94,8 @@ impl<'a> Worker<'a> {
             let mut times: Vec<u64> = (0..TRIES).map(one).collect();
             *times.select_nth_unstable(TRIES / 2).1
         };
-        worker.chunk_turns = chunk_turns.unwrap_or_else(|| CHUNK_NS * CHUNK_NS / usual(CHUNK_NS)).max(1);
+        worker.chunk_turns =
+            chunk_turns.unwrap_or_else(|| CHUNK_NS * CHUNK_NS / usual(CHUNK_NS)).max(1);
         worker.usual_ns = usual(worker.chunk_turns);
         worker.begin();
         worker
@@ -146,7 +152,8 @@ impl<'a> Worker<'a> {
 
     #[cold]
     fn held_up(&mut self, gap_ns: u64, loss: &mut Loss) {
-        let seen = self.probe.map_or(Sums::default(), |probe| probe.sums(self.cpu).since(&self.sums));
+        let seen =
+            self.probe.map_or(Sums::default(), |probe| probe.sums(self.cpu).since(&self.sums));
         split(gap_ns, &seen, loss);
         // Looking is not part of the work.
         self.begin();
@@ -208,14 +215,23 @@ mod tests {
         let kswapd = Owner::Task(TaskKind::Kswapd);
         let had = |ns: &[(Owner, u64)], changes| Sums::of(ns, changes);
         // The way there and back is theirs.
-        assert_eq!(divided(5000, had(&[(kswapd, 3000)], 2)), (vec![(Part::Task(TaskKind::Kswapd), 5000)], 0));
+        assert_eq!(
+            divided(5000, had(&[(kswapd, 3000)], 2)),
+            (vec![(Part::Task(TaskKind::Kswapd), 5000)], 0)
+        );
         // A tick does not explain milliseconds.
         let tick = had(&[(Owner::Interrupt, 4000)], 2);
-        assert_eq!(divided(5_000_000, tick), (vec![(Part::Interrupts, 4000), (Part::Unseen, 4_996_000)], 0));
+        assert_eq!(
+            divided(5_000_000, tick),
+            (vec![(Part::Interrupts, 4000), (Part::Unseen, 4_996_000)], 0)
+        );
         assert_eq!(divided(14_000, tick), (vec![(Part::Interrupts, 4000)], 10_000));
         // More than the gap: shared.
         let both = had(&[(kswapd, 3000), (Owner::SoftInterrupt, 1000)], 4);
-        assert_eq!(divided(2001, both), (vec![(Part::Task(TaskKind::Kswapd), 1500), (Part::Interrupts, 501)], 0));
+        assert_eq!(
+            divided(2001, both),
+            (vec![(Part::Task(TaskKind::Kswapd), 1500), (Part::Interrupts, 501)], 0)
+        );
         assert_eq!(divided(7000, Sums::default()), (vec![], 7000));
         assert_eq!(divided(700_000, Sums::default()), (vec![(Part::Unseen, 700_000)], 0));
     }

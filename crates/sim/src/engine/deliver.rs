@@ -16,7 +16,9 @@ impl Engine<'_> {
         let message = *self.messages.get(slot);
         let number = message.target;
         // Disks and the links to them work even when the node beside them does not.
-        if !self.nodes[number as usize].up && !matches!(message.kind, Kind::PageToDisk | Kind::FetchFromDisk) {
+        if !self.nodes[number as usize].up
+            && !matches!(message.kind, Kind::PageToDisk | Kind::FetchFromDisk)
+        {
             let time_ns = self.now_ns + self.config.failures.detect_ns;
             self.at(time_ns, What::Bounce, slot);
             return;
@@ -54,10 +56,15 @@ impl Engine<'_> {
                     self.tell_placer(number, Event::Bid { peer, free: value });
                 }
             }
-            Kind::ReservationAsked => self.tell_placer(number, Event::ReservationAsked { node: source }),
+            Kind::ReservationAsked => {
+                self.tell_placer(number, Event::ReservationAsked { node: source })
+            }
             Kind::ReservationAnswered => {
                 if let Some(peer) = self.topology.peer_of(number, source) {
-                    self.tell_placer(number, Event::ReservationAnswered { peer, granted: value == 1 });
+                    self.tell_placer(
+                        number,
+                        Event::ReservationAnswered { peer, granted: value == 1 },
+                    );
                 }
             }
             Kind::ReservationReleased => {
@@ -94,11 +101,18 @@ impl Engine<'_> {
         }
         self.checker.put(table, page, Place::Disk(disk), content);
         let entry = self.tables.page(table, page);
-        (entry.saved, entry.disk, entry.content, entry.whereabouts) = (true, disk, content, Whereabouts::Elsewhere);
+        (entry.saved, entry.disk, entry.content, entry.whereabouts) =
+            (true, disk, content, Whereabouts::Elsewhere);
         self.out.placed_disk += u64::from(self.measuring);
         if source != owner {
             let at = self.disks.node(disk);
-            self.post(Message { table, serial, page, moves, ..Message::new(Kind::Placed, at, owner, disk | ON_DISK) });
+            self.post(Message {
+                table,
+                serial,
+                page,
+                moves,
+                ..Message::new(Kind::Placed, at, owner, disk | ON_DISK)
+            });
         }
     }
 
@@ -117,7 +131,14 @@ impl Engine<'_> {
         }
         entry.whereabouts = Whereabouts::Message;
         (entry.saved, entry.disk) = (true, disk);
-        let reply = Message { table, serial, page, moves, content, ..Message::new(Kind::PageIn, target, source, disk | ON_DISK) };
+        let reply = Message {
+            table,
+            serial,
+            page,
+            moves,
+            content,
+            ..Message::new(Kind::PageIn, target, source, disk | ON_DISK)
+        };
         let (_, slot) = self.post(reply);
         self.checker.take(table, page, if fresh { Place::Nowhere } else { Place::Disk(disk) });
         self.checker.put(table, page, Place::Message(slot), content);
@@ -125,7 +146,10 @@ impl Engine<'_> {
 
     fn fetch_arrived(&mut self, number: u32, message: Message) {
         let Message { table, page, source, serial, moves, .. } = message;
-        if !self.is_current(&message) || !self.tables.get(table).live || self.config.run.canary == Canary::DropAnswer {
+        if !self.is_current(&message)
+            || !self.tables.get(table).live
+            || self.config.run.canary == Canary::DropAnswer
+        {
             return;
         }
         let entry = self.tables.page(table, page);
@@ -134,7 +158,13 @@ impl Engine<'_> {
                 self.page_lost(source);
                 return;
             }
-            self.post(Message { table, serial, page, moves, ..Message::new(Kind::NotHere, number, source, 0) });
+            self.post(Message {
+                table,
+                serial,
+                page,
+                moves,
+                ..Message::new(Kind::NotHere, number, source, 0)
+            });
             return;
         }
         let (place, moves) = (entry.frame, entry.moves);
@@ -147,7 +177,14 @@ impl Engine<'_> {
             node.ranking.remove(place);
             node.empty(place);
         }
-        let reply = Message { table, serial, page, moves, content, ..Message::new(Kind::PageIn, number, source, number) };
+        let reply = Message {
+            table,
+            serial,
+            page,
+            moves,
+            content,
+            ..Message::new(Kind::PageIn, number, source, number)
+        };
         let (_, slot) = self.post(reply);
         self.checker.put(table, page, Place::Message(slot), content);
         if !keeps_copy {
@@ -188,7 +225,9 @@ impl Engine<'_> {
             return;
         }
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return };
-        if thread.doing != Doing::WaitsForPage || thread.pending.is_none_or(|(page, _)| page != message.page) {
+        if thread.doing != Doing::WaitsForPage
+            || thread.pending.is_none_or(|(page, _)| page != message.page)
+        {
             return;
         }
         let entry = self.tables.page(message.table, message.page);
@@ -210,7 +249,13 @@ impl Engine<'_> {
         }
         if !self.tables.get(table).live {
             if value & ON_DISK == 0 {
-                self.post(Message { table, serial, page, moves, ..Message::new(Kind::Discard, number, value, 0) });
+                self.post(Message {
+                    table,
+                    serial,
+                    page,
+                    moves,
+                    ..Message::new(Kind::Discard, number, value, 0)
+                });
             }
             return;
         }
@@ -231,7 +276,10 @@ impl Engine<'_> {
             return;
         }
         let entry = *self.tables.page(table, page);
-        if entry.whereabouts == Whereabouts::Frame && entry.node == number && self.tables.get(table).node != number {
+        if entry.whereabouts == Whereabouts::Frame
+            && entry.node == number
+            && self.tables.get(table).node != number
+        {
             let node = &mut self.nodes[number as usize];
             node.ranking.remove(entry.frame);
             let frame = node.empty(entry.frame);

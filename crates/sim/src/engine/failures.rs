@@ -14,7 +14,8 @@ use crate::random::exponential;
 
 impl Engine<'_> {
     pub(super) fn plan_failure(&mut self) {
-        let gap_ns = exponential(&mut self.failures, self.config.failures.mean_between_ns as f64).min(1 << 46);
+        let gap_ns = exponential(&mut self.failures, self.config.failures.mean_between_ns as f64)
+            .min(1 << 46);
         self.at(self.now_ns + gap_ns, What::Fail, 0);
     }
 
@@ -55,7 +56,11 @@ impl Engine<'_> {
         self.used_frames -= u64::from(node.used);
         node.forget();
         node.ranking = AnyRanking::new(self.config.policy.replacement);
-        node.placer = Placer::new(self.shared.clone(), placer_seed(self.seed, number, node.epoch), self.now_ns);
+        node.placer = Placer::new(
+            self.shared.clone(),
+            placer_seed(self.seed, number, node.epoch),
+            self.now_ns,
+        );
         self.at(self.now_ns + self.config.failures.repair_ns, What::Repair, number);
     }
 
@@ -64,14 +69,20 @@ impl Engine<'_> {
         self.checker.take(table, page, place);
         self.checker.lost(table, page);
         self.out.pages_lost += u64::from(self.measuring);
-        let by = if let Place::Frame(node) | Place::Hand(node) = place { node } else { self.tables.get(table).node };
+        let by = if let Place::Frame(node) | Place::Hand(node) = place {
+            node
+        } else {
+            self.tables.get(table).node
+        };
         self.release_frame(by, table, page);
         self.tables.page(table, page).whereabouts = Whereabouts::Lost;
         let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
         if !live {
             self.tables.gone(table);
         } else if self.nodes[owner as usize].thread.as_ref().is_some_and(|thread| {
-            thread.doing == Doing::WaitsForPlace && thread.table == table && thread.pending.is_some_and(|(pending, _)| pending == page)
+            thread.doing == Doing::WaitsForPlace
+                && thread.table == table
+                && thread.pending.is_some_and(|(pending, _)| pending == page)
         }) {
             self.page_lost(owner);
         }
@@ -109,12 +120,20 @@ impl Engine<'_> {
     pub(super) fn repair(&mut self, number: u32) {
         let node = &mut self.nodes[number as usize];
         node.up = true;
-        node.placer = Placer::new(self.shared.clone(), placer_seed(self.seed, number, node.epoch), self.now_ns);
+        node.placer = Placer::new(
+            self.shared.clone(),
+            placer_seed(self.seed, number, node.epoch),
+            self.now_ns,
+        );
         for (table, serial) in std::mem::take(&mut node.extra().orphans) {
             self.discard_orphans(number, table, serial);
         }
         self.post_to_peers(Kind::Restarted, number, 0);
-        let value = if self.config.policy.scope == ScopeKind::Gradient { 0 } else { self.config.node.frames };
+        let value = if self.config.policy.scope == ScopeKind::Gradient {
+            0
+        } else {
+            self.config.node.frames
+        };
         self.post_to_peers(Kind::Told, number, value);
         self.plan_tick(number);
         self.start_next(number);
@@ -128,7 +147,12 @@ impl Engine<'_> {
         for page in 0..self.tables.get(table).pages.len() as u32 {
             let entry = *self.tables.page(table, page);
             if entry.whereabouts == Whereabouts::Frame {
-                self.post(Message { table, serial, page, ..Message::new(Kind::Discard, number, entry.node, 0) });
+                self.post(Message {
+                    table,
+                    serial,
+                    page,
+                    ..Message::new(Kind::Discard, number, entry.node, 0)
+                });
             }
         }
     }

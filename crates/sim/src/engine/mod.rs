@@ -140,7 +140,12 @@ impl<'a> Engine<'a> {
         let topology = Topology::new(config, radius, config.policy.peers_max);
         let (at, of_node) = topology.disks(config.disk.count);
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let shared = Arc::new(Shared::new(config.policy.clone(), topology.peer_hops(), config.node.frames, diameter));
+        let shared = Arc::new(Shared::new(
+            config.policy.clone(),
+            topology.peer_hops(),
+            config.node.frames,
+            diameter,
+        ));
         let nodes = (0..topology.nodes())
             .map(|node| {
                 let placer = Placer::new(shared.clone(), placer_seed(seed, node, 0), 0);
@@ -152,7 +157,12 @@ impl<'a> Engine<'a> {
             now_ns: 0,
             events: 0,
             queue: Queue::default(),
-            network: Network::new(&config.network, topology.links(), config.node.page_bytes, config.run.count_links),
+            network: Network::new(
+                &config.network,
+                topology.links(),
+                config.node.page_bytes,
+                config.run.count_links,
+            ),
             disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
             nodes,
             shared,
@@ -309,7 +319,8 @@ impl<'a> Engine<'a> {
     fn tick(&mut self, node: u32) {
         // A node that failed has a new deadline; the old one means nothing.
         let placer = &self.nodes[node as usize].placer;
-        if self.ended || !self.nodes[node as usize].up || placer.deadline_ns() != Some(self.now_ns) {
+        if self.ended || !self.nodes[node as usize].up || placer.deadline_ns() != Some(self.now_ns)
+        {
             return;
         }
         self.tell_placer(node, Event::Tick);
@@ -324,11 +335,19 @@ impl<'a> Engine<'a> {
     /// A thread that has waited for too long means that nobody will ever answer.
     fn find_stuck(&self, after_ns: u64) -> Result<(), RunError> {
         for (number, node) in self.nodes.iter().enumerate() {
-            if let Some(thread) = node.thread.as_ref().filter(|thread| thread.doing != Doing::Running) {
+            if let Some(thread) =
+                node.thread.as_ref().filter(|thread| thread.doing != Doing::Running)
+            {
                 if self.now_ns - thread.fault_ns > after_ns {
-                    let what =
-                        format!("node {number} has waited for page {:?} since {} ns ({:?})", thread.pending, thread.fault_ns, thread.doing);
-                    return Err(RunError::Stuck(Stuck { now_ns: self.now_ns, event: self.events, what }));
+                    let what = format!(
+                        "node {number} has waited for page {:?} since {} ns ({:?})",
+                        thread.pending, thread.fault_ns, thread.doing
+                    );
+                    return Err(RunError::Stuck(Stuck {
+                        now_ns: self.now_ns,
+                        event: self.events,
+                        what,
+                    }));
                 }
             }
         }
@@ -363,7 +382,8 @@ impl<'a> Engine<'a> {
 
     /// Memory that the machine takes now, bytes: everything but the program itself.
     pub fn heap_bytes(&self) -> usize {
-        let nodes: usize = self.nodes.iter().map(|node| size_of::<Node>() + node.heap_bytes()).sum();
+        let nodes: usize =
+            self.nodes.iter().map(|node| size_of::<Node>() + node.heap_bytes()).sum();
         nodes
             + self.network.heap_bytes()
             + self.messages.heap_bytes()

@@ -168,7 +168,9 @@ impl Node {
     pub fn heap_bytes(&self) -> usize {
         use hiroma_policy::placement::replacement::Ranking;
         let extra = self.extra.as_ref().map_or(0, |extra| {
-            size_of::<Extra>() + extra.queue.capacity() * size_of::<ThreadPlan>() + extra.hands.capacity() * size_of::<InHand>()
+            size_of::<Extra>()
+                + extra.queue.capacity() * size_of::<ThreadPlan>()
+                + extra.hands.capacity() * size_of::<InHand>()
         });
         self.placer.heap_bytes()
             + self.ranking.heap_bytes()

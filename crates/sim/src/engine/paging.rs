@@ -50,12 +50,18 @@ impl Engine<'_> {
             }
             Command::Send { page, to, reserved } => {
                 let target = self.topology.peer(number, to);
-                self.send_page(number, Message { reserved, ..page_message(Kind::PageOut, number, target, page) });
+                self.send_page(
+                    number,
+                    Message { reserved, ..page_message(Kind::PageOut, number, target, page) },
+                );
             }
             Command::SendToDisk(page) => {
                 let disk = self.disks.of_node(number);
                 let target = self.disks.node(disk);
-                self.send_page(number, Message { value: disk, ..page_message(Kind::PageToDisk, number, target, page) });
+                self.send_page(
+                    number,
+                    Message { value: disk, ..page_message(Kind::PageToDisk, number, target, page) },
+                );
             }
         }
     }
@@ -103,22 +109,35 @@ impl Engine<'_> {
         self.out.page_outs += u64::from(self.measuring);
         self.out.guests_displaced += u64::from(self.measuring && owner != number);
         self.checker.take(table, page, Place::Frame(number));
-        let until_taken = matches!(self.config.node.frame_free, FrameFree::Arrived | FrameFree::Placed);
+        let until_taken =
+            matches!(self.config.node.frame_free, FrameFree::Arrived | FrameFree::Placed);
         if frees_frame && until_taken {
             self.tables.page(table, page).held = self.frame_of(number);
         }
         self.take_in_hand(number, table, page, content, frees_frame && !until_taken);
-        Some(Leaving { page: token(table, page), attempts: 0, avoid: self.avoid(number, owner, number) })
+        Some(Leaving {
+            page: token(table, page),
+            attempts: 0,
+            avoid: self.avoid(number, owner, number),
+        })
     }
 
     /// Where a page must not go: to its owner, and to where it came from.
     pub(super) fn avoid(&self, number: u32, owner: u32, source: u32) -> Avoid {
-        let peer_of = |other: u32| if other == number { None } else { self.topology.peer_of(number, other) };
+        let peer_of =
+            |other: u32| if other == number { None } else { self.topology.peer_of(number, other) };
         Avoid([peer_of(owner), peer_of(source)])
     }
 
     /// A page is in a node's hands from now on.
-    pub(super) fn take_in_hand(&mut self, number: u32, table: u32, page: u32, content: u32, from_frame: bool) {
+    pub(super) fn take_in_hand(
+        &mut self,
+        number: u32,
+        table: u32,
+        page: u32,
+        content: u32,
+        from_frame: bool,
+    ) {
         let entry = self.tables.page(table, page);
         (entry.whereabouts, entry.node, entry.content) = (Whereabouts::Hand, number, content);
         self.checker.put(table, page, Place::Hand(number), content);
@@ -177,7 +196,10 @@ impl Engine<'_> {
     /// The owner of a page knows where it is now: its thread may be waiting for that.
     pub(super) fn place_known(&mut self, number: u32, page: u32) {
         let thread = self.nodes[number as usize].thread.as_ref();
-        if thread.is_some_and(|thread| thread.doing == Doing::WaitsForPlace && thread.pending.is_some_and(|(pending, _)| pending == page)) {
+        if thread.is_some_and(|thread| {
+            thread.doing == Doing::WaitsForPlace
+                && thread.pending.is_some_and(|(pending, _)| pending == page)
+        }) {
             self.ask_for_page(number);
         }
     }
@@ -263,8 +285,11 @@ impl Engine<'_> {
         if self.goes_no_further(number, table, page, content) {
             return;
         }
-        let mut arrival = self.nodes[number as usize].placer.arrival(source, attempts.into(), message.reserved);
-        if self.config.run.canary == Canary::OverfillNode && self.nodes[number as usize].used >= self.config.node.frames {
+        let mut arrival =
+            self.nodes[number as usize].placer.arrival(source, attempts.into(), message.reserved);
+        if self.config.run.canary == Canary::OverfillNode
+            && self.nodes[number as usize].used >= self.config.node.frames
+        {
             arrival = Arrival::Keep;
         }
         if arrival != Arrival::Keep {
@@ -279,7 +304,16 @@ impl Engine<'_> {
             Arrival::Replace => self.replace(number, message),
             Arrival::SendBack => {
                 self.take_in_hand(number, table, page, content, false);
-                self.send_page(number, Message { kind: Kind::PageBack, source: number, target: source, reserved: false, ..message });
+                self.send_page(
+                    number,
+                    Message {
+                        kind: Kind::PageBack,
+                        source: number,
+                        target: source,
+                        reserved: false,
+                        ..message
+                    },
+                );
             }
             Arrival::SendOn => self.send_on(number, message),
             Arrival::Disk => {
@@ -292,7 +326,11 @@ impl Engine<'_> {
     fn leaving(&self, number: u32, message: &Message) -> Leaving {
         let owner = self.tables.get(message.table).node;
         let avoid = self.avoid(number, owner, message.source);
-        Leaving { page: token(message.table, message.page), attempts: message.attempts.into(), avoid }
+        Leaving {
+            page: token(message.table, message.page),
+            attempts: message.attempts.into(),
+            avoid,
+        }
     }
 
     /// A page that cannot stay is sent on from here.
@@ -332,7 +370,13 @@ impl Engine<'_> {
         self.release_frame(number, table, page);
         self.out.placed_remote += u64::from(self.measuring);
         if source != owner && owner != number {
-            self.post(Message { table, serial, page, moves, ..Message::new(Kind::Placed, number, owner, number) });
+            self.post(Message {
+                table,
+                serial,
+                page,
+                moves,
+                ..Message::new(Kind::Placed, number, owner, number)
+            });
         }
     }
 
@@ -344,7 +388,15 @@ impl Engine<'_> {
     }
 
     /// A page that `by` did not take is in the hands of `number` again.
-    pub(super) fn refused(&mut self, number: u32, message: Message, by: u32, content: u32, table: u32, page: u32) {
+    pub(super) fn refused(
+        &mut self,
+        number: u32,
+        message: Message,
+        by: u32,
+        content: u32,
+        table: u32,
+        page: u32,
+    ) {
         let owner = self.tables.get(table).node;
         if self.goes_no_further(number, table, page, content) {
             return;
@@ -353,7 +405,11 @@ impl Engine<'_> {
             self.tables.page(table, page).state = State::Leaving;
         }
         self.take_in_hand(number, table, page, content, false);
-        let leaving = Leaving { page: token(table, page), attempts: message.attempts.into(), avoid: self.avoid(number, owner, by) };
+        let leaving = Leaving {
+            page: token(table, page),
+            attempts: message.attempts.into(),
+            avoid: self.avoid(number, owner, by),
+        };
         match self.topology.peer_of(number, by) {
             Some(peer) => self.tell_placer(number, Event::Refused { peer, page: leaving }),
             None => self.tell_placer(number, Event::PageLeaves(leaving)),
@@ -363,7 +419,10 @@ impl Engine<'_> {
     /// Whether the thread of `number` has a frame for `page` and waits to learn where it is: then it is here.
     fn is_waited_for(&self, number: u32, page: u32) -> bool {
         let thread = self.nodes[number as usize].thread.as_ref();
-        thread.is_some_and(|thread| thread.doing == Doing::WaitsForPlace && thread.pending.is_some_and(|(pending, _)| pending == page))
+        thread.is_some_and(|thread| {
+            thread.doing == Doing::WaitsForPlace
+                && thread.pending.is_some_and(|(pending, _)| pending == page)
+        })
     }
 
     /// A page that was taken from somewhere and that nobody needs any more is thrown away.
@@ -377,5 +436,10 @@ impl Engine<'_> {
 /// The message that carries a page on its way out.
 fn page_message(kind: Kind, source: u32, target: u32, leaving: Leaving) -> Message {
     let (table, page) = ((leaving.page >> 32) as u32, leaving.page as u32);
-    Message { table, page, attempts: leaving.attempts.min(u8::MAX.into()) as u8, ..Message::new(kind, source, target, 0) }
+    Message {
+        table,
+        page,
+        attempts: leaving.attempts.min(u8::MAX.into()) as u8,
+        ..Message::new(kind, source, target, 0)
+    }
 }

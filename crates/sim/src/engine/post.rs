@@ -47,10 +47,15 @@ impl Engine<'_> {
     fn tell_at_once(&mut self, node: u32, value: u32) {
         for peer in 0..self.shared.peers() {
             let target = self.topology.peer(node, Peer(peer));
-            let teller = self.topology.peer_of(target, node).filter(|_| self.nodes[target as usize].up);
+            let teller =
+                self.topology.peer_of(target, node).filter(|_| self.nodes[target as usize].up);
             if let Some(peer) = teller {
                 // In a domain nothing follows from it: a node only knows more.
-                self.nodes[target as usize].placer.handle(self.now_ns, Event::Told { peer, value }, &mut Vec::new());
+                self.nodes[target as usize].placer.handle(
+                    self.now_ns,
+                    Event::Told { peer, value },
+                    &mut Vec::new(),
+                );
             }
         }
     }
@@ -64,7 +69,8 @@ impl Engine<'_> {
             self.checker.sent();
             self.count(message.kind);
             let hop = self.network.send(self.now_ns, link, false);
-            let slot = self.messages.insert(Message { at: next, target: next, spreads: true, ..message });
+            let slot =
+                self.messages.insert(Message { at: next, target: next, spreads: true, ..message });
             self.at(hop.on_ns, What::Hop, slot);
         }
         true
@@ -78,7 +84,9 @@ impl Engine<'_> {
         let count = match kind {
             Kind::Told | Kind::Restarted => &mut counts.information,
             Kind::BidAsked | Kind::Bid => &mut counts.bids,
-            Kind::ReservationAsked | Kind::ReservationAnswered | Kind::ReservationReleased => &mut counts.reservations,
+            Kind::ReservationAsked | Kind::ReservationAnswered | Kind::ReservationReleased => {
+                &mut counts.reservations
+            }
             Kind::PageOut | Kind::PageBack | Kind::PageToDisk => &mut counts.pages_out,
             Kind::Fetch | Kind::FetchFromDisk | Kind::NotHere => &mut counts.requests,
             Kind::PageIn => &mut counts.pages_in,
@@ -113,7 +121,8 @@ impl Engine<'_> {
     fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let message = self.messages.get(slot);
         let network = &self.config.network;
-        let work_ns = network.handler_ns + if message.kind.has_page() { network.page_handler_ns } else { 0 };
+        let work_ns =
+            network.handler_ns + if message.kind.has_page() { network.page_handler_ns } else { 0 };
         let node = &mut self.nodes[message.target as usize];
         let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + work_ns;
         node.handler_free_ns = done_ns;

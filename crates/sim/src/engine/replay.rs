@@ -35,7 +35,8 @@ impl Replay {
     fn new(records: &[TraceRecord], nodes: usize) -> (Self, Vec<u32>) {
         let mut by_node: Vec<Vec<&TraceRecord>> = vec![Vec::new(); nodes];
         records.iter().for_each(|record| by_node[record.node as usize].push(record));
-        let (mut steps, mut next, mut counts) = (Vec::with_capacity(records.len()), Vec::new(), Vec::new());
+        let (mut steps, mut next, mut counts) =
+            (Vec::with_capacity(records.len()), Vec::new(), Vec::new());
         for records in by_node {
             let mut numbers = BTreeMap::<u64, u32>::new();
             let first = steps.len() as u32;
@@ -146,7 +147,11 @@ impl Engine<'_> {
         self.checker.take(table, page, Place::Program);
         self.out.page_outs += u64::from(self.measuring);
         self.take_in_hand(number, table, page, content, false);
-        let leaving = Leaving { page: u64::from(table) << 32 | u64::from(page), attempts: 0, avoid: Avoid::default() };
+        let leaving = Leaving {
+            page: u64::from(table) << 32 | u64::from(page),
+            attempts: 0,
+            avoid: Avoid::default(),
+        };
         self.tell_placer(number, Event::PageLeaves(leaving));
         true
     }

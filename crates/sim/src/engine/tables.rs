@@ -163,6 +163,9 @@ impl Tables {
 
     /// Heap memory, bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.all.iter().map(|table| size_of::<Table>() + table.pages.capacity() * size_of::<Page>()).sum()
+        self.all
+            .iter()
+            .map(|table| size_of::<Table>() + table.pages.capacity() * size_of::<Page>())
+            .sum()
     }
 }

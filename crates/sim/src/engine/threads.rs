@@ -25,8 +25,15 @@ impl Engine<'_> {
             self.processes.len() as u32 - 1
         });
         let mut plans = std::mem::take(&mut self.plans);
-        self.arrivals.process(&self.config.load, &self.normal, self.nodes.len() as u32, process, &mut plans);
-        self.processes[process as usize] = Process { arrived_ns: self.now_ns, threads_left: plans.len() as u32 };
+        self.arrivals.process(
+            &self.config.load,
+            &self.normal,
+            self.nodes.len() as u32,
+            process,
+            &mut plans,
+        );
+        self.processes[process as usize] =
+            Process { arrived_ns: self.now_ns, threads_left: plans.len() as u32 };
         self.out.processes_arrived += u64::from(self.measuring);
         for (node, plan) in plans.drain(..) {
             let place = &mut self.nodes[node as usize];
@@ -69,7 +76,11 @@ impl Engine<'_> {
     /// The event that a thread waits for, unless it is left over from before a failure.
     pub(super) fn thread_due(&mut self, node: u32) {
         let now_ns = self.now_ns;
-        match self.nodes[node as usize].thread.as_ref().filter(|thread| thread.due_ns == now_ns && thread.doing == Doing::Running) {
+        match self.nodes[node as usize]
+            .thread
+            .as_ref()
+            .filter(|thread| thread.due_ns == now_ns && thread.doing == Doing::Running)
+        {
             Some(thread) if thread.pending.is_some() => self.fault(node),
             Some(_) => self.run_thread(node),
             None => (),
@@ -161,7 +172,11 @@ impl Engine<'_> {
                 let disk = self.disks.of_node(number);
                 (Kind::FetchFromDisk, self.disks.node(disk), disk)
             }
-            State::OnDisk => (Kind::FetchFromDisk, self.disks.node(entry.holder & !ON_DISK), entry.holder & !ON_DISK),
+            State::OnDisk => (
+                Kind::FetchFromDisk,
+                self.disks.node(entry.holder & !ON_DISK),
+                entry.holder & !ON_DISK,
+            ),
             State::Away if entry.holder != UNKNOWN => (Kind::Fetch, entry.holder, 0),
             State::Away | State::Leaving => {
                 thread.doing = Doing::WaitsForPlace;
@@ -174,7 +189,13 @@ impl Engine<'_> {
         };
         let moves = entry.moves_known;
         let serial = self.tables.get(table).serial;
-        self.post(Message { table, serial, page, moves, ..Message::new(kind, number, target, value) });
+        self.post(Message {
+            table,
+            serial,
+            page,
+            moves,
+            ..Message::new(kind, number, target, value)
+        });
     }
 
     /// The page that a thread needs has come back by itself: the frame set aside for it is not needed.
@@ -289,7 +310,13 @@ impl Engine<'_> {
                 out += 1;
                 if tell && entry.state == State::Away && entry.holder & ON_DISK == 0 {
                     let serial = self.tables.get(table).serial;
-                    self.post(Message { table, serial, page, moves: entry.moves, ..Message::new(Kind::Discard, number, entry.holder, 0) });
+                    self.post(Message {
+                        table,
+                        serial,
+                        page,
+                        moves: entry.moves,
+                        ..Message::new(Kind::Discard, number, entry.holder, 0)
+                    });
                 }
             }
         }

@@ -1,6 +1,8 @@
 //! The daemon of a simulated machine: looks at intervals, and reclaims in batches that take their time.
 
-use hiroma_policy::reclaim::{Batch, BatchEnd, Controller, Go, Next, Observation, Reason, Settings};
+use hiroma_policy::reclaim::{
+    Batch, BatchEnd, Controller, Go, Next, Observation, Reason, Settings,
+};
 
 use super::memory::Memory;
 use super::{COMPACT_PS, MachineOutcome, NODE_RECLAIM_PS, STEP_NS};
@@ -39,7 +41,13 @@ impl Daemon {
         }
     }
 
-    pub(super) fn step(&mut self, now_ns: u64, idle_ppm: u64, memory: &mut Memory, outcome: &mut MachineOutcome) {
+    pub(super) fn step(
+        &mut self,
+        now_ns: u64,
+        idle_ppm: u64,
+        memory: &mut Memory,
+        outcome: &mut MachineOutcome,
+    ) {
         if self.batch.is_some() {
             self.work(now_ns, memory, outcome);
         } else if self.compacting > 0 {
@@ -54,7 +62,10 @@ impl Daemon {
             }
             outcome.looks += 1;
             (self.looked_ns, self.free) = (now_ns, memory.free_pages());
-            let verdicts = self.controller.observe(now_ns, &Observation { nodes: vec![memory.look()], idle_ppm, stalled_ns: 0 });
+            let verdicts = self.controller.observe(
+                now_ns,
+                &Observation { nodes: vec![memory.look()], idle_ppm, stalled_ns: 0 },
+            );
             for verdict in verdicts {
                 self.note(now_ns, verdict.reason, outcome);
                 self.begin(now_ns, verdict.batch_pages);
@@ -81,7 +92,14 @@ impl Daemon {
         }
         let took_ns = now_ns - under.began_ns + STEP_NS;
         let end = if under.got < under.asked { BatchEnd::Short } else { BatchEnd::Whole };
-        let batch = Batch { node: 0, asked_pages: under.asked, got_pages: under.got, took_ns, cpu_ns: took_ns, end };
+        let batch = Batch {
+            node: 0,
+            asked_pages: under.asked,
+            got_pages: under.got,
+            took_ns,
+            cpu_ns: took_ns,
+            end,
+        };
         match self.controller.batch_done(now_ns, batch) {
             Go::On(next) => self.begin(now_ns, next),
             Go::Stop(reason) => {

@@ -113,9 +113,16 @@ impl Memory {
 
     /// Takes up to `count` free pages as the page allocator does: above the low watermarks, kswapd being woken when the first zone has no more;
     /// else down to the lowest; else the program reclaims by itself. Says whether they came in blocks of 2 MiB.
-    fn take(&mut self, count: u64, large: bool, outcome: &mut MachineOutcome) -> (Vec<(usize, u64)>, bool) {
+    fn take(
+        &mut self,
+        count: u64,
+        large: bool,
+        outcome: &mut MachineOutcome,
+    ) -> (Vec<(usize, u64)>, bool) {
         if large {
-            let block = self.zones.iter().position(|zone| zone.free_large >= LARGE_PAGES && zone.free > zone.low + zone.reserve);
+            let block = self.zones.iter().position(|zone| {
+                zone.free_large >= LARGE_PAGES && zone.free > zone.low + zone.reserve
+            });
             if let Some(at) = block {
                 let zone = &mut self.zones[at];
                 let some = count.min(zone.free_large).min(zone.free - zone.low - zone.reserve);
@@ -146,7 +153,11 @@ impl Memory {
         (self.take_above(count.min(DIRECT_PAGES), |zone| zone.min).into_iter().collect(), false)
     }
 
-    fn take_above(&mut self, count: u64, watermark: impl Fn(&ZoneState) -> u64) -> Option<(usize, u64)> {
+    fn take_above(
+        &mut self,
+        count: u64,
+        watermark: impl Fn(&ZoneState) -> u64,
+    ) -> Option<(usize, u64)> {
         let at = self.zones.iter().position(|zone| zone.free > watermark(zone) + zone.reserve)?;
         let zone = &mut self.zones[at];
         let some = count.min(zone.free - watermark(zone) - zone.reserve);
@@ -209,9 +220,12 @@ impl Memory {
         let last = self.zones.len() - 1;
         for at in 0..=last {
             let zone = &mut self.zones[at];
-            let share = (u128::from(count) * u128::from(zone.file)).div_ceil(u128::from(whole.max(1))) as u64;
+            let share = (u128::from(count) * u128::from(zone.file))
+                .div_ceil(u128::from(whole.max(1))) as u64;
             let some = share.min(left).min(zone.file);
-            let large = (u128::from(some) * u128::from(zone.file_large)).checked_div(u128::from(zone.file)).unwrap_or(0) as u64;
+            let large = (u128::from(some) * u128::from(zone.file_large))
+                .checked_div(u128::from(zone.file))
+                .unwrap_or(0) as u64;
             zone.file -= some;
             zone.file_large -= large;
             zone.free += some;

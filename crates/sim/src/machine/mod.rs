@@ -133,7 +133,8 @@ struct Running {
 pub fn run_machine(config: &MachineConfig) -> MachineOutcome {
     let mut memory = Memory::new(config);
     let mut daemon = config.daemon.map(Daemon::new);
-    let mut loads: Vec<Running> = config.loads.iter().map(|&load| Running { load, pages: 0, owed: 0 }).collect();
+    let mut loads: Vec<Running> =
+        config.loads.iter().map(|&load| Running { load, pages: 0, owed: 0 }).collect();
     let mut outcome = MachineOutcome { free_pages_min: u64::MAX, ..MachineOutcome::default() };
     for ms in 0..config.duration_ms {
         for running in &mut loads {

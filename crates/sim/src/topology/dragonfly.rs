@@ -37,7 +37,8 @@ impl Dragonfly {
         let nodes = self.blocks.nodes();
         let place = |node: u32| (node / at_router / routers, node / at_router % routers);
         let ((from_group, from), (to_group, to)) = (place(source), place(target));
-        let local = |group: u32, a: u32, b: u32| 2 * nodes + group * routers * routers + a * routers + b;
+        let local =
+            |group: u32, a: u32, b: u32| 2 * nodes + group * routers * routers + a * routers + b;
         let (mut way, mut length) = ([0; 5], 0);
         let mut add = |link: u32| {
             way[length as usize] = link;
@@ -45,7 +46,8 @@ impl Dragonfly {
         };
         add(source);
         if from_group != to_group {
-            let (leave, enter) = (self.gateway(from_group, to_group), self.gateway(to_group, from_group));
+            let (leave, enter) =
+                (self.gateway(from_group, to_group), self.gateway(to_group, from_group));
             if from != leave {
                 add(local(from_group, from, leave));
             }

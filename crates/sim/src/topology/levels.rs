@@ -41,7 +41,8 @@ impl Blocks {
             Some(*size)
         }));
         let levels = hops.iter().take_while(|&&hops| u32::from(hops) <= radius).count();
-        let reach = (0..=dims.len()).map(|level| (sizes[level.min(levels)] - 1).min(most as u32)).collect();
+        let reach =
+            (0..=dims.len()).map(|level| (sizes[level.min(levels)] - 1).min(most as u32)).collect();
         let mut all_hops = vec![0];
         all_hops.extend(hops);
         Blocks { sizes, hops: all_hops, reach }
@@ -63,7 +64,9 @@ impl Blocks {
 
     pub(super) fn peer_hops(&self) -> Box<[u16]> {
         let level_of = |place: u32| self.reach.iter().position(|&reach| place < reach).unwrap_or(0);
-        (0..self.reach.last().copied().unwrap_or(0)).map(|place| self.hops[level_of(place)]).collect()
+        (0..self.reach.last().copied().unwrap_or(0))
+            .map(|place| self.hops[level_of(place)])
+            .collect()
     }
 
     pub(super) fn peer(&self, node: u32, peer: Peer) -> u32 {

@@ -30,11 +30,17 @@ impl Topology {
     pub fn new(config: &Config, radius: u32, peers_max: u32) -> Self {
         let (dims, most) = (&config.topology.dims, peers_max as usize);
         match config.topology.kind {
-            TopologyKind::Torus2d => Topology::Torus(Torus::new([dims[0], dims[1], 1], 2, radius, most)),
-            TopologyKind::Torus3d => Topology::Torus(Torus::new([dims[0], dims[1], dims[2]], 3, radius, most)),
+            TopologyKind::Torus2d => {
+                Topology::Torus(Torus::new([dims[0], dims[1], 1], 2, radius, most))
+            }
+            TopologyKind::Torus3d => {
+                Topology::Torus(Torus::new([dims[0], dims[1], dims[2]], 3, radius, most))
+            }
             TopologyKind::FatTree => Topology::Levels(Levels::new(&dims[..], radius, most)),
             TopologyKind::FullBisection => Topology::Levels(Levels::new(&dims[..1], radius, most)),
-            TopologyKind::Dragonfly => Topology::Dragonfly(Dragonfly::new([dims[0], dims[1], dims[2]], radius, most)),
+            TopologyKind::Dragonfly => {
+                Topology::Dragonfly(Dragonfly::new([dims[0], dims[1], dims[2]], radius, most))
+            }
         }
     }
 
@@ -136,9 +142,15 @@ impl Topology {
                 return placed;
             }
         }
-        let of_node: Vec<u32> = (0..nodes).map(|node| (u64::from(node) * u64::from(disks) / u64::from(nodes)) as u32).collect();
-        let first = |disk: u32| (u64::from(disk) * u64::from(nodes)).div_ceil(u64::from(disks)) as u32;
-        ((0..disks).map(|disk| first(disk) + (first(disk + 1) - first(disk)) / 2).collect(), of_node)
+        let of_node: Vec<u32> = (0..nodes)
+            .map(|node| (u64::from(node) * u64::from(disks) / u64::from(nodes)) as u32)
+            .collect();
+        let first =
+            |disk: u32| (u64::from(disk) * u64::from(nodes)).div_ceil(u64::from(disks)) as u32;
+        (
+            (0..disks).map(|disk| first(disk) + (first(disk + 1) - first(disk)) / 2).collect(),
+            of_node,
+        )
     }
 }
 

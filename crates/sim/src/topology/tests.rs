@@ -6,7 +6,8 @@ use super::*;
 use crate::config::TopologyConfig;
 
 fn topology(kind: TopologyKind, dims: &[u32], radius: u32, most: u32) -> Topology {
-    let config = Config { topology: TopologyConfig { kind, dims: dims.to_vec() }, ..Config::default() };
+    let config =
+        Config { topology: TopologyConfig { kind, dims: dims.to_vec() }, ..Config::default() };
     Topology::new(&config, radius, most)
 }
 
@@ -18,7 +19,8 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         (prop::collection::vec(1u32..6, 3), Just(TopologyKind::Dragonfly)),
         (prop::collection::vec(2u32..40, 1), Just(TopologyKind::FullBisection)),
     ];
-    (kinds, 1u32..7, prop_oneof![Just(3u32), Just(1000)]).prop_map(|((dims, kind), radius, most)| topology(kind, &dims, radius, most))
+    (kinds, 1u32..7, prop_oneof![Just(3u32), Just(1000)])
+        .prop_map(|((dims, kind), radius, most)| topology(kind, &dims, radius, most))
 }
 
 fn way(topology: &Topology, source: u32, target: u32) -> Vec<u32> {

@@ -39,7 +39,13 @@ impl Torus {
         let strides = [1, dims[0], dims[0] * dims[1]];
         let nodes = dims.iter().product::<u32>();
         let coordinates = (0..nodes)
-            .map(|node| [(node % dims[0]) as u16, (node / dims[0] % dims[1]) as u16, (node / dims[0] / dims[1]) as u16])
+            .map(|node| {
+                [
+                    (node % dims[0]) as u16,
+                    (node / dims[0] % dims[1]) as u16,
+                    (node / dims[0] / dims[1]) as u16,
+                ]
+            })
             .collect();
         let radius = radius as i32;
         // Each node once: of two ways round that are equally long, the one forward.
@@ -50,13 +56,26 @@ impl Torus {
         let mut offsets: Vec<Offset> = Vec::new();
         for z in range(2) {
             for y in range(1) {
-                offsets.extend(range(0).map(|x| [x, y, z]).filter(|&offset| (1..=radius as u32).contains(&steps(offset))));
+                offsets.extend(
+                    range(0)
+                        .map(|x| [x, y, z])
+                        .filter(|&offset| (1..=radius as u32).contains(&steps(offset))),
+                );
             }
         }
         offsets.sort_by_key(|&offset| steps(offset));
         offsets.truncate(most);
         let reach = [0, 1, 2].map(|axis| radius.min(dims[axis] as i32 / 2));
-        let mut torus = Torus { dims, axes, strides, coordinates, offsets, reach, places: Vec::new(), onward: Vec::new() };
+        let mut torus = Torus {
+            dims,
+            axes,
+            strides,
+            coordinates,
+            offsets,
+            reach,
+            places: Vec::new(),
+            onward: Vec::new(),
+        };
         torus.places = vec![NOBODY; reach.iter().map(|&reach| (2 * reach + 1) as usize).product()];
         for place in 0..torus.offsets.len() {
             if let Some(index) = torus.index(torus.offsets[place]) {
@@ -123,7 +142,8 @@ impl Torus {
     /// The node one step from `node`.
     #[inline]
     fn step(&self, node: u32, axis: usize, forward: bool) -> u32 {
-        let (at, dim, stride) = (u32::from(self.coordinates[node as usize][axis]), self.dims[axis], self.strides[axis]);
+        let (at, dim, stride) =
+            (u32::from(self.coordinates[node as usize][axis]), self.dims[axis], self.strides[axis]);
         match (forward, at) {
             (true, at) if at + 1 == dim => node - at * stride,
             (true, _) => node + stride,
@@ -207,7 +227,8 @@ impl Torus {
         let (mut ways, mut count) = ([(0, 0); FANOUT_MAX], 0);
         let mut onward = self.index(self.offset(source, at)).map_or(0, |index| self.onward[index]);
         while onward != 0 {
-            let (axis, forward) = (onward.trailing_zeros() as usize / 2, onward.trailing_zeros() % 2 == 0);
+            let (axis, forward) =
+                (onward.trailing_zeros() as usize / 2, onward.trailing_zeros() % 2 == 0);
             ways[count] = (self.link(at, axis, forward), self.step(at, axis, forward));
             count += 1;
             onward &= onward - 1;
@@ -238,7 +259,10 @@ impl Torus {
         let of_node = self.coordinates.iter().map(|&at| disk_of(at)).collect();
         let middle = |disk: u32| {
             let part = [disk % cut[0], disk / cut[0] % cut[1], disk / cut[0] / cut[1]];
-            [0, 1, 2].into_iter().map(|axis| (part[axis] * size[axis] + size[axis] / 2) * self.strides[axis]).sum()
+            [0, 1, 2]
+                .into_iter()
+                .map(|axis| (part[axis] * size[axis] + size[axis] / 2) * self.strides[axis])
+                .sum()
         };
         Some(((0..disks).map(middle).collect(), of_node))
     }

@@ -1,6 +1,8 @@
 //! Beyond the paper: herding on stale information, today's clusters, nodes that fail.
 
-use hiroma_policy::placement::{InformationKind, PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
+use hiroma_policy::placement::{
+    InformationKind, PlacementConfig, PlacementKind, ReservationKind, ScopeKind,
+};
 use hiroma_report::{Axis, Better, Measure, Report, Section, Spread, Table, figures as digits};
 use hiroma_sim::Config;
 
@@ -53,7 +55,8 @@ impl Beyond {
         let three = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random];
         let herding = three.map(|kind| curve(kind, Work::Receiver, false)).to_vec();
         let herding_links = two.map(|kind| curve(kind, Work::Links, false)).to_vec();
-        let herding_free = [Work::Receiver, Work::Links, Work::None].map(|work| two.map(|kind| curve(kind, work, true)).to_vec());
+        let herding_free = [Work::Receiver, Work::Links, Work::None]
+            .map(|work| two.map(|kind| curve(kind, work, true)).to_vec());
         let modern = PRESETS.iter().filter(|preset| preset.name != "paper");
         let chosen = modern.filter(|preset| !params.quick || preset.name == "ethernet-25g");
         let presets = chosen.map(|preset| {
@@ -63,11 +66,19 @@ impl Beyond {
                 change(&mut config.policy);
                 (name, book.ask(preset.name, config, &params.seeds_modern))
             };
-            let policies = policies().into_iter().filter(|(name, _)| !params.quick || QUICK.contains(&name.as_str()));
+            let policies = policies()
+                .into_iter()
+                .filter(|(name, _)| !params.quick || QUICK.contains(&name.as_str()));
             (preset.name, policies.map(ask).collect())
         });
         let presets = presets.collect();
-        Beyond { herding, herding_links, herding_free, presets, failing: plan_failing(params, book) }
+        Beyond {
+            herding,
+            herding_links,
+            herding_free,
+            presets,
+            failing: plan_failing(params, book),
+        }
     }
 
     /// Adds its sections.
@@ -94,7 +105,9 @@ impl Beyond {
 
     fn young_section(&self, book: &Book) -> Section {
         let curves = self.herding_free.concat();
-        let mut ratios = Table::new("Two choices against most free: ratio of the responses, 95 % interval").number("period, ms", "");
+        let mut ratios =
+            Table::new("Two choices against most free: ratio of the responses, 95 % interval")
+                .number("period, ms", "");
         for work in [Work::Receiver, Work::Links, Work::None] {
             ratios = ratios.text(format!("work{}", work.where_text()));
         }
@@ -113,26 +126,50 @@ impl Beyond {
                     "What a node tells is known in its domain at once and costs nobody anything, so that it can be told more often than once a millisecond; period 0: at every change. {MIDDLE} processes/s."
                 ),
                 format!("As configured: {}", crossover_text(book, &self.herding_free[0])),
-                format!("With the work of a page at the links: {}", crossover_text(book, &self.herding_free[1])),
-                format!("Where a page takes next to no time either: {}", crossover_text(book, &self.herding_free[2])),
+                format!(
+                    "With the work of a page at the links: {}",
+                    crossover_text(book, &self.herding_free[1])
+                ),
+                format!(
+                    "Where a page takes next to no time either: {}",
+                    crossover_text(book, &self.herding_free[2])
+                ),
             ],
-            tables: vec![book.table("Mean response by age of information", "period, ms", &curves), ratios],
-            plots: vec![book.plot("Herding below a millisecond", Axis::log("time between messages", "ms"), &plotted)],
+            tables: vec![
+                book.table("Mean response by age of information", "period, ms", &curves),
+                ratios,
+            ],
+            plots: vec![book.plot(
+                "Herding below a millisecond",
+                Axis::log("time between messages", "ms"),
+                &plotted,
+            )],
         }
     }
 
     fn preset_section(&self, book: &Book) -> Section {
-        let mut best =
-            Table::new("Best policy of each cluster").text("cluster").text("best").number("response", "ms").text("not told apart from it");
+        let mut best = Table::new("Best policy of each cluster")
+            .text("cluster")
+            .text("best")
+            .number("response", "ms")
+            .text("not told apart from it");
         let mut tables = Vec::new();
         for (name, rows) in &self.presets {
             let mut rows = rows.clone();
-            rows.sort_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+            rows.sort_by(|(_, one), (_, other)| {
+                book.response(*one).total_cmp(&book.response(*other))
+            });
             let (first, id) = rows[0].clone();
-            let close =
-                rows[1..].iter().filter(|(_, other)| compare_paired(&book.responses(id), &book.responses(*other)) != Verdict::Smaller);
+            let close = rows[1..].iter().filter(|(_, other)| {
+                compare_paired(&book.responses(id), &book.responses(*other)) != Verdict::Smaller
+            });
             let close: Vec<&str> = close.map(|(name, _)| name.as_str()).collect();
-            best.row([(*name).to_owned(), first, estimate_text(book.estimate(id, RESPONSE)), close.join("; ")]);
+            best.row([
+                (*name).to_owned(),
+                first,
+                estimate_text(book.estimate(id, RESPONSE)),
+                close.join("; "),
+            ]);
             tables.push(book.details(name, &rows));
         }
         tables.insert(0, best);
@@ -148,32 +185,58 @@ impl Beyond {
     }
 
     fn failing_section(&self, book: &Book) -> Section {
-        let mut table = Table::new(format!("{MIDDLE} processes/s; a node is back after 500 ms, empty"))
-            .text("policy")
-            .number("between failures", "ms")
-            .number("response", "ms")
-            .number("failures", "")
-            .number("pages lost", "")
-            .number("work lost", "ms");
+        let mut table =
+            Table::new(format!("{MIDDLE} processes/s; a node is back after 500 ms, empty"))
+                .text("policy")
+                .number("between failures", "ms")
+                .number("response", "ms")
+                .number("failures", "")
+                .number("pages lost", "")
+                .number("work lost", "ms");
         for (name, ids) in &self.failing {
             for (between_ms, id) in ids {
                 let between = between_ms.map_or("none".to_owned(), digits);
-                let mut row = vec![name.clone(), between, estimate_text(book.estimate(*id, RESPONSE))];
-                row.extend(["node_failures", "pages_lost", "work_lost_ms"].map(|figure| estimate_text(book.estimate(*id, figure))));
+                let mut row =
+                    vec![name.clone(), between, estimate_text(book.estimate(*id, RESPONSE))];
+                row.extend(
+                    ["node_failures", "pages_lost", "work_lost_ms"]
+                        .map(|figure| estimate_text(book.estimate(*id, figure))),
+                );
                 table.row(row);
             }
         }
-        Section { title: "What failures of nodes cost".to_owned(), text: Vec::new(), tables: vec![table], plots: Vec::new() }
+        Section {
+            title: "What failures of nodes cost".to_owned(),
+            text: Vec::new(),
+            tables: vec![table],
+            plots: Vec::new(),
+        }
     }
 
     /// Adds its figures.
     pub fn measures(&self, book: &Book, measures: &mut Vec<Measure>) {
         for (name, title, curves) in [
-            ("herding_crossover_ms", "two choices beat most free from this period on", &self.herding),
-            ("herding_crossover_links_ms", "the same without work at the receivers of pages", &self.herding_links),
-            ("herding_crossover_free_ms", "the same with information that costs nothing", &self.herding_free[0]),
+            (
+                "herding_crossover_ms",
+                "two choices beat most free from this period on",
+                &self.herding,
+            ),
+            (
+                "herding_crossover_links_ms",
+                "the same without work at the receivers of pages",
+                &self.herding_links,
+            ),
+            (
+                "herding_crossover_free_ms",
+                "the same with information that costs nothing",
+                &self.herding_free[0],
+            ),
             ("herding_crossover_free_links_ms", "the same with both", &self.herding_free[1]),
-            ("herding_crossover_free_pages_ms", "the same where information and pages cost nothing", &self.herding_free[2]),
+            (
+                "herding_crossover_free_pages_ms",
+                "the same where information and pages cost nothing",
+                &self.herding_free[2],
+            ),
         ] {
             measures.push(
                 Measure::new(name, title, "ms", Better::Lower)
@@ -182,7 +245,9 @@ impl Beyond {
             );
         }
         for (name, rows) in &self.presets {
-            let best = rows.iter().min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+            let best = rows.iter().min_by(|(_, one), (_, other)| {
+                book.response(*one).total_cmp(&book.response(*other))
+            });
             let disk = rows.iter().find(|(name, _)| name == "disk only");
             if let (Some((best, id)), Some((_, disk))) = (best, disk) {
                 let gain = book.response(*disk) / book.response(*id);
@@ -235,12 +300,15 @@ fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free
     let mut config = params.paper(MIDDLE, |policy| {
         policy.placement = placement;
         if age_ms > 0.0 {
-            (policy.information, policy.period_ns) = (InformationKind::Periodic, (age_ms * 1e6) as u64);
+            (policy.information, policy.period_ns) =
+                (InformationKind::Periodic, (age_ms * 1e6) as u64);
         }
     });
     if age_ms == 0.0 {
         // A watermark at every frame: every change is told.
-        let marks: Vec<u32> = (0..=config.node.frames).map(|frame| (frame * 1000).div_ceil(config.node.frames)).collect();
+        let marks: Vec<u32> = (0..=config.node.frames)
+            .map(|frame| (frame * 1000).div_ceil(config.node.frames))
+            .collect();
         (config.policy.high_permille, config.policy.low_permille) = (marks.clone(), marks);
     }
     let network = &mut config.network;
@@ -294,17 +362,28 @@ type Change = Box<dyn Fn(&mut PlacementConfig)>;
 fn policies() -> Vec<(String, Change)> {
     let mut policies: Vec<(String, Change)> = Vec::new();
     // Filling one node after the other is for servers, not for peers.
-    for placement in PlacementKind::ALL.into_iter().filter(|&placement| placement != PlacementKind::Fill) {
+    for placement in
+        PlacementKind::ALL.into_iter().filter(|&placement| placement != PlacementKind::Fill)
+    {
         let name = name_of(&placement).replace('_', " ");
-        policies.push((name, Box::new(move |policy: &mut PlacementConfig| policy.placement = placement)));
+        policies.push((
+            name,
+            Box::new(move |policy: &mut PlacementConfig| policy.placement = placement),
+        ));
     }
     policies.push((
         "two choices, on demand".to_owned(),
-        Box::new(|policy| (policy.placement, policy.information) = (PlacementKind::TwoChoices, InformationKind::OnDemand)),
+        Box::new(|policy| {
+            (policy.placement, policy.information) =
+                (PlacementKind::TwoChoices, InformationKind::OnDemand)
+        }),
     ));
     policies.push((
         "nearest, reserve in advance".to_owned(),
-        Box::new(|policy| (policy.placement, policy.reservation) = (PlacementKind::Nearest, ReservationKind::InAdvance)),
+        Box::new(|policy| {
+            (policy.placement, policy.reservation) =
+                (PlacementKind::Nearest, ReservationKind::InAdvance)
+        }),
     ));
     policies.push(("disk only".to_owned(), Box::new(|policy| policy.scope = ScopeKind::Disk)));
     policies
@@ -313,10 +392,21 @@ fn policies() -> Vec<(String, Change)> {
 fn plan_failing(params: &Params, book: &mut Book) -> Vec<Failing> {
     let between: &[f64] = if params.quick { &BETWEEN_MS[1..2] } else { &BETWEEN_MS };
     let mut rows: Vec<(String, Config)> = Vec::new();
-    for placement in [PlacementKind::MostFree, PlacementKind::Nearest, PlacementKind::Random, PlacementKind::TwoChoices] {
-        rows.push((name_of(&placement).replace('_', " "), params.paper(MIDDLE, |policy| policy.placement = placement)));
+    for placement in [
+        PlacementKind::MostFree,
+        PlacementKind::Nearest,
+        PlacementKind::Random,
+        PlacementKind::TwoChoices,
+    ] {
+        rows.push((
+            name_of(&placement).replace('_', " "),
+            params.paper(MIDDLE, |policy| policy.placement = placement),
+        ));
     }
-    rows.push(("disk only".to_owned(), params.paper(MIDDLE, |policy| policy.scope = ScopeKind::Disk)));
+    rows.push((
+        "disk only".to_owned(),
+        params.paper(MIDDLE, |policy| policy.scope = ScopeKind::Disk),
+    ));
     let ask = |(name, config): (String, Config)| {
         let mut ids = vec![(None, book.ask(&name, config.clone(), &params.seeds))];
         for &between_ms in between {

@@ -32,7 +32,11 @@ pub struct Curve {
 impl Book {
     /// Asks for a configuration with these seeds.
     pub fn ask(&mut self, label: &str, config: Config, seeds: &[u64]) -> Id {
-        let known = self.configs.iter().zip(&self.seeds).position(|((_, known), with)| **known == config && with == seeds);
+        let known = self
+            .configs
+            .iter()
+            .zip(&self.seeds)
+            .position(|((_, known), with)| **known == config && with == seeds);
         Id(known.unwrap_or_else(|| {
             self.configs.push((label.to_owned(), Arc::new(config)));
             self.seeds.push(seeds.to_vec());
@@ -41,8 +45,16 @@ impl Book {
     }
 
     /// Asks for a line: `config(place)` at each of `places`.
-    pub fn curve(&mut self, name: &str, places: &[f64], seeds: &[u64], config: impl Fn(f64) -> Config) -> Curve {
-        let points = places.iter().map(|&place| (place, self.ask(&format!("{name} at {place}"), config(place), seeds)));
+    pub fn curve(
+        &mut self,
+        name: &str,
+        places: &[f64],
+        seeds: &[u64],
+        config: impl Fn(f64) -> Config,
+    ) -> Curve {
+        let points = places
+            .iter()
+            .map(|&place| (place, self.ask(&format!("{name} at {place}"), config(place), seeds)));
         Curve { name: name.to_owned(), points: points.collect() }
     }
 
@@ -59,10 +71,13 @@ impl Book {
             .zip(&self.seeds)
             .enumerate()
             .flat_map(|(index, ((label, config), seeds))| {
-                seeds.iter().map(move |&seed| (index, Job { label: label.clone(), config: config.clone(), seed }))
+                seeds.iter().map(move |&seed| {
+                    (index, Job { label: label.clone(), config: config.clone(), seed })
+                })
             })
             .collect();
-        let figures = lab.each(&jobs, |(_, job)| job, |_, outcome: Outcome| Figures::of(&outcome))?;
+        let figures =
+            lab.each(&jobs, |(_, job)| job, |_, outcome: Outcome| Figures::of(&outcome))?;
         self.answers = vec![Vec::new(); self.configs.len()];
         for ((index, _), figures) in jobs.iter().zip(figures) {
             self.answers[*index].push(figures);
@@ -105,11 +120,22 @@ impl Book {
         let series = curves.iter().map(|curve| {
             let points = curve.points.iter().filter_map(|&(x, id)| {
                 let response = self.estimate(id, RESPONSE)?;
-                Some(Point { x, y: response.mean, min: response.low().max(0.0), max: response.high() })
+                Some(Point {
+                    x,
+                    y: response.mean,
+                    min: response.low().max(0.0),
+                    max: response.high(),
+                })
             });
             Series::new(curve.name.clone(), points.collect())
         });
-        Plot { title: title.to_owned(), x, y: Axis::log("mean response", "ms"), series: series.collect(), ..Plot::default() }
+        Plot {
+            title: title.to_owned(),
+            x,
+            y: Axis::log("mean response", "ms"),
+            series: series.collect(),
+            ..Plot::default()
+        }
     }
 
     /// A table of mean responses: a row for each place, a column for each line.
@@ -126,7 +152,11 @@ impl Book {
         }
         for index in 0..curves.first().map_or(0, |curve| curve.points.len()) {
             let mut row = vec![hiroma_report::figures(curves[0].points[index].0)];
-            row.extend(curves.iter().map(|curve| estimate_text(self.estimate(curve.points[index].1, figure))));
+            row.extend(
+                curves
+                    .iter()
+                    .map(|curve| estimate_text(self.estimate(curve.points[index].1, figure))),
+            );
             table.row(row);
         }
         table
@@ -145,10 +175,20 @@ impl Book {
             .number("messages", "per page-out")
             .number("link use", "");
         for (name, id) in rows {
-            let mean = |figure: &str| self.estimate(*id, figure).map_or("–".to_owned(), |estimate| hiroma_report::figures(estimate.mean));
+            let mean = |figure: &str| {
+                self.estimate(*id, figure)
+                    .map_or("–".to_owned(), |estimate| hiroma_report::figures(estimate.mean))
+            };
             let mut row = vec![name.clone(), estimate_text(self.estimate(*id, RESPONSE))];
-            let rest =
-                ["response_p99_ms", "transfer_ms", "transfer_hops", "repeated_share", "disk_share", "messages_per_page_out", "link_use"];
+            let rest = [
+                "response_p99_ms",
+                "transfer_ms",
+                "transfer_hops",
+                "repeated_share",
+                "disk_share",
+                "messages_per_page_out",
+                "link_use",
+            ];
             row.extend(rest.map(mean));
             table.row(row);
         }

@@ -45,7 +45,11 @@ impl Params {
     /// All of it with `seeds` seeds, or a quick look.
     pub fn new(quick: bool, seeds: Option<usize>) -> Params {
         let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
-        let rates = if quick { vec![LOW, MIDDLE, HIGH] } else { vec![LOW, 40.0, MIDDLE, BUSY, 120.0, HIGH] };
+        let rates = if quick {
+            vec![LOW, MIDDLE, HIGH]
+        } else {
+            vec![LOW, 40.0, MIDDLE, BUSY, 120.0, HIGH]
+        };
         let seeds_modern = seeds[..seeds.len().min(if quick { 2 } else { 3 })].to_vec();
         Params { quick, seeds, seeds_modern, rates }
     }
@@ -131,7 +135,10 @@ mod tests {
             let paper = Paper::plan(Params::new(quick, None));
             for (place, (label, config)) in paper.book.configs().enumerate() {
                 assert_eq!(config.validate(), Ok(()), "{label}");
-                assert!(paper.book.configs().skip(place + 1).all(|(_, other)| other != config), "{label} twice");
+                assert!(
+                    paper.book.configs().skip(place + 1).all(|(_, other)| other != config),
+                    "{label} twice"
+                );
             }
         }
     }
@@ -142,7 +149,8 @@ mod tests {
         let params = Params::new(true, Some(2));
         let mut paper = Paper::plan(params);
         paper.book.change(|config| {
-            config.topology.dims = if config.topology.dims.len() == 2 { vec![8, 8] } else { vec![4, 4, 4] };
+            config.topology.dims =
+                if config.topology.dims.len() == 2 { vec![8, 8] } else { vec![4, 4, 4] };
             config.disk.count = 4;
             config.policy.domain_radius = config.policy.domain_radius.min(4);
             config.load.arrivals_per_s /= 4.0;
@@ -154,8 +162,15 @@ mod tests {
         paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| () }).unwrap();
         let report = paper.report(Machine::default(), 1.0);
         assert!(report.sections.len() >= 9);
-        let names: Vec<&str> = report.measures.iter().map(|measure| measure.name.as_str()).collect();
-        for claim in ["no_global_off_percent", "nearest_transfer_off_percent", "reservation_gain_high", "domain_best_is_3_or_4", "wall_s"] {
+        let names: Vec<&str> =
+            report.measures.iter().map(|measure| measure.name.as_str()).collect();
+        for claim in [
+            "no_global_off_percent",
+            "nearest_transfer_off_percent",
+            "reservation_gain_high",
+            "domain_best_is_3_or_4",
+            "wall_s",
+        ] {
             assert!(names.contains(&claim), "{claim} is not in {names:?}");
         }
         assert!(!report.to_html().contains("NaN"));

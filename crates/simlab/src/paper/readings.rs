@@ -39,7 +39,11 @@ impl Readings {
             let ids = POLICIES.map(|(name, change)| {
                 let mut config = params.paper(HIGH, change);
                 config.node.frame_free = reading;
-                book.ask(&format!("{name}, frame free {}", name_of(&reading)), config, &params.seeds)
+                book.ask(
+                    &format!("{name}, frame free {}", name_of(&reading)),
+                    config,
+                    &params.seeds,
+                )
             });
             (reading, ids.to_vec())
         });
@@ -56,7 +60,8 @@ impl Readings {
 
     /// Adds its section.
     pub fn report(&self, book: &Book, report: &mut Report) {
-        let mut table = Table::new(format!("Mean response at {HIGH} processes/s")).text("the frame is free");
+        let mut table =
+            Table::new(format!("Mean response at {HIGH} processes/s")).text("the frame is free");
         for (name, _) in POLICIES {
             table = table.number(name, "ms");
         }

@@ -28,19 +28,30 @@ impl Merged {
     /// Everything that `store` has to have.
     pub fn of(store: &Store) -> Result<Merged, StoreError> {
         let manifest = store.manifest();
-        Ok(Merged { seeds: manifest.seeds.clone(), cells: manifest.cells.iter().cloned().zip(store.load_all()?).collect() })
+        Ok(Merged {
+            seeds: manifest.seeds.clone(),
+            cells: manifest.cells.iter().cloned().zip(store.load_all()?).collect(),
+        })
     }
 
     /// Names of the settings that change.
     fn keys(&self) -> Vec<&str> {
-        self.cells.first().map_or(Vec::new(), |(values, _)| values.iter().map(|(key, _)| key.as_str()).collect())
+        self.cells
+            .first()
+            .map_or(Vec::new(), |(values, _)| values.iter().map(|(key, _)| key.as_str()).collect())
     }
 
     /// One row for each cell.
     pub fn table(&self) -> Table {
         let mut table = self.keys().iter().fold(Table::new(""), |table, key| table.text(*key));
-        table = table.number("response", "ms").number("median", "ms").number("p99", "ms").number("transfer", "ms").number("hops", "");
-        table = table.number("repeated", "").number("to disk", "").number("messages", "per page-out");
+        table = table
+            .number("response", "ms")
+            .number("median", "ms")
+            .number("p99", "ms")
+            .number("transfer", "ms")
+            .number("hops", "");
+        table =
+            table.number("repeated", "").number("to disk", "").number("messages", "per page-out");
         for (values, runs) in &self.cells {
             let mut row: Vec<String> = values.iter().map(|(_, value)| value.clone()).collect();
             row.push(estimate_text(estimate(runs, RESPONSE)));
@@ -53,7 +64,9 @@ impl Merged {
                 "disk_share",
                 "messages_per_page_out",
             ];
-            row.extend(rest.map(|name| estimate(runs, name).map_or("–".to_owned(), |estimate| digits(estimate.mean))));
+            row.extend(rest.map(|name| {
+                estimate(runs, name).map_or("–".to_owned(), |estimate| digits(estimate.mean))
+            }));
             table.row(row);
         }
         table
@@ -84,14 +97,21 @@ impl Merged {
             let (_, x) = others.remove(at);
             let name = if others.is_empty() { "mean response".to_owned() } else { label(&others) };
             let Some(response) = estimate(runs, RESPONSE) else { continue };
-            let point = Point { x: x.parse().ok()?, y: response.mean, min: response.low(), max: response.high() };
+            let point = Point {
+                x: x.parse().ok()?,
+                y: response.mean,
+                min: response.low(),
+                max: response.high(),
+            };
             match series.iter().position(|series| series.name == name) {
                 Some(at) => series[at].points.push(point),
                 None if series.len() < SERIES_MAX => series.push(Series::new(name, vec![point])),
                 None => {}
             }
         }
-        series.iter_mut().for_each(|series| series.points.sort_by(|one, other| one.x.total_cmp(&other.x)));
+        series
+            .iter_mut()
+            .for_each(|series| series.points.sort_by(|one, other| one.x.total_cmp(&other.x)));
         Some(Plot {
             title: "Mean response, with 95 % intervals".to_owned(),
             x: Axis::linear(keys[at], ""),
@@ -103,15 +123,28 @@ impl Merged {
 
     /// The results as a section of a report.
     pub fn section(&self) -> Section {
-        let text = vec![format!("{} cells, {}. Means with 95 % intervals.", self.cells.len(), seeds_text(&self.seeds))];
-        Section { title: "Sweep".to_owned(), text, tables: vec![self.table()], plots: self.plot().into_iter().collect() }
+        let text = vec![format!(
+            "{} cells, {}. Means with 95 % intervals.",
+            self.cells.len(),
+            seeds_text(&self.seeds)
+        )];
+        Section {
+            title: "Sweep".to_owned(),
+            text,
+            tables: vec![self.table()],
+            plots: self.plot().into_iter().collect(),
+        }
     }
 
     /// One line for each cell, with mean and half width of the interval of every figure.
     pub fn to_csv(&self) -> String {
         let mut header: Vec<String> = self.keys().iter().map(|key| quoted(key)).collect();
         header.push("seeds".to_owned());
-        header.extend(FIGURES.iter().flat_map(|figure| [figure.name.to_owned(), format!("{}_half_width", figure.name)]));
+        header.extend(
+            FIGURES
+                .iter()
+                .flat_map(|figure| [figure.name.to_owned(), format!("{}_half_width", figure.name)]),
+        );
         let mut csv = header.join(",") + "\n";
         for (values, runs) in &self.cells {
             let mut row: Vec<String> = values.iter().map(|(_, value)| quoted(value)).collect();
@@ -119,7 +152,11 @@ impl Merged {
             for figure in &FIGURES {
                 let estimate = estimate(runs, figure.name);
                 row.push(estimate.map_or(String::new(), |estimate| estimate.mean.to_string()));
-                row.push(estimate.and_then(|estimate| estimate.half_width).map_or(String::new(), |half| half.to_string()));
+                row.push(
+                    estimate
+                        .and_then(|estimate| estimate.half_width)
+                        .map_or(String::new(), |half| half.to_string()),
+                );
             }
             let _ = writeln!(csv, "{}", row.join(","));
         }
@@ -138,14 +175,22 @@ impl Merged {
             seeds: &'a [u64],
             cells: Vec<CellJson<'a>>,
         }
-        let cells = self.cells.iter().map(|(values, runs)| CellJson { settings: values, results: figures_json(runs) }).collect();
+        let cells = self
+            .cells
+            .iter()
+            .map(|(values, runs)| CellJson { settings: values, results: figures_json(runs) })
+            .collect();
         to_text(&Json { seeds: &self.seeds, cells })
     }
 }
 
 /// A cell of a CSV file (RFC 4180).
 fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -156,12 +201,21 @@ mod tests {
 
     fn merged() -> Merged {
         let cell = |rate: &str, kind: &str, ms: f64| {
-            let runs = [ms, ms + 1.0].map(|ms| Figures(BTreeMap::from([(RESPONSE.to_owned(), ms)])));
-            (vec![("rate".to_owned(), rate.to_owned()), ("kind".to_owned(), kind.to_owned())], runs.to_vec())
+            let runs =
+                [ms, ms + 1.0].map(|ms| Figures(BTreeMap::from([(RESPONSE.to_owned(), ms)])));
+            (
+                vec![("rate".to_owned(), rate.to_owned()), ("kind".to_owned(), kind.to_owned())],
+                runs.to_vec(),
+            )
         };
         Merged {
             seeds: vec![1, 2],
-            cells: vec![cell("20", "a,b", 4.0), cell("20", "c", 5.0), cell("10", "a,b", 1.0), cell("10", "c", 2.0)],
+            cells: vec![
+                cell("20", "a,b", 4.0),
+                cell("20", "c", 5.0),
+                cell("10", "a,b", 1.0),
+                cell("10", "c", 2.0),
+            ],
         }
     }
 
@@ -169,7 +223,8 @@ mod tests {
     fn a_plot_has_a_line_for_each_combination_of_what_is_no_number() {
         let plot = merged().plot().unwrap();
         assert_eq!((plot.x.label.as_str(), plot.series.len()), ("rate", 2));
-        let points: Vec<(f64, f64)> = plot.series[0].points.iter().map(|point| (point.x, point.y)).collect();
+        let points: Vec<(f64, f64)> =
+            plot.series[0].points.iter().map(|point| (point.x, point.y)).collect();
         assert_eq!(points, [(10.0, 1.5), (20.0, 4.5)]);
     }
 
@@ -177,7 +232,9 @@ mod tests {
     fn csv_quotes_what_has_commas_and_leaves_out_what_is_not_there() {
         let csv = merged().to_csv();
         let lines: Vec<&str> = csv.lines().collect();
-        assert!(lines[0].starts_with("rate,kind,seeds,response_mean_ms,response_mean_ms_half_width,response_median_ms,"));
+        assert!(lines[0].starts_with(
+            "rate,kind,seeds,response_mean_ms,response_mean_ms_half_width,response_median_ms,"
+        ));
         assert!(lines[1].starts_with("20,\"a,b\",2,4.5,6.35"), "{}", lines[1]);
         assert!(lines[1].ends_with(",,,"));
         assert_eq!(quoted("say \"x\""), "\"say \"\"x\"\"\"");

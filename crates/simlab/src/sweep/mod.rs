@@ -40,7 +40,11 @@ pub fn run(plan: &Plan, shard: Shard, store: &Store, lab: &Lab<'_>) -> Result<Do
     let points = missing(plan, shard, store);
     let of_shard = (0..plan.points()).filter(|&point| shard.has(point)).count();
     let jobs: Vec<(usize, Job)> = points.iter().map(|&point| (point, plan.job(point))).collect();
-    let saved = lab.each(&jobs, |(_, job)| job, |(point, _), outcome| store.save(*point, &Figures::of(&outcome)))?;
+    let saved = lab.each(
+        &jobs,
+        |(_, job)| job,
+        |(point, _), outcome| store.save(*point, &Figures::of(&outcome)),
+    )?;
     saved.into_iter().collect::<Result<Vec<()>, StoreError>>()?;
     Ok(Done { kept: of_shard - points.len(), run: points.len() })
 }

@@ -62,8 +62,11 @@ impl Plan {
     /// The sweep that `settings` describe; `directory` is where names of files start.
     pub fn of(mut settings: Settings, directory: &Path) -> Result<Plan, SettingsError> {
         let allowed = ["cluster", "seeds", "first_seed", "grid"];
-        if let Some(unknown) = settings.table().keys().find(|key| !allowed.contains(&key.as_str())) {
-            let what = format!("there is no key `{unknown}`, use one of `cluster`, `seeds`, `first_seed`, `grid`");
+        if let Some(unknown) = settings.table().keys().find(|key| !allowed.contains(&key.as_str()))
+        {
+            let what = format!(
+                "there is no key `{unknown}`, use one of `cluster`, `seeds`, `first_seed`, `grid`"
+            );
             return Err(settings.complain(unknown, what));
         }
         let seeds = whole(&mut settings, "seeds", 10, 1, 100_000)?;
@@ -73,18 +76,31 @@ impl Plan {
             None => Settings::parse("", "")?,
             Some(Value::Table(_)) => settings.part("cluster"),
             Some(Value::String(file)) => {
-                Settings::read(&directory.join(file)).map_err(|error| settings.complain("cluster", format_args!("`cluster`: {error}")))?
+                Settings::read(&directory.join(file)).map_err(|error| {
+                    settings.complain("cluster", format_args!("`cluster`: {error}"))
+                })?
             }
-            Some(_) => return Err(settings.complain("cluster", "`cluster`: needed is the name of a file, or a table of settings")),
+            Some(_) => {
+                return Err(settings.complain(
+                    "cluster",
+                    "`cluster`: needed is the name of a file, or a table of settings",
+                ));
+            }
         };
         let axes = axes(&settings)?;
-        let count = axes.iter().try_fold(seeds.len(), |count, (_, values)| count.checked_mul(values.len()));
+        let count =
+            axes.iter().try_fold(seeds.len(), |count, (_, values)| count.checked_mul(values.len()));
         if count.is_none_or(|count| count > POINTS_MAX) {
-            return Err(
-                settings.complain("grid", format_args!("`grid`: more than {POINTS_MAX} points, seeds included: leave some values out"))
-            );
+            return Err(settings.complain(
+                "grid",
+                format_args!(
+                    "`grid`: more than {POINTS_MAX} points, seeds included: leave some values out"
+                ),
+            ));
         }
-        let cells = combinations(&axes).map(|values| cell(&base, &settings, &values)).collect::<Result<_, _>>()?;
+        let cells = combinations(&axes)
+            .map(|values| cell(&base, &settings, &values))
+            .collect::<Result<_, _>>()?;
         Ok(Plan { cells, seeds })
     }
 
@@ -96,13 +112,18 @@ impl Plan {
     /// One of the runs.
     pub fn job(&self, point: usize) -> Job {
         let cell = &self.cells[point / self.seeds.len()];
-        Job { label: label(&cell.values), config: cell.config.clone(), seed: self.seeds[point % self.seeds.len()] }
+        Job {
+            label: label(&cell.values),
+            config: cell.config.clone(),
+            seed: self.seeds[point % self.seeds.len()],
+        }
     }
 
     /// What is kept beside the results.
     pub fn manifest(&self) -> Manifest {
         let configs: Vec<&Config> = self.cells.iter().map(|cell| &*cell.config).collect();
-        let content = serde_json::to_vec(&(&configs, &self.seeds)).expect("configurations always become JSON");
+        let content = serde_json::to_vec(&(&configs, &self.seeds))
+            .expect("configurations always become JSON");
         Manifest {
             format: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -121,11 +142,20 @@ pub fn label(values: &[(String, String)]) -> String {
     values.iter().map(|(key, value)| format!("{key} = {value}")).collect::<Vec<_>>().join(", ")
 }
 
-fn whole(settings: &mut Settings, key: &str, usual: i64, least: i64, most: i64) -> Result<i64, SettingsError> {
+fn whole(
+    settings: &mut Settings,
+    key: &str,
+    usual: i64,
+    least: i64,
+    most: i64,
+) -> Result<i64, SettingsError> {
     match settings.take(key) {
         None => Ok(usual),
         Some(Value::Integer(value)) if (least..=most).contains(&value) => Ok(value),
-        Some(other) => Err(settings.complain(key, format_args!("`{key}`: {other} is not a whole number from {least} to {most}"))),
+        Some(other) => Err(settings.complain(
+            key,
+            format_args!("`{key}`: {other} is not a whole number from {least} to {most}"),
+        )),
     }
 }
 
@@ -135,20 +165,29 @@ fn axes(settings: &Settings) -> Result<Vec<(String, Vec<Value>)>, SettingsError>
     match settings.table().get("grid") {
         None => {}
         Some(Value::Table(grid)) => collect(settings, grid, "", &mut axes)?,
-        Some(_) => return Err(settings.complain("grid", "`grid`: needed is a table of settings with lists of values")),
+        Some(_) => {
+            return Err(settings
+                .complain("grid", "`grid`: needed is a table of settings with lists of values"));
+        }
     }
     axes.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(axes)
 }
 
-fn collect(settings: &Settings, grid: &Table, prefix: &str, axes: &mut Vec<(String, Vec<Value>)>) -> Result<(), SettingsError> {
+fn collect(
+    settings: &Settings,
+    grid: &Table,
+    prefix: &str,
+    axes: &mut Vec<(String, Vec<Value>)>,
+) -> Result<(), SettingsError> {
     for (key, value) in grid {
         let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         match value {
             Value::Table(inner) => collect(settings, inner, &path, axes)?,
             Value::Array(values) if !values.is_empty() => axes.push((path, values.clone())),
             _ => {
-                let what = format!("`grid.{path}`: needed is a list of at least one value, in brackets");
+                let what =
+                    format!("`grid.{path}`: needed is a list of at least one value, in brackets");
                 return Err(settings.complain(&format!("grid.{path}"), what));
             }
         }
@@ -170,16 +209,28 @@ fn combinations(axes: &[(String, Vec<Value>)]) -> impl Iterator<Item = Vec<(&str
     })
 }
 
-fn cell(base: &Settings, sweep: &Settings, values: &[(&str, usize, &Value)]) -> Result<Cell, SettingsError> {
+fn cell(
+    base: &Settings,
+    sweep: &Settings,
+    values: &[(&str, usize, &Value)],
+) -> Result<Cell, SettingsError> {
     let mut settings = base.clone();
     for &(path, index, value) in values {
         settings.set(path, value.clone(), sweep.place(&format!("grid.{path}[{index}]")));
     }
-    let values: Vec<(String, String)> = values.iter().map(|(path, _, value)| ((*path).to_owned(), text_of(value))).collect();
+    let values: Vec<(String, String)> =
+        values.iter().map(|(path, _, value)| ((*path).to_owned(), text_of(value))).collect();
     // A problem that comes from a combination stands at one of its lines; which combination it is has to be said.
-    let with =
-        |error: SettingsError| if values.len() > 1 { SettingsError(format!("{}\n(with {})", error.0, label(&values))) } else { error };
-    let config = config_of(&mut settings).and_then(|config| check(&config, &settings).map(|()| config)).map_err(with)?;
+    let with = |error: SettingsError| {
+        if values.len() > 1 {
+            SettingsError(format!("{}\n(with {})", error.0, label(&values)))
+        } else {
+            error
+        }
+    };
+    let config = config_of(&mut settings)
+        .and_then(|config| check(&config, &settings).map(|()| config))
+        .map_err(with)?;
     Ok(Cell { config: Arc::new(config), values })
 }
 
@@ -206,10 +257,14 @@ impl FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shard, String> {
-        let parsed = text.split_once('/').and_then(|(number, of)| Some((number.parse::<usize>().ok()?, of.parse::<usize>().ok()?)));
+        let parsed = text.split_once('/').and_then(|(number, of)| {
+            Some((number.parse::<usize>().ok()?, of.parse::<usize>().ok()?))
+        });
         match parsed {
             Some((number, of)) if (1..=of).contains(&number) => Ok(Shard { number, of }),
-            _ => Err(format!("`{text}` is not a shard: write its number and how many there are, like 3/8")),
+            _ => Err(format!(
+                "`{text}` is not a shard: write its number and how many there are, like 3/8"
+            )),
         }
     }
 }
@@ -221,7 +276,9 @@ mod tests {
     use super::*;
 
     fn plan(text: &str) -> Result<Plan, String> {
-        Settings::parse("sweep.toml", text).and_then(|settings| Plan::of(settings, Path::new("."))).map_err(|error| error.0)
+        Settings::parse("sweep.toml", text)
+            .and_then(|settings| Plan::of(settings, Path::new(".")))
+            .map_err(|error| error.0)
     }
 
     #[test]
@@ -233,11 +290,23 @@ mod tests {
         .unwrap();
         assert_eq!((plan.cells.len(), plan.points()), (4, 12));
         let labels: Vec<String> = plan.cells.iter().map(|cell| label(&cell.values)).collect();
-        assert_eq!(labels[1], "load.arrivals_per_s = 10, network.latency_ns = 1us, policy.placement = most_free");
-        assert_eq!(labels[2], "load.arrivals_per_s = 20.5, network.latency_ns = 1us, policy.placement = random");
+        assert_eq!(
+            labels[1],
+            "load.arrivals_per_s = 10, network.latency_ns = 1us, policy.placement = most_free"
+        );
+        assert_eq!(
+            labels[2],
+            "load.arrivals_per_s = 20.5, network.latency_ns = 1us, policy.placement = random"
+        );
         let last = plan.job(11);
-        assert_eq!((last.seed, last.config.load.arrivals_per_s, last.config.network.latency_ns), (7, 20.5, 1000));
-        assert_eq!((last.config.policy.placement, last.config.nodes()), (PlacementKind::MostFree, 64));
+        assert_eq!(
+            (last.seed, last.config.load.arrivals_per_s, last.config.network.latency_ns),
+            (7, 20.5, 1000)
+        );
+        assert_eq!(
+            (last.config.policy.placement, last.config.nodes()),
+            (PlacementKind::MostFree, 64)
+        );
     }
 
     #[test]
@@ -249,7 +318,8 @@ mod tests {
 
     #[test]
     fn shards_share_all_points_without_overlap() {
-        let shards: Vec<Shard> = (1..=8).map(|number| format!("{number}/8").parse().unwrap()).collect();
+        let shards: Vec<Shard> =
+            (1..=8).map(|number| format!("{number}/8").parse().unwrap()).collect();
         for point in 0..100 {
             assert_eq!(shards.iter().filter(|shard| shard.has(point)).count(), 1);
             assert!(Shard::ALL.has(point));
@@ -257,7 +327,9 @@ mod tests {
         for text in ["0/8", "9/8", "8", "1/0", "a/b", "-1/8"] {
             assert_eq!(
                 text.parse::<Shard>().unwrap_err(),
-                format!("`{text}` is not a shard: write its number and how many there are, like 3/8")
+                format!(
+                    "`{text}` is not a shard: write its number and how many there are, like 3/8"
+                )
             );
         }
     }
@@ -265,8 +337,14 @@ mod tests {
     #[test]
     fn mistakes_are_reported_at_the_line_of_the_grid() {
         for (text, message) in [
-            ("grid = 3", "sweep.toml:1: `grid`: needed is a table of settings with lists of values"),
-            ("sed = 3", "sweep.toml:1: there is no key `sed`, use one of `cluster`, `seeds`, `first_seed`, `grid`"),
+            (
+                "grid = 3",
+                "sweep.toml:1: `grid`: needed is a table of settings with lists of values",
+            ),
+            (
+                "sed = 3",
+                "sweep.toml:1: there is no key `sed`, use one of `cluster`, `seeds`, `first_seed`, `grid`",
+            ),
             ("seeds = 0", "sweep.toml:1: `seeds`: 0 is not a whole number from 1 to 100000"),
             (
                 "[grid]\n\"load.arrivals_per_s\" = 4",
@@ -288,8 +366,15 @@ mod tests {
     #[test]
     fn the_fingerprint_is_that_of_what_is_run() {
         let print = |text: &str| plan(text).unwrap().manifest().fingerprint;
-        assert_eq!(print(""), print("[cluster]\npreset = \"paper\"\n[grid]\n\"load.accesses\" = [3600]"), "said otherwise, the same");
+        assert_eq!(
+            print(""),
+            print("[cluster]\npreset = \"paper\"\n[grid]\n\"load.accesses\" = [3600]"),
+            "said otherwise, the same"
+        );
         assert_ne!(print("seeds = 2"), print("seeds = 3"));
-        assert_ne!(print("[grid]\n\"node.frames\" = [64, 65]"), print("[grid]\n\"node.frames\" = [64, 66]"));
+        assert_ne!(
+            print("[grid]\n\"node.frames\" = [64, 65]"),
+            print("[grid]\n\"node.frames\" = [64, 66]")
+        );
     }
 }

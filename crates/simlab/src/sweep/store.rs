@@ -62,7 +62,9 @@ impl Store {
         fs::create_dir_all(directory.join("points")).map_err(failed(directory))?;
         let path = directory.join("sweep.json");
         match fs::read(&path) {
-            Ok(bytes) if serde_json::from_slice::<Manifest>(&bytes).is_ok_and(|found| found == manifest) => {}
+            Ok(bytes)
+                if serde_json::from_slice::<Manifest>(&bytes)
+                    .is_ok_and(|found| found == manifest) => {}
             Ok(_) => return Err(StoreError::Other { path: directory.to_owned() }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 write_atomically(&path, to_text(&manifest).as_bytes()).map_err(failed(&path))?;
@@ -77,10 +79,13 @@ impl Store {
     pub fn find(directory: &Path) -> Result<Store, StoreError> {
         let path = directory.join("sweep.json");
         let bytes = fs::read(&path).map_err(io_error(path.clone()))?;
-        let manifest: Manifest =
-            serde_json::from_slice(&bytes).map_err(|error| StoreError::Foreign { path: path.clone(), what: error.to_string() })?;
+        let manifest: Manifest = serde_json::from_slice(&bytes)
+            .map_err(|error| StoreError::Foreign { path: path.clone(), what: error.to_string() })?;
         if manifest.format != 1 {
-            return Err(StoreError::Foreign { path, what: format!("format {}, and this program reads format 1", manifest.format) });
+            return Err(StoreError::Foreign {
+                path,
+                what: format!("format {}, and this program reads format 1", manifest.format),
+            });
         }
         Ok(Store { directory: directory.to_owned(), manifest })
     }
@@ -117,10 +122,13 @@ impl Store {
     pub fn load(&self, point: usize) -> Result<Figures, StoreError> {
         let path = self.path(point);
         let bytes = fs::read(&path).map_err(io_error(path.clone()))?;
-        let file: PointFile =
-            serde_json::from_slice(&bytes).map_err(|error| StoreError::Foreign { path: path.clone(), what: error.to_string() })?;
+        let file: PointFile = serde_json::from_slice(&bytes)
+            .map_err(|error| StoreError::Foreign { path: path.clone(), what: error.to_string() })?;
         if file.fingerprint != self.manifest.fingerprint || file.point != point {
-            return Err(StoreError::Foreign { path, what: "it belongs to another sweep".to_owned() });
+            return Err(StoreError::Foreign {
+                path,
+                what: "it belongs to another sweep".to_owned(),
+            });
         }
         Ok(file.figures)
     }

@@ -19,9 +19,16 @@ impl Memory for Model {
             let page = state.page(src + done);
             if state.random.one_in(40 + 8 * len / PAGE) {
                 let calls = 1 + state.random.below(4);
-                state.pages.get_mut(page).into_iter().flatten().for_each(|there| there.busy = calls);
+                state
+                    .pages
+                    .get_mut(page)
+                    .into_iter()
+                    .flatten()
+                    .for_each(|there| there.busy = calls);
             }
-            if let Some(there) = state.pages.get_mut(page).into_iter().flatten().find(|there| there.busy > 0) {
+            if let Some(there) =
+                state.pages.get_mut(page).into_iter().flatten().find(|there| there.busy > 0)
+            {
                 there.busy -= 1;
                 return ended(done, len, Stop::Busy);
             }
@@ -100,7 +107,9 @@ impl Memory for Model {
                 there.swapped = false;
                 encode(there.word, dst);
             }
-            Some(None) => state.blame(format!("page {page} was copied out and is not there: the pager would wait for itself")),
+            Some(None) => state.blame(format!(
+                "page {page} was copied out and is not there: the pager would wait for itself"
+            )),
             None => vm::zero(dst, PAGE),
         }
     }
@@ -140,7 +149,10 @@ impl Memory for Model {
         let mut state = self.state();
         state.disturb();
         let (first, last) = (state.page(start), state.page(start + len).min(state.pages.len()));
-        state.pages.get(first..last).is_none_or(|pages| pages.iter().flatten().all(|there| there.swapped))
+        state
+            .pages
+            .get(first..last)
+            .is_none_or(|pages| pages.iter().flatten().all(|there| there.swapped))
     }
 
     fn unshare(&self, addr: usize) {
@@ -152,7 +164,9 @@ impl Memory for Model {
         let page = state.page(addr);
         match &mut state.pages[page] {
             Some(there) => (there.shared, there.swapped) = (false, false),
-            None => state.blame(format!("page {page} was touched by the pager and is not there: it would wait for itself")),
+            None => state.blame(format!(
+                "page {page} was touched by the pager and is not there: it would wait for itself"
+            )),
         }
     }
 

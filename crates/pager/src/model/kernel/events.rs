@@ -40,7 +40,8 @@ impl State {
             let Some(message) = self.messages.pop_front() else { break };
             out.push(message);
             if let Message::Remove { start, end } = message {
-                (self.page(start)..self.page(end)).for_each(|page| tell(page, "its removal is read"));
+                (self.page(start)..self.page(end))
+                    .for_each(|page| tell(page, "its removal is read"));
                 self.removal_was_read(start, end);
             }
             if let Message::Remap { .. } = message {

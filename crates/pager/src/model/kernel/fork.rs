@@ -104,7 +104,9 @@ impl State {
     pub fn touch_kept(&mut self, keep: &[usize]) {
         for &page in keep {
             if self.pages[page].is_none() && self.truth[page] != 0 && !self.loose[page] {
-                self.blame(format!("page {page} is read as zeros in a child that has no pager yet"));
+                self.blame(format!(
+                    "page {page} is read as zeros in a child that has no pager yet"
+                ));
             }
         }
     }

@@ -43,7 +43,15 @@ struct Page {
 impl Page {
     /// A page of the program's own, in memory.
     fn new(word: u64) -> Page {
-        Page { word, protected: false, shared: false, in_huge: false, busy: 0, lazy: false, swapped: false }
+        Page {
+            word,
+            protected: false,
+            shared: false,
+            in_huge: false,
+            busy: 0,
+            lazy: false,
+            swapped: false,
+        }
     }
 }
 
@@ -102,7 +110,8 @@ pub struct Model {
 
 thread_local!(
     /// Lets the fault thread of each process of this schedule read.
-    pub static PUMPS: std::cell::RefCell<Vec<std::rc::Rc<dyn Fn()>>> = const { std::cell::RefCell::new(Vec::new()) };
+    pub static PUMPS: std::cell::RefCell<Vec<std::rc::Rc<dyn Fn()>>> =
+        const { std::cell::RefCell::new(Vec::new()) };
 );
 
 /// The page that HIROMA_PAGE names: what happens to it is told.
@@ -139,7 +148,13 @@ impl Model {
     }
 
     /// Puts pages into the program, one by one; `take` is given each word and where it lies, and says what becomes of the page.
-    fn fill(&self, dst: usize, src: usize, len: usize, mut take: impl FnMut(&mut State, u64, usize) -> Filled) -> Outcome {
+    fn fill(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        mut take: impl FnMut(&mut State, u64, usize) -> Filled,
+    ) -> Outcome {
         let mut state = self.state();
         for done in (0..len).step_by(PAGE) {
             if state.refuses() {
@@ -180,7 +195,14 @@ impl State {
         let all = used.last().expect("some") + 1;
         let share = pages / threads;
         let threads = (0..threads).map(|at| Thread::new(at * share, share)).collect();
-        State { used, pages: vec![None; all], truth: vec![0; all], loose: vec![false; all], threads, ..State::idle(random, base, has_swap) }
+        State {
+            used,
+            pages: vec![None; all],
+            truth: vec![0; all],
+            loose: vec![false; all],
+            threads,
+            ..State::idle(random, base, has_swap)
+        }
     }
 
     /// A program without pages and threads, of which nothing is known yet.
@@ -258,7 +280,8 @@ impl State {
 
     fn decode(&mut self, from: usize) -> u64 {
         let buf = vm::lend(from, PAGE);
-        let word = |at: usize| u64::from_ne_bytes(buf.bytes()[at..at + 8].try_into().expect("eight"));
+        let word =
+            |at: usize| u64::from_ne_bytes(buf.bytes()[at..at + 8].try_into().expect("eight"));
         let (first, last) = (word(0), word(PAGE - 8));
         let whole = if first == 0 { last == 0 } else { last == !first };
         if !whole || word(PAGE / 2 - 8) != first || word(PAGE / 2) != last {

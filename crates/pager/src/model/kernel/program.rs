@@ -52,7 +52,17 @@ impl Thread {
     /// One that does nothing yet, with these places.
     pub fn new(first: usize, pages: usize) -> Thread {
         let doing = Doing::Nothing;
-        Thread { doing, asked: None, frees: false, to_zero: Vec::new(), first, pages, mapping: None, resize: None, forks: false }
+        Thread {
+            doing,
+            asked: None,
+            frees: false,
+            to_zero: Vec::new(),
+            first,
+            pages,
+            mapping: None,
+            resize: None,
+            forks: false,
+        }
     }
 }
 
@@ -164,12 +174,17 @@ impl State {
                 while to < most && to < first + pages && self.used[to] == self.used[to - 1] + 1 {
                     to += 1;
                 }
-                (place..to).for_each(|place| tell(self.used[place], format_args!("thread {at} begins to discard, {kind}")));
+                (place..to).for_each(|place| {
+                    tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
+                });
                 // Without events the pager learns nothing of system calls past the C library: docs/far-memory.md.
                 if kind > 21 || !self.has_events {
                     Doing::Asks(place, to)
                 } else {
-                    self.messages.push_back(Message::Remove { start: self.addr(place), end: self.addr(to - 1) + PAGE });
+                    self.messages.push_back(Message::Remove {
+                        start: self.addr(place),
+                        end: self.addr(to - 1) + PAGE,
+                    });
                     self.changing += 1;
                     self.threads[at].frees = self.random.one_in(2);
                     Doing::Told(place, to)
@@ -200,16 +215,25 @@ impl State {
                 } else {
                     there.swapped = false;
                     let discards = |thread: &Thread| match thread.doing {
-                        Doing::Told(from, to) | Doing::MayDiscard(from, to) | Doing::Discards(from, to, _) => Some((from, to)),
+                        Doing::Told(from, to)
+                        | Doing::MayDiscard(from, to)
+                        | Doing::Discards(from, to, _) => Some((from, to)),
                         Doing::Asks(from, to) => Some((from, to)),
                         _ => thread.asked,
                     };
-                    let may_be_zero = self.threads.iter().filter_map(discards).any(|(from, to)| self.used[from..to].contains(&page));
+                    let may_be_zero = self
+                        .threads
+                        .iter()
+                        .filter_map(discards)
+                        .any(|(from, to)| self.used[from..to].contains(&page));
                     if self.loose[page] && found == 0 {
                         (self.truth[page], self.loose[page]) = (0, false);
                     }
                     if found != self.truth[page] && !(may_be_zero && found == 0) {
-                        self.blame(format!("page {page} holds {found:#x} where {:#x} was written", self.truth[page]));
+                        self.blame(format!(
+                            "page {page} holds {found:#x} where {:#x} was written",
+                            self.truth[page]
+                        ));
                     }
                 }
                 if let Some(resize) = self.threads[at].resize.take() {
@@ -220,7 +244,8 @@ impl State {
                     return;
                 }
                 let asked = self.threads[at].asked;
-                self.threads[at].doing = asked.map_or(Doing::Nothing, |(from, to)| Doing::Zeros(from, to));
+                self.threads[at].doing =
+                    asked.map_or(Doing::Nothing, |(from, to)| Doing::Zeros(from, to));
             }
             _ => self.fault(at, page, write),
         }
@@ -229,7 +254,9 @@ impl State {
     /// A thread that the pager has to answer, and what it asks for.
     pub fn asked(&self) -> Option<(usize, Call)> {
         self.threads.iter().enumerate().find_map(|(at, thread)| match thread.doing {
-            Doing::Asks(from, to) => Some((at, Call::Discard { start: self.addr(from), end: self.addr(to - 1) + PAGE })),
+            Doing::Asks(from, to) => {
+                Some((at, Call::Discard { start: self.addr(from), end: self.addr(to - 1) + PAGE }))
+            }
             Doing::Resizes(resize) => self.call_of(at, resize).map(|call| (at, call)),
             _ => None,
         })
@@ -251,7 +278,10 @@ impl State {
             if let Some(there) = self.pages[self.used[place]] {
                 // Not the program's to zero, so it must be zero, or away.
                 if there.word != 0 {
-                    self.blame(format!("page {} was discarded and holds {:#x}", self.used[place], there.word));
+                    self.blame(format!(
+                        "page {} was discarded and holds {:#x}",
+                        self.used[place], there.word
+                    ));
                 }
             }
         }
@@ -261,7 +291,9 @@ impl State {
 
     /// Whether the kernel is to drop something for the program.
     pub fn is_discarding(&self) -> bool {
-        self.threads.iter().any(|thread| matches!(thread.doing, Doing::Told(..) | Doing::MayDiscard(..) | Doing::Discards(..)))
+        self.threads.iter().any(|thread| {
+            matches!(thread.doing, Doing::Told(..) | Doing::MayDiscard(..) | Doing::Discards(..))
+        })
     }
 
     /// Every page is read once more, by its owner.
@@ -272,8 +304,14 @@ impl State {
             if doing != Doing::Nothing {
                 continue;
             }
-            let of_mapping = self.threads[at].mapping.filter(|&(_, mapped)| (pages..pages + mapped).contains(&round));
-            let page = if round < pages { Some(self.used[first + round]) } else { of_mapping.map(|(start, _)| start + round - pages) };
+            let of_mapping = self.threads[at]
+                .mapping
+                .filter(|&(_, mapped)| (pages..pages + mapped).contains(&round));
+            let page = if round < pages {
+                Some(self.used[first + round])
+            } else {
+                of_mapping.map(|(start, _)| start + round - pages)
+            };
             if let Some(page) = page {
                 self.threads[at].doing = Doing::Touch(page, None);
                 any = true;

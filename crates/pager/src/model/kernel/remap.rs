@@ -51,7 +51,10 @@ impl State {
     /// The thread does something with its mapping, or to it.
     pub(super) fn begin_mapped(&mut self, at: usize) -> Doing {
         let Some((first, pages)) = self.threads[at].mapping else {
-            return Doing::Resizes(Resize::Place { pages: 1 + self.random.below(MAPPING_MAX / 2), alone: self.random.one_in(2) });
+            return Doing::Resizes(Resize::Place {
+                pages: 1 + self.random.below(MAPPING_MAX / 2),
+                alone: self.random.one_in(2),
+            });
         };
         let page = first + self.random.below(pages);
         match self.random.below(16) {
@@ -64,7 +67,9 @@ impl State {
                 self.threads[at].mapping = None;
                 Doing::Resizes(Resize::Forget((first, pages)))
             }
-            2 | 3 if pages < MAPPING_MAX => Doing::Resizes(Resize::Extend(pages + 1 + self.random.below(MAPPING_MAX - pages))),
+            2 | 3 if pages < MAPPING_MAX => {
+                Doing::Resizes(Resize::Extend(pages + 1 + self.random.below(MAPPING_MAX - pages)))
+            }
             4..=9 => {
                 self.next_word += 1;
                 Doing::Touch(page, Some(self.next_word))
@@ -76,7 +81,9 @@ impl State {
     /// One step of a thread that resizes its mapping.
     pub(super) fn resize(&mut self, at: usize, resize: Resize) {
         let next = match resize {
-            Resize::Place { .. } | Resize::Extend(_) | Resize::Forget(_) | Resize::Close(_) => return,
+            Resize::Place { .. } | Resize::Extend(_) | Resize::Forget(_) | Resize::Close(_) => {
+                return;
+            }
             Resize::Copy { to, done, word } => {
                 let (first, pages) = self.threads[at].mapping.expect("it is copied");
                 if done == pages {
@@ -87,7 +94,12 @@ impl State {
                     let (page, then) = match word {
                         None => (first + done, Resize::Copy { to, done, word: Some(0) }),
                         Some(word) => {
-                            self.touch_next(at, to.0 + done, Some(word), Resize::Copy { to, done: done + 1, word: None });
+                            self.touch_next(
+                                at,
+                                to.0 + done,
+                                Some(word),
+                                Resize::Copy { to, done: done + 1, word: None },
+                            );
                             return;
                         }
                     };
@@ -114,7 +126,9 @@ impl State {
     /// A touch has ended in the middle of it, which found `word`.
     pub(super) fn resize_on(&mut self, at: usize, resize: Resize, found: u64) {
         let next = match resize {
-            Resize::Copy { to, done, word: Some(_) } => Resize::Copy { to, done, word: Some(found) },
+            Resize::Copy { to, done, word: Some(_) } => {
+                Resize::Copy { to, done, word: Some(found) }
+            }
             other => other,
         };
         self.threads[at].doing = Doing::Resizes(next);
@@ -125,7 +139,9 @@ impl State {
         let addr = |page: usize| self.base + page * PAGE;
         let range = |(first, pages): Mapping| (addr(first), addr(first + pages));
         match resize {
-            Resize::Place { pages, alone } => Some(Call::Place { len: pages * PAGE, align: PAGE, alone, prot: PROT_RW }),
+            Resize::Place { pages, alone } => {
+                Some(Call::Place { len: pages * PAGE, align: PAGE, alone, prot: PROT_RW })
+            }
             Resize::Extend(pages) => {
                 let mapping = self.threads[at].mapping.expect("it is made longer");
                 let (start, end) = range(mapping);
@@ -138,7 +154,13 @@ impl State {
     }
 
     /// The pager has answered such a call.
-    pub(super) fn resized(&mut self, at: usize, resize: Resize, result: usize, to_zero: &[(usize, usize)]) {
+    pub(super) fn resized(
+        &mut self,
+        at: usize,
+        resize: Resize,
+        result: usize,
+        to_zero: &[(usize, usize)],
+    ) {
         self.threads[at].doing = match resize {
             // No addresses are left, in a process that has other threads' mappings from before a fork.
             Resize::Place { .. } if result == usize::MAX => Doing::Nothing,
@@ -158,9 +180,14 @@ impl State {
                 self.threads[at].mapping = Some((first, pages));
                 Doing::Nothing
             }
-            Resize::Extend(pages) => Doing::Resizes(Resize::Place { pages, alone: self.random.one_in(2) }),
+            Resize::Extend(pages) => {
+                Doing::Resizes(Resize::Place { pages, alone: self.random.one_in(2) })
+            }
             Resize::Forget(part) => {
-                let pages = to_zero.iter().flat_map(|&(start, end)| self.page(start)..self.page(end)).collect();
+                let pages = to_zero
+                    .iter()
+                    .flat_map(|&(start, end)| self.page(start)..self.page(end))
+                    .collect();
                 self.threads[at].to_zero = pages;
                 Doing::Resizes(Resize::Zeros(part))
             }
@@ -180,7 +207,9 @@ impl State {
     /// A thread moves a part of its memory past the C library, out of the arena. What is in memory goes along at once; the call waits until
     /// its event was read.
     pub fn move_away(&mut self) {
-        let Some(at) = self.threads.iter().position(|thread| thread.doing == Doing::Nothing) else { return };
+        let Some(at) = self.threads.iter().position(|thread| thread.doing == Doing::Nothing) else {
+            return;
+        };
         let first = self.threads[at].first;
         let mut to = first + 1;
         while to < first + self.threads[at].pages && self.used[to] == self.used[to - 1] + 1 {

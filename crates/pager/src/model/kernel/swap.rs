@@ -11,7 +11,9 @@ impl State {
         let count = 1 + self.random.below(24);
         for at in place..(place + count).min(self.used.len()) {
             let page = self.used[at];
-            if let Some(there) = self.pages[page].as_mut().filter(|there| !there.lazy && there.busy == 0) {
+            if let Some(there) =
+                self.pages[page].as_mut().filter(|there| !there.lazy && there.busy == 0)
+            {
                 there.swapped = true;
                 tell(page, "swapped out");
             }

@@ -7,7 +7,9 @@ use std::process::Command;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::model::{buf_with, check, check_concurrently, content, ops, read_now, wait, write_now};
+use crate::store::model::{
+    buf_with, check, check_concurrently, content, ops, read_now, wait, write_now,
+};
 
 /// A directory of a real disk, and one of a file system in memory.
 fn dirs() -> [tempfile::TempDir; 2] {
@@ -75,18 +77,23 @@ fn neighbouring_sectors_are_moved_in_one_piece() {
 #[test]
 fn many_requests_under_way_at_once_all_complete() {
     for use_ring in [true, false] {
-        let store = FileStore::with_engine(Path::new("/var/tmp"), 4096, Some(64 << 20), use_ring).unwrap();
+        let store =
+            FileStore::with_engine(Path::new("/var/tmp"), 4096, Some(64 << 20), use_ring).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
         let mut all = Vec::new();
         for index in 0..500 {
             let mut locs = [Loc(0)];
-            channel.write(Token(index), buf_with(&content(index * 4 + 3, 4096)), &mut locs).unwrap();
+            channel
+                .write(Token(index), buf_with(&content(index * 4 + 3, 4096)), &mut locs)
+                .unwrap();
             all.push(locs[0]);
         }
         assert_eq!(channel.in_flight(), 500);
         let mut bufs = Vec::new();
         while channel.in_flight() > 0 {
-            bufs.extend(wait(&mut *channel).into_iter().map(|done| (done.result.unwrap(), done.buf).1));
+            bufs.extend(
+                wait(&mut *channel).into_iter().map(|done| (done.result.unwrap(), done.buf).1),
+            );
         }
         for (index, mut buf) in bufs.into_iter().enumerate() {
             buf.bytes_mut().fill(0);
@@ -104,11 +111,17 @@ fn many_requests_under_way_at_once_all_complete() {
 fn emptied_chunks_are_punched_out_of_the_file() {
     let store = store(64 << 10, 256 << 20);
     let mut channel = store.open(Purpose::Write).unwrap();
-    let locs: Vec<Loc> = (0..80).flat_map(|seed| write_now(&mut *channel, &content(seed, 2 << 20), 32).unwrap()).collect();
+    let locs: Vec<Loc> = (0..80)
+        .flat_map(|seed| write_now(&mut *channel, &content(seed, 2 << 20), 32).unwrap())
+        .collect();
     assert!(blocks_bytes(&store) >= 160 << 20);
     store.free(&locs[..2400]);
     store.shared.settle_clerk();
-    assert!(blocks_bytes(&store) <= (WARM_CHUNKS_MAX as u64 + 5 + 1) << 21, "{} bytes are left", blocks_bytes(&store));
+    assert!(
+        blocks_bytes(&store) <= (WARM_CHUNKS_MAX as u64 + 5 + 1) << 21,
+        "{} bytes are left",
+        blocks_bytes(&store)
+    );
     assert_eq!(read_now(&mut *channel, &locs[2400..2560], 64 << 10).unwrap().len(), 160 << 16);
     let again = write_now(&mut *channel, &content(99, 2 << 20), 32).unwrap();
     assert!(read_now(&mut *channel, &again, 64 << 10).unwrap() == content(99, 2 << 20));
@@ -132,7 +145,9 @@ fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
     while let Some(locs) = write_now(&mut *channel, &content(7, 8192 * 10), 10) {
         parents.push(locs);
     }
-    let childs: Vec<_> = (0..50).map(|seed| (seed, write_now(&mut *child_channel, &content(seed, 8192 * 10), 10).unwrap())).collect();
+    let childs: Vec<_> = (0..50)
+        .map(|seed| (seed, write_now(&mut *child_channel, &content(seed, 8192 * 10), 10).unwrap()))
+        .collect();
     assert!(read_now(&mut *child_channel, &before, 8192).unwrap() == content(3, 8192 * 100));
     for (seed, locs) in &childs {
         assert!(read_now(&mut *child_channel, locs, 8192).unwrap() == content(*seed, 8192 * 10));
@@ -193,7 +208,10 @@ struct Member {
 impl Member {
     fn check(&mut self) {
         for (locs, seed) in &self.wrote {
-            assert!(read_now(&mut *self.channel, locs, 8192).unwrap() == marked(*seed, locs.len()), "of seed {seed}");
+            assert!(
+                read_now(&mut *self.channel, locs, 8192).unwrap() == marked(*seed, locs.len()),
+                "of seed {seed}"
+            );
         }
     }
 }
@@ -275,11 +293,18 @@ struct TinyDisk(PathBuf);
 impl TinyDisk {
     fn mount() -> Option<TinyDisk> {
         let dir = tempfile::tempdir().unwrap().keep();
-        let output = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "hiroma-test"]).arg(&dir).output();
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=8m", "hiroma-test"])
+            .arg(&dir)
+            .output();
         match output {
             Ok(output) if output.status.success() => return Some(TinyDisk(dir)),
             Ok(output) => {
-                hiroma_testkit::skip!(Machine, "mounting is not allowed here: {}", String::from_utf8_lossy(&output.stderr).trim())
+                hiroma_testkit::skip!(
+                    Machine,
+                    "mounting is not allowed here: {}",
+                    String::from_utf8_lossy(&output.stderr).trim()
+                )
             }
             Err(error) => hiroma_testkit::skip!(Machine, "there is no mount command here: {error}"),
         }
@@ -312,7 +337,11 @@ fn a_full_disk_is_told_when_a_write_starts_and_loses_nothing() {
         }
         written.push((locs, bytes));
     };
-    assert!(matches!(error, StoreError::Full { .. }) && error.to_string().contains("no space is left on its file system"), "{error}");
+    assert!(
+        matches!(error, StoreError::Full { .. })
+            && error.to_string().contains("no space is left on its file system"),
+        "{error}"
+    );
     assert!(written.len() >= 96, "{} of 128 writes fit", written.len());
     assert_eq!(store.usage().far_bytes, written.len() as u64 * 65536);
     for (locs, bytes) in &written {
@@ -333,7 +362,12 @@ fn without_a_capacity_most_of_the_free_space_is_used() {
 fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
     for use_ring in [true, false] {
         for dir in dirs() {
-            check_concurrently(&FileStore::with_engine(dir.path(), 8192, Some(16 << 20), use_ring).unwrap(), 8192, 3, 200);
+            check_concurrently(
+                &FileStore::with_engine(dir.path(), 8192, Some(16 << 20), use_ring).unwrap(),
+                8192,
+                3,
+                200,
+            );
         }
     }
 }

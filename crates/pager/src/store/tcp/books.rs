@@ -165,7 +165,9 @@ impl Books {
     fn release(&mut self, released: &[ChunkNo]) -> usize {
         let mut given_back = 0;
         for chunk in released {
-            let Some(home) = self.homes.get_mut(chunk.0 as usize).and_then(Option::take) else { continue };
+            let Some(home) = self.homes.get_mut(chunk.0 as usize).and_then(Option::take) else {
+                continue;
+            };
             if home.space != 0 {
                 continue;
             }
@@ -186,12 +188,18 @@ impl Books {
     pub fn pieces(&self, locs: &[Loc], out: &mut Vec<Piece>) -> Result<(), Loc> {
         let sector = self.space.sector_bytes();
         for (index, &loc) in locs.iter().enumerate() {
-            let home = self.homes.get(chunk_of(loc, sector).0 as usize).copied().flatten().ok_or(loc)?;
-            let inner = u64::from(home.chunk) * CHUNK as u64 + u64::from(loc.0) * sector as u64 % CHUNK as u64;
+            let home =
+                self.homes.get(chunk_of(loc, sector).0 as usize).copied().flatten().ok_or(loc)?;
+            let inner = u64::from(home.chunk) * CHUNK as u64
+                + u64::from(loc.0) * sector as u64 % CHUNK as u64;
             let addr = u64::from(home.space) << SPACE_SHIFT | inner;
             let server = usize::from(home.server);
             match out.last_mut() {
-                Some(last) if last.server == server && last.addr + last.len as u64 == addr && addr % CHUNK as u64 != 0 => {
+                Some(last)
+                    if last.server == server
+                        && last.addr + last.len as u64 == addr
+                        && addr % CHUNK as u64 != 0 =>
+                {
                     last.len += sector;
                 }
                 _ => out.push(Piece { server, addr, at: index * sector, len: sector }),
@@ -224,7 +232,10 @@ impl Books {
     /// The most bytes that could be stored, as far as the servers have told.
     pub fn capacity_bytes(&self) -> u64 {
         let chunks = |server: &ServerBook| {
-            u64::from(server.reserved) + server.spare.len() as u64 + u64::from(server.frees_under_way) + server.usage.free_chunks
+            u64::from(server.reserved)
+                + server.spare.len() as u64
+                + u64::from(server.frees_under_way)
+                + server.usage.free_chunks
         };
         self.space.occupied_bytes() + self.servers.iter().map(chunks).sum::<u64>() * CHUNK as u64
     }
@@ -248,14 +259,18 @@ impl ServerBook {
             return Some(chunk);
         }
         self.reserved = self.reserved.checked_sub(1)?;
-        self.next_chunk = self.next_chunk.checked_add(1).expect("fewer than 2^32 chunks are used in a session's life");
+        self.next_chunk = self
+            .next_chunk
+            .checked_add(1)
+            .expect("fewer than 2^32 chunks are used in a session's life");
         Some(self.next_chunk - 1)
     }
 
     /// Whether it is time to ask for more room, if nobody has.
     pub fn should_ask(&mut self) -> bool {
         let low = self.reserved <= LOW_CHUNKS && self.spare.len() < SPARE_CHUNKS_MAX / 2;
-        let ask = low && !self.asked && self.full_since.is_none_or(|since| since.elapsed() >= FULL_PAUSE);
+        let ask =
+            low && !self.asked && self.full_since.is_none_or(|since| since.elapsed() >= FULL_PAUSE);
         self.asked |= ask;
         ask
     }

@@ -10,7 +10,9 @@ use hiroma_kernel::frame::FrameBuf;
 use hiroma_units::Loc;
 use hiroma_wire::{CHUNK, Message, Purpose as LinkPurpose};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use super::Shared;
 use super::books::{Piece, RESERVE_CHUNKS, Short};
@@ -70,7 +72,8 @@ impl Requests {
 
     /// A stretch of a request's buffer, to send.
     pub fn source(&self, request: usize, at: usize, len: usize) -> &[u8] {
-        let request = self.slots[request].as_ref().expect("a part belongs to a request that is under way");
+        let request =
+            self.slots[request].as_ref().expect("a part belongs to a request that is under way");
         &request.buf.bytes()[at..at + len]
     }
 
@@ -132,7 +135,10 @@ const BELL: u64 = u64::MAX - 1;
 impl Waiter {
     fn open() -> rustix::io::Result<Waiter> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
@@ -141,7 +147,11 @@ impl Waiter {
 
     fn watch(&self, link: &Link) {
         let Some((socket, blocked)) = link.socket() else { return };
-        let flags = if blocked { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        let flags = if blocked {
+            epoll::EventFlags::IN | epoll::EventFlags::OUT
+        } else {
+            epoll::EventFlags::IN
+        };
         let data = epoll::EventData::new_u64(link.server() as u64);
         if epoll::modify(&self.epoll, socket, data, flags).is_err() {
             let _ = epoll::add(&self.epoll, socket, data, flags);
@@ -154,8 +164,13 @@ impl Waiter {
     }
 
     fn set_tick(&self, tick: Duration) {
-        let spec = Timespec { tv_sec: tick.as_secs() as i64, tv_nsec: i64::from(tick.subsec_nanos()) };
-        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: spec, it_value: spec });
+        let spec =
+            Timespec { tv_sec: tick.as_secs() as i64, tv_nsec: i64::from(tick.subsec_nanos()) };
+        let _ = timerfd_settime(
+            &self.timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: spec, it_value: spec },
+        );
     }
 
     fn ring(&mut self) {
@@ -176,11 +191,14 @@ impl TcpChannel {
     /// Connects to every server; waits until that has worked.
     pub fn open(shared: &Arc<Shared>, purpose: Purpose) -> Result<TcpChannel, StoreError> {
         let waiter = if fds::are_few() { None } else { Waiter::open().ok() };
-        let link_purpose = if purpose == Purpose::Read { LinkPurpose::Read } else { LinkPurpose::Write };
+        let link_purpose =
+            if purpose == Purpose::Read { LinkPurpose::Read } else { LinkPurpose::Write };
         let tokens: Vec<_> = shared.books().servers.iter().map(|server| server.token).collect();
         let mut links = Vec::new();
         for (server, token) in tokens.into_iter().enumerate() {
-            let token = token.ok_or_else(|| shared.io_error("opening a channel", "the store is not connected"))?;
+            let token = token.ok_or_else(|| {
+                shared.io_error("opening a channel", "the store is not connected")
+            })?;
             links.push(Link::new(shared, server, link_purpose, token));
         }
         let mut channel = TcpChannel {
@@ -197,7 +215,9 @@ impl TcpChannel {
             last_tick: Instant::now(),
         };
         channel.links.iter_mut().for_each(|link| link.push_control(Message::Ping, true));
-        channel.wait_for(|channel| channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some()));
+        channel.wait_for(|channel| {
+            channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some())
+        });
         channel.links.iter_mut().for_each(|link| link.answers.clear());
         match channel.links.iter().find_map(Link::death) {
             Some(error) => Err(error.clone()),
@@ -223,11 +243,17 @@ impl TcpChannel {
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
             let _ = match &self.waiter {
-                Some(waiter) => poll(&mut [PollFd::new(&waiter.epoll, PollFlags::IN)], Some(&timeout)),
+                Some(waiter) => {
+                    poll(&mut [PollFd::new(&waiter.epoll, PollFlags::IN)], Some(&timeout))
+                }
                 None => {
-                    let flags = |blocked| if blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                    let flags = |blocked| {
+                        if blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+                    };
                     let sockets = self.links.iter().filter_map(Link::socket);
-                    let mut polled: Vec<_> = sockets.map(|(socket, blocked)| PollFd::from_borrowed_fd(socket, flags(blocked))).collect();
+                    let mut polled: Vec<_> = sockets
+                        .map(|(socket, blocked)| PollFd::from_borrowed_fd(socket, flags(blocked)))
+                        .collect();
                     poll(&mut polled, Some(&timeout))
                 }
             };
@@ -269,7 +295,10 @@ impl TcpChannel {
         for link in self.links.iter_mut().filter(|link| link.is_up()) {
             for chunk in books.servers[link.server()].take_frees() {
                 self.shared.frees_waiting.fetch_sub(1, Ordering::Relaxed);
-                link.push_control(Message::Free { addr: u64::from(chunk) * CHUNK as u64, len: CHUNK as u32 }, false);
+                link.push_control(
+                    Message::Free { addr: u64::from(chunk) * CHUNK as u64, len: CHUNK as u32 },
+                    false,
+                );
             }
         }
     }
@@ -295,7 +324,8 @@ impl TcpChannel {
                     Ok(()) => {
                         self.pieces.clear();
                         let homed = books.pieces(locs, &mut self.pieces);
-                        homed.unwrap_or_else(|loc| panic!("sector {} was just given a home", loc.0));
+                        homed
+                            .unwrap_or_else(|loc| panic!("sector {} was just given a home", loc.0));
                         return Ok(());
                     }
                     Err(short) => short,
@@ -306,7 +336,8 @@ impl TcpChannel {
                 Short::Full => {
                     // Chunks that were given back may not have reached the servers yet.
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + FREES_PATIENCE);
-                    let coming = self.shared.books().servers.iter().any(|server| server.frees_under_way());
+                    let coming =
+                        self.shared.books().servers.iter().any(|server| server.frees_under_way());
                     if !coming || Instant::now() > deadline {
                         return Err(self.shared.full());
                     }
@@ -322,18 +353,28 @@ impl TcpChannel {
         self.give_back();
         self.links[server].answers.clear();
         self.links[server].push_control(Message::Reserve { chunks: RESERVE_CHUNKS }, true);
-        self.wait_for(|channel| !channel.links[server].answers.is_empty() || channel.links[server].death().is_some());
+        self.wait_for(|channel| {
+            !channel.links[server].answers.is_empty() || channel.links[server].death().is_some()
+        });
         self.links[server].answers.clear();
         self.links[server].death().cloned().map_or(Ok(()), Err)
     }
 
     fn start(&mut self, token: Token, buf: FrameBuf, write: bool) {
         let wanted: usize = self.pieces.iter().map(|piece| piece.len).sum();
-        assert!(wanted == buf.len() && wanted > 0, "a buffer of {} bytes for sectors of {wanted}", buf.len());
+        assert!(
+            wanted == buf.len() && wanted > 0,
+            "a buffer of {} bytes for sectors of {wanted}",
+            buf.len()
+        );
         let request = self.requests.add(token, buf, self.pieces.len());
         let pieces = std::mem::take(&mut self.pieces);
         for piece in &pieces {
-            self.links[piece.server].push(piece.addr, piece.len, Ask::Transfer { request, at: piece.at, write });
+            self.links[piece.server].push(
+                piece.addr,
+                piece.len,
+                Ask::Transfer { request, at: piece.at, write },
+            );
         }
         self.pieces = pieces;
         self.unsent = (self.unsent.0 + 1, self.unsent.1 + wanted);
@@ -356,7 +397,9 @@ impl Channel for TcpChannel {
         self.pieces.clear();
         let known = self.shared.books().pieces(locs, &mut self.pieces);
         let error = match known {
-            Err(loc) => Some(self.shared.io_error("reading", &format!("sector {} was never written", loc.0))),
+            Err(loc) => Some(
+                self.shared.io_error("reading", &format!("sector {} was never written", loc.0)),
+            ),
             Ok(()) if self.is_stale() => Some(self.stale_error()),
             Ok(()) => None,
         };
@@ -367,7 +410,12 @@ impl Channel for TcpChannel {
         self.start(token, buf, false);
     }
 
-    fn write(&mut self, token: Token, buf: FrameBuf, locs: &mut [Loc]) -> Result<(), (FrameBuf, StoreError)> {
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
         if self.is_stale() {
             return Err((buf, self.stale_error()));
         }
@@ -402,7 +450,12 @@ impl Channel for TcpChannel {
     fn wait_fds(&self) -> Vec<RawFd> {
         match &self.waiter {
             Some(waiter) => vec![waiter.epoll.as_fd().as_raw_fd()],
-            None => self.links.iter().filter_map(Link::socket).map(|(socket, _)| socket.as_raw_fd()).collect(),
+            None => self
+                .links
+                .iter()
+                .filter_map(Link::socket)
+                .map(|(socket, _)| socket.as_raw_fd())
+                .collect(),
         }
     }
 

@@ -15,7 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hiroma_wire::{ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, MAX_BODY, Message, Purpose, SessionToken, WireError};
+use hiroma_wire::{
+    ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, MAX_BODY, Message, Purpose,
+    SessionToken, WireError,
+};
 
 use super::Shared;
 use super::channel::Requests;
@@ -227,7 +230,8 @@ impl Link {
 
     /// Queues a control frame.
     pub fn push_control(&mut self, message: Message, keep_answer: bool) {
-        let (addr, len) = if let Message::Free { addr, len } = message { (addr, len as usize) } else { (0, 0) };
+        let (addr, len) =
+            if let Message::Free { addr, len } = message { (addr, len as usize) } else { (0, 0) };
         self.push(addr, len, Ask::Control { message, keep_answer });
     }
 
@@ -283,7 +287,11 @@ impl Link {
         if let State::Connecting { .. } | State::Greeting { .. } = &self.state {
             self.greet(now)?;
         }
-        if matches!(self.state, State::Up { .. }) { self.pump_up(requests, look_at_idle) } else { Ok(()) }
+        if matches!(self.state, State::Up { .. }) {
+            self.pump_up(requests, look_at_idle)
+        } else {
+            Ok(())
+        }
     }
 
     fn pump_up(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {
@@ -306,7 +314,10 @@ impl Link {
             (self.shared.log)(&format!("{text} does not answer; waiting for up to {patience:?}"));
         }
         if waited > patience {
-            return Err(Trouble::Fatal(StoreError::Unreachable { store: text.clone(), waited: Duration::from_secs(waited.as_secs()) }));
+            return Err(Trouble::Fatal(StoreError::Unreachable {
+                store: text.clone(),
+                waited: Duration::from_secs(waited.as_secs()),
+            }));
         }
         Ok(())
     }
@@ -322,18 +333,25 @@ impl Link {
                 part.encode(wire.version(), &mut self.heads);
                 *end = self.heads.len();
             }
-            let head_of = |index: usize| index.checked_sub(1).map_or(0, |before| heads_end[before])..heads_end[index];
+            let head_of = |index: usize| {
+                index.checked_sub(1).map_or(0, |before| heads_end[before])..heads_end[index]
+            };
             let mut slices: [IoSlice<'_>; 2 * BATCH] = [IoSlice::new(&[]); 2 * BATCH];
             let mut skip = self.sent_bytes;
             for (index, part) in batch.clone().enumerate() {
-                for (slice, bytes) in slices[2 * index..].iter_mut().zip([&self.heads[head_of(index)], part.payload(requests)]) {
+                for (slice, bytes) in slices[2 * index..]
+                    .iter_mut()
+                    .zip([&self.heads[head_of(index)], part.payload(requests)])
+                {
                     let skipped = skip.min(bytes.len());
                     skip -= skipped;
                     *slice = IoSlice::new(&bytes[skipped..]);
                 }
             }
             let mut taken = match (&*stream).write_vectored(&slices[..2 * batch.len()]) {
-                Ok(0) => return Err(Trouble::Broken("the connection takes no more bytes".to_owned())),
+                Ok(0) => {
+                    return Err(Trouble::Broken("the connection takes no more bytes".to_owned()));
+                }
                 Ok(taken) => taken,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.blocked = true;
@@ -371,13 +389,21 @@ impl Link {
             let mut tail = [0; HEADER_BYTES];
             // The front of the queue says where the next payload will belong, before its header has come.
             let target = match front {
-                Some((request, at, len)) => requests.target(request, at + self.received, len - self.received),
+                Some((request, at, len)) => {
+                    requests.target(request, at + self.received, len - self.received)
+                }
                 None => &mut [],
             };
             let target_len = target.len();
-            let mut slices = [IoSliceMut::new(&mut head[..missing]), IoSliceMut::new(target), IoSliceMut::new(&mut tail)];
+            let mut slices = [
+                IoSliceMut::new(&mut head[..missing]),
+                IoSliceMut::new(target),
+                IoSliceMut::new(&mut tail),
+            ];
             let received = match (&*stream).read_vectored(&mut slices) {
-                Ok(0) => return Err(Trouble::Broken("the server closed the connection".to_owned())),
+                Ok(0) => {
+                    return Err(Trouble::Broken("the server closed the connection".to_owned()));
+                }
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -394,7 +420,13 @@ impl Link {
 
     /// What was received: the end of a frame's head, then bytes that already lie where the front read expects its payload, then
     /// more.
-    fn settle(&mut self, head: &[u8], in_place: usize, tail: &[u8], requests: &mut Requests) -> Result<(), Trouble> {
+    fn settle(
+        &mut self,
+        head: &[u8],
+        in_place: usize,
+        tail: &[u8],
+        requests: &mut Requests,
+    ) -> Result<(), Trouble> {
         let place = self.front_read().map(|(request, at, _)| (request, at + self.received));
         self.feed(head, requests)?;
         let State::Up { wire, .. } = &mut self.state else { return Ok(()) };
@@ -404,7 +436,8 @@ impl Link {
             self.finish_read(requests);
         } else if in_place > 0 {
             // Not the payload that was expected but an error, whose text now lies in the frame.
-            let (request, at) = place.expect("bytes were received into the buffer of the front read");
+            let (request, at) =
+                place.expect("bytes were received into the buffer of the front read");
             self.stash.extend_from_slice(requests.target(request, at, in_place));
         }
         self.stash.extend_from_slice(tail);
@@ -413,14 +446,21 @@ impl Link {
 
     fn announce_return(&mut self) {
         if std::mem::take(&mut self.announced) {
-            (self.shared.log)(&format!("{} is back; going on", self.shared.servers[self.server].text));
+            (self.shared.log)(&format!(
+                "{} is back; going on",
+                self.shared.servers[self.server].text
+            ));
         }
     }
 
     /// The request, place and length of the read that is due to be answered, if it is one.
     fn front_read(&self) -> Option<(usize, usize, usize)> {
         match self.parts.front() {
-            Some(&Part { ask: Ask::Transfer { request, at, write: false }, len, .. }) if self.sent > 0 => Some((request, at, len)),
+            Some(&Part { ask: Ask::Transfer { request, at, write: false }, len, .. })
+                if self.sent > 0 =>
+            {
+                Some((request, at, len))
+            }
             _ => None,
         }
     }
@@ -441,18 +481,28 @@ impl Link {
             let due = wire.inbound().payload_left().min(bytes.len() - used);
             if due > 0 {
                 wire.inbound().payload_received(due);
-                let (request, at, _) = self.front_read().expect("a payload is announced only to the read that asked for it");
-                requests.target(request, at + self.received, due).copy_from_slice(&bytes[used..used + due]);
+                let (request, at, _) = self
+                    .front_read()
+                    .expect("a payload is announced only to the read that asked for it");
+                requests
+                    .target(request, at + self.received, due)
+                    .copy_from_slice(&bytes[used..used + due]);
                 self.received += due;
                 used += due;
                 self.finish_read(requests);
                 continue;
             }
-            let (taken, event) = wire.receive(&bytes[used..]).map_err(|error| self.shared.refusal(self.server, &error))?;
+            let (taken, event) = wire
+                .receive(&bytes[used..])
+                .map_err(|error| self.shared.refusal(self.server, &error))?;
             used += taken;
             match event {
                 Some(ClientEvent::Frame(frame)) => self.answer(frame, requests)?,
-                Some(_) => return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "a greeting came twice"))),
+                Some(_) => {
+                    return Err(Trouble::Fatal(
+                        self.shared.broken_protocol(self.server, "a greeting came twice"),
+                    ));
+                }
                 None => {}
             }
         }
@@ -480,14 +530,21 @@ impl Link {
         let Frame { id, message } = frame;
         if let (0, Message::Error { code, text }) = (id, &message) {
             let error = WireError::Told { code: *code, text: text.clone() };
-            return Err(self.shared.refusal(self.server, &error).into_fatal(&self.shared, self.server));
+            return Err(self
+                .shared
+                .refusal(self.server, &error)
+                .into_fatal(&self.shared, self.server));
         }
         let front = self.parts.front().filter(|part| self.sent > 0 && part.id == id);
         let Some(front) = front else {
-            return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "an answer came to no request")));
+            return Err(Trouble::Fatal(
+                self.shared.broken_protocol(self.server, "an answer came to no request"),
+            ));
         };
         match (&front.ask, message) {
-            (Ask::Transfer { write: false, .. }, Message::ReadReply { addr, len }) if addr == front.addr && len as usize == front.len => {
+            (Ask::Transfer { write: false, .. }, Message::ReadReply { addr, len })
+                if addr == front.addr && len as usize == front.len =>
+            {
                 self.received = 0;
             }
             (Ask::Transfer { request, write: true, .. }, Message::Ack) => {
@@ -500,13 +557,19 @@ impl Link {
                 self.pop();
             }
             (Ask::Control { .. }, message) => {
-                let Ask::Control { message: question, keep_answer } = self.pop().ask else { unreachable!("just looked at") };
+                let Ask::Control { message: question, keep_answer } = self.pop().ask else {
+                    unreachable!("just looked at")
+                };
                 self.shared.note_answer(self.server, &question, &message);
                 if keep_answer {
                     self.answers.push_back(message);
                 }
             }
-            _ => return Err(Trouble::Fatal(self.shared.broken_protocol(self.server, "an answer does not fit its request"))),
+            _ => {
+                return Err(Trouble::Fatal(
+                    self.shared.broken_protocol(self.server, "an answer does not fit its request"),
+                ));
+            }
         }
         Ok(())
     }
@@ -516,13 +579,15 @@ impl Link {
         let now = Instant::now();
         let text = &self.shared.servers[self.server].text;
         let (since, pause) = match self.state {
-            State::Down { since, pause, .. } | State::Connecting { since, pause, .. } | State::Greeting { since, pause, .. } => {
-                (since, pause)
-            }
+            State::Down { since, pause, .. }
+            | State::Connecting { since, pause, .. }
+            | State::Greeting { since, pause, .. } => (since, pause),
             State::Up { .. } => {
                 self.announced = true;
                 let patience = self.shared.timeout;
-                (self.shared.log)(&format!("lost the connection to {text} ({reason}); trying again for up to {patience:?}"));
+                (self.shared.log)(&format!(
+                    "lost the connection to {text} ({reason}); trying again for up to {patience:?}"
+                ));
                 (now, Duration::ZERO)
             }
             State::Dead(_) => return,
@@ -532,9 +597,16 @@ impl Link {
         let waited = now.duration_since(since.max(self.busy_since));
         if self.is_busy() && waited > self.shared.timeout {
             let store = format!("{text} ({reason})");
-            return self.die(StoreError::Unreachable { store, waited: Duration::from_secs(waited.as_secs()) }, requests);
+            return self.die(
+                StoreError::Unreachable { store, waited: Duration::from_secs(waited.as_secs()) },
+                requests,
+            );
         }
-        self.state = State::Down { since, retry_at: now + pause, pause: (2 * pause).clamp(PAUSE_MIN, PAUSE_MAX) };
+        self.state = State::Down {
+            since,
+            retry_at: now + pause,
+            pause: (2 * pause).clamp(PAUSE_MIN, PAUSE_MAX),
+        };
         (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
         self.stash.clear();
         self.greeting.clear();
@@ -552,7 +624,9 @@ impl Link {
         for part in self.parts.drain(..) {
             match part.ask {
                 Ask::Transfer { request, .. } => requests.part_done(request, Err(error.clone())),
-                Ask::Control { message: question, .. } => self.shared.note_no_answer(self.server, &question),
+                Ask::Control { message: question, .. } => {
+                    self.shared.note_no_answer(self.server, &question)
+                }
             }
         }
         self.sent = 0;
@@ -564,7 +638,10 @@ impl Part {
         match &self.ask {
             Ask::Transfer { write, .. } => {
                 let kind = if *write { Kind::Write } else { Kind::Read };
-                out.extend_from_slice(&Header { version, kind, id: self.id, addr: self.addr, len: self.len as u32 }.encode());
+                out.extend_from_slice(
+                    &Header { version, kind, id: self.id, addr: self.addr, len: self.len as u32 }
+                        .encode(),
+                );
             }
             Ask::Control { message, .. } => message.encode(version, self.id, out),
         }

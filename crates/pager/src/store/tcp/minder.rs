@@ -59,14 +59,19 @@ impl Minding {
 /// Starts the minder of this process: in the first one, and in each child that adopts the store.
 pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let (minded, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
-    let mut minder = Minder { epoch, asked: vec![Instant::now(); shared.servers.len()], given_up: vec![false; shared.servers.len()] };
+    let mut minder = Minder {
+        epoch,
+        asked: vec![Instant::now(); shared.servers.len()],
+        given_up: vec![false; shared.servers.len()],
+    };
     let work = move || {
         while !minded.minding.stopping.load(SeqCst) && minded.epoch.load(SeqCst) == epoch {
             let pause = minder.round(&minded);
             minded.minding.bell.wait(pause);
         }
     };
-    let thread = host::spawn(c"hiroma-tcp", work).map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
+    let thread = host::spawn(c"hiroma-tcp", work)
+        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
     let minding = &shared.minding;
     minding.still.store(false, SeqCst);
     minding.working.store(false, SeqCst);
@@ -88,7 +93,8 @@ impl Minder {
     /// Looks at each link once, without waiting for anything; returns when to come again.
     fn round(&mut self, shared: &Shared) -> Duration {
         shared.minding.working.store(true, SeqCst);
-        let pause = if shared.minding.still.load(SeqCst) { LOOK_EVERY_DOWN } else { self.look(shared) };
+        let pause =
+            if shared.minding.still.load(SeqCst) { LOOK_EVERY_DOWN } else { self.look(shared) };
         shared.minding.working.store(false, SeqCst);
         pause
     }

@@ -68,7 +68,12 @@ fn what_was_written_comes_back() {
     assert!(read_now(&mut *reader, &huge_locs, SECTOR).unwrap() == huge);
     assert!(read_now(&mut *reader, &small_locs, SECTOR).unwrap() == small);
     let mixed = [huge_locs[7], small_locs[2], huge_locs[8], huge_locs[9], small_locs[0]];
-    let parts = [&huge[7 * SECTOR..8 * SECTOR], &small[2 * SECTOR..], &huge[8 * SECTOR..10 * SECTOR], &small[..SECTOR]];
+    let parts = [
+        &huge[7 * SECTOR..8 * SECTOR],
+        &small[2 * SECTOR..],
+        &huge[8 * SECTOR..10 * SECTOR],
+        &small[..SECTOR],
+    ];
     assert!(read_now(&mut *reader, &mixed, SECTOR).unwrap() == parts.concat());
     assert!(reader.in_flight() == 0 && writer.in_flight() == 0);
 }
@@ -78,7 +83,10 @@ fn after_the_goodbye_nothing_fails_and_nothing_is_said() {
     let server = server(64 << 20);
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
-    let options = TcpOptions { log: Arc::new(move |line| heard.lock().unwrap().push(line.to_owned())), ..store_options(&[&server]) };
+    let options = TcpOptions {
+        log: Arc::new(move |line| heard.lock().unwrap().push(line.to_owned())),
+        ..store_options(&[&server])
+    };
     let store = TcpStore::connect_with(options).unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(1, SECTOR), 1).unwrap();
@@ -100,19 +108,27 @@ fn after_the_goodbye_nothing_fails_and_nothing_is_said() {
 #[test]
 fn several_threads_share_a_store() {
     let (first, second) = (server(64 << 20), server(64 << 20));
-    let store = TcpStore::connect_with(TcpOptions { allocation: Allocation::RoundRobin, ..store_options(&[&first, &second]) }).unwrap();
+    let store = TcpStore::connect_with(TcpOptions {
+        allocation: Allocation::RoundRobin,
+        ..store_options(&[&first, &second])
+    })
+    .unwrap();
     std::thread::scope(|scope| {
         for seed in 0..4 {
             let store = &store;
             scope.spawn(move || {
                 let mut driver = model::Driver::new(store, SECTOR);
-                model::random_ops(seed + 1, CHUNK_SECTORS + 20, 60).iter().for_each(|op| driver.step(op));
+                model::random_ops(seed + 1, CHUNK_SECTORS + 20, 60)
+                    .iter()
+                    .for_each(|op| driver.step(op));
                 driver.finish();
             });
         }
     });
     assert_eq!(store.usage().far_bytes, 0);
-    assert!(first.stats().sessions[0].usage.writes > 0 && second.stats().sessions[0].usage.writes > 0);
+    assert!(
+        first.stats().sessions[0].usage.writes > 0 && second.stats().sessions[0].usage.writes > 0
+    );
 }
 
 proptest! {
@@ -158,7 +174,9 @@ fn a_connection_that_is_cut_while_answers_come_comes_back_and_nothing_is_lost() 
         let mut driver = model::Driver::new(&store, SECTOR);
         // One answer of the largest kind passes, and part of another one.
         proxy.set_budgets(u64::MAX, GREETING.1 + 32 + (sectors_max * SECTOR) as u64 * 3 / 2);
-        model::random_ops(sectors_max as u64, sectors_max, 50).iter().for_each(|op| driver.step(op));
+        model::random_ops(sectors_max as u64, sectors_max, 50)
+            .iter()
+            .for_each(|op| driver.step(op));
         driver.verify();
         cuts += proxy.cuts();
         proxy.set_budgets(u64::MAX, u64::MAX);
@@ -194,7 +212,10 @@ fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears
     let proxy = Proxy::new(server.local_addr());
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&lines);
-    let options = TcpOptions { log: Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned())), ..through(&proxy) };
+    let options = TcpOptions {
+        log: Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned())),
+        ..through(&proxy)
+    };
     let store = TcpStore::connect_with(options).unwrap();
     let (mut reader, mut writer) = channels(&store);
     let bytes = content(3, EXTENT);
@@ -215,7 +236,10 @@ fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears
     assert!(wait(&mut *writer).pop().unwrap().result.is_ok());
     assert!(read_now(&mut *reader, &more, SECTOR).unwrap() == bytes[..3 * SECTOR]);
     let lines = lines.lock().unwrap();
-    assert!(lines[0].contains("lost the connection to tcp://127.0.0.1") && lines[0].contains("60s"), "{lines:?}");
+    assert!(
+        lines[0].contains("lost the connection to tcp://127.0.0.1") && lines[0].contains("60s"),
+        "{lines:?}"
+    );
     assert!(lines.iter().any(|line| line.contains("is back")), "{lines:?}");
 }
 
@@ -223,7 +247,11 @@ fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears
 fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
-    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_millis(300), ..through(&proxy) }).unwrap();
+    let store = TcpStore::connect_with(TcpOptions {
+        timeout: Duration::from_millis(300),
+        ..through(&proxy)
+    })
+    .unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     proxy.close();
@@ -231,7 +259,11 @@ fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
     let done = wait(&mut *reader).pop().unwrap();
     assert_eq!((done.token, done.buf.len(), reader.in_flight()), (Token(1), SECTOR, 0));
     let error = done.result.unwrap_err();
-    assert!(matches!(error, StoreError::Unreachable { .. }) && error.to_string().contains("hiroma serve"), "{error}");
+    assert!(
+        matches!(error, StoreError::Unreachable { .. })
+            && error.to_string().contains("hiroma serve"),
+        "{error}"
+    );
     // So does everything that is asked of it later.
     let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
@@ -244,7 +276,12 @@ fn a_server_that_keeps_the_connection_but_does_not_answer_is_not_waited_for_for_
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&lines);
     let log: LogLine = Arc::new(move |line: &str| log.lock().unwrap().push(line.to_owned()));
-    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_millis(800), log, ..through(&proxy) }).unwrap();
+    let store = TcpStore::connect_with(TcpOptions {
+        timeout: Duration::from_millis(800),
+        log,
+        ..through(&proxy)
+    })
+    .unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     proxy.hold();
@@ -265,8 +302,10 @@ fn listening(options: TcpOptions) -> (TcpOptions, Heard<String>, Heard<StoreErro
 }
 
 #[test]
-fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_server_gives_the_program_up() {
-    let server = serve(ServeOptions { grace: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
+fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_server_gives_the_program_up()
+ {
+    let server =
+        serve(ServeOptions { grace: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let (options, lines, losses) = listening(through(&proxy));
     let store = TcpStore::connect_with(options).unwrap();
@@ -276,8 +315,12 @@ fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_serv
     assert_eq!(connections(), 3);
     proxy.cut();
     // Nothing is asked, and yet the server sees the program again.
-    eventually("word of the loss", || lines.lock().unwrap().iter().any(|line| line.contains("lost the connection")));
-    eventually("word of the return", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
+    eventually("word of the loss", || {
+        lines.lock().unwrap().iter().any(|line| line.contains("lost the connection"))
+    });
+    eventually("word of the return", || {
+        lines.lock().unwrap().iter().any(|line| line.contains("is back"))
+    });
     eventually("one connection of three", || connections() == 1);
     assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
     assert!(losses.lock().unwrap().is_empty());
@@ -288,7 +331,8 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
     for silently in [false, true] {
         let server = server(64 << 20);
         let proxy = Proxy::new(server.local_addr());
-        let (options, lines, losses) = listening(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) });
+        let (options, lines, losses) =
+            listening(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) });
         let store = TcpStore::connect_with(options).unwrap();
         let (_reader, mut writer) = channels(&store);
         write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
@@ -300,7 +344,10 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
         eventually("word of the loss", || !losses.lock().unwrap().is_empty());
         let (lines, losses) = (lines.lock().unwrap(), losses.lock().unwrap());
         assert!(matches!(&losses[..], [StoreError::Unreachable { .. }]), "{losses:?}");
-        assert!(lines[0].contains(if silently { "does not answer" } else { "lost the connection" }), "{lines:?}");
+        assert!(
+            lines[0].contains(if silently { "does not answer" } else { "lost the connection" }),
+            "{lines:?}"
+        );
     }
 }
 
@@ -308,7 +355,9 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
 fn time_in_which_the_program_stood_still_is_not_held_against_the_server() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
-    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) }).unwrap();
+    let store =
+        TcpStore::connect_with(TcpOptions { timeout: Duration::from_secs(1), ..through(&proxy) })
+            .unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     proxy.hold();
@@ -324,7 +373,9 @@ fn time_in_which_the_program_stood_still_is_not_held_against_the_server() {
 #[test]
 fn without_any_patience_a_server_that_answers_is_still_a_server() {
     let server = server(64 << 20);
-    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::ZERO, ..store_options(&[&server]) }).unwrap();
+    let store =
+        TcpStore::connect_with(TcpOptions { timeout: Duration::ZERO, ..store_options(&[&server]) })
+            .unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
@@ -334,10 +385,13 @@ fn without_any_patience_a_server_that_answers_is_still_a_server() {
 fn a_server_that_dies_with_nothing_of_ours_is_no_loss() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
-    let (options, lines, losses) = listening(TcpOptions { timeout: Duration::from_millis(500), ..through(&proxy) });
+    let (options, lines, losses) =
+        listening(TcpOptions { timeout: Duration::from_millis(500), ..through(&proxy) });
     let _store = TcpStore::connect_with(options).unwrap();
     proxy.close();
-    eventually("word of it", || lines.lock().unwrap().iter().any(|line| line.contains("hiroma serve")));
+    eventually("word of it", || {
+        lines.lock().unwrap().iter().any(|line| line.contains("hiroma serve"))
+    });
     assert!(losses.lock().unwrap().is_empty());
 }
 
@@ -366,19 +420,27 @@ fn while_a_process_forks_nobody_minds_the_servers_and_afterwards_somebody_does_a
     std::thread::sleep(Duration::from_millis(1500));
     assert!(lines.lock().unwrap().is_empty());
     store.usage();
-    eventually("word of the return", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
+    eventually("word of the return", || {
+        lines.lock().unwrap().iter().any(|line| line.contains("is back"))
+    });
     // The same for the child's part.
     guard.adopt().unwrap();
     lines.lock().unwrap().clear();
     proxy.cut();
-    eventually("word of the return in the child", || lines.lock().unwrap().iter().any(|line| line.contains("is back")));
+    eventually("word of the return in the child", || {
+        lines.lock().unwrap().iter().any(|line| line.contains("is back"))
+    });
 }
 
 #[test]
 fn a_server_that_was_restarted_has_lost_everything_and_that_is_said_at_once() {
     let first = server(64 << 20);
     let listen = first.local_addr().to_string();
-    let store = TcpStore::connect_with(TcpOptions { timeout: Duration::from_secs(600), ..store_options(&[&first]) }).unwrap();
+    let store = TcpStore::connect_with(TcpOptions {
+        timeout: Duration::from_secs(600),
+        ..store_options(&[&first])
+    })
+    .unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     drop(first);
@@ -397,24 +459,35 @@ fn a_server_that_was_restarted_has_lost_everything_and_that_is_said_at_once() {
 fn when_one_server_is_full_the_next_one_is_used_and_then_the_store_is_full() {
     for allocation in [Allocation::Simple, Allocation::RoundRobin] {
         let (small, large) = (server(8 << 20), server(12 << 20));
-        let store = TcpStore::connect_with(TcpOptions { allocation, ..store_options(&[&small, &large]) }).unwrap();
+        let store =
+            TcpStore::connect_with(TcpOptions { allocation, ..store_options(&[&small, &large]) })
+                .unwrap();
         let (mut reader, mut writer) = channels(&store);
         let mut held = Vec::new();
-        while let Some(locs) = write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS) {
+        while let Some(locs) =
+            write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS)
+        {
             held.push(locs);
         }
         assert_eq!(held.len(), 10);
         assert_eq!((small.stats().used_bytes, large.stats().used_bytes), (8 << 20, 12 << 20));
         let mut locs = vec![Loc(0); 3];
-        let (buf, error) = writer.write(Token(9), buf_with(&content(3, 3 * SECTOR)), &mut locs).unwrap_err();
+        let (buf, error) =
+            writer.write(Token(9), buf_with(&content(3, 3 * SECTOR)), &mut locs).unwrap_err();
         assert!(buf.bytes() == content(3, 3 * SECTOR));
         let text = error.to_string();
-        assert!(matches!(error, StoreError::Full { .. }) && text.contains("20MiB of 20MiB"), "{text}");
+        assert!(
+            matches!(error, StoreError::Full { .. }) && text.contains("20MiB of 20MiB"),
+            "{text}"
+        );
         store.free(&held.swap_remove(4));
         write_now(&mut *writer, &content(3, 3 * SECTOR), 3).unwrap();
         for (index, locs) in held.iter().enumerate() {
             let seed = if index == 4 { 9 } else { index as u64 };
-            assert!(read_now(&mut *reader, locs, SECTOR).unwrap() == content(seed, EXTENT), "extent {index}");
+            assert!(
+                read_now(&mut *reader, locs, SECTOR).unwrap() == content(seed, EXTENT),
+                "extent {index}"
+            );
         }
     }
 }
@@ -425,7 +498,9 @@ fn what_one_program_gives_back_another_one_can_use() {
     let (first, second) = (store(&[&server]), store(&[&server]));
     let mut writer = first.open(Purpose::Write).unwrap();
     let mut held = Vec::new();
-    while let Some(locs) = write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS) {
+    while let Some(locs) =
+        write_now(&mut *writer, &content(held.len() as u64, EXTENT), CHUNK_SECTORS)
+    {
         held.push(locs);
     }
     held.drain(..).for_each(|locs| first.free(&locs));
@@ -435,7 +510,11 @@ fn what_one_program_gives_back_another_one_can_use() {
     drop(first);
     eventually("the end of the first session", || server.stats().sessions.len() == 1);
     let mut writer = second.open(Purpose::Write).unwrap();
-    let fits = (0..).take_while(|&seed| write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).is_some()).count();
+    let fits = (0..)
+        .take_while(|&seed| {
+            write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).is_some()
+        })
+        .count();
     assert_eq!(fits, 20);
 }
 
@@ -444,7 +523,9 @@ fn chunks_that_are_given_back_reach_the_server_with_the_next_traffic() {
     let server = server(200 << 20);
     let store = store(&[&server]);
     let (mut reader, mut writer) = channels(&store);
-    let held: Vec<_> = (0..60).map(|seed| write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).unwrap()).collect();
+    let held: Vec<_> = (0..60)
+        .map(|seed| write_now(&mut *writer, &content(seed, EXTENT), CHUNK_SECTORS).unwrap())
+        .collect();
     let used = server.stats().used_bytes;
     assert_eq!(used, 60 << 21);
     held[1..].iter().for_each(|locs| store.free(locs));
@@ -463,26 +544,35 @@ fn a_program_that_ends_leaves_nothing_on_the_server() {
     let mut writer = store.open(Purpose::Write).unwrap();
     write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).unwrap();
     let stats = server.stats();
-    assert_eq!((stats.sessions.len(), stats.used_bytes, stats.sessions[0].usage.written_bytes), (1, 2 << 20, 2 << 20));
+    assert_eq!(
+        (stats.sessions.len(), stats.used_bytes, stats.sessions[0].usage.written_bytes),
+        (1, 2 << 20, 2 << 20)
+    );
     drop(store);
-    eventually("the end of the session", || server.stats().used_bytes + server.stats().reserved_bytes == 0);
+    eventually("the end of the session", || {
+        server.stats().used_bytes + server.stats().reserved_bytes == 0
+    });
     assert!(server.stats().sessions.is_empty());
 }
 
 #[test]
 fn a_program_that_was_killed_is_waited_for_and_then_forgotten() {
-    let server = serve(ServeOptions { grace: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
+    let server =
+        serve(ServeOptions { grace: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let store = TcpStore::connect_with(through(&proxy)).unwrap();
     let mut writer = store.open(Purpose::Write).unwrap();
     write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).unwrap();
     proxy.close();
-    eventually("the end of the grace period", || server.stats().used_bytes + server.stats().reserved_bytes == 0);
+    eventually("the end of the grace period", || {
+        server.stats().used_bytes + server.stats().reserved_bytes == 0
+    });
 }
 
 #[test]
 fn the_memory_of_programs_that_were_killed_is_taken_when_it_is_needed() {
-    let server = serve(ServeOptions { grace: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
+    let server =
+        serve(ServeOptions { grace: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let killed = TcpStore::connect_with(through(&proxy)).unwrap();
     let mut writer = killed.open(Purpose::Write).unwrap();
@@ -491,7 +581,9 @@ fn the_memory_of_programs_that_were_killed_is_taken_when_it_is_needed() {
     eventually("the loss of the connections", || server.stats().sessions[0].connections == 0);
     let store = store(&[&server]);
     let mut writer = store.open(Purpose::Write).unwrap();
-    let fits = (0..).take_while(|_| write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).is_some()).count();
+    let fits = (0..)
+        .take_while(|_| write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).is_some())
+        .count();
     assert_eq!(fits, 4);
 }
 
@@ -504,10 +596,18 @@ fn a_server_that_cannot_be_reached_at_the_start_is_named() {
     let mut options = store_options(&[&server]);
     options.servers.push(gone_addr.clone());
     let error = TcpStore::connect_with(options.clone()).err().unwrap().to_string();
-    assert!(error.contains(&format!("cannot connect to tcp://{gone_addr}")) && error.contains("hiroma serve"), "{error}");
+    assert!(
+        error.contains(&format!("cannot connect to tcp://{gone_addr}"))
+            && error.contains("hiroma serve"),
+        "{error}"
+    );
     options.servers = vec!["no.such.host.invalid:7070".into()];
     let error = TcpStore::connect_with(options).err().unwrap();
-    assert!(matches!(error, StoreError::Config { .. }) && error.to_string().contains("no.such.host.invalid"), "{error}");
+    assert!(
+        matches!(error, StoreError::Config { .. })
+            && error.to_string().contains("no.such.host.invalid"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -516,7 +616,8 @@ fn every_address_of_a_name_is_tried() {
     let addrs = vec![gone.local_addr(), server.local_addr()];
     drop(gone);
     let name = || vec![ServerAddr { text: "tcp://name:7070".into(), addrs: addrs.clone() }];
-    let store = TcpStore::connect_to(store_options(&[]), "tcp://name:7070".into(), None, name()).unwrap();
+    let store =
+        TcpStore::connect_to(store_options(&[]), "tcp://name:7070".into(), None, name()).unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
     assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == content(3, SECTOR));
@@ -543,7 +644,13 @@ fn keys_are_checked_on_both_sides() {
     assert!(refused(&locked, None).contains("asks for a key"));
     assert!(refused(&locked, Some(&wrong)).contains("not the server's"));
     assert!(refused(&open, Some(&right)).contains("does not ask for a key"));
-    assert!(connect(&open, Some(&dir.path().join("missing"))).err().unwrap().to_string().contains("cannot read the key file"));
+    assert!(
+        connect(&open, Some(&dir.path().join("missing")))
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("cannot read the key file")
+    );
     let store = connect(&locked, Some(&right)).unwrap();
     let (mut reader, mut writer) = channels(&store);
     let locs = write_now(&mut *writer, &content(3, SECTOR), 1).unwrap();
@@ -621,7 +728,10 @@ fn what_a_parent_frees_while_a_child_may_need_it_stays_until_the_child_has_gone(
     store.free(&old_locs);
     let new_locs = write_now(&mut *writer, &content(7, EXTENT), CHUNK_SECTORS).unwrap();
     assert!(new_locs.iter().all(|loc| !old_locs.contains(loc)));
-    assert!(read_now(&mut *reader, &old_locs, SECTOR).unwrap() == old, "the child would still find it");
+    assert!(
+        read_now(&mut *reader, &old_locs, SECTOR).unwrap() == old,
+        "the child would still find it"
+    );
     drop(guard);
     assert_eq!((store.usage().far_bytes, store.usage().stored_bytes), (2 << 20, 2 << 20));
 }

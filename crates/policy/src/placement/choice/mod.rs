@@ -76,7 +76,12 @@ impl Choice for AnyChoice {
 }
 
 /// One of the candidates that `best` accepts, each with the same chance: two passes, one draw.
-fn any_of(view: &View, avoid: Avoid, rng: &mut Rng, best: impl Fn(Peer, u32) -> bool) -> Option<Peer> {
+fn any_of(
+    view: &View,
+    avoid: Avoid,
+    rng: &mut Rng,
+    best: impl Fn(Peer, u32) -> bool,
+) -> Option<Peer> {
     let matching = || view.candidates(avoid).filter(|&(peer, free)| best(peer, free));
     let count = matching().count();
     let pick = if count > 1 { rng.below(count as u32) as usize } else { 0 };

@@ -17,17 +17,26 @@ fn view(frees: &[u32], mut hops: Vec<u16>) -> View {
 
 /// All peers that the rule allows, found the slow way.
 fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
-    let peers: Vec<u16> = (0..view.len() as u16).filter(|&peer| view.free(Peer(peer)) > 0 && !avoid.has(Peer(peer))).collect();
+    let peers: Vec<u16> = (0..view.len() as u16)
+        .filter(|&peer| view.free(Peer(peer)) > 0 && !avoid.has(Peer(peer)))
+        .collect();
     let hops = |peer: u16| u64::from(view.hops()[usize::from(peer)]);
     let free = |peer: u16| u64::from(view.free(Peer(peer)));
-    let no_better =
-        |better: &dyn Fn(u16, u16) -> bool| peers.iter().copied().filter(|&peer| !peers.iter().any(|&other| better(other, peer))).collect();
+    let no_better = |better: &dyn Fn(u16, u16) -> bool| {
+        peers
+            .iter()
+            .copied()
+            .filter(|&peer| !peers.iter().any(|&other| better(other, peer)))
+            .collect()
+    };
     match kind {
         PlacementKind::MostFree => no_better(&|a, b| free(a) > free(b)),
         PlacementKind::Nearest => no_better(&|a, b| hops(a) < hops(b)),
         PlacementKind::WeightedNearest => no_better(&|a, b| free(a) * hops(b) > free(b) * hops(a)),
         PlacementKind::Fill => peers.iter().copied().take(1).collect(),
-        PlacementKind::Random | PlacementKind::TwoChoices | PlacementKind::RoundRobin => peers.iter().copied().collect(),
+        PlacementKind::Random | PlacementKind::TwoChoices | PlacementKind::RoundRobin => {
+            peers.iter().copied().collect()
+        }
     }
 }
 
@@ -69,7 +78,8 @@ proptest! {
 fn turns_go_round_and_pass_over_full_peers() {
     let view = view(&[1, 0, 2, 5], vec![]);
     let (mut choice, mut rng) = (RoundRobin { next: Some(2) }, Rng::new(1));
-    let turns: Vec<u16> = (0..6).map(|_| choice.choose(&view, Avoid::default(), &mut rng).unwrap().0).collect();
+    let turns: Vec<u16> =
+        (0..6).map(|_| choice.choose(&view, Avoid::default(), &mut rng).unwrap().0).collect();
     assert_eq!(turns, [2, 3, 0, 2, 3, 0]);
 }
 
@@ -77,6 +87,8 @@ fn turns_go_round_and_pass_over_full_peers() {
 fn of_two_choices_the_better_one_wins_more_often_but_not_always() {
     let view = view(&[1, 10], vec![]);
     let mut rng = Rng::new(5);
-    let better = (0..1000).filter(|_| TwoChoices.choose(&view, Avoid::default(), &mut rng) == Some(Peer(1))).count();
+    let better = (0..1000)
+        .filter(|_| TwoChoices.choose(&view, Avoid::default(), &mut rng) == Some(Peer(1)))
+        .count();
     assert!((700..800).contains(&better), "{better} of 1000; three quarters are expected");
 }

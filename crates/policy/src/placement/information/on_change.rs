@@ -14,7 +14,12 @@ pub struct Watermarks {
 impl Watermarks {
     /// Watermarks in thousandths of `frames`.
     pub fn new(high_permille: &[u32], low_permille: &[u32], frames: u32) -> Self {
-        let in_frames = |permille: &[u32]| permille.iter().map(|&mark| (u64::from(mark) * u64::from(frames) / 1000) as u32).collect();
+        let in_frames = |permille: &[u32]| {
+            permille
+                .iter()
+                .map(|&mark| (u64::from(mark) * u64::from(frames) / 1000) as u32)
+                .collect()
+        };
         Watermarks { high: in_frames(high_permille), low: in_frames(low_permille) }
     }
 
@@ -65,7 +70,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn told(frees: &[u32]) -> Vec<u32> {
-        let mut on_change = OnChange::new(Arc::new(Watermarks::new(&[250, 1000], &[125, 0], 64)), 64);
+        let mut on_change =
+            OnChange::new(Arc::new(Watermarks::new(&[250, 1000], &[125, 0], 64)), 64);
         frees.iter().copied().filter(|&free| on_change.free_changed(free)).collect()
     }
 

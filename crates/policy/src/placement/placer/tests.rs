@@ -22,7 +22,12 @@ fn sent(page: u64, to: u16, reserved: bool) -> Command {
 }
 
 fn only(placer: &mut Placer, open: u16, free: u32) {
-    (0..4).for_each(|peer| drop(commands(placer, Event::Told { peer: Peer(peer), value: if peer == open { free } else { 0 } })));
+    (0..4).for_each(|peer| {
+        drop(commands(
+            placer,
+            Event::Told { peer: Peer(peer), value: if peer == open { free } else { 0 } },
+        ))
+    });
 }
 
 #[test]
@@ -31,7 +36,10 @@ fn a_page_goes_where_there_is_room_and_to_disk_where_there_is_none() {
     only(&mut placer, 2, 1);
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(7))), [sent(7, 2, false)]);
     only(&mut placer, 9, 0);
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(7))), [Command::SendToDisk(leaving(7))]);
+    assert_eq!(
+        commands(&mut placer, Event::PageLeaves(leaving(7))),
+        [Command::SendToDisk(leaving(7))]
+    );
 }
 
 #[test]
@@ -47,12 +55,20 @@ fn own_sends_are_counted_only_if_asked_for() {
 #[test]
 fn a_page_that_came_back_goes_elsewhere_and_to_disk_when_it_was_sent_too_often() {
     let mut placer = placer(|config| config.attempts_max = 2);
-    (1..4).for_each(|peer| drop(commands(&mut placer, Event::Told { peer: Peer(peer), value: u32::from(peer == 3) })));
+    (1..4).for_each(|peer| {
+        drop(commands(&mut placer, Event::Told { peer: Peer(peer), value: u32::from(peer == 3) }))
+    });
     let page = Leaving { attempts: 2, ..leaving(5) };
     let next = commands(&mut placer, Event::Refused { peer: Peer(0), page });
-    assert_eq!(next, [Command::Send { page: Leaving { attempts: 3, ..page }, to: Peer(3), reserved: false }]);
+    assert_eq!(
+        next,
+        [Command::Send { page: Leaving { attempts: 3, ..page }, to: Peer(3), reserved: false }]
+    );
     let page = Leaving { attempts: 3, ..page };
-    assert_eq!(commands(&mut placer, Event::Refused { peer: Peer(3), page }), [Command::SendToDisk(page)]);
+    assert_eq!(
+        commands(&mut placer, Event::Refused { peer: Peer(3), page }),
+        [Command::SendToDisk(page)]
+    );
 }
 
 #[test]
@@ -72,7 +88,10 @@ fn a_page_that_finds_no_frame_is_treated_as_configured() {
 
 #[test]
 fn with_bids_a_page_waits_for_the_last_answer_and_takes_the_best() {
-    let mut placer = placer(|config| (config.information, config.placement) = (InformationKind::OnDemand, PlacementKind::MostFree));
+    let mut placer = placer(|config| {
+        (config.information, config.placement) =
+            (InformationKind::OnDemand, PlacementKind::MostFree)
+    });
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [Command::AskBids]);
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(2))), []);
     for (peer, free) in [(0, 1), (1, 2), (3, 0)] {
@@ -86,8 +105,13 @@ fn with_bids_a_page_waits_for_the_last_answer_and_takes_the_best() {
 
 #[test]
 fn a_reservation_on_demand_is_asked_before_the_page_moves_and_refusals_go_on_to_the_next() {
-    let mut placer = placer(|config| (config.reservation, config.placement) = (ReservationKind::OnDemand, PlacementKind::Fill));
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [Command::AskReservation(Peer(0))]);
+    let mut placer = placer(|config| {
+        (config.reservation, config.placement) = (ReservationKind::OnDemand, PlacementKind::Fill)
+    });
+    assert_eq!(
+        commands(&mut placer, Event::PageLeaves(leaving(1))),
+        [Command::AskReservation(Peer(0))]
+    );
     let refused = Event::ReservationAnswered { peer: Peer(0), granted: false };
     assert_eq!(commands(&mut placer, refused), [Command::AskReservation(Peer(1))]);
     let granted = Event::ReservationAnswered { peer: Peer(1), granted: true };
@@ -99,10 +123,16 @@ fn a_reservation_on_demand_is_asked_before_the_page_moves_and_refusals_go_on_to_
 fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
     let mut placer = placer(|config| config.on_failure = FailureKind::Return);
     commands(&mut placer, Event::Free(3));
-    assert_eq!(commands(&mut placer, Event::ReservationAsked { node: 40 }), [Command::AnswerReservation { node: 40, granted: true }]);
+    assert_eq!(
+        commands(&mut placer, Event::ReservationAsked { node: 40 }),
+        [Command::AnswerReservation { node: 40, granted: true }]
+    );
     assert_eq!(placer.promised(), 1);
     commands(&mut placer, Event::Free(0));
-    assert_eq!(commands(&mut placer, Event::ReservationAsked { node: 41 }), [Command::AnswerReservation { node: 41, granted: false }]);
+    assert_eq!(
+        commands(&mut placer, Event::ReservationAsked { node: 41 }),
+        [Command::AnswerReservation { node: 41, granted: false }]
+    );
     assert_eq!(placer.arrival(41, 1, false), Arrival::SendBack);
     assert_eq!(placer.arrival(40, 1, true), Arrival::Keep);
     assert_eq!((placer.promised(), placer.arrival(40, 1, true)), (0, Arrival::SendBack));
@@ -110,13 +140,24 @@ fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
 
 #[test]
 fn in_advance_a_frame_is_ready_when_the_page_leaves_and_the_next_one_is_asked_for() {
-    let mut placer = placer(|config| (config.reservation, config.placement) = (ReservationKind::InAdvance, PlacementKind::Fill));
+    let mut placer = placer(|config| {
+        (config.reservation, config.placement) = (ReservationKind::InAdvance, PlacementKind::Fill)
+    });
     assert_eq!(commands(&mut placer, Event::Free(33)), []);
     assert_eq!(commands(&mut placer, Event::Free(32)), [Command::AskReservation(Peer(0))]);
     assert_eq!(commands(&mut placer, Event::Free(31)), [], "one request is under way");
-    assert_eq!(commands(&mut placer, Event::ReservationAnswered { peer: Peer(0), granted: true }), []);
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [sent(1, 0, true), Command::AskReservation(Peer(0))]);
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(2))), [Command::AskReservation(Peer(0))]);
+    assert_eq!(
+        commands(&mut placer, Event::ReservationAnswered { peer: Peer(0), granted: true }),
+        []
+    );
+    assert_eq!(
+        commands(&mut placer, Event::PageLeaves(leaving(1))),
+        [sent(1, 0, true), Command::AskReservation(Peer(0))]
+    );
+    assert_eq!(
+        commands(&mut placer, Event::PageLeaves(leaving(2))),
+        [Command::AskReservation(Peer(0))]
+    );
     let granted = Event::ReservationAnswered { peer: Peer(0), granted: true };
     assert_eq!(commands(&mut placer, granted), [sent(2, 0, true)]);
     commands(&mut placer, granted);
@@ -128,7 +169,11 @@ fn in_advance_without_anyone_to_ask_waiting_pages_go_to_disk() {
     let mut placer = placer(|config| config.reservation = ReservationKind::InAdvance);
     only(&mut placer, 1, 3);
     let asked = commands(&mut placer, Event::PageLeaves(leaving(1)));
-    assert_eq!(asked, [Command::AskReservation(Peer(1)); 2], "one for the page and one to have ready");
+    assert_eq!(
+        asked,
+        [Command::AskReservation(Peer(1)); 2],
+        "one for the page and one to have ready"
+    );
     let refused = Event::ReservationAnswered { peer: Peer(1), granted: false };
     let (first, second) = (commands(&mut placer, refused), commands(&mut placer, refused));
     assert_eq!([first, second].concat(), [Command::SendToDisk(leaving(1))]);
@@ -139,7 +184,12 @@ fn in_advance_without_anyone_to_ask_waiting_pages_go_to_disk() {
 fn the_gradient_tells_its_neighbours_and_sends_pages_down() {
     let mut placer = placer(|config| config.scope = ScopeKind::Gradient);
     only(&mut placer, 4, 0);
-    (0..4).for_each(|peer| drop(commands(&mut placer, Event::Told { peer: Peer(peer), value: 3 - u32::from(peer == 2) })));
+    (0..4).for_each(|peer| {
+        drop(commands(
+            &mut placer,
+            Event::Told { peer: Peer(peer), value: 3 - u32::from(peer == 2) },
+        ))
+    });
     assert_eq!(commands(&mut placer, Event::Free(0)), [Command::Tell(3)]);
     assert_eq!(commands(&mut placer, Event::Told { peer: Peer(1), value: 1 }), [Command::Tell(2)]);
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(4))), [sent(4, 1, false)]);
@@ -153,14 +203,19 @@ fn without_global_placement_everything_goes_to_disk_and_nobody_is_told() {
     for free in (0..64).rev() {
         assert_eq!(commands(&mut placer, Event::Free(free)), []);
     }
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(4))), [Command::SendToDisk(leaving(4))]);
+    assert_eq!(
+        commands(&mut placer, Event::PageLeaves(leaving(4))),
+        [Command::SendToDisk(leaving(4))]
+    );
 }
 
 #[test]
 fn the_same_events_give_the_same_commands() {
     let run = || {
         let mut placer = placer(|config| config.placement = PlacementKind::TwoChoices);
-        (0..500).flat_map(|page| commands(&mut placer, Event::PageLeaves(leaving(page)))).collect::<Vec<_>>()
+        (0..500)
+            .flat_map(|page| commands(&mut placer, Event::PageLeaves(leaving(page))))
+            .collect::<Vec<_>>()
     };
     assert_eq!(run(), run());
 }

@@ -17,7 +17,11 @@ pub struct Lfu {
 
 impl Default for Lfu {
     fn default() -> Self {
-        Lfu { links: Links::default(), queues: [Queue::default(); USES_MAX as usize + 1], least: USES_MAX }
+        Lfu {
+            links: Links::default(),
+            queues: [Queue::default(); USES_MAX as usize + 1],
+            least: USES_MAX,
+        }
     }
 }
 
@@ -41,7 +45,8 @@ impl Ranking for Lfu {
     }
 
     fn victim(&mut self) -> Option<u32> {
-        let least = (self.least..=USES_MAX).find(|&uses| self.queues[uses as usize].first().is_some())?;
+        let least =
+            (self.least..=USES_MAX).find(|&uses| self.queues[uses as usize].first().is_some())?;
         self.least = least;
         let frame = self.queues[least as usize].first()?;
         self.remove(frame);

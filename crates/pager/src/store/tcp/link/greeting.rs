@@ -24,7 +24,8 @@ impl Link {
         self.failure = None;
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| self.no_socket(errno))?;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+            .map_err(|errno| self.no_socket(errno))?;
         let connected: rustix::io::Result<()> = match addr {
             SocketAddr::V4(addr) => rustix::net::connect(&socket, &addr),
             SocketAddr::V6(addr) => rustix::net::connect(&socket, &addr),
@@ -55,17 +56,24 @@ impl Link {
 
     /// Waits for the connection, proves who we are, and opens the session.
     pub(super) fn greet(&mut self, now: Instant) -> Result<(), Trouble> {
-        let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state else { return Ok(()) };
+        let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state
+        else {
+            return Ok(());
+        };
         let attempt = *attempt;
         if let State::Connecting { stream, .. } = &self.state {
             if let Some(error) = stream.take_error()? {
                 return Err(error.into());
             }
             if stream.peer_addr().is_ok() {
-                let (wire, hello) = ClientSession::start(self.shared.key.clone(), sockets::random());
+                let (wire, hello) =
+                    ClientSession::start(self.shared.key.clone(), sockets::random());
                 (self.greeting, self.stash, self.received) = (hello, Vec::new(), 0);
-                let State::Connecting { stream, since, attempt, pause } = self.take_state() else { return Ok(()) };
-                self.state = State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
+                let State::Connecting { stream, since, attempt, pause } = self.take_state() else {
+                    return Ok(());
+                };
+                self.state =
+                    State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
                 self.changed = true;
             }
         }
@@ -82,25 +90,34 @@ impl Link {
             let mut bytes = [0; HEADER_BYTES + MAX_BODY];
             let missing = wire.missing();
             let received = match (&*stream).read(&mut bytes[..missing]) {
-                Ok(0) => return Err(Trouble::Broken("the server closed the connection while being greeted".to_owned())),
+                Ok(0) => {
+                    return Err(Trouble::Broken(
+                        "the server closed the connection while being greeted".to_owned(),
+                    ));
+                }
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
-            let (_, event) = wire.receive(&bytes[..received]).map_err(|error| self.shared.refusal(self.server, &error))?;
+            let (_, event) = wire
+                .receive(&bytes[..received])
+                .map_err(|error| self.shared.refusal(self.server, &error))?;
             match event {
                 None => {}
                 Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
                 Some(ClientEvent::Ready) => {
-                    let open = Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
+                    let open =
+                        Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
                     open.encode(wire.version(), 0, &mut self.greeting);
                 }
                 Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
             }
         }
         if !matches!(self.state, State::Up { .. }) && now.duration_since(attempt) > ATTEMPT_MAX {
-            return Err(Trouble::Broken("the server accepts connections but does not answer".to_owned()));
+            return Err(Trouble::Broken(
+                "the server accepts connections but does not answer".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -133,6 +150,9 @@ impl Link {
     /// Takes the state out, to make the next one of its parts.
     fn take_state(&mut self) -> State {
         let now = Instant::now();
-        std::mem::replace(&mut self.state, State::Down { since: now, retry_at: now, pause: PAUSE_MIN })
+        std::mem::replace(
+            &mut self.state,
+            State::Down { since: now, retry_at: now, pause: PAUSE_MIN },
+        )
     }
 }

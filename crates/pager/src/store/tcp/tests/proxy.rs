@@ -35,7 +35,9 @@ impl Proxy {
             streams: Mutex::default(),
         });
         let (addr, shared) = (listener.local_addr().unwrap(), Arc::clone(&state));
-        std::thread::spawn(move || listener.incoming().flatten().for_each(|client| shared.forward(client)));
+        std::thread::spawn(move || {
+            listener.incoming().flatten().for_each(|client| shared.forward(client))
+        });
         Proxy { addr, state }
     }
 
@@ -64,7 +66,12 @@ impl Proxy {
 
     /// Cuts what is connected now.
     pub fn cut(&self) {
-        self.state.streams.lock().unwrap().drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        self.state
+            .streams
+            .lock()
+            .unwrap()
+            .drain(..)
+            .for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
     /// How many connections the budget has cut.
@@ -86,7 +93,9 @@ impl State {
             return;
         }
         streams.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
-        for (from, to, budget) in [(&client, &server, &self.budgets[0]), (&server, &client, &self.budgets[1])] {
+        for (from, to, budget) in
+            [(&client, &server, &self.budgets[0]), (&server, &client, &self.budgets[1])]
+        {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
             let (state, budget) = (Arc::clone(self), budget.load(Ordering::SeqCst));
             std::thread::spawn(move || state.copy(from, to, budget));
