@@ -1,4 +1,5 @@
-//! What the kernel, the program and the store do to the pager's state, and in which order. The program's bytes must be its own.
+//! What the kernel, the program and the store do to the pager's state, and in which order. The
+//! program's bytes must be its own.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Files that a simulation reads: traces, settings of a cluster, and plans of sweeps. Each is taken as a whole or refused with a reason.
+//! Files that a simulation reads: traces, settings of a cluster, and plans of sweeps. Each is taken
+//! as a whole or refused with a reason.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Bytes of a peer, as client and as server see them. Nothing may panic, run away or take in more than it is given.
+//! Bytes of a peer, as client and as server see them. Nothing may panic, run away or take in more
+//! than it is given.
 #![no_main]
 
 use hiroma_wire::{

@@ -1,4 +1,5 @@
-//! What a user may write after an option, and the configuration that a process passes to its children.
+//! What a user may write after an option, and the configuration that a process passes to its
+//! children.
 #![no_main]
 
 use hiroma_pager::Config;

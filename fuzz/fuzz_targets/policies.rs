@@ -1,4 +1,5 @@
-//! Events of the pager in any order, as its policies see them: nothing panics, and nobody is told to leave who is not there, nor too often.
+//! Events of the pager in any order, as its policies see them: nothing panics, and nobody is told
+//! to leave who is not there, nor too often.
 #![no_main]
 
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! Starting child processes, and waiting for them with a limit of time, an ear for Ctrl-C, and an eye on their memory.
+//! Starting child processes, and waiting for them with a limit of time, an ear for Ctrl-C, and an
+//! eye on their memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -266,7 +267,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it says where it listens.
+    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it says where it
+    /// listens.
     pub fn start(memory: u64) -> Result<Server> {
         let mut command = Command::new(hiroma()?);
         command.args(serve_words(memory));

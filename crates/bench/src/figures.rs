@@ -13,7 +13,8 @@ use serde_json::Value;
 const BEGIN: &str = "<!-- results: begin -->\n";
 const END: &str = "<!-- results: end -->";
 
-/// Put results into a document, as a table between its marks `<!-- results: begin -->` and `<!-- results: end -->`.
+/// Put results into a document, as a table between its marks `<!-- results: begin -->` and `<!--
+/// results: end -->`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The document (Markdown)

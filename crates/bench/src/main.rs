@@ -1,4 +1,5 @@
-//! `hiroma-bench`, which `hiroma bench` starts: the papers' experiments on this machine, against what it would use otherwise.
+//! `hiroma-bench`, which `hiroma bench` starts: the papers' experiments on this machine, against
+//! what it would use otherwise.
 
 mod children;
 mod far;
@@ -37,15 +38,19 @@ struct Cli {
 enum What {
     /// Far memory: reading, latency, strides, sorting; against raw TCP, zram and a swap file
     Far(far::FarArgs),
-    /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process is hot
+    /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process
+    /// is hot
     Huge(huge::HugeArgs),
-    /// Noise of page reclamation: what it costs a program that computes in step, with and without the daemon, and against what is used today
+    /// Noise of page reclamation: what it costs a program that computes in step, with and without
+    /// the daemon, and against what is used today
     Noise(noise::NoiseArgs),
-    /// Policies of local memory on recorded page traces of real programs: who leaves, how much moves, what is fetched ahead
+    /// Policies of local memory on recorded page traces of real programs: who leaves, how much
+    /// moves, what is fetched ahead
     Policy(policy::PolicyArgs),
     /// Programs that people run, with less memory than they use: against zram and a swap file
     Real(real::RealArgs),
-    /// Spark's cached data on huge pages: what is there, what it costs and gains; against none, all, and the paper's earlier method
+    /// Spark's cached data on huge pages: what is there, what it costs and gains; against none,
+    /// all, and the paper's earlier method
     Spark(spark::SparkArgs),
     /// Put results into a document
     #[command(hide = true)]
@@ -145,7 +150,8 @@ fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a
         .collect())
 }
 
-/// Takes back whether goals are met: what was measured is less than what they are for, and `why` says so.
+/// Takes back whether goals are met: what was measured is less than what they are for, and `why`
+/// says so.
 fn forget_goals(report: &mut Report, why: &str) {
     for measure in &mut report.measures {
         (measure.met, measure.aim_met) = (None, None);

@@ -1,4 +1,5 @@
-//! What a user would use otherwise: swap to compressed memory (zram) or to a file, under a memory limit of a control group.
+//! What a user would use otherwise: swap to compressed memory (zram) or to a file, under a memory
+//! limit of a control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -208,7 +209,8 @@ impl Cgroup {
         &self.path
     }
 
-    /// Memory of the group now, without pages of files: those are in the cache, and go when somebody wants their room.
+    /// Memory of the group now, without pages of files: those are in the cache, and go when
+    /// somebody wants their room.
     pub fn memory_bytes(&self) -> u64 {
         let files = ["memory.current", "memory.usage_in_bytes"];
         let text = files.iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
@@ -246,7 +248,8 @@ impl Cgroup {
 pub struct Zswap {
     /// What to know about it.
     pub description: String,
-    /// Whether the kernel charges what is compressed to the control group, as it does with version 2.
+    /// Whether the kernel charges what is compressed to the control group, as it does with
+    /// version 2.
     charged: bool,
     _settings: Vec<Guard>,
 }

@@ -55,7 +55,8 @@ impl Progress {
         }
     }
 
-    /// What is done, in seconds of the estimate; of a part in which we are, as much as time has passed.
+    /// What is done, in seconds of the estimate; of a part in which we are, as much as time has
+    /// passed.
     fn reached(&self) -> f64 {
         self.done
             + self

@@ -1,4 +1,5 @@
-//! A plain TCP stream over loopback, one process sending and one receiving 2 MiB at a time: the most that a network store can reach.
+//! A plain TCP stream over loopback, one process sending and one receiving 2 MiB at a time: the
+//! most that a network store can reach.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,6 +1,6 @@
-//! Putting the machine back as it was: what a measurement changes is written down before it is changed, and undone when the
-//! guard goes, when the program panics (release builds do not unwind), when it is interrupted, and, if it was killed, by the
-//! next measurement that starts.
+//! Putting the machine back as it was: what a measurement changes is written down before it is
+//! changed, and undone when the guard goes, when the program panics (release builds do not unwind),
+//! when it is interrupted, and, if it was killed, by the next measurement that starts.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -33,9 +33,11 @@ pub enum Undo {
     DirRemove(PathBuf),
     /// Unmount what is mounted here.
     Unmount(PathBuf),
-    /// Let this thread run on these processors again; with the time of its start the number names one thread.
+    /// Let this thread run on these processors again; with the time of its start the number names
+    /// one thread.
     ThreadCpus { tid: u32, started: u64, cpus: Vec<usize> },
-    /// Kill this group of processes. Not for a later program: by then the number may be somebody else's.
+    /// Kill this group of processes. Not for a later program: by then the number may be somebody
+    /// else's.
     GroupKill(i32),
 }
 

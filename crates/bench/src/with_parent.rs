@@ -1,4 +1,5 @@
-//! Programs that end when whoever started them does, also when that is killed and can end nothing itself any more.
+//! Programs that end when whoever started them does, also when that is killed and can end nothing
+//! itself any more.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

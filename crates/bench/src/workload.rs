@@ -1,4 +1,5 @@
-//! The child that measures: maps memory, natively or from a pager, works on it and prints what came out.
+//! The child that measures: maps memory, natively or from a pager, works on it and prints what came
+//! out.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -1,8 +1,9 @@
 //! The exported functions; `include/hiroma.h` describes them for callers.
 //!
-//! Contract: the caller keeps to the header, as with libc. Pointers to strings and structures are valid for the call. A
-//! `hiroma_region *` is never followed: it carries the id of a region, so that one destroyed already is found out. Results are handed
-//! out only for memory that the heap of a region holds for this caller alone. A panic ends the process; it never unwinds into C.
+//! Contract: the caller keeps to the header, as with libc. Pointers to strings and structures are
+//! valid for the call. A `hiroma_region *` is never followed: it carries the id of a region, so
+//! that one destroyed already is found out. Results are handed out only for memory that the heap of
+//! a region holds for this caller alone. A panic ends the process; it never unwinds into C.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // The contract of every function is the header's.
 
@@ -127,7 +128,8 @@ fn export<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     })
 }
 
-/// Runs the body of an exported function; on failure sets errno and the message, and returns `failed`.
+/// Runs the body of an exported function; on failure sets errno and the message, and returns
+/// `failed`.
 pub(crate) fn export_ungated<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         body().map_err(|error| {
@@ -241,7 +243,8 @@ unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> 
 
 fn start(request: &Request) -> Result<&'static Session, CapiError> {
     Session::start(request, || {
-        // SAFETY: the handlers are functions of this library, which stays loaded (it is linked with `nodelete`).
+        // SAFETY: the handlers are functions of this library, which stays loaded (it is linked with
+        // `nodelete`).
         unsafe { libc::pthread_atfork(Some(fork_prepare), Some(fork_parent), Some(fork_child)) };
     })
 }

@@ -1,7 +1,9 @@
-//! Divides a region into allocations. Pure bookkeeping: it never touches the memory that it hands out.
+//! Divides a region into allocations. Pure bookkeeping: it never touches the memory that it hands
+//! out.
 //!
-//! Allocations above [`SMALL_MAX`] are runs of pages. Smaller ones are slots in *spans* of 64 KiB, each for one size class, with a
-//! bitmap in ordinary memory. So neither allocating nor freeing fetches a far page, and a pointer that was never handed out is found.
+//! Allocations above [`SMALL_MAX`] are runs of pages. Smaller ones are slots in *spans* of 64 KiB,
+//! each for one size class, with a bitmap in ordinary memory. So neither allocating nor freeing
+//! fetches a far page, and a pointer that was never handed out is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -160,7 +162,8 @@ impl Heap {
                 let class = span.class;
                 let (empty, others) =
                     (span.used == 0, self.partial[class].iter().any(|&other| other != page));
-                // One span with room stays, so that a pair of malloc and free does not discard each time.
+                // One span with room stays, so that a pair of malloc and free does not discard each
+                // time.
                 if !empty || !others {
                     self.partial[class].insert(page);
                     return Ok(None);

@@ -1,8 +1,9 @@
 //! `libhiroma.so`: far memory for programs that ask for it (`include/hiroma.h`).
 //!
-//! A thin surface over the pager: options become a [`hiroma_pager::config::Config`], regions become stretches of the arena, and a
-//! [`heap::Heap`] per region divides it up. [`hot`] is the part on huge pages (`include/hps.h`). Unsafe code is in the exports and in the
-//! state that a signal handler uses; nothing unwinds out of it.
+//! A thin surface over the pager: options become a [`hiroma_pager::config::Config`], regions become
+//! stretches of the arena, and a [`heap::Heap`] per region divides it up. [`hot`] is the part on
+//! huge pages (`include/hps.h`). Unsafe code is in the exports and in the state that a signal
+//! handler uses; nothing unwinds out of it.
 
 pub mod error;
 pub mod export;

@@ -124,11 +124,13 @@ impl Request {
     }
 }
 
-/// The configuration that a process starts with: under `hiroma run` that of the program, then single variables, then `request`.
+/// The configuration that a process starts with: under `hiroma run` that of the program, then
+/// single variables, then `request`.
 pub fn config_for(request: &Request) -> Result<Config, CapiError> {
     let var = |name: &str| std::env::var(name).ok();
     let mut config = match var(CONFIG_ENV) {
-        // The control page belongs to the preloaded pager; two in one directory would have the same name.
+        // The control page belongs to the preloaded pager; two in one directory would have the same
+        // name.
         Some(text) => Config {
             control_dir: None,
             ..serde_json::from_str(&text)

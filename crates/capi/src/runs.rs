@@ -1,8 +1,9 @@
 //! Free stretches of pages, kept outside the memory they describe.
 //!
-//! Two ordered trees of the standard library: by start, to join neighbours, and by length, for best fit. Allocators with tables of
-//! their own (`offset-allocator`) fix the number of allocations in advance, and those with links inside the memory (`talc`,
-//! `dlmalloc`) would fetch far pages merely to free them.
+//! Two ordered trees of the standard library: by start, to join neighbours, and by length, for best
+//! fit. Allocators with tables of their own (`offset-allocator`) fix the number of allocations in
+//! advance, and those with links inside the memory (`talc`, `dlmalloc`) would fetch far pages
+//! merely to free them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +30,8 @@ impl FreeRuns {
         self.by_start.values().sum()
     }
 
-    /// Takes `pages` pages that start at a multiple of `align` pages, from the tightest run that has them.
+    /// Takes `pages` pages that start at a multiple of `align` pages, from the tightest run that
+    /// has them.
     pub fn take(&mut self, pages: usize, align: usize) -> Option<usize> {
         let aligned = |&(len, start): &(usize, usize)| -> Option<(usize, usize, usize)> {
             let at = start.checked_next_multiple_of(align)?;
@@ -47,7 +49,8 @@ impl FreeRuns {
         Some(at)
     }
 
-    /// Takes `pages` pages from the end of the tightest run that has them; keeps small objects away from large ones.
+    /// Takes `pages` pages from the end of the tightest run that has them; keeps small objects away
+    /// from large ones.
     pub fn take_from_end(&mut self, pages: usize) -> Option<usize> {
         let &(len, start) = self.by_len.range((pages, 0)..).next()?;
         self.remove(start, len);
@@ -55,7 +58,8 @@ impl FreeRuns {
         Some(start + len - pages)
     }
 
-    /// Takes exactly the `pages` pages from `start`, if they are free (to grow the run before them).
+    /// Takes exactly the `pages` pages from `start`, if they are free (to grow the run before
+    /// them).
     pub fn take_at(&mut self, start: usize, pages: usize) -> bool {
         match self.by_start.get(&start) {
             Some(&len) if len >= pages => {

@@ -1,7 +1,8 @@
-//! The far memory of this process: one pager, the regions in its arena, and the shared heap behind `teramalloc`.
+//! The far memory of this process: one pager, the regions in its arena, and the shared heap behind
+//! `teramalloc`.
 //!
-//! One pager serves all regions, because the local limit is the process's: two pagers could not trade room. The options of the
-//! first region start it; later ones must agree or leave them open.
+//! One pager serves all regions, because the local limit is the process's: two pagers could not
+//! trade room. The options of the first region start it; later ones must agree or leave them open.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +28,8 @@ const SIZE_MAX: usize = 1 << 47;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 static START: Mutex<()> = Mutex::new(());
-/// Held for reading by every call, for writing across a fork: so no lock of ours is held by a thread that the child lacks.
+/// Held for reading by every call, for writing across a fork: so no lock of ours is held by a
+/// thread that the child lacks.
 static GATE: RwLock<()> = RwLock::new(());
 
 thread_local! {
@@ -63,12 +65,14 @@ pub struct Region {
     heap: Mutex<Heap>,
 }
 
-/// Where the bytes of a reallocation have to be copied from. The caller copies, then ends the old allocation.
+/// Where the bytes of a reallocation have to be copied from. The caller copies, then ends the old
+/// allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// It is at this address, content and all.
     There(usize),
-    /// New room at `to`; the first `bytes` bytes at `from` are to be copied there, and `from` freed.
+    /// New room at `to`; the first `bytes` bytes at `from` are to be copied there, and `from`
+    /// freed.
     Copy { from: usize, to: usize, bytes: usize },
 }
 
@@ -85,7 +89,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn before_fork() {
     let gate = GATE.write().unwrap_or_else(PoisonError::into_inner);
     if let Some(session) = SESSION.get() {
-        // Stacks and the C library's own memory are local here, so nothing needs to be kept at hand.
+        // Stacks and the C library's own memory are local here, so nothing needs to be kept at
+        // hand.
         session.pager.before_fork(&[]);
     }
     FORKING.with(|forking| *forking.borrow_mut() = Some(gate));
@@ -115,7 +120,8 @@ impl Session {
         })
     }
 
-    /// The session of this process, started with `request` if need be; `on_start` runs once, after the start.
+    /// The session of this process, started with `request` if need be; `on_start` runs once, after
+    /// the start.
     pub fn start(
         request: &Request,
         on_start: impl FnOnce(),
@@ -196,7 +202,8 @@ impl Session {
     }
 
     fn give_back(&self, region: &Region, unused: Unused) -> Result<(), CapiError> {
-        // Only pages of zeros may be handed out again; ones that could not be discarded are lost to the region.
+        // Only pages of zeros may be handed out again; ones that could not be discarded are lost to
+        // the region.
         self.pager.discard(unused.addr, unused.bytes)?;
         lock(&region.heap).give_back(unused);
         Ok(())
@@ -295,7 +302,8 @@ impl Session {
         Ok(())
     }
 
-    /// Drops the content of all whole pages among `bytes` bytes from `addr`; they read as zeros afterwards.
+    /// Drops the content of all whole pages among `bytes` bytes from `addr`; they read as zeros
+    /// afterwards.
     pub fn discard(&self, addr: usize, bytes: usize) -> Result<(), CapiError> {
         self.check_range(addr, bytes)?;
         let (start, end) = (addr.next_multiple_of(PAGE), (addr + bytes) / PAGE * PAGE);

@@ -1,4 +1,5 @@
-//! The library as C and C++ programs meet it: the header, the exported symbols, and programs that are compiled, linked and run.
+//! The library as C and C++ programs meet it: the header, the exported symbols, and programs that
+//! are compiled, linked and run.
 
 mod compiling;
 

@@ -1,4 +1,5 @@
-//! C programs that are told of their active pages by a daemon in this process, which dictates what their tracker finds.
+//! C programs that are told of their active pages by a daemon in this process, which dictates what
+//! their tracker finds.
 
 mod compiling;
 #[path = "../../kernel/tests/support/pool.rs"]
@@ -134,7 +135,8 @@ fn a_function_that_crashes_ends_its_program_and_nothing_else() {
     // It serves others as before.
     let mut next = Run::start("arena");
     next.child.wait().unwrap();
-    // Whether it has left or has ended is a matter of what is seen first: its socket closing, or its end.
+    // Whether it has left or has ended is a matter of what is seen first: its socket closing, or
+    // its end.
     assert!(run.served.as_ref().unwrap().said(&format!("process {} has", run.child.id())));
 }
 

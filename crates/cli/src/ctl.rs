@@ -1,4 +1,5 @@
-//! `hiroma ctl`: statistics of a running program, and another limit for it, through its control page.
+//! `hiroma ctl`: statistics of a running program, and another limit for it, through its control
+//! page.
 
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
@@ -100,7 +101,8 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
     Ok(pages)
 }
 
-/// The run directory that has a page for `pid`, where its own maps cannot be read (programs can forbid that).
+/// The run directory that has a page for `pid`, where its own maps cannot be read (programs can
+/// forbid that).
 fn known_dir(owner: u32, pid: u32) -> Option<std::path::PathBuf> {
     let runs = rundir::parents(owner)
         .into_iter()

@@ -1,4 +1,5 @@
-//! `hiroma demo`: the paper's sort, natively and with a part of the memory it needs, the rest in a memory server.
+//! `hiroma demo`: the paper's sort, natively and with a part of the memory it needs, the rest in a
+//! memory server.
 
 use std::env;
 use std::fs::{self, File};

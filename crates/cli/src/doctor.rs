@@ -21,7 +21,9 @@ use hiroma_kernel::host::memory::Limits;
 
 /// Say what this machine allows, and how to mend what it lacks.
 ///
-/// One line for each thing that far memory needs or profits from, and below it the command that mends it if it is lacking. The exit code is 0 if `hiroma run` can work, 1 if something that it cannot do without is lacking.
+/// One line for each thing that far memory needs or profits from, and below it the command that
+/// mends it if it is lacking. The exit code is 0 if `hiroma run` can work, 1 if something that it
+/// cannot do without is lacking.
 #[derive(clap::Args)]
 pub struct Args {
     /// Print as JSON
@@ -218,7 +220,8 @@ fn free_huge_pages() -> Check {
     let Ok(buddies) = fs::read_to_string("/proc/buddyinfo") else {
         return Check::ok(NAME, "not known without /proc/buddyinfo");
     };
-    // `Node 0, zone Normal` and then the number of free pieces of order 0, 1, ...; 2 MiB is order 9.
+    // `Node 0, zone Normal` and then the number of free pieces of order 0, 1, ...; 2 MiB is
+    // order 9.
     let counts = |line: &str| {
         line.split_whitespace()
             .skip(4)

@@ -1,4 +1,5 @@
-//! The `hiroma` command: starts, watches and steers programs with far memory. It only converts; decisions live further in.
+//! The `hiroma` command: starts, watches and steers programs with far memory. It only converts;
+//! decisions live further in.
 
 mod bench;
 mod completions;

@@ -15,7 +15,8 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Writes one page for the command and one for each subcommand that is shown; those of `bench` by the program that it is.
+/// Writes one page for the command and one for each subcommand that is shown; those of `bench` by
+/// the program that it is.
 pub fn main(args: Args) -> Result<ExitCode> {
     let command = crate::Cli::command().disable_help_subcommand(true);
     fs::create_dir_all(&args.dir)

@@ -52,9 +52,11 @@ pub fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// The directory of the control page of process `pid`, if it is under hiroma. Fails if we may not look.
+/// The directory of the control page of process `pid`, if it is under hiroma. Fails if we may not
+/// look.
 pub fn control_dir(pid: u32) -> io::Result<Option<PathBuf>> {
-    // The mapping is the surest sign: programs write over their environment to show a title, and forked children have none.
+    // The mapping is the surest sign: programs write over their environment to show a title, and
+    // forked children have none.
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
     let name = format!("{pid}.hiroma");
     let mapped = String::from_utf8_lossy(&maps).lines().find_map(|line| {

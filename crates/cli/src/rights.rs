@@ -5,7 +5,8 @@ use std::fs;
 use hiroma_kernel::uffd::{self, Features, UffdError};
 use hiroma_pager::config::PathChoice;
 
-/// Commands that give a user the right to userfaultfd until the next start of the machine, and for good.
+/// Commands that give a user the right to userfaultfd until the next start of the machine, and for
+/// good.
 pub const ALLOW_NOW: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
 pub const ALLOW_FOR_GOOD: &str = "echo vm.unprivileged_userfaultfd=1 | sudo tee /etc/sysctl.d/60-hiroma.conf && sudo sysctl --system";
 

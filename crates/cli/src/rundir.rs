@@ -7,13 +7,15 @@ use anyhow::{Context, Result};
 
 use crate::processes;
 
-/// A directory that only its user can enter; removed at the end, unless a process of the run lives on.
+/// A directory that only its user can enter; removed at the end, unless a process of the run lives
+/// on.
 pub struct RunDir {
     path: PathBuf,
 }
 
 impl RunDir {
-    /// Makes the directory of this process, and clears away what earlier runs that were killed left behind.
+    /// Makes the directory of this process, and clears away what earlier runs that were killed left
+    /// behind.
     pub fn create() -> Result<RunDir> {
         let mut refused = None;
         for parent in parents(rustix::process::geteuid().as_raw()) {

@@ -18,9 +18,9 @@ use signal_hook::iterator::Signals;
 
 /// Lend this machine's memory to programs under `hiroma run`.
 ///
-/// Prints one line on standard output when it is ready, with the address that it listens on. Stops on SIGINT and SIGTERM, and
-/// then says what each client had. Whoever reaches the port can use the memory: listening beyond this machine needs a key,
-/// which clients must have too.
+/// Prints one line on standard output when it is ready, with the address that it listens on. Stops
+/// on SIGINT and SIGTERM, and then says what each client had. Whoever reaches the port can use the
+/// memory: listening beyond this machine needs a key, which clients must have too.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -50,7 +50,8 @@ fn show_does_so_with_clear_refs_too() {
     if !possible() {
         return;
     }
-    // More pages than the processor keeps translations of: only what it has to look up again is seen.
+    // More pages than the processor keeps translations of: only what it has to look up again is
+    // seen.
     shown_by("bpf-clear-refs", 64);
 }
 
@@ -99,7 +100,8 @@ fn a_page_that_a_child_shares_is_not_counted() {
     if !possible() {
         return;
     }
-    // After the fork every page is shared until it is written to; the pattern writes, so what it does not touch stays shared.
+    // After the fork every page is shared until it is written to; the pattern writes, so what it
+    // does not touch stays shared.
     let load = Load::start(8, "scattered", |job| job["forks"] = json!(true));
     let counts = counts(&load, &["--backend", "bpf", "--window", "100ms"]);
     let hot = counts.values().filter(|&&count| count > 0).count();
@@ -155,7 +157,8 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
     let huge = load.huge_bytes();
-    // A third is hot; what is not stays small. (How many ranges of so few are hot is a matter of the pattern.)
+    // A third is hot; what is not stays small. (How many ranges of so few are hot is a matter of
+    // the pattern.)
     assert!(huge < load.bytes / 2, "{huge}");
     let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
     assert!(

@@ -1,4 +1,5 @@
-//! `hiroma hot` on memory that is not like other memory, and where the kernel makes no huge pages of it.
+//! `hiroma hot` on memory that is not like other memory, and where the kernel makes no huge pages
+//! of it.
 
 mod common;
 
@@ -16,7 +17,8 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
-/// 6 MiB each of private, locked, shared memory and of a file that is mapped privately, all touched over and over. Prints where they are.
+/// 6 MiB each of private, locked, shared memory and of a file that is mapped privately, all touched
+/// over and over. Prints where they are.
 const MIXED: &str = r#"
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -69,7 +71,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// 8 MiB that are touched over and over; of each 2 MiB the kernel holds a page for somebody else, in a pipe. Ends with its parent.
+/// 8 MiB that are touched over and over; of each 2 MiB the kernel holds a page for somebody else,
+/// in a pipe. Ends with its parent.
 const PINNED: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -170,7 +173,8 @@ fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
     refused
 }
 
-/// Manages until `enough` of what was refused. On a busy machine one call may find nothing to do before the process had its turn.
+/// Manages until `enough` of what was refused. On a busy machine one call may find nothing to do
+/// before the process had its turn.
 fn manage_until(
     load: &Load,
     enough: impl Fn(&BTreeMap<u64, Vec<String>>) -> bool,

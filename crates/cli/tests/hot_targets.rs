@@ -13,7 +13,8 @@ use common::{HIROMA, compile, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Follows a process as strace does, and ends with whoever started it. The process goes on by itself then.
+/// Follows a process as strace does, and ends with whoever started it. The process goes on by
+/// itself then.
 const TRACER: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -43,7 +44,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// 16 MiB that are written and checked over and over, without a library: 32-bit ones are rarely installed. Ends with its parent.
+/// 16 MiB that are written and checked over and over, without a library: 32-bit ones are rarely
+/// installed. Ends with its parent.
 const SMALL: &str = r#"
 static long call(long number, long a, long b, long c, long d, long e)
 {
@@ -71,7 +73,8 @@ void _start(void)
 }
 "#;
 
-/// 10 MiB that stay and are hot, and others that come, move, shrink and go all the time. Ends at the end of its input, and looks at all it has.
+/// 10 MiB that stay and are hot, and others that come, move, shrink and go all the time. Ends at
+/// the end of its input, and looks at all it has.
 const RESTLESS: &str = r#"
 #define _GNU_SOURCE
 #include <poll.h>
@@ -151,7 +154,8 @@ fn line(child: &mut Child) -> String {
     line
 }
 
-/// Manages `load` until something is huge. On a busy machine one call may find nothing to do before the process had its turn.
+/// Manages `load` until something is huge. On a busy machine one call may find nothing to do before
+/// the process had its turn.
 fn manage(load: &Load) {
     let deadline = Instant::now() + LIMIT;
     while load.huge_bytes() == 0 {
@@ -260,7 +264,8 @@ fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
     let mut child = start(&mut Command::new(program)).unwrap();
     assert_eq!(line(&mut child), "ready\n");
     let mut load = Load::adopt(child, 10).unwrap();
-    // No pauses: the more is read while mappings change, the better. Windows are long enough for a process that has to wait for its turn.
+    // No pauses: the more is read while mappings change, the better. Windows are long enough for a
+    // process that has to wait for its turn.
     let mut manager = Command::new(HIROMA);
     manager.args([
         "hot",

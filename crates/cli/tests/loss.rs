@@ -10,7 +10,8 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Goes round 64 MiB that do not compress, a page after the other or in any order, in as many rounds as it is told.
+/// Goes round 64 MiB that do not compress, a page after the other or in any order, in as many
+/// rounds as it is told.
 const CYCLE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,8 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
         let (_, said, stats) = run(dir.path(), options, &["3"]);
         let total = &stats["total"];
         assert!(total["fetched_bytes"].as_u64().unwrap() > 64 * MIB, "{stats}");
-        // 64 MiB, and what the pager keeps free; the buckets of the curve are 19 % to 25 % of what comes on top of the limit.
+        // 64 MiB, and what the pager keeps free; the buckets of the curve are 19 % to 25 % of what
+        // comes on top of the limit.
         for name in ["fetched_left", "waited_left"] {
             assert!(
                 left_at(&stats, name, 80) < 0.05,
@@ -122,8 +124,8 @@ fn estimated_waits_are_longer_than_service_times_and_add_up() {
         );
     }
     assert!(total["waking_costs"]["apart"]["until_on_ns"].as_u64().unwrap() > 0, "{total}");
-    // One thread: what it waited in all is what it waited at any time, and not more than the run. Beside others' work the costs of waking
-    // are estimates of other moments.
+    // One thread: what it waited in all is what it waited at any time, and not more than the run.
+    // Beside others' work the costs of waking are estimates of other moments.
     let far = number("waited_fetched_ns") + number("waited_staged_ns") + number("waited_room_ns");
     assert!(far.abs_diff(number("waiting_ns")) <= far / 4, "{total}");
     assert!((number("waiting_ns") as f64) < stats["elapsed_s"].as_f64().unwrap() * 1e9, "{stats}");

@@ -1,4 +1,5 @@
-//! Towards whoever started it, `hiroma run` is the program: exit codes, signals, output, environment.
+//! Towards whoever started it, `hiroma run` is the program: exit codes, signals, output,
+//! environment.
 
 mod common;
 
@@ -19,7 +20,8 @@ fn send(pid: u32, signal: Signal) {
 fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho $$\nwhile :; do sleep 0.02; done");
     let args = ["run", "--quiet", "--", "sh", "-c", &script];
-    // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could continue.
+    // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could
+    // continue.
     let mut child =
         hiroma_with_default_signals(args).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -218,7 +220,8 @@ fn what_loses_hiroma_as_it_starts_ends_and_does_not_spin() {
         std::thread::sleep(Duration::from_millis(round * 7 % 41));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Everybody who was started has the pipe, their helpers apart: it ends with the last of them.
+        // Everybody who was started has the pipe, their helpers apart: it ends with the last of
+        // them.
         let (ended, end) = std::sync::mpsc::channel();
         std::thread::spawn(move || ended.send(lines.read_line(&mut String::new()).map(drop)));
         let end = end.recv_timeout(Duration::from_secs(30));

@@ -1,4 +1,5 @@
-//! `hiroma quiet` where parts of the kernel are out of sight, and where no processor has time: the real command, in mount namespaces of its own.
+//! `hiroma quiet` where parts of the kernel are out of sight, and where no processor has time: the
+//! real command, in mount namespaces of its own.
 
 mod common;
 
@@ -43,7 +44,8 @@ fn shown(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// Neither tracefs nor debugfs; where a kernel without them has no such directory, there is nothing to hide.
+/// Neither tracefs nor debugfs; where a kernel without them has no such directory, there is nothing
+/// to hide.
 const NO_TRACEFS: &str = "for place in tracing debug; do [ ! -d /sys/kernel/$place ] || mount -t tmpfs hidden /sys/kernel/$place; done";
 /// Nor the description of the kernel's types: then no BPF program fits.
 const NO_TYPES: &str = "mount -t tmpfs hidden /sys/kernel";
@@ -80,7 +82,8 @@ fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
         advice.contains("kswapd ran") && advice.contains("the file cache fills at"),
         "{advice}"
     );
-    // A signal ends it, sent before it can have begun to wait: it says that it was ready, and ends well.
+    // A signal ends it, sent before it can have begun to wait: it says that it was ready, and ends
+    // well.
     let serve = format!(
         "{NO_TYPES}\n\"$0\" \"$@\" > {state}/said & read -r line < {state}/lines; kill -TERM $!; wait $!; cat {state}/said; exit 0"
     );
@@ -108,7 +111,8 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
     if !can_hide() {
         return;
     }
-    // All of them away; only those with memory in version 1; all out of sight, but still in the list of mounts.
+    // All of them away; only those with memory in version 1; all out of sight, but still in the
+    // list of mounts.
     let away =
         "while grep -q ' /sys/fs/cgroup' /proc/self/mounts; do umount -R -l /sys/fs/cgroup; done";
     let first = "awk '$3 == \"cgroup\" && $4 ~ /memory/ { print $2 }' /proc/self/mounts | while read -r place; do umount -l \"$place\"; done";
@@ -195,7 +199,8 @@ impl Drop for Daemon {
     }
 }
 
-/// So many threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until this is dropped.
+/// So many threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until
+/// this is dropped.
 struct Busy(std::sync::Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
 
 impl Busy {
@@ -262,8 +267,8 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     // With enough free nothing is done, but how busy the processors are is looked at.
     let looks = || daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"enough\"}");
     wait_until("looks while there is enough", || looks() >= 2);
-    // Some more than there is, so that it never asks for the whole cache. One such look is enough: what it takes may be missed by others here, and
-    // then it pauses.
+    // Some more than there is, so that it never asks for the whole cache. One such look is enough:
+    // what it takes may be missed by others here, and then it pauses.
     wait_until("a look with busy processors", || {
         daemon.set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
         daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"filling_busy\"}") >= 1

@@ -1,4 +1,5 @@
-//! `hiroma bench real` with one small program in all arms: what it counts, what it leaves behind, and how it goes on.
+//! `hiroma bench real` with one small program in all arms: what it counts, what it leaves behind,
+//! and how it goes on.
 
 mod common;
 
@@ -11,7 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use common::{compile, output};
 use serde_json::Value;
 
-/// Fills 96 MiB with what compresses, goes over it twice, and stays for as long as it takes to be seen.
+/// Fills 96 MiB with what compresses, goes over it twice, and stays for as long as it takes to be
+/// seen.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,8 @@ use std::process::Output;
 use common::{compile, hiroma, output};
 use serde_json::Value;
 
-/// Fills memory far beyond any limit here, lets it go out and come back, forks, and ends as it is told: with a code, or by a signal.
+/// Fills memory far beyond any limit here, lets it go out and come back, forks, and ends as it is
+/// told: with a code, or by a signal.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -67,7 +68,8 @@ fn number(value: &Value, path: &str) -> u64 {
 
 /// What was written to the stores and what is in the trace, each in pages.
 ///
-/// A process that ends does so between two steps of its pager, too: one block, of 2 MiB at most, may be in one count and not in the other.
+/// A process that ends does so between two steps of its pager, too: one block, of 2 MiB at most,
+/// may be in one count and not in the other.
 fn assert_complete(stats: &Value) {
     let recorded = number(stats, "/trace/page_outs") + number(stats, "/trace/lost");
     let written = number(stats, "/total/written_bytes") / number(stats, "/trace/page_bytes");
@@ -98,7 +100,8 @@ fn what_a_program_pages_out_is_recorded_and_replayed() {
     let (text, run) = replay(&[&dir.path().join("plain.trace")], &dir.path().join("run.json"));
     let (outs, ins) = (number(&stats, "/trace/page_outs"), number(&stats, "/trace/page_ins"));
     assert!(text.starts_with(&format!("{outs} page-outs, {ins} page-ins and ")), "{text}");
-    // Every page-out of the trace leaves its node in the simulated cluster, or was out there already and is counted as such.
+    // Every page-out of the trace leaves its node in the simulated cluster, or was out there
+    // already and is counted as such.
     let figure = |name: &str| run[name].as_f64().unwrap_or(0.0) as u64;
     assert_eq!(
         figure("page_outs") - figure("replay_drops") + figure("replay_skipped"),

@@ -1,5 +1,5 @@
-//! What the commands of hiroma share: refusals and exit codes, files that results are written to, how numbers are shown, and what machine
-//! this is.
+//! What the commands of hiroma share: refusals and exit codes, files that results are written to,
+//! how numbers are shown, and what machine this is.
 
 pub mod files;
 pub mod machine;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use hiroma_units::Nanos;
 
-/// Says something on standard error. Nobody may be listening there any more; the program's end matters more than that.
+/// Says something on standard error. Nobody may be listening there any more; the program's end
+/// matters more than that.
 pub fn say(line: &str) {
     let _ = writeln!(stderr(), "hiroma: {line}");
 }

@@ -1,7 +1,8 @@
 //! A count for each page of a 2 MiB range.
 //!
-//! Counts are bit-sliced: one set of bits for all lowest digits, one for all second digits, and so on. To add a set of pages is an
-//! addition with carry, and to compare all counts with a number takes one step for each digit; both for 64 pages at a time.
+//! Counts are bit-sliced: one set of bits for all lowest digits, one for all second digits, and so
+//! on. To add a set of pages is an addition with carry, and to compare all counts with a number
+//! takes one step for each digit; both for 64 pages at a time.
 
 use hiroma_units::PAGES_PER_EXTENT;
 
@@ -82,7 +83,8 @@ impl Counts {
         if least >> DIGITS != 0 {
             return bits::NONE;
         }
-        // From the highest digit down: where all digits so far are equal, the first that differs decides.
+        // From the highest digit down: where all digits so far are equal, the first that differs
+        // decides.
         let (mut more, mut equal) = (bits::NONE, bits::ALL);
         for (at, digit) in self.0.iter().enumerate().rev() {
             if least >> at & 1 == 1 {

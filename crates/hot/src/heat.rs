@@ -9,7 +9,8 @@ use crate::bits::{self, PageBits};
 use crate::counts::Counts;
 use crate::tracker::RangeView;
 
-/// When a range was watched for so many windows, its counts and windows are halved: a count forgets within some hundred windows.
+/// When a range was watched for so many windows, its counts and windows are halved: a count forgets
+/// within some hundred windows.
 const WINDOWS_MAX: u16 = 128;
 
 /// Fewer windows say too little about which pages are in use at all.
@@ -28,7 +29,8 @@ const TOP_PART: u64 = 10;
 /// What is known of one range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeHeat {
-    /// For each page the windows in which it was touched; of a huge range, the picture from before it became huge.
+    /// For each page the windows in which it was touched; of a huge range, the picture from before
+    /// it became huge.
     pub counts: Counts,
     /// Windows in which it was watched, with the same decay.
     pub windows: u16,
@@ -95,8 +97,8 @@ impl RangeHeat {
         };
     }
 
-    /// How many translations the processor needs for what is in use: pages with a count, or one huge page. All that are there as long as
-    /// little is known.
+    /// How many translations the processor needs for what is in use: pages with a count, or one
+    /// huge page. All that are there as long as little is known.
     pub fn pages_in_use(&self) -> u64 {
         match self.huge {
             true => u64::from(self.huge_touched > 0),
@@ -129,7 +131,8 @@ pub struct Heat {
     ranges: BTreeMap<u64, RangeHeat>,
 }
 
-/// Compiled for wide vectors: half of what counting takes otherwise, and a tenth where it is learned what is usual.
+/// Compiled for wide vectors: half of what counting takes otherwise, and a tenth where it is
+/// learned what is usual.
 struct Adding<'a> {
     heat: &'a mut Heat,
     views: &'a [RangeView],
@@ -150,8 +153,9 @@ impl Heat {
         Heat::default()
     }
 
-    /// In which share of its windows a page of the hottest tenth of those in use was touched, in 1/1000; 1000 for half of them and more. Huge
-    /// ranges count with the picture from before: they were the hottest.
+    /// In which share of its windows a page of the hottest tenth of those in use was touched, in
+    /// 1/1000; 1000 for half of them and more. Huge ranges count with the picture from before: they
+    /// were the hottest.
     pub fn top_permille(&self) -> u16 {
         let pages = |permille: u16| {
             let of = |heat: &RangeHeat| {
@@ -166,7 +170,8 @@ impl Heat {
         }
     }
 
-    /// Adds what one window showed of ranges in ascending order. Returns how many pages were present and touched, in ranges that are not huge.
+    /// Adds what one window showed of ranges in ascending order. Returns how many pages were
+    /// present and touched, in ranges that are not huge.
     pub fn add(&mut self, views: &[RangeView]) -> (u64, u64) {
         vector::widest(Adding { heat: self, views })
     }

@@ -8,7 +8,8 @@ use crate::bits::{self, PageBits};
 
 const RANGE: u64 = EXTENT as u64;
 
-/// The stretches that are tracked: private memory without a file, by address, none adjacent to the next unless they are separate mappings.
+/// The stretches that are tracked: private memory without a file, by address, none adjacent to the
+/// next unless they are separate mappings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     spans: Vec<Span>,
@@ -60,7 +61,8 @@ impl Layout {
         pages
     }
 
-    /// Appends the tracked parts of `ranges` (ascending), adjacent ones joined as long as they lie in one mapping.
+    /// Appends the tracked parts of `ranges` (ascending), adjacent ones joined as long as they lie
+    /// in one mapping.
     pub fn parts_of(&self, ranges: &[u64], out: &mut Vec<Span>) {
         let Some(&lowest) = ranges.first() else { return };
         let mut at = self.spans.partition_point(|span| span.start + span.len <= lowest * RANGE);

@@ -1,8 +1,8 @@
 //! The ledger: what was done to a process, why, what it cost.
 //!
-//! One file for each managed process, one JSON object a line, in `/run/hiroma` for root and in the user's `$XDG_RUNTIME_DIR/hiroma`
-//! else. Who manages the process holds a lock on it (`flock(2)`), so that there is one manager at a time; whoever may read the file
-//! can explain.
+//! One file for each managed process, one JSON object a line, in `/run/hiroma` for root and in the
+//! user's `$XDG_RUNTIME_DIR/hiroma` else. Who manages the process holds a lock on it (`flock(2)`),
+//! so that there is one manager at a time; whoever may read the file can explain.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -72,7 +72,8 @@ impl LedgerDir {
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Entry {
-    /// Managing began. Of a process that is told of its active pages and makes huge pages itself (`told`) nothing is made huge from outside.
+    /// Managing began. Of a process that is told of its active pages and makes huge pages itself
+    /// (`told`) nothing is made huge from outside.
     Begin {
         pid: u32,
         command: String,
@@ -194,8 +195,9 @@ impl Ledger {
         Ledger { file: None, written: 0, totals: Totals::default() }
     }
 
-    /// Takes the ledger of process `pid` (which was started at `started`, see [`target::started_at`]) for ourselves, and clears away those of
-    /// processes that have ended. [`HotError::Managed`] if somebody else holds it.
+    /// Takes the ledger of process `pid` (which was started at `started`, see
+    /// [`target::started_at`]) for ourselves, and clears away those of processes that have ended.
+    /// [`HotError::Managed`] if somebody else holds it.
     pub fn take(dir: &LedgerDir, pid: u32, started: u64) -> Result<Ledger, HotError> {
         let failed = HotError::of(pid, "cannot open its ledger");
         private_dir(&dir.0).map_err(|source| HotError::Io {
@@ -252,8 +254,8 @@ impl Ledger {
     }
 }
 
-/// Addresses of the ranges that are huge after `entries`, ascending, and how many of their pages were hot. What was decided in a dry run does
-/// not count.
+/// Addresses of the ranges that are huge after `entries`, ascending, and how many of their pages
+/// were hot. What was decided in a dry run does not count.
 pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     let mut huge = BTreeMap::new();
     let mut dry = false;
@@ -270,7 +272,8 @@ pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     huge
 }
 
-/// The process that manages, by what the ledger says last, whether it still runs or not. None where managing has ended.
+/// The process that manages, by what the ledger says last, whether it still runs or not. None where
+/// managing has ended.
 pub fn last_manager(entries: &[Entry]) -> Option<u32> {
     let last = entries
         .iter()

@@ -1,12 +1,15 @@
 //! Which pages of a process are hot, and huge pages exactly there.
 //!
-//! - [`tracker`]: reads and clears the accessed bits of a process's pages; several ways behind one trait, [`Tracker`].
+//! - [`tracker`]: reads and clears the accessed bits of a process's pages; several ways behind one
+//!   trait, [`Tracker`].
 //! - [`heat`]: counts for each page, with decay.
-//! - [`Engine`]: one process that is managed. Its owner calls [`Engine::step`] when it says so, and may change its budget at any time.
-//! - [`Ledger`]: what was done, why, and what it cost; kept in a file, so that others can explain it.
+//! - [`Engine`]: one process that is managed. Its owner calls [`Engine::step`] when it says so, and
+//!   may change its budget at any time.
+//! - [`Ledger`]: what was done, why, and what it cost; kept in a file, so that others can explain
+//!   it.
 //!
-//! What to do with a range is decided in `hiroma_policy::huge`; this crate sees to it that it is known, and that it happens.
-//! Source: "HPS" (Shimizu and Yamada), sections 4 and 5.1.
+//! What to do with a range is decided in `hiroma_policy::huge`; this crate sees to it that it is
+//! known, and that it happens. Source: "HPS" (Shimizu and Yamada), sections 4 and 5.1.
 
 pub mod bits;
 pub mod counts;

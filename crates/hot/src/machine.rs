@@ -10,8 +10,8 @@ use hiroma_units::{EXTENT, PAGE};
 /// Order of a 2 MiB block in `/proc/buddyinfo`.
 const HUGE_ORDER: usize = 9;
 
-/// Huge pages that can be made without moving other memory first (`/proc/buddyinfo`: free blocks of 2 MiB and over), and half of
-/// the rest of the free memory, which compaction can put together.
+/// Huge pages that can be made without moving other memory first (`/proc/buddyinfo`: free blocks of
+/// 2 MiB and over), and half of the rest of the free memory, which compaction can put together.
 pub fn free_huge_pages() -> u64 {
     let ready = fs::read_to_string("/proc/buddyinfo").map_or(0, |text| ready_blocks(&text));
     let free_bytes =
@@ -28,7 +28,8 @@ fn ready_blocks(buddyinfo: &str) -> u64 {
     buddyinfo.lines().map(of_zone).sum()
 }
 
-/// The number behind `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, in KiB as a rule.
+/// The number behind `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, in KiB as
+/// a rule.
 pub fn kib(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
@@ -70,16 +71,17 @@ pub fn thp_setting() -> Option<String> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen.to_owned())
 }
 
-/// Variable in which tests say what this machine is to be like, with commas between: `thp-never`, `no-collapse`, and `no-` before a way of
-/// tracking.
+/// Variable in which tests say what this machine is to be like, with commas between: `thp-never`,
+/// `no-collapse`, and `no-` before a way of tracking.
 const PRETEND: &str = "HIROMA_HOT_PRETEND";
 
 pub(crate) fn pretended(what: &str) -> bool {
     std::env::var(PRETEND).is_ok_and(|list| list.split(',').any(|item| item == what))
 }
 
-/// Why the machine makes no huge pages on request (`MADV_COLLAPSE`, Linux 6.1), tried on memory of our own; none if it does. The kernel
-/// would collapse with transparent huge pages set to `never` too (Linux 6.18), but who set that does not want it.
+/// Why the machine makes no huge pages on request (`MADV_COLLAPSE`, Linux 6.1), tried on memory of
+/// our own; none if it does. The kernel would collapse with transparent huge pages set to `never`
+/// too (Linux 6.18), but who set that does not want it.
 pub fn collapse_refused() -> Option<String> {
     let setting = if pretended("thp-never") { Some("never".to_owned()) } else { thp_setting() };
     let attempt = || match pretended("no-collapse") {

@@ -1,10 +1,12 @@
-//! Memory of huge pages made ready before they are collapsed into, as long as that helps ([`hiroma_policy::huge::warm`]).
+//! Memory of huge pages made ready before they are collapsed into, as long as that helps
+//! ([`hiroma_policy::huge::warm`]).
 
 use hiroma_kernel::hugearena::SparePage;
 use hiroma_kernel::notify::monotonic_ns;
 use hiroma_policy::huge::Warming;
 
-/// For one process. Nothing here allocates from the heap or locks: it may be used in a signal handler.
+/// For one process. Nothing here allocates from the heap or locks: it may be used in a signal
+/// handler.
 #[derive(Debug, Default)]
 pub struct Readiness {
     spare: Option<SparePage>,
@@ -12,7 +14,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Makes memory ready whenever that is seen to help; where there is no address space for it, never.
+    /// Makes memory ready whenever that is seen to help; where there is no address space for it,
+    /// never.
     pub fn new() -> Readiness {
         Readiness { spare: SparePage::new().ok(), warming: Warming::default() }
     }
@@ -22,7 +25,8 @@ impl Readiness {
         Readiness::default()
     }
 
-    /// To be called right before a range is collapsed, on the same thread. How long it took in nanoseconds, if anything was done.
+    /// To be called right before a range is collapsed, on the same thread. How long it took in
+    /// nanoseconds, if anything was done.
     pub fn before(&self) -> Option<u64> {
         let spare = self.spare.as_ref().filter(|_| self.warming.is_wanted())?;
         let began = monotonic_ns();

@@ -6,7 +6,8 @@ use hiroma_units::PAGE;
 use crate::error::HotError;
 use crate::ledger::{self, Entry, Ledger, LedgerDir};
 
-/// Splits all huge pages that the ledger of process `pid` says were made and not taken apart since. Returns how many.
+/// Splits all huge pages that the ledger of process `pid` says were made and not taken apart since.
+/// Returns how many.
 ///
 /// # Errors
 /// [`HotError::NoLedger`] if it was never managed, [`HotError::Managed`] if it still is.

@@ -1,4 +1,5 @@
-//! The engine on a real process: this one, with a thread that touches some of its memory over and over.
+//! The engine on a real process: this one, with a thread that touches some of its memory over and
+//! over.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -163,7 +164,8 @@ fn sparse_ranges_are_left_for_regrouping() {
 }
 
 fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
-    // Half of each range was written, and all is read over and over: the rest maps the shared page of zeros.
+    // Half of each range was written, and all is read over and over: the rest maps the shared page
+    // of zeros.
     const WRITTEN: usize = PAGES_PER_EXTENT / 2;
     let load = Load::start(WRITTEN);
     let region = Region::adopt(load.memory.base(), load.memory.len()).unwrap();
@@ -256,13 +258,15 @@ fn after_a_sleep_what_went_cold_is_found_and_given_back() {
     };
     let Some(mut engine) = engine(waking) else { return };
     let hot = |first: usize| (first..HOT).collect::<BTreeSet<usize>>();
-    // Every look after a sleep takes two ranges apart for a short time, so what is huge comes and goes.
+    // Every look after a sleep takes two ranges apart for a short time, so what is huge comes and
+    // goes.
     run(&mut engine, |engine| huge(engine, &load) == hot(0));
     run(&mut engine, |engine| engine.ledger().totals().checks >= HOT as u64);
     run(&mut engine, |engine| huge(engine, &load) == hot(0));
     load.first_hot.store(2, Ordering::Relaxed);
     run(&mut engine, |engine| huge(engine, &load) == hot(2));
-    // It stays so while checks go on: what was seen before the change may have brought one back for a moment.
+    // It stays so while checks go on: what was seen before the change may have brought one back for
+    // a moment.
     let checks = engine.ledger().totals().checks;
     let mut cold_since = None;
     run(&mut engine, |engine| {
@@ -289,7 +293,8 @@ fn a_process_that_ends_is_no_error() {
 
 #[test]
 fn a_process_that_is_losing_its_memory_has_ended() {
-    // Its memory goes first, which takes a while: in that time it is there, and looks like a thread of the kernel.
+    // Its memory goes first, which takes a while: in that time it is there, and looks like a thread
+    // of the kernel.
     let mut child = Command::new("dd")
         .args(["if=/dev/zero", "of=/dev/null", "bs=256M"])
         .stderr(Stdio::null())

@@ -1,5 +1,5 @@
-//! The daemon and its clients, over a real socket. What a tracker would find is dictated here, so that every notice has one right answer; the
-//! last test has the real engine.
+//! The daemon and its clients, over a real socket. What a tracker would find is dictated here, so
+//! that every notice has one right answer; the last test has the real engine.
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Advice on pages (`madvise(2)`).
 //!
-//! Contract: of all advice only that is given which changes on what pages memory lies, and never what it holds.
+//! Contract: of all advice only that is given which changes on what pages memory lies, and never
+//! what it holds.
 #![allow(unsafe_code)]
 
 use std::{io, ptr};
@@ -28,7 +29,8 @@ impl Advice {
     }
 }
 
-/// Advises on `len` bytes from `address` on. Ranges that are not mapped are refused by the kernel (`ENOMEM`).
+/// Advises on `len` bytes from `address` on. Ranges that are not mapped are refused by the kernel
+/// (`ENOMEM`).
 pub fn advise(address: usize, len: usize, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Huge => libc::MADV_HUGEPAGE,

@@ -1,7 +1,7 @@
 //! What `io.hiroma.jvm.JniCalls` calls (JNI).
 //!
-//! Contract: the JVM calls these functions with the arguments that `JniCalls.java` declares. Errors become Java exceptions or numbers; if even
-//! that fails an exception is pending already.
+//! Contract: the JVM calls these functions with the arguments that `JniCalls.java` declares. Errors
+//! become Java exceptions or numbers; if even that fails an exception is pending already.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -15,8 +15,8 @@ use crate::advice::{Advice, advise};
 use crate::memory::OwnMemory;
 use crate::{Error, libc_calls};
 
-/// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of a word that holds that of the object
-/// (`JNIHandles`); the collector keeps the word right.
+/// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of
+/// a word that holds that of the object (`JNIHandles`); the collector keeps the word right.
 fn object_addresses(env: &mut JNIEnv, objects: &JObjectArray) -> Result<Vec<jlong>, Error> {
     let memory = OwnMemory::open()?;
     let count = env.get_array_length(objects).map_err(Error::Java)?;
@@ -105,7 +105,8 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(
     bytes: jlong,
 ) {
     if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
-        // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it can be reached.
+        // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it can be
+        // reached.
         unsafe { libc_calls::unmap(address, len) };
     }
 }
@@ -122,7 +123,8 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(
     let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) else {
         return std::ptr::null_mut();
     };
-    // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when nothing reaches the buffer any more.
+    // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when nothing reaches the
+    // buffer any more.
     let buffer =
         unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(address), len) };
     buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())

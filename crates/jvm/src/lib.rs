@@ -1,8 +1,9 @@
-//! `libhiroma_jvm.so`: what the Spark plugin (`jvm/hiroma-spark`) cannot do in Java on JDK 17 to 21: calls of the C library, and of the JVM's
-//! native interface. On newer ones the plugin does the same through `java.lang.foreign`, so there is nothing here but the calls themselves.
+//! `libhiroma_jvm.so`: what the Spark plugin (`jvm/hiroma-spark`) cannot do in Java on JDK 17 to
+//! 21: calls of the C library, and of the JVM's native interface. On newer ones the plugin does the
+//! same through `java.lang.foreign`, so there is nothing here but the calls themselves.
 //!
-//! The panics of a Rust library would end the JVM (`panic = "abort"`), so what can fail is a `Result` or a number, and becomes a Java
-//! exception in [`export`] or in Java.
+//! The panics of a Rust library would end the JVM (`panic = "abort"`), so what can fail is a
+//! `Result` or a number, and becomes a Java exception in [`export`] or in Java.
 
 pub mod advice;
 pub mod export;

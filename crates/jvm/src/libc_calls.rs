@@ -1,6 +1,8 @@
-//! Calls of the C library for the Java side (`io.hiroma.jvm.NativeCalls`), which knows what they are for.
+//! Calls of the C library for the Java side (`io.hiroma.jvm.NativeCalls`), which knows what they
+//! are for.
 //!
-//! Contract: [`map`] makes new mappings only; [`unmap`] and [`scan`] trust their callers with addresses; symbols are looked up and not called.
+//! Contract: [`map`] makes new mappings only; [`unmap`] and [`scan`] trust their callers with
+//! addresses; symbols are looked up and not called.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -8,7 +10,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::{io, ptr};
 
-/// The address of an exported symbol, such as those of libjvm.so, which the `java` command loads for all to see.
+/// The address of an exported symbol, such as those of libjvm.so, which the `java` command loads
+/// for all to see.
 pub fn symbol(name: &CStr) -> Option<usize> {
     // SAFETY: the name ends with a zero byte, and looking up calls no code of the symbol.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -39,13 +42,15 @@ pub unsafe fn unmap(address: usize, len: usize) {
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), len) };
 }
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`, of 96 bytes (Documentation/admin-guide/mm/pagemap.rst, Linux 6.7).
+/// `_IOWR('f', 16, struct pm_scan_arg)`, of 96 bytes (Documentation/admin-guide/mm/pagemap.rst,
+/// Linux 6.7).
 const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
 
 /// Asks for runs of pages of this process; how many the kernel has written.
 ///
 /// # Safety
-/// `argument` is the address of a `struct pm_scan_arg`, whose vector has room for as many runs as it says.
+/// `argument` is the address of a `struct pm_scan_arg`, whose vector has room for as many runs as
+/// it says.
 pub unsafe fn scan(argument: usize) -> io::Result<i32> {
     let map = File::open("/proc/self/pagemap")?;
     // SAFETY: the caller's promise.
@@ -85,7 +90,8 @@ mod tests {
         let start = memory.as_ptr().expose_provenance() & !(PAGE - 1);
         let mut runs = [0u64; 3 * 8];
         let vec = runs.as_mut_ptr().expose_provenance() as u64;
-        // size, flags, start, end, walk_end, vec, vec_len, max_pages, and masks: inverted, all of, any of, returned.
+        // size, flags, start, end, walk_end, vec, vec_len, max_pages, and masks: inverted, all of,
+        // any of, returned.
         let mut argument =
             [96, 0, start as u64, (start + 2 * PAGE) as u64, 0, vec, 8, 0, 0, 1 << 3, 0, 1 << 3];
         // SAFETY: it has the layout and the size that it states, and so has the vector.

@@ -1,6 +1,8 @@
-//! What BPF programs have in common: their objects, maps that are shared with them, and why they cannot be loaded.
+//! What BPF programs have in common: their objects, maps that are shared with them, and why they
+//! cannot be loaded.
 //!
-//! Contract: a [`Shared`] is plain memory that the kernel's side may change at any time; who uses it says how that is lived with.
+//! Contract: a [`Shared`] is plain memory that the kernel's side may change at any time; who uses
+//! it says how that is lived with.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -27,7 +29,8 @@ unsafe impl<T: Send> Send for Shared<T> {}
 impl<T> Shared<T> {
     /// Maps `len` bytes of a map.
     pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Shared<T>> {
-        // SAFETY: a new mapping at an address of the kernel's choice; the map is at least `len` bytes, or the call fails.
+        // SAFETY: a new mapping at an address of the kernel's choice; the map is at least `len`
+        // bytes, or the call fails.
         let start = unsafe {
             mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)?
         };
@@ -54,7 +57,8 @@ pub(crate) fn unsupported(message: &str) -> io::Error {
 
 /// Why a program was refused, and what to do.
 pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
-    // To a user without the rights the kernel answers EPERM, to a program that it does not like EACCES; libbpf-rs takes both for one.
+    // To a user without the rights the kernel answers EPERM, to a program that it does not like
+    // EACCES; libbpf-rs takes both for one.
     let kind = if rustix::process::geteuid().is_root() {
         io::ErrorKind::Unsupported
     } else {
@@ -62,7 +66,8 @@ pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
     };
     let hint = match (error.kind(), kind) {
         (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
-        // A helper that a locked kernel does not have is EINVAL (6.12), a program that may not be loaded EPERM.
+        // A helper that a locked kernel does not have is EINVAL (6.12), a program that may not be
+        // loaded EPERM.
         (refused, _) => match lockdown::reason() {
             Some(reason) => format!(": {reason}"),
             None if refused == libbpf_rs::ErrorKind::PermissionDenied => {

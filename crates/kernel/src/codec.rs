@@ -1,8 +1,9 @@
 //! LZ4 and Zstandard for small pieces, by their C libraries, which never allocate here.
 //!
-//! Contract: the state of an `Encoder` and a `Decoder` lies in memory that they own, is set up once with `ZSTD_initStatic*`, and is
-//! used by one thread at a time. The libraries allocate nothing then: their `malloc` would be the program's, whose memory the pager
-//! must not touch. LZ4 has its table on the stack (16 KiB).
+//! Contract: the state of an `Encoder` and a `Decoder` lies in memory that they own, is set up once
+//! with `ZSTD_initStatic*`, and is used by one thread at a time. The libraries allocate nothing
+//! then: their `malloc` would be the program's, whose memory the pager must not touch. LZ4 has its
+//! table on the stack (16 KiB).
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -28,7 +29,8 @@ pub const fn packed_bytes_max(len: usize) -> usize {
     if lz4 > zstd { lz4 } else { zstd }
 }
 
-/// Packs `piece` with LZ4 into `out`, which has room for `packed_bytes_max`; returns the packed length.
+/// Packs `piece` with LZ4 into `out`, which has room for `packed_bytes_max`; returns the packed
+/// length.
 pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
     assert!(
         piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()),
@@ -47,7 +49,8 @@ pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
     len as usize
 }
 
-/// Unpacks what `lz4_pack` made; the length of the piece, or nothing where `packed` is damaged or `piece` too small.
+/// Unpacks what `lz4_pack` made; the length of the piece, or nothing where `packed` is damaged or
+/// `piece` too small.
 pub fn lz4_unpack(packed: &[u8], piece: &mut [u8]) -> Option<usize> {
     // SAFETY: both lengths are those of the slices; it checks each access against them.
     let len = unsafe {
@@ -85,7 +88,8 @@ impl ZstdEncoder {
             ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(LEVEL, PIECE_BYTES_MAX as u64, 0))
         };
         let mut room = room(bytes);
-        // SAFETY: the memory is ours, is aligned to 8 bytes, and lives as long as the context; a box's content does not move.
+        // SAFETY: the memory is ours, is aligned to 8 bytes, and lives as long as the context; a
+        // box's content does not move.
         let context = unsafe { ZSTD_initStaticCCtx(room.as_mut_ptr().cast(), room.len() * 8) };
         let context = NonNull::new(context).expect("the library estimated its own need");
         for (parameter, value) in [
@@ -140,7 +144,8 @@ impl ZstdDecoder {
     pub fn new() -> ZstdDecoder {
         // SAFETY: a plain function.
         let mut room = room(unsafe { ZSTD_estimateDCtxSize() });
-        // SAFETY: the memory is ours, is aligned to 8 bytes, and lives as long as the context; a box's content does not move.
+        // SAFETY: the memory is ours, is aligned to 8 bytes, and lives as long as the context; a
+        // box's content does not move.
         let context = unsafe { ZSTD_initStaticDCtx(room.as_mut_ptr().cast(), room.len() * 8) };
         let context = NonNull::new(context).expect("the library estimated its own need");
         // SAFETY: the context has been set up.
@@ -157,7 +162,8 @@ impl ZstdDecoder {
 
     /// The length of the piece, or nothing where `packed` is damaged or `piece` too small.
     pub fn unpack(&mut self, packed: &[u8], piece: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context has been set up, and both lengths are those of the slices; it checks each access against them.
+        // SAFETY: the context has been set up, and both lengths are those of the slices; it checks
+        // each access against them.
         let code = unsafe {
             ZSTD_decompressDCtx(
                 self.context.as_ptr(),

@@ -72,8 +72,8 @@ fn is_normal_class() -> bool {
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// Makes a thread one that runs only where nothing else wants to (`SCHED_IDLE`, `sched(7)`). To the scheduler its processor counts as
-/// idle.
+/// Makes a thread one that runs only where nothing else wants to (`SCHED_IDLE`, `sched(7)`). To the
+/// scheduler its processor counts as idle.
 pub fn make_idle_class(thread: ThreadId) -> bool {
     set_class(thread, libc::SCHED_IDLE)
 }
@@ -88,8 +88,8 @@ const IOPRIO_CLASS_SHIFT: u32 = 13;
 /// The best-effort class, its middle level.
 const IOPRIO_USUAL: libc::c_int = 2 << IOPRIO_CLASS_SHIFT | 4;
 
-/// The I/O class of a thread (`ioprio_get(2)`). 0: it has none of its own, and its scheduling class decides (1 is real time, 2 best effort,
-/// 3 idle).
+/// The I/O class of a thread (`ioprio_get(2)`). 0: it has none of its own, and its scheduling class
+/// decides (1 is real time, 2 best effort, 3 idle).
 pub fn io_class(thread: ThreadId) -> u32 {
     // SAFETY: asks for the I/O priority of a thread.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, thread.0) };
@@ -97,9 +97,10 @@ pub fn io_class(thread: ThreadId) -> u32 {
     u32::try_from(priority).unwrap_or(0) >> IOPRIO_CLASS_SHIFT
 }
 
-/// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread without one of its own that is of the
-/// idle class reads in the idle I/O class, which `mq-deadline` and `bfq` serve when nothing else is to be done. What the user chose
-/// (`ionice(1)`, `chrt(1)`) stays.
+/// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread
+/// without one of its own that is of the idle class reads in the idle I/O class, which
+/// `mq-deadline` and `bfq` serve when nothing else is to be done. What the user chose (`ionice(1)`,
+/// `chrt(1)`) stays.
 pub fn keep_io_class() {
     if io_class(this_thread()) == 0 && is_normal_class() {
         // SAFETY: changes the I/O priority of the calling thread.
@@ -107,7 +108,8 @@ pub fn keep_io_class() {
     }
 }
 
-/// Makes io_uring's workers of this process normal threads: they have the class that the thread had for which they were first needed.
+/// Makes io_uring's workers of this process normal threads: they have the class that the thread had
+/// for which they were first needed.
 pub fn raise_ring_workers() {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
     for thread in threads.flatten() {
@@ -121,13 +123,15 @@ pub fn raise_ring_workers() {
     }
 }
 
-/// Whether the calling thread is a normal one, and a thread of the idle class could be made a normal one again: that needs `RLIMIT_NICE`
-/// of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where not, the calling thread stays in the idle class.
+/// Whether the calling thread is a normal one, and a thread of the idle class could be made a
+/// normal one again: that needs `RLIMIT_NICE` of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where
+/// not, the calling thread stays in the idle class.
 pub fn may_raise_from_idle() -> bool {
     is_normal_class() && make_idle_class(this_thread()) && make_normal_class(this_thread())
 }
 
-/// The processor on which thread `tid` of process `pid` last ran, from `/proc/PID/task/TID/stat` (field 39).
+/// The processor on which thread `tid` of process `pid` last ran, from `/proc/PID/task/TID/stat`
+/// (field 39).
 pub fn last_cpu_of(pid: u32, tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
     let mut path = [0u8; 48];
     let path = task_path(pid, tid, &mut path)?;

@@ -1,6 +1,7 @@
 //! Descriptors by number.
 //!
-//! Contract: numbers name descriptors that are open during the call; who places a descriptor at a number owns what was there before.
+//! Contract: numbers name descriptors that are open during the call; who places a descriptor at a
+//! number owns what was there before.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -8,7 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// Fewer than this are few: a pager has 12 of its own, and one for each forked child.
 const FEW: u64 = 64;
 
-/// Whether this process may have few descriptors (`RLIMIT_NOFILE`), so that what can be opened when it is needed is not kept open.
+/// Whether this process may have few descriptors (`RLIMIT_NOFILE`), so that what can be opened when
+/// it is needed is not kept open.
 pub fn are_few() -> bool {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current

@@ -1,7 +1,8 @@
 //! Byte buffers in the staging area, which the pager lends to a store while a request is under way.
 //!
-//! Contract: a `FrameBuf` is made once for a stretch of private, mapped memory which nobody else reads or writes until the
-//! `FrameBuf` has come back. The pager's frame table keeps that promise: a frame is lent to one request at a time.
+//! Contract: a `FrameBuf` is made once for a stretch of private, mapped memory which nobody else
+//! reads or writes until the `FrameBuf` has come back. The pager's frame table keeps that promise:
+//! a frame is lent to one request at a time.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed};
@@ -15,22 +16,26 @@ pub struct FrameBuf {
     len: usize,
 }
 
-// SAFETY: the memory belongs to the holder alone (see the contract above), so it may go to another thread with it.
+// SAFETY: the memory belongs to the holder alone (see the contract above), so it may go to another
+// thread with it.
 unsafe impl Send for FrameBuf {}
 
 impl FrameBuf {
     /// Lends out `len` bytes from `start`.
     ///
     /// # Safety
-    /// The bytes are mapped, readable and writable, and nobody else uses them while the `FrameBuf` exists.
+    /// The bytes are mapped, readable and writable, and nobody else uses them while the `FrameBuf`
+    /// exists.
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         FrameBuf { start, len }
     }
 
-    /// A page-aligned buffer of its own, zeros, that is never given back: for tests and measurements.
+    /// A page-aligned buffer of its own, zeros, that is never given back: for tests and
+    /// measurements.
     pub fn leak(len: usize) -> Self {
         let layout = Layout::from_size_align(len.max(1), 4096).expect("a sane length");
-        // SAFETY: the layout is not empty; memory of our own that is never freed meets the contract of `new`.
+        // SAFETY: the layout is not empty; memory of our own that is never freed meets the contract
+        // of `new`.
         unsafe {
             FrameBuf::new(
                 NonNull::new(alloc_zeroed(layout)).expect("memory for a buffer").as_ptr(),

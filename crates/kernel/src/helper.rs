@@ -1,16 +1,21 @@
-//! Threads that share this process's memory and are not the program's: a process of their own beside it.
+//! Threads that share this process's memory and are not the program's: a process of their own
+//! beside it.
 //!
-//! `clone(2)` with `CLONE_VM` alone makes a process that has this address space, and its own thread group, descriptors, signal handlers,
-//! credentials and system call filters. What the program does to its descriptors, threads or rights does not reach it, and the program
-//! does not see it: not in `/proc/PID/task`, not in `/proc/PID/fd`, not among its children (an intermediate process makes it an
-//! orphan). More threads of the helper are made by [`spawn`], which clones within the helper's thread group.
+//! `clone(2)` with `CLONE_VM` alone makes a process that has this address space, and its own thread
+//! group, descriptors, signal handlers, credentials and system call filters. What the program does
+//! to its descriptors, threads or rights does not reach it, and the program does not see it: not in
+//! `/proc/PID/task`, not in `/proc/PID/fd`, not among its children (an intermediate process makes
+//! it an orphan). More threads of the helper are made by [`spawn`], which clones within the
+//! helper's thread group.
 //!
-//! Contract: code that runs here has a thread pointer with the C library's thread-local storage (`_dl_allocate_tls`, which
-//! `pthread_create` uses too), but the C library does not know these threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of
-//! the program count them. They carry a thread id, so that they can hold its locks; but a lock that they hold while the program forks is
-//! held for ever in the child. So they may use nothing of the C library that shares state with the program:
-//! no `malloc` of glibc, no `pthread_create`, no stdio, no `getaddrinfo`, no `strerror_r`. All signals are blocked in them. Rooms are made in
-//! advance ([`prepare`]), because the dynamic linker's lock must not be waited for later.
+//! Contract: code that runs here has a thread pointer with the C library's thread-local storage
+//! (`_dl_allocate_tls`, which `pthread_create` uses too), but the C library does not know these
+//! threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of the program count them.
+//! They carry a thread id, so that they can hold its locks; but a lock that they hold while the
+//! program forks is held for ever in the child. So they may use nothing of the C library that
+//! shares state with the program: no `malloc` of glibc, no `pthread_create`, no stdio, no
+//! `getaddrinfo`, no `strerror_r`. All signals are blocked in them. Rooms are made in advance
+//! ([`prepare`]), because the dynamic linker's lock must not be waited for later.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -48,7 +53,8 @@ static ROOMS: [Room; ROOMS_MAX] = [const {
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Where the C library keeps a thread's id, in bytes from the thread pointer; 0: not known.
 static TID_AT: AtomicUsize = AtomicUsize::new(0);
-/// Where glibc's control block on x86-64 can have it: behind its fixed part of 704 bytes (at 720 in all releases so far).
+/// Where glibc's control block on x86-64 can have it: behind its fixed part of 704 bytes (at 720 in
+/// all releases so far).
 const TID_BETWEEN: std::ops::Range<usize> = 704..1024;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -58,7 +64,8 @@ struct Birth {
     work: Work,
 }
 
-/// Whether this machine can have a helper: a processor architecture for which it was written, and the C library's thread-local storage.
+/// Whether this machine can have a helper: a processor architecture for which it was written, and
+/// the C library's thread-local storage.
 pub fn is_possible() -> bool {
     cfg!(target_arch = "x86_64") && allocator().is_some()
 }
@@ -82,15 +89,17 @@ fn allocator() -> Option<AllocateTls> {
     (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, AllocateTls>(found) })
 }
 
-/// Finds where the C library keeps a thread's id. Its locks that know their owner (recursive mutexes, locks for readers and a writer)
-/// tell threads apart by it: without one, a free lock looks like the helper's own, and is damaged when the helper lets go of it.
+/// Finds where the C library keeps a thread's id. Its locks that know their owner (recursive
+/// mutexes, locks for readers and a writer) tell threads apart by it: without one, a free lock
+/// looks like the helper's own, and is damaged when the helper lets go of it.
 fn find_tid() -> io::Result<()> {
     if TID_AT.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
     // SAFETY: takes no argument.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    // SAFETY: the control block of a thread that the C library made is longer than this (2304 bytes).
+    // SAFETY: the control block of a thread that the C library made is longer than this (2304
+    // bytes).
     let holds_tid =
         |at: &usize| unsafe { thread_pointer().byte_add(*at).cast::<u32>().read_volatile() } == tid;
     let at = TID_BETWEEN.step_by(4).find(holds_tid).ok_or(io::ErrorKind::Unsupported)?;
@@ -111,7 +120,8 @@ fn thread_pointer() -> *mut u8 {
     ptr::null_mut()
 }
 
-/// Makes all rooms. Allocates through the C library (`calloc`), so the caller's thread must be one that may.
+/// Makes all rooms. Allocates through the C library (`calloc`), so the caller's thread must be one
+/// that may.
 pub fn prepare() -> io::Result<()> {
     let allocate = allocator().ok_or(io::ErrorKind::Unsupported)?;
     find_tid()?;
@@ -135,7 +145,8 @@ pub fn prepare() -> io::Result<()> {
 fn new_stack() -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let len = STACK_BYTES + GUARD_BYTES;
-    // SAFETY: a new mapping at an address of the kernel's choice. The system call itself: the C library's function may be replaced.
+    // SAFETY: a new mapping at an address of the kernel's choice. The system call itself: the C
+    // library's function may be replaced.
     let stack = unsafe {
         libc::syscall(
             libc::SYS_mmap,
@@ -155,8 +166,9 @@ fn new_stack() -> io::Result<usize> {
     Ok(stack as usize + len)
 }
 
-/// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): itself, the table of modules, itself again, whether
-/// there are several threads, and at 0x28 and 0x30 the secrets of stack and pointer guards, which are the process's.
+/// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): itself, the table of
+/// modules, itself again, whether there are several threads, and at 0x28 and 0x30 the secrets of
+/// stack and pointer guards, which are the process's.
 ///
 /// # Safety
 /// `block` must come from `_dl_allocate_tls`.
@@ -183,13 +195,15 @@ fn take_room() -> io::Result<&'static Room> {
             room.taken.load(Ordering::Acquire) == 0 || room.thread.load(Ordering::Acquire) == 0;
         ended && room.stack_top.load(Ordering::Relaxed) != 0
     };
-    // Rooms are taken by the program's thread that starts a helper, and later by the helper's first thread, never by two at once.
+    // Rooms are taken by the program's thread that starts a helper, and later by the helper's first
+    // thread, never by two at once.
     let room = ROOMS
         .iter()
         .find(is_free)
         .ok_or_else(|| io::Error::other("the helper has too many threads"))?;
     room.taken.store(1, Ordering::Release);
-    // Not zero until the kernel has cleared it: the thread may not have begun yet when another room is looked for.
+    // Not zero until the kernel has cleared it: the thread may not have begun yet when another room
+    // is looked for.
     room.thread.store(u32::MAX, Ordering::Release);
     Ok(room)
 }
@@ -215,7 +229,8 @@ unsafe fn clone(
 ) -> io::Result<u32> {
     let stack = (stack_top - 16) as *mut usize;
     let result: isize;
-    // SAFETY: the new thread finds `entry` and `argument` on its stack and never comes back; in the parent only rax, rcx and r11 change.
+    // SAFETY: the new thread finds `entry` and `argument` on its stack and never comes back; in the
+    // parent only rax, rcx and r11 change.
     unsafe {
         stack.write(entry as usize);
         stack.add(1).write(argument as usize);
@@ -282,7 +297,8 @@ const MORE: usize = FIRST
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM) as usize;
-/// Flags of the process between: it shares all that costs to copy, and its creator waits for its end.
+/// Flags of the process between: it shares all that costs to copy, and its creator waits for its
+/// end.
 const BETWEEN: usize = (libc::CLONE_VM
     | libc::CLONE_VFORK
     | libc::CLONE_FS
@@ -314,8 +330,8 @@ extern "C" fn between(argument: *mut c_void) -> ! {
     end_thread()
 }
 
-/// Starts the helper: `work` is what its first thread does, with all signals blocked and a descriptor table that is a copy of the
-/// caller's. [`prepare`] must have been called.
+/// Starts the helper: `work` is what its first thread does, with all signals blocked and a
+/// descriptor table that is a copy of the caller's. [`prepare`] must have been called.
 pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = move || {
         PROCESS.store(std::process::id(), Ordering::Release);
@@ -325,7 +341,8 @@ pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
     let mut plan = Between { room, birth, result: Err(io::ErrorKind::Other.into()) };
     crate::signals::blocked(|| {
-        // In a process number one orphans would become our children: there it is one from the start, that only `__WALL` finds.
+        // In a process number one orphans would become our children: there it is one from the
+        // start, that only `__WALL` finds.
         if std::process::id() == 1 { plan.make_first() } else { through_process_between(&mut plan) }
     });
     if plan.result.is_err() {
@@ -345,11 +362,13 @@ fn through_process_between(plan: &mut Between) {
         }
     };
     let stack = room.stack_top.load(Ordering::Relaxed);
-    // SAFETY: a room that was taken for it; it runs while we wait (CLONE_VFORK), so it can use our thread pointer.
+    // SAFETY: a room that was taken for it; it runs while we wait (CLONE_VFORK), so it can use our
+    // thread pointer.
     match unsafe { clone(BETWEEN, stack, 0, 0, 0, between, ptr::from_mut(plan).cast()) } {
         Ok(pid) => {
             let mut status = 0;
-            // SAFETY: waits for a process of ours that no other wait finds (it sends no signal at its end).
+            // SAFETY: waits for a process of ours that no other wait finds (it sends no signal at
+            // its end).
             unsafe { libc::syscall(libc::SYS_wait4, pid, &raw mut status, libc::__WALL, 0usize) };
         }
         Err(error) => plan.result = Err(error),
@@ -399,8 +418,8 @@ pub fn forget() {
     ROOMS.iter().for_each(give_up);
 }
 
-/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null), another
-/// process group, another directory.
+/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null),
+/// another process group, another directory.
 pub fn detach() {
     // SAFETY: closes descriptors of the helper's own table, which nobody has used yet.
     unsafe {
@@ -408,15 +427,16 @@ pub fn detach() {
         for _ in 0..3 {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
         }
-        // Not a session of its own: the scheduler would weigh it against the program as a whole (sched_autogroup).
+        // Not a session of its own: the scheduler would weigh it against the program as a whole
+        // (sched_autogroup).
         libc::syscall(libc::SYS_setpgid, 0, 0);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
     }
     name_thread(c"hiroma-pager");
 }
 
-/// Lifts limits that the program has set for itself and that its helper inherited in a fork, as far as the helper may: as far as the
-/// hard ones, or altogether.
+/// Lifts limits that the program has set for itself and that its helper inherited in a fork, as far
+/// as the helper may: as far as the hard ones, or altogether.
 pub fn lift_limits() {
     for resource in [
         libc::RLIMIT_AS,
@@ -460,8 +480,9 @@ pub fn end() -> ! {
     }
 }
 
-/// Whether process or thread `pid` still has the memory that this process has: it may have executed another program since. `None`: it has
-/// none, because it has ended. `mark` is a word that no other program has at its address by chance.
+/// Whether process or thread `pid` still has the memory that this process has: it may have executed
+/// another program since. `None`: it has none, because it has ended. `mark` is a word that no other
+/// program has at its address by chance.
 pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
     let mut found = 0u64;
     let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
@@ -492,8 +513,8 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
 /// A killed process executes nothing more of its own after so long, whatever keeps it from ending.
 const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Kills process `pid` and returns when it has ended, or is certain to. Its end can wait for a thread of ours in the kernel, which our own
-/// end wakes.
+/// Kills process `pid` and returns when it has ended, or is certain to. Its end can wait for a
+/// thread of ours in the kernel, which our own end wakes.
 pub fn kill_and_wait(pid: u32) {
     if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
         let is_killed =
@@ -512,7 +533,8 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())
     else {
-        // No descriptor to be had: the program's limit on them holds for a helper that was forked under it.
+        // No descriptor to be had: the program's limit on them holds for a helper that was forked
+        // under it.
         for _ in 0..100 {
             if !exists(pid) {
                 break;
@@ -527,7 +549,8 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     while rustix::event::poll(&mut fds, most.as_ref()) == Err(rustix::io::Errno::INTR) {}
 }
 
-/// The calling process as `/proc` numbers it: in the child of `clone` with `CLONE_NEWPID`, the number that those outside know.
+/// The calling process as `/proc` numbers it: in the child of `clone` with `CLONE_NEWPID`, the
+/// number that those outside know.
 pub fn pid_in_proc() -> u32 {
     let mut text = [0u8; 16];
     // SAFETY: writes at most as many bytes as there are.
@@ -550,7 +573,8 @@ pub fn exists(pid: u32) -> bool {
         .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
-/// Has the kernel kill the program that `command` starts when the thread that starts it ends (`PR_SET_PDEATHSIG`).
+/// Has the kernel kill the program that `command` starts when the thread that starts it ends
+/// (`PR_SET_PDEATHSIG`).
 pub fn end_with_us(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let us = std::process::id();

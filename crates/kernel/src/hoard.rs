@@ -1,7 +1,9 @@
-//! Memory that is held so that others find few huge pages: what a machine looks like that has been up for long.
+//! Memory that is held so that others find few huge pages: what a machine looks like that has been
+//! up for long.
 //!
-//! Contract: both reservations are of this module alone, and nobody holds references into them; words in them are reached with
-//! volatile accesses. Pages that are moved out of `slots` are pinned by `rings` in `pins`, which stays mapped until the rings have gone.
+//! Contract: both reservations are of this module alone, and nobody holds references into them;
+//! words in them are reached with volatile accesses. Pages that are moved out of `slots` are pinned
+//! by `rings` in `pins`, which stays mapped until the rings have gone.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -74,14 +76,16 @@ impl Hoard {
         self.slots.advise(self.address(slot), EXTENT, Advise::Drop)
     }
 
-    /// Takes huge pages of `slots` apart and gives all of each back but one small page, which is pinned: nothing can move it, so no huge
-    /// page comes about there again. The slots cannot be used any more.
+    /// Takes huge pages of `slots` apart and gives all of each back but one small page, which is
+    /// pinned: nothing can move it, so no huge page comes about there again. The slots cannot be
+    /// used any more.
     pub fn crumble(&mut self, slots: &[usize]) -> io::Result<()> {
         let first = self.pins.base() + self.pinned_pages * PAGE;
         for (number, &slot) in slots.iter().enumerate() {
             let kept = ptr::with_exposed_provenance_mut(self.address(slot));
             let place = ptr::with_exposed_provenance_mut(first + number * PAGE);
-            // SAFETY: pages of ours; the advice keeps content, and the move goes from one of our reservations to an unused page of the other.
+            // SAFETY: pages of ours; the advice keeps content, and the move goes from one of our
+            // reservations to an unused page of the other.
             unsafe {
                 madvise(kept, PAGE, Advice::LinuxCold)?;
                 mremap_fixed(kept, PAGE, PAGE, MremapFlags::MAYMOVE, place)?;
@@ -95,7 +99,8 @@ impl Hoard {
                 iov_base: ptr::with_exposed_provenance_mut(start),
                 iov_len: BUFFER_MAX.min(end - start),
             };
-            // SAFETY: `pins` stays mapped for as long as the ring is there, and nothing is ever submitted to the ring.
+            // SAFETY: `pins` stays mapped for as long as the ring is there, and nothing is ever
+            // submitted to the ring.
             unsafe { ring.submitter().register_buffers(&[buffer])? };
             self.rings.push(ring);
         }

@@ -1,7 +1,8 @@
 //! Memory for hot objects that is on huge pages from the beginning.
 //!
-//! Contract: an arena is a private mapping of its own at an address of the kernel's choice. Its bytes are the caller's to hand out;
-//! nothing here reads or writes them, except that [`HugeArena::release`] makes them zeros.
+//! Contract: an arena is a private mapping of its own at an address of the kernel's choice. Its
+//! bytes are the caller's to hand out; nothing here reads or writes them, except that
+//! [`HugeArena::release`] makes them zeros.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -36,8 +37,8 @@ unsafe impl Send for HugeArena {}
 unsafe impl Sync for HugeArena {}
 
 impl HugeArena {
-    /// Takes `len` bytes (a multiple of 2 MiB): from the reserved pool if that has them all, else as address space whose memory is taken
-    /// by [`HugeArena::populate`].
+    /// Takes `len` bytes (a multiple of 2 MiB): from the reserved pool if that has them all, else
+    /// as address space whose memory is taken by [`HugeArena::populate`].
     pub fn new(len: usize) -> io::Result<HugeArena> {
         assert!(len > 0 && len % EXTENT == 0, "an arena consists of whole extents");
         let writable = ProtFlags::READ | ProtFlags::WRITE;
@@ -66,7 +67,8 @@ impl HugeArena {
             )?
         };
         let mapping = NonNull::new(mapping.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the offset is less than an extent, and the mapping is an extent longer than the arena.
+        // SAFETY: the offset is less than an extent, and the mapping is an extent longer than the
+        // arena.
         let start = unsafe { mapping.add(mapping.as_ptr().align_offset(EXTENT)) };
         // Only a hint: `populate` asks for the huge page itself.
         // SAFETY: the range is ours; the advice does not change content.
@@ -100,7 +102,8 @@ impl HugeArena {
         unsafe { self.start.add(number * EXTENT) }.as_ptr().cast()
     }
 
-    /// Gives an extent its memory. `Ok(false)`: it is there, on small pages, since the kernel has no huge page for it.
+    /// Gives an extent its memory. `Ok(false)`: it is there, on small pages, since the kernel has
+    /// no huge page for it.
     pub fn populate(&self, number: usize) -> io::Result<bool> {
         let at = self.extent(number);
         // SAFETY: the extent is ours, and populating does not change content.
@@ -123,8 +126,9 @@ impl Drop for HugeArena {
     }
 }
 
-/// Makes the next huge page that the kernel hands out ready: takes one, touches it, and lets it go. The kernel keeps what was freed last at the
-/// front, for this processor, so that whoever asks next, on the same one, gets it.
+/// Makes the next huge page that the kernel hands out ready: takes one, touches it, and lets it go.
+/// The kernel keeps what was freed last at the front, for this processor, so that whoever asks
+/// next, on the same one, gets it.
 #[derive(Debug)]
 pub struct SparePage(Reservation);
 
@@ -136,20 +140,24 @@ impl SparePage {
         Ok(SparePage(room))
     }
 
-    /// Takes, touches and lets go. Where no huge page is to be had, a small one: of no use and no harm. May be called in a signal handler.
+    /// Takes, touches and lets go. Where no huge page is to be had, a small one: of no use and no
+    /// harm. May be called in a signal handler.
     pub fn make_ready(&self) {
         touch(self.0.base(), PAGE);
         let _ = self.0.advise(self.0.base(), EXTENT, Advise::Drop);
     }
 }
 
-/// Makes `len` bytes of this process's memory at `addr` huge where they stand (`MADV_COLLAPSE`, Linux 6.1). Content does not change, and
-/// addresses that are not mapped, or cannot be huge, are refused by the kernel. May be called in a signal handler.
+/// Makes `len` bytes of this process's memory at `addr` huge where they stand (`MADV_COLLAPSE`,
+/// Linux 6.1). Content does not change, and addresses that are not mapped, or cannot be huge, are
+/// refused by the kernel. May be called in a signal handler.
 ///
-/// Where two mappings meet in a range, the kernel goes mapping by mapping, finds no whole range in either, and says that all went well (seen on Linux
-/// 6.18). That is refused here like what cannot be huge (`EINVAL`), where the kernel tells what is huge (Linux 6.7).
+/// Where two mappings meet in a range, the kernel goes mapping by mapping, finds no whole range in
+/// either, and says that all went well (seen on Linux 6.18). That is refused here like what cannot
+/// be huge (`EINVAL`), where the kernel tells what is huge (Linux 6.7).
 pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the call changes how memory is mapped, never what it holds, and nothing of what Rust knows about it.
+    // SAFETY: the call changes how memory is mapped, never what it holds, and nothing of what Rust
+    // knows about it.
     let done =
         unsafe { libc::madvise(ptr::with_exposed_provenance_mut(addr), len, libc::MADV_COLLAPSE) };
     if done != 0 {

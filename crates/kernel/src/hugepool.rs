@@ -1,8 +1,10 @@
-//! A large stretch of memory on huge pages that only ever meets sockets: bytes come in by `recvmsg` and go out by `sendmsg`.
+//! A large stretch of memory on huge pages that only ever meets sockets: bytes come in by `recvmsg`
+//! and go out by `sendmsg`.
 //!
-//! Contract: nothing in this process reads or writes the pool's bytes; only the kernel does, in system calls made here, with ranges
-//! that are checked against the pool. So there are no Rust references into it, and two calls on the same range at the same time
-//! can at worst mix up bytes, which is for the callers to avoid where it matters.
+//! Contract: nothing in this process reads or writes the pool's bytes; only the kernel does, in
+//! system calls made here, with ranges that are checked against the pool. So there are no Rust
+//! references into it, and two calls on the same range at the same time can at worst mix up bytes,
+//! which is for the callers to avoid where it matters.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -35,7 +37,8 @@ pub struct PoolRange {
 }
 
 impl HugePool {
-    /// Reserves address space for `len` bytes (a multiple of 2 MiB); memory is taken when it is first filled.
+    /// Reserves address space for `len` bytes (a multiple of 2 MiB); memory is taken when it is
+    /// first filled.
     pub fn new(len: usize) -> io::Result<HugePool> {
         assert!(len > 0 && len % EXTENT == 0, "a pool consists of whole extents");
         let mapping_len = len.checked_add(EXTENT).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -77,7 +80,8 @@ impl HugePool {
         unsafe { self.start.add(range.at) }.as_ptr().cast()
     }
 
-    /// Receives into `range` and, when that is full, into `tail`. Returns how many bytes came, 0 at the end of the stream.
+    /// Receives into `range` and, when that is full, into `tail`. Returns how many bytes came, 0 at
+    /// the end of the stream.
     pub fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -94,7 +98,8 @@ impl HugePool {
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
         let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: both parts are mapped and writable for the time of the call; see the contract for the first.
+        // SAFETY: both parts are mapped and writable for the time of the call; see the contract for
+        // the first.
         let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
@@ -109,7 +114,8 @@ impl HugePool {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
-        // SAFETY: both parts are mapped and readable for the time of the call, and `sendmsg` does not write to them.
+        // SAFETY: both parts are mapped and readable for the time of the call, and `sendmsg` does
+        // not write to them.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }

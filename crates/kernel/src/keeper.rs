@@ -1,5 +1,6 @@
-//! Keeps descriptors' files open for as long as an address space lives, without a descriptor: files that are registered with an io_uring
-//! stay open while the ring does, and the ring does while its memory is mapped.
+//! Keeps descriptors' files open for as long as an address space lives, without a descriptor: files
+//! that are registered with an io_uring stay open while the ring does, and the ring does while its
+//! memory is mapped.
 //!
 //! Contract: the mapping belongs to the keeper and is never read or written.
 #![allow(unsafe_code)]
@@ -26,7 +27,8 @@ impl Keeper {
         let ring = IoUring::new(1)?;
         ring.submitter().register_files(numbers)?;
         let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings go with `ring`.
+        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings go
+        // with `ring`.
         let start = unsafe {
             libc::syscall(
                 libc::SYS_mmap,

@@ -1,7 +1,9 @@
-//! A lock that survives fork: the parent holds it across the fork, parent and child both let it go afterwards.
+//! A lock that survives fork: the parent holds it across the fork, parent and child both let it go
+//! afterwards.
 //!
-//! Contract: the value is reached through a [`Guard`] only, and at most one exists, except that `hold` keeps the lock without a guard
-//! until `resume_held`. Waiters spin for a short while and then sleep on a futex. It never allocates.
+//! Contract: the value is reached through a [`Guard`] only, and at most one exists, except that
+//! `hold` keeps the lock without a guard until `resume_held`. Waiters spin for a short while and
+//! then sleep on a futex. It never allocates.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -14,9 +16,11 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 const SPINS: u32 = if cfg!(loom) { 1 } else { 400 };
-/// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and waking it would cost.
+/// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and
+/// waking it would cost.
 const EAGER_SPINS: u32 = if cfg!(loom) { 1 } else { 4000 };
-/// For how long the polite let others go first: as long as it takes to wake a processor. Who has not come by then does not run.
+/// For how long the polite let others go first: as long as it takes to wake a processor. Who has
+/// not come by then does not run.
 const POLITE_SPINS: u32 = if cfg!(loom) { 1 } else { 800 };
 
 /// Sleeps while `word` is `value`, at most `timeout`.
@@ -82,8 +86,8 @@ impl<T: Afterwards> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Waits for the lock with a program waiting for us: those who are polite let us go first, and learn of it while they hold it
-    /// ([`Lock::is_wanted`]).
+    /// Waits for the lock with a program waiting for us: those who are polite let us go first, and
+    /// learn of it while they hold it ([`Lock::is_wanted`]).
     pub fn lock_eagerly(&self) -> Guard<'_, T> {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -98,10 +102,12 @@ impl<T: Afterwards> Lock<T> {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for the lock, and lets those go first who are waiting for it already: for work that others should not wait for.
+    /// Waits for the lock, and lets those go first who are waiting for it already: for work that
+    /// others should not wait for.
     pub fn lock_politely(&self) -> Guard<'_, T> {
         if self.is_wanted() {
-            // Once only: where the processor is wanted by others too, each time would cost a turn of theirs.
+            // Once only: where the processor is wanted by others too, each time would cost a turn
+            // of theirs.
             std::thread::yield_now();
             for _ in 0..POLITE_SPINS {
                 if !self.is_wanted() {
@@ -144,7 +150,8 @@ impl<T: Afterwards> Lock<T> {
         std::mem::forget(guard);
     }
 
-    /// The guard of a lock that is held by [`Lock::hold`], in a forked child: those who waited do not exist there.
+    /// The guard of a lock that is held by [`Lock::hold`], in a forked child: those who waited do
+    /// not exist there.
     pub fn resume_held_in_child(&self) -> Guard<'_, T> {
         self.waiters.store(0, Ordering::Relaxed);
         self.resume_held()
@@ -288,7 +295,8 @@ mod tests {
     }
 }
 
-/// Every order of a few threads, by loom: `RUSTFLAGS="--cfg loom" cargo test --release -p hiroma-kernel --lib lock`.
+/// Every order of a few threads, by loom: `RUSTFLAGS="--cfg loom" cargo test --release -p
+/// hiroma-kernel --lib lock`.
 #[cfg(all(test, loom))]
 mod models {
     use loom::sync::Arc;

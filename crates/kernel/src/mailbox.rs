@@ -1,10 +1,12 @@
-//! Requests from any thread to one thread that serves them, in memory that both share: no descriptor, no lock, no allocation.
+//! Requests from any thread to one thread that serves them, in memory that both share: no
+//! descriptor, no lock, no allocation.
 //!
-//! A request may be made by a thread whose stack the serving thread has to bring in first, also from a signal handler that interrupted
-//! another request: so the request and its answer lie in slots of the mailbox, never on the caller's stack.
+//! A request may be made by a thread whose stack the serving thread has to bring in first, also
+//! from a signal handler that interrupted another request: so the request and its answer lie in
+//! slots of the mailbox, never on the caller's stack.
 //!
-//! Contract: a slot belongs to one side at a time. `FREE` to `TAKEN` and the answer's taking are the caller's, from `ASKED` to `ANSWERED` it
-//! is the server's.
+//! Contract: a slot belongs to one side at a time. `FREE` to `TAKEN` and the answer's taking are
+//! the caller's, from `ASKED` to `ANSWERED` it is the server's.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;

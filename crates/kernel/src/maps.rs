@@ -1,6 +1,8 @@
-//! What the kernel has mapped at an address of this process: `/proc/self/maps`, by `PROCMAP_QUERY` (Linux 6.11) where there is that.
+//! What the kernel has mapped at an address of this process: `/proc/self/maps`, by `PROCMAP_QUERY`
+//! (Linux 6.11) where there is that.
 //!
-//! Contract: the structure below has the layout of the kernel's header (`include/uapi/linux/fs.h`), and the kernel writes nothing else.
+//! Contract: the structure below has the layout of the kernel's header (`include/uapi/linux/fs.h`),
+//! and the kernel writes nothing else.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -44,7 +46,8 @@ pub fn area_at(addr: usize) -> Option<Area> {
     let maps = File::open("/proc/self/maps").ok()?;
     let mut query =
         Query { size: size_of::<Query>() as u64, query_addr: addr as u64, ..Query::default() };
-    // SAFETY: PROCMAP_QUERY reads and writes one structure of this layout; no buffers for names are passed.
+    // SAFETY: PROCMAP_QUERY reads and writes one structure of this layout; no buffers for names are
+    // passed.
     match unsafe { ioctl::ioctl(maps.as_fd(), Updater::<QUERY, Query>::new(&mut query)) } {
         Ok(()) => Some(Area {
             start: query.vma_start as usize,

@@ -1,7 +1,9 @@
-//! Queued real-time signals that carry a number: sending them to another process, and taking them in this one.
+//! Queued real-time signals that carry a number: sending them to another process, and taking them
+//! in this one.
 //!
-//! Contract: a function given to [`handle`] runs inside a signal handler, so it may only do what signal-safety(7) allows: no
-//! allocation, no lock that the interrupted thread may hold. errno is put back by the handler here.
+//! Contract: a function given to [`handle`] runs inside a signal handler, so it may only do what
+//! signal-safety(7) allows: no allocation, no lock that the interrupted thread may hold. errno is
+//! put back by the handler here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -30,8 +32,8 @@ struct QueuedInfo {
 
 const _: () = assert!(size_of::<QueuedInfo>() == size_of::<libc::siginfo_t>());
 
-/// Queues `signal` with `value` for the process of `pidfd` (Linux 5.1), as sigqueue(3) does by number. EAGAIN: its queue is full.
-/// EPERM: it belongs to somebody else. ESRCH: it has ended.
+/// Queues `signal` with `value` for the process of `pidfd` (Linux 5.1), as sigqueue(3) does by
+/// number. EAGAIN: its queue is full. EPERM: it belongs to somebody else. ESRCH: it has ended.
 pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
     let info = QueuedInfo {
         signal,
@@ -75,8 +77,9 @@ pub struct Handled {
     before: libc::sigaction,
 }
 
-/// Has `action` called with the value of each `signal` that comes, in a handler, in whichever thread it comes to. One signal at a time can
-/// be handled in a process. A signal that has a handler already is refused with EBUSY.
+/// Has `action` called with the value of each `signal` that comes, in a handler, in whichever
+/// thread it comes to. One signal at a time can be handled in a process. A signal that has a
+/// handler already is refused with EBUSY.
 pub fn handle(signal: i32, action: fn(u64)) -> io::Result<Handled> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: only asks what the signal does now.
@@ -109,7 +112,8 @@ impl Handled {
         self.signal
     }
 
-    /// Whether the handler is still the one that was installed: the program may have set its own since.
+    /// Whether the handler is still the one that was installed: the program may have set its own
+    /// since.
     pub fn in_place(&self) -> bool {
         let mut now = MaybeUninit::<libc::sigaction>::zeroed();
         // SAFETY: only asks what the signal does now; the answer is read if there is one.
@@ -128,8 +132,8 @@ impl Handled {
 
 impl Drop for Handled {
     fn drop(&mut self) {
-        // A signal that is on its way would end the process once the default is back: it is ignored first, which drops what is pending.
-        // SAFETY: an all-zero sigaction is a valid one.
+        // A signal that is on its way would end the process once the default is back: it is ignored
+        // first, which drops what is pending. SAFETY: an all-zero sigaction is a valid one.
         let mut ignore: libc::sigaction = unsafe { mem::zeroed() };
         ignore.sa_sigaction = libc::SIG_IGN;
         // SAFETY: both are whole, and say what happens to a signal that was ours.
@@ -151,8 +155,8 @@ fn set_of(signal: i32) -> libc::sigset_t {
     }
 }
 
-/// Keeps `signal` from the calling thread and those that it starts: it waits until [`wait`] lets it in. Returns whether it was
-/// blocked before.
+/// Keeps `signal` from the calling thread and those that it starts: it waits until [`wait`] lets it
+/// in. Returns whether it was blocked before.
 pub fn block(signal: i32) -> bool {
     change(libc::SIG_BLOCK, signal)
 }
@@ -186,8 +190,9 @@ pub enum Woken {
 /// Most descriptors that one call waits for.
 const FDS_MAX: usize = 4;
 
-/// Sleeps until one of `fds` (at most 4) is readable or `signal` has been handled here; only meanwhile is `signal` let into this thread.
-/// `signal` 0: none. `timeout_ms` below 0 waits without end.
+/// Sleeps until one of `fds` (at most 4) is readable or `signal` has been handled here; only
+/// meanwhile is `signal` let into this thread. `signal` 0: none. `timeout_ms` below 0 waits without
+/// end.
 pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<Woken> {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: asks for the mask of this thread and takes one signal out of the copy.
@@ -253,7 +258,8 @@ mod tests {
         for value in [1, 1 << 40, 5] {
             queue(us.as_fd(), signal, value).unwrap();
         }
-        // A signal for the process goes to any thread that lets it in, and this test's harness has others.
+        // A signal for the process goes to any thread that lets it in, and this test's harness has
+        // others.
         let start = std::time::Instant::now();
         while SUM.load(Ordering::SeqCst) != 6 + (1 << 40) {
             wait(&[nothing.as_fd()], signal, 10).unwrap();

@@ -1,13 +1,16 @@
 //! A descriptor table of its own for a thread.
 //!
-//! Contract: called on a thread that has used no descriptor yet, and that starts the threads that will share the new table.
+//! Contract: called on a thread that has used no descriptor yet, and that starts the threads that
+//! will share the new table.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Leaves the process's descriptor table (`unshare(2)`, `CLONE_FILES`) and closes all but standard error in the new one.
+/// Leaves the process's descriptor table (`unshare(2)`, `CLONE_FILES`) and closes all but standard
+/// error in the new one.
 pub fn leave() -> io::Result<()> {
-    // SAFETY: changes which table the calling thread uses; what is closed there stays open in the process's.
+    // SAFETY: changes which table the calling thread uses; what is closed there stays open in the
+    // process's.
     unsafe {
         if libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) != 0 {
             return Err(io::Error::last_os_error());

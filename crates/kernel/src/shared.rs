@@ -41,7 +41,8 @@ impl SharedWords {
         SharedWords::wrap(start.cast(), count)
     }
 
-    /// `count` words, all zero, that no other process sees. On the heap: where the address space is limited there may be no mapping to be had.
+    /// `count` words, all zero, that no other process sees. On the heap: where the address space is
+    /// limited there may be no mapping to be had.
     pub fn private(count: usize) -> io::Result<SharedWords> {
         let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
         let mut words = SharedWords::wrap(Box::into_raw(words).cast(), count)?;
@@ -64,7 +65,8 @@ impl SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         if self.on_heap {
-            // SAFETY: from `Box::into_raw`, with this length; nobody can hold a reference into it any more.
+            // SAFETY: from `Box::into_raw`, with this length; nobody can hold a reference into it
+            // any more.
             drop(unsafe {
                 Box::from_raw(ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.count))
             });

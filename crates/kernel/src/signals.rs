@@ -1,4 +1,5 @@
-//! Signals of the program must not run on our threads: a handler may touch managed memory, and wait for the very thread it runs on.
+//! Signals of the program must not run on our threads: a handler may touch managed memory, and wait
+//! for the very thread it runs on.
 //!
 //! Contract: only the calling thread's signal mask is changed, and it is put back.
 #![allow(unsafe_code)]
@@ -6,7 +7,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Does `work` with all signals blocked. A thread that is started meanwhile is born, and stays, that way.
+/// Does `work` with all signals blocked. A thread that is started meanwhile is born, and stays,
+/// that way.
 pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();

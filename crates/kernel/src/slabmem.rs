@@ -1,8 +1,9 @@
 //! A large stretch of private memory that is filled and emptied by pieces, from several threads.
 //!
-//! Contract: the mapping lives as long as the `SlabMemory`. Its content is only reached by relaxed atomic words, so threads
-//! that use the same bytes at once get mixed words but nothing worse; who may use which bytes when is the caller's business.
-//! The memory is `MAP_PRIVATE`: a child of a fork has its own copy.
+//! Contract: the mapping lives as long as the `SlabMemory`. Its content is only reached by relaxed
+//! atomic words, so threads that use the same bytes at once get mixed words but nothing worse; who
+//! may use which bytes when is the caller's business. The memory is `MAP_PRIVATE`: a child of a
+//! fork has its own copy.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,10 +38,12 @@ impl SlabMemory {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would take up memory that nobody
-        // counted; a kernel without them refuses the advice, which is as good.
+        // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would
+        // take up memory that nobody counted; a kernel without them refuses the advice, which is as
+        // good.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
-        // SAFETY: as above. For a core file the kernel looks at each page of a mapping, used or not.
+        // SAFETY: as above. For a core file the kernel looks at each page of a mapping, used or
+        // not.
         let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(SlabMemory { start, words: len / WORD })
@@ -86,10 +89,12 @@ impl SlabMemory {
         }
     }
 
-    /// Gives the memory of `len` bytes from `offset` (both multiples of the page size) back to the kernel; they are zero again.
+    /// Gives the memory of `len` bytes from `offset` (both multiples of the page size) back to the
+    /// kernel; they are zero again.
     pub fn release(&self, offset: usize, len: usize) -> io::Result<()> {
         let words = self.words(offset, len);
-        // SAFETY: inside our own private anonymous mapping; the content becomes zeros, which are valid words.
+        // SAFETY: inside our own private anonymous mapping; the content becomes zeros, which are
+        // valid words.
         unsafe { madvise(words.as_ptr().cast_mut().cast(), len, Advice::LinuxDontNeed)? };
         Ok(())
     }

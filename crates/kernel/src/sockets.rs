@@ -12,8 +12,9 @@ const KEEPALIVE_PROBES: u32 = 5;
 /// How long sent bytes may stay unacknowledged before the kernel gives the connection up.
 const UNACKNOWLEDGED_MS_MAX: u32 = 15_000;
 
-/// Makes a TCP socket ready to carry memory: no waiting to fill packets, and a peer that vanishes without a word is noticed within
-/// about 15 seconds. Buffer sizes are left to the kernel, which lets them grow further than an ordinary process may ask for.
+/// Makes a TCP socket ready to carry memory: no waiting to fill packets, and a peer that vanishes
+/// without a word is noticed within about 15 seconds. Buffer sizes are left to the kernel, which
+/// lets them grow further than an ordinary process may ask for.
 pub fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;
@@ -25,8 +26,9 @@ pub fn tune(socket: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether what arrives at the socket comes from the processor that this thread runs on: its peer is on this machine, and a
-/// thread that looks for the next bytes without sleeping keeps the peer from sending them.
+/// Whether what arrives at the socket comes from the processor that this thread runs on: its peer
+/// is on this machine, and a thread that looks for the next bytes without sleeping keeps the peer
+/// from sending them.
 pub fn is_beside_its_peer(socket: &impl AsFd) -> bool {
     sockopt::socket_incoming_cpu(socket)
         .is_ok_and(|cpu| cpu as usize == rustix::thread::sched_getcpu())

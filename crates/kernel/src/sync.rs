@@ -1,4 +1,5 @@
-//! Atomics and futexes; under `--cfg loom` those of a model that tries every order in which threads may run.
+//! Atomics and futexes; under `--cfg loom` those of a model that tries every order in which threads
+//! may run.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -34,8 +35,9 @@ pub mod futex {
     }
 }
 
-/// The same in the model: one word is compared and slept on as the kernel does it, under the lock of its bucket. Nobody wakes because
-/// time has passed, so that a wake-up that is lost is a deadlock.
+/// The same in the model: one word is compared and slept on as the kernel does it, under the lock
+/// of its bucket. Nobody wakes because time has passed, so that a wake-up that is lost is a
+/// deadlock.
 #[cfg(loom)]
 pub mod futex {
     use std::time::Duration;

@@ -1,6 +1,7 @@
 //! A large table whose entries are zero until they are first touched, and cost memory only then.
 //!
-//! Contract: an entry type for which all-zero bytes are a value (`FromZeros`), held in anonymous memory that the kernel zeroes.
+//! Contract: an entry type for which all-zero bytes are a value (`FromZeros`), held in anonymous
+//! memory that the kernel zeroes.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,11 +1,14 @@
-//! userfaultfd(2), whole: registration, the ioctls that fill, move, protect and poison pages, and the messages.
+//! userfaultfd(2), whole: registration, the ioctls that fill, move, protect and poison pages, and
+//! the messages.
 //!
-//! The ioctls of one descriptor work on the address space of the process that opened it. Ordinary failures are results, not
-//! errors: see [`Outcome`]. Sources: `userfaultfd(2)`, `ioctl_userfaultfd(2)`, Linux `include/uapi/linux/userfaultfd.h`.
+//! The ioctls of one descriptor work on the address space of the process that opened it. Ordinary
+//! failures are results, not errors: see [`Outcome`]. Sources: `userfaultfd(2)`,
+//! `ioctl_userfaultfd(2)`, Linux `include/uapi/linux/userfaultfd.h`.
 //!
-//! Contract: the structures below have the layout of the kernel's header, and the kernel writes nothing but them. Callers name
-//! ranges by address; a wrong range is refused by the kernel (it must be registered), but a *moved* or *copied-over* page changes
-//! memory that safe code may hold references to. Callers therefore only name ranges of the arena and of staging, to which no
+//! Contract: the structures below have the layout of the kernel's header, and the kernel writes
+//! nothing but them. Callers name ranges by address; a wrong range is refused by the kernel (it
+//! must be registered), but a *moved* or *copied-over* page changes memory that safe code may hold
+//! references to. Callers therefore only name ranges of the arena and of staging, to which no
 //! references exist.
 #![allow(unsafe_code)]
 
@@ -117,7 +120,8 @@ pub enum Watch {
     MissingAndWriteProtect,
 }
 
-/// How an ioctl that fills or moves pages ended: so many bytes are done, and why it went no further.
+/// How an ioctl that fills or moves pages ended: so many bytes are done, and why it went no
+/// further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Outcome {
@@ -130,12 +134,14 @@ pub struct Outcome {
 /// Why pages could not be filled or moved. All of these are ordinary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// The address space is changing: an event is waiting to be read, or another thread holds a lock that is only tried (EAGAIN). Where
-    /// something was done, it says no more than that there is a rest.
+    /// The address space is changing: an event is waiting to be read, or another thread holds a
+    /// lock that is only tried (EAGAIN). Where something was done, it says no more than that there
+    /// is a rest.
     Again,
     /// A page is there already (EEXIST).
     Exists,
-    /// The destination is not registered or not mapped, or (for a move) the source is not there (ENOENT).
+    /// The destination is not registered or not mapped, or (for a move) the source is not there
+    /// (ENOENT).
     NotThere,
     /// The address space is gone (ESRCH).
     Dead,
@@ -263,7 +269,8 @@ pub fn probe() -> Result<Features, UffdError> {
 /// A descriptor of `/dev/userfaultfd` that this process was given; -1: none.
 static DEVICE: AtomicI32 = AtomicI32::new(-1);
 
-/// The device that hands out userfaultfds (Linux 6.1). Who holds it may make them, whatever rights he has lost since it was opened.
+/// The device that hands out userfaultfds (Linux 6.1). Who holds it may make them, whatever rights
+/// he has lost since it was opened.
 pub fn open_device() -> Option<OwnedFd> {
     OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from)
 }
@@ -403,13 +410,15 @@ impl Uffd {
     ) -> Outcome {
         let mut arg =
             TransferArg { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
-        // SAFETY: UFFDIO_COPY and UFFDIO_MOVE read and write one structure of this layout; pages: see the module's contract.
+        // SAFETY: UFFDIO_COPY and UFFDIO_MOVE read and write one structure of this layout; pages:
+        // see the module's contract.
         let result =
             unsafe { ioctl::ioctl(&self.fd, Updater::<OPCODE, TransferArg>::new(&mut arg)) };
         outcome(result, arg.done, len)
     }
 
-    /// Fills missing pages at `dst` with a copy of `src`, and wakes who waits for them. The pages can come write-protected.
+    /// Fills missing pages at `dst` with a copy of `src`, and wakes who waits for them. The pages
+    /// can come write-protected.
     pub fn copy(&self, dst: usize, src: usize, len: usize, write_protected: bool) -> Outcome {
         self.transfer::<COPY>(dst, src, len, if write_protected { COPY_WRITE_PROTECTED } else { 0 })
     }
@@ -424,14 +433,15 @@ impl Uffd {
         self.transfer::<COPY>(dst, src, len, DONTWAKE | COPY_WRITE_PROTECTED)
     }
 
-    /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8). `holes`: pages that are not
-    /// there are passed over.
+    /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8).
+    /// `holes`: pages that are not there are passed over.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.relocate(dst, src, len, if holes { MOVE_ALLOW_HOLES } else { 0 })
     }
 
-    /// Moves pages, and counts those too that the kernel has moved without saying so: Linux 6.18, where memory is short, forgets to count
-    /// pages of a batch that it did not get through, and finds them in its way when it tries again (EEXIST).
+    /// Moves pages, and counts those too that the kernel has moved without saying so: Linux 6.18,
+    /// where memory is short, forgets to count pages of a batch that it did not get through, and
+    /// finds them in its way when it tries again (EEXIST).
     fn relocate(&self, dst: usize, src: usize, len: usize, mode: u64) -> Outcome {
         let outcome = self.transfer::<MOVE>(dst, src, len, mode);
         let Outcome { done, stop: Some(stop) } = outcome else { return outcome };
@@ -446,7 +456,8 @@ impl Uffd {
         }
     }
 
-    /// The same without waking anybody: nobody waits at the destination, or they are to be woken later.
+    /// The same without waking anybody: nobody waits at the destination, or they are to be woken
+    /// later.
     pub fn move_quietly(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.relocate(dst, src, len, DONTWAKE | if holes { MOVE_ALLOW_HOLES } else { 0 })
     }

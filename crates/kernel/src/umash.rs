@@ -1,7 +1,8 @@
 //! UMASH, a universal hash (<https://github.com/backtrace-labs/umash>), of bytes that lie together.
 //!
-//! Contract: the parameters are a plain value, derived once and only read by the library; it allocates nothing and keeps nothing. Bytes
-//! that are fed in pieces, as the safe `umash` crate does, are hashed 16 at a time at both ends: of 4 KiB that takes twice as long.
+//! Contract: the parameters are a plain value, derived once and only read by the library; it
+//! allocates nothing and keeps nothing. Bytes that are fed in pieces, as the safe `umash` crate
+//! does, are hashed 16 at a time at both ends: of 4 KiB that takes twice as long.
 #![allow(unsafe_code)]
 
 use umash_sys::{umash_full, umash_params, umash_params_derive};

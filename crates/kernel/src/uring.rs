@@ -1,8 +1,10 @@
-//! Reads and writes of files through io_uring, with the buffer owned by the ring while the kernel uses it.
+//! Reads and writes of files through io_uring, with the buffer owned by the ring while the kernel
+//! uses it.
 //!
-//! Contract: a buffer that was given to [`Ring::start`] stays in the ring until the kernel has answered for every piece of it;
-//! dropping the ring waits for that. A ring belongs to the process that made it: in the child of a fork it must not be used, and
-//! dropping it there leaves the parent's alone.
+//! Contract: a buffer that was given to [`Ring::start`] stays in the ring until the kernel has
+//! answered for every piece of it; dropping the ring waits for that. A ring belongs to the process
+//! that made it: in the child of a fork it must not be used, and dropping it there leaves the
+//! parent's alone.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -78,7 +80,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for `depth` (a power of two) pieces under way. Fails where the kernel or a sandbox forbids it.
+    /// A ring with room for `depth` (a power of two) pieces under way. Fails where the kernel or a
+    /// sandbox forbids it.
     pub fn new(depth: u32) -> io::Result<Ring> {
         let ring = IoUring::new(depth)?;
         Ok(Ring {
@@ -93,8 +96,9 @@ impl Ring {
         })
     }
 
-    /// Queues all `pieces` (at least one, none of them empty) of `buf` for transfer. They start at the next [`Ring::reap`] at the latest:
-    /// what the kernel is given together and lies side by side in the file becomes one request to the device.
+    /// Queues all `pieces` (at least one, none of them empty) of `buf` for transfer. They start at
+    /// the next [`Ring::reap`] at the latest: what the kernel is given together and lies side by
+    /// side in the file becomes one request to the device.
     pub fn start(
         &mut self,
         token: u64,
@@ -149,7 +153,8 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    /// Gives waiting pieces to the kernel, as many as there is room for. What it cannot take now it takes at the next `reap`.
+    /// Gives waiting pieces to the kernel, as many as there is room for. What it cannot take now it
+    /// takes at the next `reap`.
     fn submit(&mut self) {
         while self.in_kernel < self.depth {
             let Some(index) = self.waiting.pop_front() else { break };
@@ -161,8 +166,9 @@ impl Ring {
                 Direction::Read => opcode::Read::new(fd, start, len).offset(piece.offset).build(),
                 Direction::Write => opcode::Write::new(fd, start, len).offset(piece.offset).build(),
             };
-            // SAFETY: `start` checked that the piece lies in the buffer, which stays in `requests` (and the file in `pieces`) until
-            // the completion of this entry was seen; `drop` waits for that. Nobody touches the bytes meanwhile.
+            // SAFETY: `start` checked that the piece lies in the buffer, which stays in `requests`
+            // (and the file in `pieces`) until the completion of this entry was seen; `drop` waits
+            // for that. Nobody touches the bytes meanwhile.
             let pushed = unsafe { self.ring.submission().push(&entry.user_data(index as u64)) };
             if pushed.is_err() {
                 self.waiting.push_front(index);
@@ -171,7 +177,8 @@ impl Ring {
             self.in_kernel += 1;
         }
         if !self.ring.submission().is_empty() {
-            // EINTR, EAGAIN, EBUSY: entries that were not taken stay in the queue for the next time.
+            // EINTR, EAGAIN, EBUSY: entries that were not taken stay in the queue for the next
+            // time.
             let _ = self.ring.submit();
         }
     }

@@ -1,8 +1,10 @@
-//! Address space: reservations, protections, advice, and bytes of memory that the program also uses.
+//! Address space: reservations, protections, advice, and bytes of memory that the program also
+//! uses.
 //!
-//! Contract: `Reservation` owns its range of addresses for as long as it lives. The byte functions (`read`, `zero`, `copy`) work on
-//! ranges inside a reservation or inside a mapping of the caller, which are mapped with the rights needed; they use volatile or
-//! bulk operations on raw memory and never make references to it, because the program may change it at the same time.
+//! Contract: `Reservation` owns its range of addresses for as long as it lives. The byte functions
+//! (`read`, `zero`, `copy`) work on ranges inside a reservation or inside a mapping of the caller,
+//! which are mapped with the rights needed; they use volatile or bulk operations on raw memory and
+//! never make references to it, because the program may change it at the same time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -28,8 +30,8 @@ pub enum Access {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody (`MAP_NORESERVE`). Core files leave them
-    /// out, unless `Advise::DoDump` is given.
+    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody
+    /// (`MAP_NORESERVE`). Core files leave them out, unless `Advise::DoDump` is given.
     pub fn new(len: usize, align: usize, access: Access) -> io::Result<Reservation> {
         let prot = match access {
             Access::None => ProtFlags::empty(),
@@ -106,8 +108,8 @@ impl Reservation {
         unsafe { mlock(addr as *mut _, len).map_err(Into::into) }
     }
 
-    /// Drops the content of several parts, with one flush of translations where the kernel can (`process_madvise` on oneself, Linux
-    /// 6.13), else one by one.
+    /// Drops the content of several parts, with one flush of translations where the kernel can
+    /// (`process_madvise` on oneself, Linux 6.13), else one by one.
     pub fn drop_scattered(&self, parts: impl Iterator<Item = (usize, usize)>) {
         const MOST: usize = 64;
         let mut iovecs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MOST];
@@ -144,7 +146,8 @@ impl Reservation {
             Advise::Drop => Advice::LinuxDontNeed,
             Advise::Split => Advice::LinuxCold,
         };
-        // SAFETY: inside our own reservation. `Drop` discards content that the caller has no more use for.
+        // SAFETY: inside our own reservation. `Drop` discards content that the caller has no more
+        // use for.
         match unsafe { madvise(addr as *mut _, len, advice) } {
             Ok(()) => Ok(()),
             // Somebody mapped something else into the middle; the rest was done.
@@ -182,7 +185,8 @@ pub enum Advise {
     Keep,
     /// `MADV_DONTNEED`
     Drop,
-    /// `MADV_COLD` on a part of a huge page that is mapped page by page: the kernel splits it (`madvise_cold_or_pageout_pte_range`).
+    /// `MADV_COLD` on a part of a huge page that is mapped page by page: the kernel splits it
+    /// (`madvise_cold_or_pageout_pte_range`).
     Split,
 }
 
@@ -230,18 +234,21 @@ pub fn fill(addr: usize, len: usize, word: u64) {
 
 /// Copies between stretches of mapped memory that do not overlap.
 pub fn copy(dst: usize, src: usize, len: usize) {
-    // SAFETY: the module's contract: mapped, readable, writable; the caller's ranges do not overlap.
+    // SAFETY: the module's contract: mapped, readable, writable; the caller's ranges do not
+    // overlap.
     unsafe { ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, len) }
 }
 
-/// Makes sure that every page of the range is there and private, by writing what it holds (atomically, so that nobody's write is lost).
+/// Makes sure that every page of the range is there and private, by writing what it holds
+/// (atomically, so that nobody's write is lost).
 pub fn touch(addr: usize, len: usize) {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     for page in (addr..addr + len).step_by(4096) {
         // SAFETY: the module's contract; page aligned, so aligned for the atomic.
         let word = unsafe { &*(page as *const AtomicU64) };
         let held = word.load(Relaxed);
-        // A compare-exchange always writes; a fetch_or of nothing is compiled to a read. If it fails, somebody else has written.
+        // A compare-exchange always writes; a fetch_or of nothing is compiled to a read. If it
+        // fails, somebody else has written.
         let _ = word.compare_exchange(held, held, Relaxed, Relaxed);
     }
 }
@@ -267,7 +274,8 @@ pub fn is_empty(start: usize, len: usize) -> bool {
     result == 0 && present[..pages].iter().all(|byte| byte & 1 == 0)
 }
 
-/// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it cannot be read.
+/// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it
+/// cannot be read.
 pub fn fault_in(addr: usize) -> bool {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -286,7 +294,8 @@ pub fn fault_in(addr: usize) -> bool {
     }
 }
 
-/// Asks the processor to bring bytes near that will be read soon. Any address will do: one that is not mapped is ignored.
+/// Asks the processor to bring bytes near that will be read soon. Any address will do: one that is
+/// not mapped is ignored.
 pub fn prefetch(addr: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (addr..addr + len).step_by(64) {
@@ -298,8 +307,10 @@ pub fn prefetch(addr: usize, len: usize) {
     let _ = (addr, len);
 }
 
-/// Lends staging memory to a request: mapped, and used by nobody else until the buffer is gone (the module's contract).
+/// Lends staging memory to a request: mapped, and used by nobody else until the buffer is gone (the
+/// module's contract).
 pub fn lend(addr: usize, len: usize) -> crate::frame::FrameBuf {
-    // SAFETY: the module's contract, which the pager's frame table keeps: a frame belongs to one request at a time.
+    // SAFETY: the module's contract, which the pager's frame table keeps: a frame belongs to one
+    // request at a time.
     unsafe { crate::frame::FrameBuf::new(addr as *mut u8, len) }
 }

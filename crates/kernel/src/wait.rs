@@ -1,6 +1,7 @@
 //! Waiting for descriptors.
 //!
-//! Contract: the numbers are of descriptors that are open during the call; a closed one only makes the call return early.
+//! Contract: the numbers are of descriptors that are open during the call; a closed one only makes
+//! the call return early.
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, RawFd};
@@ -13,7 +14,8 @@ const MOST: usize = 32;
 /// Where nothing is there to wait for, the caller looks again soon.
 const NOTHING_MS_MAX: i64 = 1;
 
-/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns which are, as bits. Never allocates.
+/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns
+/// which are, as bits. Never allocates.
 pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
     let count = fds.len().min(MOST);

@@ -1,9 +1,10 @@
 //! Memory that a measurement touches: filled, read word by word, pushed out, and looked at.
 //!
-//! Contract: a [`Region`] is a stretch of private memory of this process that is mapped readable and writable. It is reached
-//! only with volatile loads and stores of aligned words inside its bounds, never through references, so it does not matter that
-//! the memory's pages come and go under it. Who adopts a stretch keeps it mapped for as long as the region is used and
-//! holds no references into it.
+//! Contract: a [`Region`] is a stretch of private memory of this process that is mapped readable
+//! and writable. It is reached only with volatile loads and stores of aligned words inside its
+//! bounds, never through references, so it does not matter that the memory's pages come and go
+//! under it. Who adopts a stretch keeps it mapped for as long as the region is used and holds no
+//! references into it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -22,7 +23,8 @@ pub struct Region {
     owned: bool,
 }
 
-// SAFETY: the memory belongs to the process, not to a thread, and the region is the only way to it here.
+// SAFETY: the memory belongs to the process, not to a thread, and the region is the only way to it
+// here.
 unsafe impl Send for Region {}
 
 impl Region {
@@ -37,7 +39,8 @@ impl Region {
         Ok(Region { start, len, owned: true })
     }
 
-    /// Takes `len` bytes at `addr` that somebody else has mapped, after a look at `/proc/self/maps` whether it is so.
+    /// Takes `len` bytes at `addr` that somebody else has mapped, after a look at `/proc/self/maps`
+    /// whether it is so.
     pub fn adopt(addr: usize, len: usize) -> io::Result<Region> {
         let refused = |reason: &str| {
             io::Error::new(
@@ -67,7 +70,8 @@ impl Region {
         self.len == 0
     }
 
-    /// The words from byte `offset` on; panics unless the stretch lies inside and is made of whole words.
+    /// The words from byte `offset` on; panics unless the stretch lies inside and is made of whole
+    /// words.
     fn words(&self, offset: usize, len: usize) -> *mut u64 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(
@@ -116,7 +120,8 @@ impl Region {
 
     /// Touches every page, on huge pages where the kernel has some.
     pub fn populate(&self) {
-        // SAFETY: advice about our own mapping that changes no content; a kernel without huge pages refuses it, which does no harm.
+        // SAFETY: advice about our own mapping that changes no content; a kernel without huge pages
+        // refuses it, which does no harm.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
         (0..self.len).step_by(PAGE).for_each(|offset| self.write(offset, &[1]));
     }
@@ -136,7 +141,8 @@ impl Region {
         let mut count = 0;
         for offset in (0..self.len).step_by(STEP) {
             let len = STEP.min(self.len - offset);
-            // SAFETY: mincore looks only; the vector has room for one byte for each page asked about.
+            // SAFETY: mincore looks only; the vector has room for one byte for each page asked
+            // about.
             let result =
                 unsafe { libc::mincore(self.words(offset, len).cast(), len, present.as_mut_ptr()) };
             if result != 0 {

@@ -1,7 +1,9 @@
-//! Threads of a helper take the C library's locks as any thread does, and leave them as they found them.
+//! Threads of a helper take the C library's locks as any thread does, and leave them as they found
+//! them.
 //!
-//! glibc tells the owner of a lock by the thread's id in its control block. With none there, a lock that is free looks like one that
-//! the helper holds, is "unlocked" by it, and whoever takes it next waits for ever.
+//! glibc tells the owner of a lock by the thread's id in its control block. With none there, a lock
+//! that is free looks like one that the helper holds, is "unlocked" by it, and whoever takes it
+//! next waits for ever.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A pool of reserved huge pages that runs out. Changes vm.nr_hugepages, and is therefore a program of its own.
+//! A pool of reserved huge pages that runs out. Changes vm.nr_hugepages, and is therefore a program
+//! of its own.
 
 #[path = "support/pool.rs"]
 mod pool;

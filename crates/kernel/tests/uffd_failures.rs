@@ -1,7 +1,9 @@
-//! How the ioctls of userfaultfd fail on the kernel that is running: each ordinary failure is provoked, and has to come out as the
-//! [`Stop`] that says so. What the kernel or the user's rights lack is skipped with a line that says what.
+//! How the ioctls of userfaultfd fail on the kernel that is running: each ordinary failure is
+//! provoked, and has to come out as the [`Stop`] that says so. What the kernel or the user's rights
+//! lack is skipped with a line that says what.
 //!
-//! Contract: memory of these tests belongs to the test alone; between `fork` and `_exit` nothing is allocated and no lock is taken.
+//! Contract: memory of these tests belongs to the test alone; between `fork` and `_exit` nothing is
+//! allocated and no lock is taken.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -24,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// One test at a time: what one of them forks shares the pages of all.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A descriptor and a watched range of `PAGES` pages, none of them there; and as much memory with content, which is not watched.
+/// A descriptor and a watched range of `PAGES` pages, none of them there; and as much memory with
+/// content, which is not watched.
 struct Scene {
     uffd: Uffd,
     far: Reservation,
@@ -137,7 +140,8 @@ fn next_message(uffd: &Uffd) -> Message {
     out[0]
 }
 
-// What fills pages ------------------------------------------------------------------------------------------------------
+// What fills pages
+// ------------------------------------------------------------------------------
 
 #[test]
 fn filling_a_page_that_is_there_already_says_that_it_exists() {
@@ -269,7 +273,8 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
                 scope.spawn(|| scene.far.advise(scene.dst(8), PAGE, Advise::Drop).unwrap());
             let until = Instant::now() + PATIENCE;
             let mut seen = 0;
-            // The event comes at a time of its own; until then the ioctl works, on pages that are left.
+            // The event comes at a time of its own; until then the ioctl works, on pages that are
+            // left.
             while fill(&scene, 0, 1) != stopped(0, Stop::Again) {
                 seen += 1;
                 assert!(Instant::now() < until, "{name}: the kernel never asked to try again");
@@ -298,7 +303,8 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
     }
 }
 
-// Moving ----------------------------------------------------------------------------------------------------------------
+// Moving
+// ------------------------------------------------------------------------------
 
 #[test]
 fn a_move_of_what_is_not_there_stops_at_the_hole_unless_holes_are_allowed() {
@@ -313,7 +319,8 @@ fn a_move_of_what_is_not_there_stops_at_the_hole_unless_holes_are_allowed() {
 
 #[test]
 fn pages_that_have_moved_already_count_as_moved() {
-    // Linux 6.18 moves pages without counting them where memory is short; it then finds them in its way. Moved by hand here.
+    // Linux 6.18 moves pages without counting them where memory is short; it then finds them in its
+    // way. Moved by hand here.
     let Some(scene) = with_move(Watch::Missing) else { return };
     assert_eq!(scene.move_in(0, 3), all_of(3));
     assert_eq!(scene.move_in(0, 3), all_of(3));
@@ -391,7 +398,8 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
     assert_eq!(word(scene.dst(1)), WORD);
 }
 
-// Write protection ------------------------------------------------------------------------------------------------------
+// Write protection
+// ------------------------------------------------------------------------------
 
 #[test]
 fn protecting_what_is_not_watched_for_writes_or_not_mapped_says_that_there_is_nothing() {
@@ -443,7 +451,8 @@ fn a_writer_of_a_protected_page_waits_until_the_protection_is_lifted() {
     assert_eq!(word(addr), 5);
 }
 
-// Registration and waking -----------------------------------------------------------------------------------------------
+// Registration and waking
+// ------------------------------------------------------------------------------
 
 #[test]
 fn a_feature_that_this_kernel_lacks_is_named() {
@@ -518,7 +527,8 @@ fn a_quiet_copy_leaves_the_thread_asleep_until_it_is_woken() {
     });
 }
 
-// The address space is gone ---------------------------------------------------------------------------------------------
+// The address space is gone
+// ------------------------------------------------------------------------------
 
 /// Results of the ioctls in a process whose descriptor outlived the address space it belongs to.
 const DEAD_RESULTS: usize = 7;
@@ -531,13 +541,15 @@ fn once_the_process_is_gone_every_ioctl_is_refused() {
     let (mut alive, life) = pipe();
     let (far, near) = (scene.far.base(), scene.near.base());
     let forked = fork(|| {
-        // The owner of the address space: it watches it, leaves the descriptor to a child, and ends.
+        // The owner of the address space: it watches it, leaves the descriptor to a child, and
+        // ends.
         let Ok(uffd) = Uffd::open(Features::default()) else { return 2 };
         if uffd.register(far, PAGES * PAGE, Watch::MissingAndWriteProtect).is_err() {
             return 3;
         }
         let heir = fork(|| {
-            // SAFETY: this process' copy of the end that its parent holds; nothing uses it any more.
+            // SAFETY: this process' copy of the end that its parent holds; nothing uses it any
+            // more.
             unsafe { libc::close(life.as_raw_fd()) };
             // The end of the parent closes its end.
             let _ = alive.read(&mut [0]);
@@ -563,7 +575,8 @@ fn once_the_process_is_gone_every_ioctl_is_refused() {
     let mut said = Vec::new();
     results.read_to_end(&mut said).unwrap();
     let (dead, invalid) = (code(Some(Stop::Dead)), code(Some(Stop::Invalid)));
-    // A move never crosses address spaces, so that it is refused before anything else is looked at; as is what a kernel lacks.
+    // A move never crosses address spaces, so that it is refused before anything else is looked at;
+    // as is what a kernel lacks.
     let poison = if probe().unwrap().has(Features::POISON) { dead } else { invalid };
     let expected: [u8; DEAD_RESULTS] = [dead, dead, invalid, poison, dead, 1, 1];
     assert_eq!(said, expected);
@@ -584,7 +597,8 @@ fn code(stop: Option<Stop>) -> u8 {
     }
 }
 
-// Processes and files ---------------------------------------------------------------------------------------------------
+// Processes and files
+// ------------------------------------------------------------------------------
 
 /// Runs `work` in a forked child, which ends with the code that it returns.
 fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
@@ -636,7 +650,8 @@ fn pipe() -> (File, File) {
     (read.into(), write.into())
 }
 
-/// A file of one page without a name; None where there are only files in memory, which can be watched like memory.
+/// A file of one page without a name; None where there are only files in memory, which can be
+/// watched like memory.
 fn tempfile() -> Option<File> {
     const TMPFS: i64 = 0x0102_1994;
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))

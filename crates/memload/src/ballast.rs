@@ -1,8 +1,9 @@
 //! Memory that is kept backed for what is measured.
 //!
-//! A hypervisor takes back what its guest leaves free: with free page reporting (Linux 5.7, `mm/page_reporting.c`) within two
-//! seconds. The next touch of it then costs up to 30 times as much, and which run of a comparison pays is chance. So memory
-//! is held, touched, and let go a little ahead of the measured program as it grows.
+//! A hypervisor takes back what its guest leaves free: with free page reporting (Linux 5.7,
+//! `mm/page_reporting.c`) within two seconds. The next touch of it then costs up to 30 times as
+//! much, and which run of a comparison pays is chance. So memory is held, touched, and let go a
+//! little ahead of the measured program as it grows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,8 @@ use hiroma_units::Bytes;
 
 /// Let go at a time.
 const CHUNK: u64 = 32 << 20;
-/// Backed and free ahead of the program. It grows by 7 GB/s at most, so it can take a seventh of a GB between two looks.
+/// Backed and free ahead of the program. It grows by 7 GB/s at most, so it can take a seventh of a
+/// GB between two looks.
 const AHEAD: u64 = 384 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -98,7 +100,8 @@ impl Shared {
 }
 
 impl Held {
-    /// Lets go until `AHEAD` bytes are free beyond what others took since everything was held; `free` is what is now.
+    /// Lets go until `AHEAD` bytes are free beyond what others took since everything was held;
+    /// `free` is what is now.
     fn keep_ahead(&mut self, free: u64) {
         let missing = (self.free_at_load + AHEAD).saturating_sub(free);
         let left = self.chunks.len().saturating_sub(missing.div_ceil(CHUNK) as usize);

@@ -1,4 +1,5 @@
-//! One connection to a memcached server, in its text protocol; several requests may be on their way.
+//! One connection to a memcached server, in its text protocol; several requests may be on their
+//! way.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -232,9 +233,11 @@ impl Connection {
         while self.end < wanted {
             match self.socket.reader().read(&mut self.buffer[self.end..]) {
                 Ok(0) => {
-                    return Err(
-                        io::Error::new(io::ErrorKind::UnexpectedEof, "memcached closed it").into()
-                    );
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "memcached closed it",
+                    )
+                    .into());
                 }
                 Ok(count) => self.end += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

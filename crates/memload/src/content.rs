@@ -9,7 +9,8 @@ use hiroma_units::PAGE;
 
 const PAGE_WORDS: usize = PAGE / 8;
 
-/// A small, fast generator with a seed (xorshift64*): the same numbers in every run and for every peer.
+/// A small, fast generator with a seed (xorshift64*): the same numbers in every run and for every
+/// peer.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -33,7 +34,8 @@ impl Random {
     }
 }
 
-/// Content of page `number`: one half random, one half a short text again and again, as compressible as data often is.
+/// Content of page `number`: one half random, one half a short text again and again, as
+/// compressible as data often is.
 pub fn page(number: u64, words: &mut [u64; PAGE_WORDS]) {
     let mut random = Random::new(number);
     let (noise, text) = words.split_at_mut(PAGE_WORDS / 2);
@@ -50,7 +52,8 @@ pub fn page_sum(number: u64) -> u64 {
     words.iter().fold(0, |sum, &word| sum.wrapping_add(word))
 }
 
-/// Fills whole pages from byte `offset` on and returns the sum of their words. Pages are numbered by their place in the region.
+/// Fills whole pages from byte `offset` on and returns the sum of their words. Pages are numbered
+/// by their place in the region.
 pub fn fill(region: &Region, offset: usize, len: usize) -> u64 {
     let mut words = [0; PAGE_WORDS];
     let mut sum = 0u64;
@@ -78,7 +81,8 @@ pub fn numbers(path: &Path, lines: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes lines of 70 random letters: the text is most of what sort uses, and all of it is read at random.
+/// Writes lines of 70 random letters: the text is most of what sort uses, and all of it is read at
+/// random.
 pub fn long_lines(path: &Path, lines: u64) -> io::Result<()> {
     let mut random = Random::new(70);
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);

@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// Rank r is asked for in proportion to r to the power of minus `exponent`; ranks are scattered over the items.
+    /// Rank r is asked for in proportion to r to the power of minus `exponent`; ranks are scattered
+    /// over the items.
     Zipf { exponent: f64 },
     /// All alike.
     Uniform,
-    /// So many of 100 requests are for so many of 100 items, those that were stored first; in both parts all are alike (as YCSB's hotspot
-    /// distribution).
+    /// So many of 100 requests are for so many of 100 items, those that were stored first; in both
+    /// parts all are alike (as YCSB's hotspot distribution).
     Hotspot { items_percent: u32, requests_percent: u32 },
 }
 
@@ -74,7 +75,8 @@ impl Keys {
     }
 }
 
-/// Fowler-Noll-Vo, 64 bits: popular ranks do not lie side by side (as YCSB's scrambled zipfian does it).
+/// Fowler-Noll-Vo, 64 bits: popular ranks do not lie side by side (as YCSB's scrambled zipfian does
+/// it).
 fn scatter(rank: u64) -> u64 {
     rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -115,7 +117,8 @@ mod tests {
     fn zipf_asks_for_few_items_mostly_and_uniform_for_all_alike() {
         let zipf = counts(Distribution::Zipf { exponent: 0.99 });
         let uniform = counts(Distribution::Uniform);
-        // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item 0.1 %, give or take.
+        // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item 0.1 %, give or
+        // take.
         assert!((11_000..16_000).contains(&zipf[0]), "{}", zipf[0]);
         assert!(uniform[0] < 200 && uniform.len() == 1000, "{}", uniform[0]);
     }

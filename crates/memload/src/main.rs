@@ -14,8 +14,8 @@ use serde::Serialize;
 
 /// Load a memcached server and check every value that comes back.
 ///
-/// The defaults are those of the paper: 800,000 items of 512 bytes, read only, zipfian. Give --pid to learn what the server's process
-/// used: memory, and processor time for each request.
+/// The defaults are those of the paper: 800,000 items of 512 bytes, read only, zipfian. Give --pid
+/// to learn what the server's process used: memory, and processor time for each request.
 #[derive(Parser)]
 #[command(name = "hiroma-memload", version, max_term_width = 100)]
 struct Cli {

@@ -39,11 +39,13 @@ pub struct RunSpec {
     pub seed: u64,
     /// Whether an item may be missing (a server that evicts).
     pub may_miss: bool,
-    /// Whether all items are at version 0, as [`fill`] leaves them. Else a version is only held against what this run wrote.
+    /// Whether all items are at version 0, as [`fill`] leaves them. Else a version is only held
+    /// against what this run wrote.
     pub fresh: bool,
 }
 
-/// What came out. All latencies are from sending a batch (half of `depth` requests) until each answer was taken.
+/// What came out. All latencies are from sending a batch (half of `depth` requests) until each
+/// answer was taken.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     pub operations: u64,
@@ -171,18 +173,21 @@ fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// More bytes than this are not sent while answers wait to be read: server and load would wait for each other.
+/// More bytes than this are not sent while answers wait to be read: server and load would wait for
+/// each other.
 const OVERLAP_BYTES_MAX: usize = 32 << 10;
 /// A request without its value, and more.
 const REQUEST_BYTES: usize = 64;
 
-/// Requests that were sent together: which item, whether it was written, and the version that a read has to see.
+/// Requests that were sent together: which item, whether it was written, and the version that a
+/// read has to see.
 struct Batch {
     sent: Instant,
     requests: Vec<(u64, bool, Option<u64>)>,
 }
 
-/// One connection's share. It alone writes the items whose number leaves its own when divided by the number of connections.
+/// One connection's share. It alone writes the items whose number leaves its own when divided by
+/// the number of connections.
 struct Asker<'run> {
     spec: &'run RunSpec,
     keys: &'run Keys,
@@ -194,7 +199,8 @@ struct Asker<'run> {
     progress: &'run (dyn Fn(u64) + Sync),
 }
 
-/// Asks with `depth` requests on their way, in two halves: while the answers to one are checked, the server is at work on the other.
+/// Asks with `depth` requests on their way, in two halves: while the answers to one are checked,
+/// the server is at work on the other.
 fn ask<'run>(
     spec: &'run RunSpec,
     number: usize,
@@ -323,7 +329,8 @@ struct Versions {
     own: u64,
     /// What all items are at that nobody has written; none if that is not known.
     first: Option<u64>,
-    /// Of own items, by their number divided by the number of connections; empty if nothing is written.
+    /// Of own items, by their number divided by the number of connections; empty if nothing is
+    /// written.
     last: Vec<Option<u64>>,
     next: u64,
 }
@@ -333,7 +340,8 @@ impl Versions {
         let connections = spec.connections as u64;
         let first = spec.fresh.then_some(0);
         let count = if spec.write_percent > 0 { spec.store.items / connections + 1 } else { 0 };
-        // Versions of different runs differ, so that a value of an earlier one is not taken for right.
+        // Versions of different runs differ, so that a value of an earlier one is not taken for
+        // right.
         Versions {
             connections,
             own,
@@ -343,7 +351,8 @@ impl Versions {
         }
     }
 
-    /// The item next to `item` that this connection may write; items are at least as many as connections.
+    /// The item next to `item` that this connection may write; items are at least as many as
+    /// connections.
     fn nearest_own(&self, item: u64, items: u64) -> u64 {
         let own = item / self.connections * self.connections + self.own;
         if own < items { own } else { self.own }

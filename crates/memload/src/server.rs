@@ -30,8 +30,8 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     })
 }
 
-/// Processor time that the threads of `pid` named `name` (all if empty) have used, ns. A thread that has ended is not counted: use this
-/// for servers with a fixed set of threads.
+/// Processor time that the threads of `pid` named `name` (all if empty) have used, ns. A thread
+/// that has ended is not counted: use this for servers with a fixed set of threads.
 pub fn cpu_ns(pid: u32, name: &str) -> io::Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -1,4 +1,5 @@
-//! What stands in an item: bytes that follow from the item's number and a version, so that a reader can tell whether they are right.
+//! What stands in an item: bytes that follow from the item's number and a version, so that a reader
+//! can tell whether they are right.
 
 /// Item number and version stand at the front; nothing shorter can be checked.
 pub const VALUE_BYTES_MIN: usize = 16;
@@ -35,7 +36,8 @@ pub fn make_value(item: u64, version: u64, buffer: &mut [u8]) {
     }
 }
 
-/// Checks that `got` is a value of `item` with `wanted_bytes` bytes, whatever its version. Returns the version.
+/// Checks that `got` is a value of `item` with `wanted_bytes` bytes, whatever its version. Returns
+/// the version.
 pub fn check_value(item: u64, wanted_bytes: usize, got: &[u8]) -> Result<u64, ValueError> {
     if got.len() != wanted_bytes || got.len() < VALUE_BYTES_MIN {
         return Err(ValueError::Length { got: got.len(), wanted: wanted_bytes });

@@ -1,4 +1,5 @@
-//! The load against a real memcached, where Debian's package is installed, and against a server that lies.
+//! The load against a real memcached, where Debian's package is installed, and against a server
+//! that lies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;

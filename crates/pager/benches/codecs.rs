@@ -1,7 +1,9 @@
-//! Which codec packs the memory of a program best, and how fast: pages of a program that runs, packed and unpacked by each.
+//! Which codec packs the memory of a program best, and how fast: pages of a program that runs,
+//! packed and unpacked by each.
 //!
-//! `cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...` starts the program, takes pages of its private writable
-//! memory while it runs, and works on those of the moment when it had the most. Names of files must be absolute.
+//! `cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...` starts the program, takes
+//! pages of its private writable memory while it runs, and works on those of the moment when it had
+//! the most. Names of files must be absolute.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -45,7 +47,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Pages of the memory of the child, zero ones left out, from when it has stopped growing for a second or is half a minute old.
+/// Pages of the memory of the child, zero ones left out, from when it has stopped growing for a
+/// second or is half a minute old.
 fn sample(child: &mut Child) -> Vec<Vec<u8>> {
     let (mut pieces, mut most, mut grew) = (Vec::new(), 0, Instant::now());
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! What a sector costs in the local stores: `cargo run --release -p hiroma-pager --example store_speed [DIR]`.
+//! What a sector costs in the local stores: `cargo run --release -p hiroma-pager --example
+//! store_speed [DIR]`.
 
 use std::path::PathBuf;
 use std::time::Instant;

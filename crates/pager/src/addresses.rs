@@ -1,4 +1,5 @@
-//! Which parts of the arena are in use, and how: sets of address intervals, and the choice of free ones. Pure.
+//! Which parts of the arena are in use, and how: sets of address intervals, and the choice of free
+//! ones. Pure.
 
 use std::collections::BTreeMap;
 
@@ -175,7 +176,8 @@ impl Addresses {
         }
     }
 
-    /// Finds room for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in extents of its own.
+    /// Finds room for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in
+    /// extents of its own.
     pub fn place(&mut self, len: usize, align: usize, alone: bool) -> Option<Placed> {
         if !self.may_map(len) {
             return None;
@@ -214,7 +216,8 @@ impl Addresses {
         Some(Placed { addr, opened })
     }
 
-    /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place. What was opened.
+    /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place.
+    /// What was opened.
     pub fn extend(&mut self, end: usize, more: usize) -> Option<Option<(usize, usize)>> {
         let new_end = end.checked_add(more).filter(|_| self.may_map(more))?;
         let (whole, new_whole) =
@@ -236,8 +239,8 @@ impl Addresses {
         Some(opened)
     }
 
-    /// Takes `start..end` into use where the program says, whatever was there. Returns extents that were not in use before and must
-    /// be made accessible.
+    /// Takes `start..end` into use where the program says, whatever was there. Returns extents that
+    /// were not in use before and must be made accessible.
     pub fn claim(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let opened = self.free.overlaps(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
         for &(from, to) in &opened {

@@ -42,7 +42,8 @@ pub enum Answer {
     NoRoom,
 }
 
-/// So many faults in a row on one page that is mapped cannot be late messages of threads that faulted together.
+/// So many faults in a row on one page that is mapped cannot be late messages of threads that
+/// faulted together.
 const STUCK_AFTER: u32 = 10_000;
 /// By how much the copy of a block that is being written may pass the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
@@ -163,8 +164,8 @@ impl Core {
         Some(mode)
     }
 
-    /// A fault on memory that the books say is there: another thread's fault brought it meanwhile, or the program discarded it
-    /// behind our back.
+    /// A fault on memory that the books say is there: another thread's fault brought it meanwhile,
+    /// or the program discarded it behind our back.
     fn on_resident(&mut self, block: BlockId, addr: usize) -> Answer {
         let page = addr / PAGE * PAGE;
         // Canary "holes": a page that the program dropped past us is not put back.
@@ -241,7 +242,8 @@ impl Core {
         self.consult(block, block.page(), requests);
     }
 
-    /// A touch of a block that the evictor is reading just now: the program gets a copy, the evictor keeps the frame to the end.
+    /// A touch of a block that the evictor is reading just now: the program gets a copy, the
+    /// evictor keeps the frame to the end.
     fn rescue_copy(&mut self, block: BlockId) -> Answer {
         // A copy may pass the limit, but by little: otherwise the write-back is waited for.
         let taken = match self.take_frame_for(block, false) {

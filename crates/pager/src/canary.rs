@@ -1,4 +1,5 @@
-//! Rules that tests break on purpose, to see that somebody notices. Outside of tests none is broken, and asking costs nothing.
+//! Rules that tests break on purpose, to see that somebody notices. Outside of tests none is
+//! broken, and asking costs nothing.
 
 #[cfg(test)]
 thread_local!(static BROKEN: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) });

@@ -1,4 +1,5 @@
-//! What the user asks of the pager, and its text forms (options, and the environment of a program under `hiroma run`).
+//! What the user asks of the pager, and its text forms (options, and the environment of a program
+//! under `hiroma run`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -47,27 +48,33 @@ pub struct Config {
     pub key_file: Option<PathBuf>,
     /// Which kernel interface to use; `Auto` takes the best that the kernel has.
     pub path: PathChoice,
-    /// Directory in which each process keeps its control page (`PID.hiroma`); none: no control, no live statistics.
+    /// Directory in which each process keeps its control page (`PID.hiroma`); none: no control, no
+    /// live statistics.
     pub control_dir: Option<PathBuf>,
     /// Whether each process keeps a ring of what goes out and comes in there ([`crate::trace`]).
     #[serde(default)]
     pub trace: bool,
-    /// Whether the pager's threads may be a process of their own (only where `malloc` is ours too: see `hiroma_kernel::helper`).
+    /// Whether the pager's threads may be a process of their own (only where `malloc` is ours too:
+    /// see `hiroma_kernel::helper`).
     #[serde(default)]
     pub helper: bool,
-    /// The process that watches the control page and tells the user what is said there (`hiroma run`).
+    /// The process that watches the control page and tells the user what is said there (`hiroma
+    /// run`).
     #[serde(default)]
     pub runner: Option<u32>,
     /// How long a fault may wait before the program is ended with a message.
     #[serde(default = "fault_timeout")]
     pub fault_timeout: Duration,
-    /// Whether the program is ended where memory that cannot leave does not fit the limit; otherwise the limit yields.
+    /// Whether the program is ended where memory that cannot leave does not fit the limit;
+    /// otherwise the limit yields.
     #[serde(default)]
     pub hard_limit: bool,
-    /// Threads that answer faults where several threads of the program fault at once; none: as many as prove to be faster.
+    /// Threads that answer faults where several threads of the program fault at once; none: as many
+    /// as prove to be faster.
     #[serde(default)]
     pub fault_threads: Option<u32>,
-    /// What waking threads costs on this machine, for estimates of how long faults are waited for; none: it is not counted.
+    /// What waking threads costs on this machine, for estimates of how long faults are waited for;
+    /// none: it is not counted.
     #[serde(default)]
     pub waking: Option<Costs>,
     /// Addresses of servers, looked up at the start.
@@ -148,12 +155,14 @@ pub enum BlockSize {
     Fixed(u32),
 }
 
-/// One store as the user names it: `compressed`, `compressed:4G`, `file:/var/tmp`, `file:/var/tmp:20G`, `tcp://HOST:PORT,HOST:PORT`.
+/// One store as the user names it: `compressed`, `compressed:4G`, `file:/var/tmp`,
+/// `file:/var/tmp:20G`, `tcp://HOST:PORT,HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum StoreSpec {
-    /// Compressed memory of this machine; `None`: as much as the local limit, but at most a quarter of the machine.
+    /// Compressed memory of this machine; `None`: as much as the local limit, but at most a quarter
+    /// of the machine.
     Compressed { capacity: Option<Bytes> },
     /// One unlinked file in `dir`; `None`: as much as the file system has free, less a twentieth.
     File { dir: PathBuf, capacity: Option<Bytes> },

@@ -1,17 +1,20 @@
 //! What a sector holds: its checksum, and whether it is one word repeated.
 //!
-//! Whether a block is clean is decided by comparing checksums, so nobody may be able to prepare two contents with the same one: the
-//! checksum is UMASH, a universal hash, under a key of 256 random bits that never leaves the process. For any two contents that do not
-//! depend on the key, the chance of a collision is at most 2^-55 for each 4 KiB (UMASH's report, section 1). A fast hash with a
-//! small seed gives no such bound: contents are known that collide under one of 64 seeds of XXH3.
+//! Whether a block is clean is decided by comparing checksums, so nobody may be able to prepare two
+//! contents with the same one: the checksum is UMASH, a universal hash, under a key of 256 random
+//! bits that never leaves the process. For any two contents that do not depend on the key, the
+//! chance of a collision is at most 2^-55 for each 4 KiB (UMASH's report, section 1). A fast hash
+//! with a small seed gives no such bound: contents are known that collide under one of 64 seeds of
+//! XXH3.
 
 use std::io;
 
 use hiroma_kernel::umash::Umash;
 use hiroma_kernel::vm;
 
-/// Bytes that are hashed at a time, and how far ahead of them bytes are asked for. Twice as fast as without on one machine (12
-/// against 6 to 8 GB/s): processors do not look ahead over the end of a page by themselves.
+/// Bytes that are hashed at a time, and how far ahead of them bytes are asked for. Twice as fast as
+/// without on one machine (12 against 6 to 8 GB/s): processors do not look ahead over the end of a
+/// page by themselves.
 const STEP: usize = 8 << 10;
 const AHEAD: usize = 8 << 10;
 /// Steps whose hashes are hashed together; the largest sectors have 512.
@@ -43,8 +46,9 @@ impl Key {
 
 /// Checksum of a sector.
 ///
-/// Of a long one it is the hash of the hashes of its steps: two contents have the same one if all steps that differ collide, or one of
-/// the hashes of hashes does, of which a sector of 2 MiB has four.
+/// Of a long one it is the hash of the hashes of its steps: two contents have the same one if all
+/// steps that differ collide, or one of the hashes of hashes does, of which a sector of 2 MiB has
+/// four.
 pub fn checksum(key: &Key, bytes: &[u8]) -> u64 {
     checksum_by(key, bytes, |_| {})
 }
@@ -123,7 +127,8 @@ mod tests {
         }
     }
 
-    /// Contents that collide under one of 64 seeds of XXH3 (two bits of the sign of two numbers) do under no key here.
+    /// Contents that collide under one of 64 seeds of XXH3 (two bits of the sign of two numbers) do
+    /// under no key here.
     #[test]
     fn sign_bits_of_two_numbers_do_not_cancel_out() {
         let flipped = |at: &[usize]| {

@@ -1,13 +1,17 @@
-//! The control page: a small shared file through which `hiroma ctl` sets the limit of a running pager and everybody else
-//! reads its statistics. The pager only stores to it; the fault path never waits for a reader.
+//! The control page: a small shared file through which `hiroma ctl` sets the limit of a running
+//! pager and everybody else reads its statistics. The pager only stores to it; the fault path never
+//! waits for a reader.
 //!
-//! Layout: 1024 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0: none), 4.. [`Counter`]s, 48 process id
-//! of the pager (0: it is the program), 49 exit code (0: the pager has not ended the program), 50 to 52 for how
-//! long the fault that waits longest has waited (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot leave, from [`COSTS_WORD`] what waking
-//! threads costs ([`Costs`]), from [`WAITED_WORD`] time waited ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times,
-//! from [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text (the pager has no
-//! standard error of its own: the program's may have become something else), from [`WAIT_WORD`] the histogram of estimated waits, from
-//! [`CURVE_WORD`] the two curves of what more local memory would have spared, from [`RANGES_WORD`] the ranges with most faults.
+//! Layout: 1024 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0:
+//! none), 4.. [`Counter`]s, 48 process id of the pager (0: it is the program), 49 exit code (0: the
+//! pager has not ended the program), 50 to 52 for how long the fault that waits longest has waited
+//! (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot
+//! leave, from [`COSTS_WORD`] what waking threads costs ([`Costs`]), from [`WAITED_WORD`] time
+//! waited ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times, from
+//! [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text (the
+//! pager has no standard error of its own: the program's may have become something else), from
+//! [`WAIT_WORD`] the histogram of estimated waits, from [`CURVE_WORD`] the two curves of what more
+//! local memory would have spared, from [`RANGES_WORD`] the ranges with most faults.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -131,7 +135,8 @@ pub enum Waited {
     Staged,
     /// A block that had to be fetched, or was being fetched.
     Fetched,
-    /// Room in local memory, before one of the others could begin; and first touches that had to wait for it.
+    /// Room in local memory, before one of the others could begin; and first touches that had to
+    /// wait for it.
     Room,
     /// Time in which at least one thread waited for anything but a plain first touch.
     AnyFar,
@@ -170,10 +175,12 @@ pub struct Snapshot {
     histogram: Vec<u64>,
     waits: Vec<u64>,
     waited: [u64; Waited::ALL.len()],
-    /// Bytes fetched, and time waited for fetches, by the extra local memory that would have spared them.
+    /// Bytes fetched, and time waited for fetches, by the extra local memory that would have spared
+    /// them.
     pub fetched_curve: Curve,
     pub waited_curve: Curve,
-    /// Where most faults on far memory were. Empty for several processes: their addresses are their own.
+    /// Where most faults on far memory were. Empty for several processes: their addresses are their
+    /// own.
     pub ranges: Vec<Range>,
     /// What waking threads costs; none if nobody has measured it.
     pub costs: Option<Costs>,
@@ -185,7 +192,8 @@ impl ControlPage {
         dir.join(format!("{pid}.hiroma"))
     }
 
-    /// Makes the page of the program, readable and writable by its user alone. `watched`: somebody reads its messages.
+    /// Makes the page of the program, readable and writable by its user alone. `watched`: somebody
+    /// reads its messages.
     pub fn create(dir: &Path, watched: bool) -> io::Result<ControlPage> {
         let path = ControlPage::path(dir, crate::host::program_in_proc());
         let _ = std::fs::remove_file(&path);
@@ -409,7 +417,8 @@ impl Snapshot {
         self.counters[counter as usize]
     }
 
-    /// Adds what another process counted. Gauges add up too, and so do their maxima (which makes those an upper bound).
+    /// Adds what another process counted. Gauges add up too, and so do their maxima (which makes
+    /// those an upper bound).
     pub fn absorb(&mut self, other: &Snapshot) {
         let add = |mine: &mut Vec<u64>, theirs: &[u64]| {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs)
@@ -442,8 +451,9 @@ impl Snapshot {
         )
     }
 
-    /// Estimated waits for far memory by the extra local memory that would have spared them. Those for room and for staged blocks go with the
-    /// bytes fetched: blocks leave to make room for them.
+    /// Estimated waits for far memory by the extra local memory that would have spared them. Those
+    /// for room and for staged blocks go with the bytes fetched: blocks leave to make room for
+    /// them.
     pub fn lost_curve(&self) -> Curve {
         let mut curve = self.waited_curve.scaled(self.waited(Waited::Fetched).0);
         let rest =
@@ -452,7 +462,8 @@ impl Snapshot {
         curve
     }
 
-    /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
+    /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed; within 19
+    /// %.
     pub fn wait_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.waits[bucket], quantile)
     }
@@ -467,7 +478,8 @@ impl Snapshot {
         )
     }
 
-    /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed; within 19 %.
+    /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed; within
+    /// 19 %.
     pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.histogram[bucket], quantile)
     }

@@ -1,4 +1,5 @@
-//! The state of the pager: what is where, and how much of it is local. Everything here happens under one lock.
+//! The state of the pager: what is where, and how much of it is local. Everything here happens
+//! under one lock.
 
 #[cfg(any(test, feature = "model"))]
 mod copy;
@@ -52,7 +53,8 @@ pub struct Block {
     pub prefetched: bool,
     /// Somebody waits for it, or it is to be mapped as soon as it has come.
     pub map_when_ready: bool,
-    /// It was touched (or mapped again) while it was being written: the frame goes when the write ends.
+    /// It was touched (or mapped again) while it was being written: the frame goes when the write
+    /// ends.
     pub left: bool,
     /// It was discarded: whatever comes of the request is of no interest.
     pub doomed: bool,
@@ -126,7 +128,8 @@ pub struct Core {
     pub fetch_queue: VecDeque<Ahead>,
     /// Extents whose page tables are to be given back.
     pub reclaim_queue: Vec<u32>,
-    /// Parts of sectors that were discarded while the sector was away: zeroed when it comes back. Byte ranges in the sector.
+    /// Parts of sectors that were discarded while the sector was away: zeroed when it comes back.
+    /// Byte ranges in the sector.
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
     /// Removals of whole extents that we raise ourselves, so that their events mean nothing.
     pub own_removals: Vec<OwnRemoval>,
@@ -140,8 +143,8 @@ pub struct Core {
     pub handed_over: Vec<crate::answer::Fault>,
     /// Messages that were read by somebody other than a fault thread.
     pub pending: Vec<Message>,
-    /// Ranges whose waiters are to be woken once the lock is free: a woken thread may run at once in place of the one that woke it,
-    /// which must not hold the lock then.
+    /// Ranges whose waiters are to be woken once the lock is free: a woken thread may run at once
+    /// in place of the one that woke it, which must not hold the lock then.
     pub wakes: Vec<(usize, usize)>,
     /// Requests under way with the store.
     pub in_flight: usize,
@@ -167,7 +170,8 @@ pub struct Core {
     pub stamp: u32,
     /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
     pub fresh_demand: u32,
-    /// Resident blocks that could not leave when they were tried: locked, pinned, or in memory that is not ours to move.
+    /// Resident blocks that could not leave when they were tried: locked, pinned, or in memory that
+    /// is not ours to move.
     pub held: FxHashSet<BlockId>,
     pub held_bytes: usize,
     /// The pager's tables and heap, as they were last counted.
@@ -395,7 +399,8 @@ impl Core {
     /// Says whether a block is mapped into the program, and keeps the accounts.
     pub fn set_resident(&mut self, block: BlockId, on: bool) {
         debug_assert_ne!(self.is_resident(block), on, "{block:?}");
-        // A piece that stood for its whole extent would be pages that nobody fetches: zeros in place of content.
+        // A piece that stood for its whole extent would be pages that nobody fetches: zeros in
+        // place of content.
         let fitting = if block.is_huge() { Mode::Huge } else { Mode::Small };
         assert_eq!(self.extent(block).mode, fitting, "{block:?}");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
@@ -546,7 +551,8 @@ impl Core {
         false
     }
 
-    /// A piece of an extent is local no more: if it was the last, the extent is free to change its mode.
+    /// A piece of an extent is local no more: if it was the last, the extent is free to change its
+    /// mode.
     pub fn gone_away(&mut self, block: BlockId) {
         let number = block.extent_no();
         if !self.extents[number.0 as usize].is_away() {
@@ -592,8 +598,9 @@ impl Core {
         self.regions.range(..=addr).next_back().map_or(self.arena.base(), |(&start, _)| start)
     }
 
-    /// Runs `work` for an extent that has been given a mode but has nothing local yet: making room may drop the last piece of it, which
-    /// must not make it free to change its mode, or blocks of both modes would overlap.
+    /// Runs `work` for an extent that has been given a mode but has nothing local yet: making room
+    /// may drop the last piece of it, which must not make it free to change its mode, or blocks of
+    /// both modes would overlap.
     pub fn keeping_mode<R>(&mut self, block: BlockId, work: impl FnOnce(&mut Core) -> R) -> R {
         let (mode, flags) = (self.extent(block).mode, self.extent(block).flags);
         let result = work(self);
@@ -605,8 +612,8 @@ impl Core {
         result
     }
 
-    /// The next extent whose page table can be given back. Not where the kernel discards something for the program: the events of the
-    /// two could not be told apart.
+    /// The next extent whose page table can be given back. Not where the kernel discards something
+    /// for the program: the events of the two could not be told apart.
     pub fn next_reclaim(&mut self) -> Option<usize> {
         let base = self.arena.base();
         let is_free = |&extent: &u32| {
@@ -629,8 +636,9 @@ pub fn sector_order(block: BlockSize) -> u8 {
         BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => {
             (bytes as usize / PAGE).trailing_zeros() as u8
         }
-        // The page: where programs use one here and one there, larger sectors fill local memory with what nobody wants. Streams move
-        // in whole extents, and tables are 0.3 % of the far bytes.
+        // The page: where programs use one here and one there, larger sectors fill local memory
+        // with what nobody wants. Streams move in whole extents, and tables are 0.3 % of the far
+        // bytes.
         _ => 0,
     }
 }

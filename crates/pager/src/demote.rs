@@ -1,7 +1,8 @@
-//! Keeps in compressed memory what left the program last, and sends what has been there longest to the store behind it (*demotes* it).
+//! Keeps in compressed memory what left the program last, and sends what has been there longest to
+//! the store behind it (*demotes* it).
 //!
-//! What leaves when memory first runs short is what the program has used least. Left alone it would stay in compressed memory for good,
-//! and what is used over and over would be fetched from behind.
+//! What leaves when memory first runs short is what the program has used least. Left alone it would
+//! stay in compressed memory for good, and what is used over and over would be fetched from behind.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ use crate::store::Store;
 const BLOCKS_MAX: usize = 64;
 /// So many are always kept.
 const KEPT_MIN: usize = 1024;
-/// Entries of the queue that no longer count are struck out when there are so many times more than others.
+/// Entries of the queue that no longer count are struck out when there are so many times more than
+/// others.
 const STALE_FACTOR: usize = 2;
 
 /// Blocks in compressed memory in the order in which they left the program.
@@ -75,7 +77,8 @@ impl Departures {
 }
 
 impl Core {
-    /// A block has left the program; what compressed memory holds of it is the last to go from there.
+    /// A block has left the program; what compressed memory holds of it is the last to go from
+    /// there.
     pub fn note_departure(&mut self, block: BlockId) {
         if self.departures.has_tiers && self.is_near(block) {
             self.departures.left(block);
@@ -89,7 +92,8 @@ impl Core {
         (first..first + count).any(|sector| is_near(self.extent(block).copy(sector)))
     }
 
-    /// Strikes out what the program has discarded, where that is much. `near_bytes`: what compressed memory holds.
+    /// Strikes out what the program has discarded, where that is much. `near_bytes`: what
+    /// compressed memory holds.
     pub fn tend_departures(&mut self, near_bytes: u64) {
         let most = 2 * (near_bytes as usize / self.sector_bytes()) + KEPT_MIN;
         if self.departures.latest.len() > most {
@@ -99,7 +103,8 @@ impl Core {
         }
     }
 
-    /// Asks for some blocks that have been in compressed memory for long, where that is full. False if there is nothing to do now.
+    /// Asks for some blocks that have been in compressed memory for long, where that is full. False
+    /// if there is nothing to do now.
     pub fn demote_some(&mut self) -> bool {
         if !self.sharing.demotes()
             || self.is_draining()

@@ -1,4 +1,5 @@
-//! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that went past us.
+//! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that
+//! went past us.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm;
@@ -16,16 +17,18 @@ use crate::mover::TakeOut;
 pub enum By {
     /// We do, for a call of the program.
     Us,
-    /// The kernel does, in a moment, or from now on when it likes (`MADV_FREE`). Resident blocks stay on the books, with holes that read as
-    /// zeros, and are not staged before the kernel has come: see [`Coming`](crate::removal::Coming).
+    /// The kernel does, in a moment, or from now on when it likes (`MADV_FREE`). Resident blocks
+    /// stay on the books, with holes that read as zeros, and are not staged before the kernel has
+    /// come: see [`Coming`](crate::removal::Coming).
     Kernel,
     /// Nobody: the mapping itself is gone, or about to be.
     Unmapped,
 }
 
 impl Core {
-    /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the parts that the caller must overwrite with
-    /// zeros, without the lock: pieces of extents that stay mapped as one.
+    /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the parts
+    /// that the caller must overwrite with zeros, without the lock: pieces of extents that stay
+    /// mapped as one.
     pub fn forget(&mut self, start: usize, end: usize, by: By) -> Vec<(usize, usize)> {
         let mut to_zero = Vec::new();
         let mut freed = Vec::new();
@@ -161,7 +164,8 @@ impl Core {
         self.settle(extent);
     }
 
-    /// The kernel is about to discard a part of an extent, or lets it be discarded from now on. What is resident there stays until it has come.
+    /// The kernel is about to discard a part of an extent, or lets it be discarded from now on.
+    /// What is resident there stays until it has come.
     fn expect_kernel(&mut self, extent: usize, from: usize, to: usize) {
         self.extents[extent].set(flag::HOLES, true);
         // Canary "kept for the kernel": it may be staged at once.
@@ -170,7 +174,8 @@ impl Core {
         }
     }
 
-    /// A victim that the kernel is still to discard, or was: if it has come, the block is gone. False: it stays.
+    /// A victim that the kernel is still to discard, or was: if it has come, the block is gone.
+    /// False: it stays.
     pub fn is_gone_for_kernel(&mut self, block: BlockId) -> bool {
         if !self.live.memory.is_empty(self.addr(block), block.bytes()) {
             self.coming.pass_over(block);
@@ -192,7 +197,8 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// Whether a sector is being read from the store: its place must not be given back before that has ended.
+    /// Whether a sector is being read from the store: its place must not be given back before that
+    /// has ended.
     fn is_fetching(&self, extent: usize, sector: usize) -> bool {
         let fetching = |block: BlockId| {
             self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching)
@@ -271,7 +277,8 @@ impl Core {
         }
     }
 
-    /// The program discarded memory with a system call of its own. The kernel takes the pages out once this event was read.
+    /// The program discarded memory with a system call of its own. The kernel takes the pages out
+    /// once this event was read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
         // Canary "own removals": our own event passes for the program's.
         let known = !canary::is_broken("own removals");
@@ -283,7 +290,8 @@ impl Core {
         let _ = self.forget(start, end, By::Kernel);
     }
 
-    /// Acts on what was read from userfaultfd in the middle of an operation. Faults are left to the fault thread.
+    /// Acts on what was read from userfaultfd in the middle of an operation. Faults are left to the
+    /// fault thread.
     pub fn catch_up(&mut self) {
         // Canary "event before unlock": most times it is left for later.
         if canary::is_broken("event before unlock") && self.stamp % 8 != 0 {
@@ -346,7 +354,8 @@ impl Core {
         }
     }
 
-    /// Zeros the parts of a frame that were discarded while its block was elsewhere. True if there were any.
+    /// Zeros the parts of a frame that were discarded while its block was elsewhere. True if there
+    /// were any.
     pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) -> bool {
         // Canary "discarded while away": the old content comes back.
         if self.overlay.is_empty() || canary::is_broken("discarded while away") {
@@ -459,7 +468,8 @@ pub(crate) mod tests {
         fill(addr);
         pager.evict_all().unwrap();
         let mut core = pager.core.lock();
-        // Somebody reads the event and goes on with something else: it is acted on before the lock is free.
+        // Somebody reads the event and goes on with something else: it is acted on before the lock
+        // is free.
         core.own_removals.push(OwnRemoval::new(addr, addr + EXTENT));
         core.pending.push(Message::Remove { start: addr, end: addr + EXTENT });
         drop(core);

@@ -1,14 +1,17 @@
-//! Takes blocks out of compressed memory that has become larger than its share, and writes them to the store behind it.
+//! Takes blocks out of compressed memory that has become larger than its share, and writes them to
+//! the store behind it.
 //!
-//! They go the way of every other block: fetched into a frame as if ahead of need, written as if they differed from their far copy. So
-//! faults, discards and forks in between need no care of their own.
+//! They go the way of every other block: fetched into a frame as if ahead of need, written as if
+//! they differed from their far copy. So faults, discards and forks in between need no care of
+//! their own.
 
 use hiroma_units::{BlockId, EXTENT, Loc, PAGES_PER_EXTENT};
 
 use crate::core::{Ahead, Core};
 use crate::extent::{Copy, Mode, flag};
 
-/// Blocks that are on their way at a time, and extents that are looked at for them while the lock is held.
+/// Blocks that are on their way at a time, and extents that are looked at for them while the lock
+/// is held.
 const BLOCKS_MAX: usize = 64;
 const EXTENTS_MAX: usize = 1024;
 
@@ -92,8 +95,9 @@ impl Core {
         true
     }
 
-    /// Whether a block that is on its way out goes to compressed memory although its far copy, behind that, may be the same: what was
-    /// fetched from there is used, and will be fetched again.
+    /// Whether a block that is on its way out goes to compressed memory although its far copy,
+    /// behind that, may be the same: what was fetched from there is used, and will be fetched
+    /// again.
     pub fn promotes(&self, block: BlockId) -> bool {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
         // What is demoted makes room in slabs that are in use.
@@ -124,12 +128,14 @@ impl Core {
 
     /// Whether blocks can be asked for now that are to go behind.
     pub fn may_move_behind(&self) -> bool {
-        // Below that, what is asked for ahead is let go: asking again at once would keep two threads busy with nothing else.
+        // Below that, what is asked for ahead is let go: asking again at once would keep two
+        // threads busy with nothing else.
         let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
         !self.quiesce && self.fetch_queue.is_empty() && has_room
     }
 
-    /// Asks for a sector of compressed memory that is to go behind. `freed`: its place, where nothing needs it.
+    /// Asks for a sector of compressed memory that is to go behind. `freed`: its place, where
+    /// nothing needs it.
     pub fn move_behind(&mut self, extent: usize, sector: usize, freed: &mut Vec<Loc>) {
         let mode = match self.extents[extent].mode {
             Mode::Away => self.possible_mode(extent, Mode::Small),

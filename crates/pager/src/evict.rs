@@ -1,5 +1,5 @@
-//! The evictor: keeps memory to be had ahead of need. It stages victims, compares staged blocks with their far copies, writes what
-//! differs, and gives frames free.
+//! The evictor: keeps memory to be had ahead of need. It stages victims, compares staged blocks
+//! with their far copies, writes what differs, and gives frames free.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -134,7 +134,8 @@ impl Evicting {
         self.live.quiet.evictor_runs(true);
         self.tend();
         if self.fruitless > 0 {
-            // What is wanted cannot be had now; trying at once again would only keep the lock from others.
+            // What is wanted cannot be had now; trying at once again would only keep the lock from
+            // others.
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -166,7 +167,8 @@ impl Evicting {
         }
     }
 
-    /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare and write.
+    /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare
+    /// and write.
     pub fn choose(&mut self) -> bool {
         let shared = self.core.clone();
         let mut guard = shared.lock_politely();
@@ -243,8 +245,8 @@ impl Evicting {
         let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
         let differing =
             (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
-        // Where much differs, all is written, so that the block lies in one piece and comes back in one.
-        // What has to be written anyway goes to whoever takes it.
+        // Where much differs, all is written, so that the block lies in one piece and comes back in
+        // one. What has to be written anyway goes to whoever takes it.
         job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
         let all = differing * 4 > sectors || job.tier.is_some();
         let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
@@ -309,7 +311,8 @@ impl Evicting {
         if self.jobs[index].pending > 0 {
             return;
         }
-        // Completions of a channel that answers at once are still to be collected; they belong to jobs that have ended by then.
+        // Completions of a channel that answers at once are still to be collected; they belong to
+        // jobs that have ended by then.
         let mut core = self.core.lock_politely();
         self.jobs[index].commit(&mut core, &mut self.freed);
         if !self.freed.is_empty() {
@@ -371,7 +374,8 @@ impl Job {
         self.changed.resize(count, false);
     }
 
-    /// Finds out what differs from the far copies. The content cannot change meanwhile: it is out of the program.
+    /// Finds out what differs from the far copies. The content cannot change meanwhile: it is out
+    /// of the program.
     fn compare(&mut self, core: &Lock<Core>) {
         let key = core.lock().key.clone();
         let block = self.block.expect("a job in use has a block");

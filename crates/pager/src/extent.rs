@@ -4,7 +4,8 @@ use hiroma_policy::granularity::ExtentHistory;
 use hiroma_units::{Loc, PAGES_PER_EXTENT};
 use zerocopy::FromZeros;
 
-/// How an extent's content comes and goes. Decided when the first piece of it becomes local, forgotten with the last.
+/// How an extent's content comes and goes. Decided when the first piece of it becomes local,
+/// forgotten with the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromZeros)]
 #[repr(u8)]
 pub enum Mode {
@@ -20,7 +21,8 @@ pub enum Mode {
 pub mod flag {
     /// Huge mode, and mapped into the program.
     pub const RESIDENT: u8 = 1;
-    /// The program discarded pages by itself: resident pages may be missing, and read as zeros then.
+    /// The program discarded pages by itself: resident pages may be missing, and read as zeros
+    /// then.
     pub const HOLES: u8 = 2;
     /// There may be a page table beneath: a huge page moved in would be split.
     pub const PAGE_TABLE: u8 = 4;
@@ -42,7 +44,8 @@ pub struct Extent {
     pub flags: u8,
     /// Times it was rescued from staging in this residence, or since it was broken up.
     pub rescues: u8,
-    /// Broken up: sectors that were staged since, plus one, until it is judged. 0: not broken up, or judged.
+    /// Broken up: sectors that were staged since, plus one, until it is judged. 0: not broken up,
+    /// or judged.
     pub broken_stagings: u8,
     /// Blocks of it in frames.
     pub in_frames: u16,
@@ -61,13 +64,15 @@ pub struct Detail {
 /// Far copies of the sectors of one extent: a place, and the checksum or the word.
 #[derive(Clone)]
 enum Copies {
-    /// Of few sectors, in order; the others have none. What a mapping that is used here and there leaves behind.
+    /// Of few sectors, in order; the others have none. What a mapping that is used here and there
+    /// leaves behind.
     Few(Vec<Entry>),
     Each {
         places: Box<[u32]>,
         sums: Box<[u64]>,
     },
-    /// Places one after the other, from this one on: what a write of the whole extent leaves behind.
+    /// Places one after the other, from this one on: what a write of the whole extent leaves
+    /// behind.
     Run {
         first: u32,
         sums: Box<[u64]>,
@@ -193,7 +198,8 @@ impl Extent {
         })
     }
 
-    /// Sets the far copy of a sector and returns the place of the one before, if that was in the store.
+    /// Sets the far copy of a sector and returns the place of the one before, if that was in the
+    /// store.
     pub fn set_copy(&mut self, sector: usize, sectors: usize, copy: Copy) -> Option<Loc> {
         if copy == Copy::None && self.detail.is_none() {
             return None;

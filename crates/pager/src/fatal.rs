@@ -35,7 +35,8 @@ static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);
 
 /// Messages go to `page` from now on.
 pub fn speak_through(page: Arc<ControlPage>) {
-    // In the child of a fork the lock may look held by a thread of the parent; messages then go where they went.
+    // In the child of a fork the lock may look held by a thread of the parent; messages then go
+    // where they went.
     if let Ok(mut current) = PAGE.try_lock() {
         // What it replaces is the parent's, after a fork.
         std::mem::forget(current.replace(page));
@@ -75,7 +76,8 @@ fn program_stderr() -> Option<OwnedFd> {
     pidfd_getfd(program, libc::STDERR_FILENO, PidfdGetfdFlags::empty()).ok()
 }
 
-/// For a thread of the pager, when one of the program is about to call [`die`]: stays until then, with all descriptors.
+/// For a thread of the pager, when one of the program is about to call [`die`]: stays until then,
+/// with all descriptors.
 pub fn leave_last() -> ! {
     if helper::is_here() {
         helper::wait_for(host::program());
@@ -86,7 +88,8 @@ pub fn leave_last() -> ! {
     }
 }
 
-/// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch far memory.
+/// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch
+/// far memory.
 pub fn die(why: &str) -> ! {
     #[cfg(any(test, feature = "model"))]
     if PANICS.with(std::cell::Cell::get) {
@@ -101,8 +104,9 @@ pub fn die(why: &str) -> ! {
     }
     say(&format!("hiroma: {why}\n"), Some(EXIT_CODE as u8));
     if helper::is_here() {
-        // While the program lives, the descriptor that holds its faults must stay open, or it would read zeros. The first process
-        // of a namespace of processes is not reached by this signal: who watches the control page from outside ends it.
+        // While the program lives, the descriptor that holds its faults must stay open, or it would
+        // read zeros. The first process of a namespace of processes is not reached by this signal:
+        // who watches the control page from outside ends it.
         helper::kill_and_wait(host::program());
         helper::end();
     }

@@ -1,7 +1,8 @@
 //! The fault threads: they read what userfaultfd has to say and put memory in place.
 //!
-//! On this path nothing touches managed memory, and no lock is taken that a thread of the program could hold while it faults: the
-//! pager's own lock is taken by the program's threads only in calls that touch no managed memory meanwhile.
+//! On this path nothing touches managed memory, and no lock is taken that a thread of the program
+//! could hold while it faults: the pager's own lock is taken by the program's threads only in calls
+//! that touch no managed memory meanwhile.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -26,10 +27,11 @@ use crate::store::Channel;
 use crate::waking::Estimate;
 use crate::watchdog::Waits;
 
-/// A fault thread. Each has messages, requests and a channel to the store of its own; the state of the pager is common to them.
+/// A fault thread. Each has messages, requests and a channel to the store of its own; the state of
+/// the pager is common to them.
 pub struct Faulting {
-    /// The first, 0, reads always and tries again what had to wait; the others read where there is a crowd, and hand over to it what has
-    /// to wait.
+    /// The first, 0, reads always and tries again what had to wait; the others read where there is
+    /// a crowd, and hand over to it what has to wait.
     index: usize,
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
@@ -45,8 +47,8 @@ pub struct Faulting {
     estimate: Estimate,
 }
 
-/// Keeps the fault thread on the processor of the thread that faults: waking another one costs many times more than switching here,
-/// where the faulting thread has just gone to sleep.
+/// Keeps the fault thread on the processor of the thread that faults: waking another one costs many
+/// times more than switching here, where the faulting thread has just gone to sleep.
 struct Follow {
     cpu: Option<usize>,
     faults: u32,
@@ -59,13 +61,14 @@ struct Follow {
 
 /// How many faults pass between two looks at where the faulting thread runs.
 const FOLLOW_EVERY: u32 = 128;
-/// A quiet fault thread runs when the faulting thread sleeps, and finds the next fault waiting. If it has to wait for faults so many
-/// times in a row, the two are on different processors.
+/// A quiet fault thread runs when the faulting thread sleeps, and finds the next fault waiting. If
+/// it has to wait for faults so many times in a row, the two are on different processors.
 const APART_MAX: u32 = 2;
-/// For how long the thread looks at a store before it sleeps until there is an answer: most answer sooner than it could go to sleep and be
-/// woken.
+/// For how long the thread looks at a store before it sleeps until there is an answer: most answer
+/// sooner than it could go to sleep and be woken.
 const STORE_LOOK: Nanos = Nanos(200_000);
-/// Faults that wait are looked at again at least so often, and by the others whether there is still a crowd.
+/// Faults that wait are looked at again at least so often, and by the others whether there is still
+/// a crowd.
 const RETRY_MS: i64 = 20;
 
 impl Faulting {
@@ -130,7 +133,8 @@ impl Faulting {
         moved
     }
 
-    /// Whether it is worth taking the lock to look for messages. What others have read is the first thread's affair.
+    /// Whether it is worth taking the lock to look for messages. What others have read is the first
+    /// thread's affair.
     fn has_messages(&self) -> bool {
         self.index == 0 || self.live.quiet.is_crowd() && self.live.memory.has_messages()
     }
@@ -148,7 +152,8 @@ impl Faulting {
         oldest.round(cpu::now_ns());
     }
 
-    /// Sleeps until there is something to do; while a thread of the program waits for the store, only for a moment at a time.
+    /// Sleeps until there is something to do; while a thread of the program waits for the store,
+    /// only for a moment at a time.
     fn sleep(&mut self) {
         if self.index == 0 {
             self.live.faults_waiting.store(!self.waiting.is_empty(), Ordering::SeqCst);
@@ -188,8 +193,9 @@ impl Faulting {
         }
     }
 
-    /// Reads what has come and acts on it. Events are read and acted on under one hold of the lock: from the moment an event was read
-    /// the program goes on, and must not meet what the books still held then.
+    /// Reads what has come and acts on it. Events are read and acted on under one hold of the lock:
+    /// from the moment an event was read the program goes on, and must not meet what the books
+    /// still held then.
     pub fn read_messages(&mut self) -> bool {
         let shared = self.core.clone();
         let mut core = shared.lock_eagerly();
@@ -215,7 +221,8 @@ impl Faulting {
                     answered: read,
                 };
                 self.follow.on_fault(self.index, thread, &self.live.quiet);
-                // Faults on whole extents that come densely are a stream, which has no use for the scheduling of small ones.
+                // Faults on whole extents that come densely are a stream, which has no use for the
+                // scheduling of small ones.
                 if self.answer(Fault {
                     addr,
                     since,

@@ -1,5 +1,5 @@
-//! Brings blocks from the store into frames, and from there into the program. Used by the fault thread for what is needed now, and
-//! by the prefetch thread for what will be.
+//! Brings blocks from the store into frames, and from there into the program. Used by the fault
+//! thread for what is needed now, and by the prefetch thread for what will be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,8 @@ pub struct Fetcher {
     done: Vec<usize>,
 }
 
-/// Sectors are read at most so many bytes at a time: what has come is verified while the processor still has it in its cache.
+/// Sectors are read at most so many bytes at a time: what has come is verified while the processor
+/// still has it in its cache.
 const READ_MAX: usize = 256 << 10;
 
 /// One block on its way in. Its buffers are used again for later blocks.
@@ -45,7 +46,8 @@ struct Job {
     stamp: u32,
     sector_bytes: usize,
     key: Option<Arc<content::Key>>,
-    /// Runs of sectors that are read as one: first sector in the block, and first and last entry of `locs`.
+    /// Runs of sectors that are read as one: first sector in the block, and first and last entry of
+    /// `locs`.
     runs: Vec<(usize, usize, usize)>,
     locs: Vec<Loc>,
     /// Checksums of the sectors that are read, in the order of `locs`: sector in the block, sum.
@@ -233,7 +235,8 @@ impl Job {
         let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
         debug_assert_eq!(entry.stamp, self.stamp);
-        // Before the thread is woken: where both share a processor, it runs at once, and our clock would count its work.
+        // Before the thread is woken: where both share a processor, it runs at once, and our clock
+        // would count its work.
         let waited = core.note_arrived(block, self.since, self.spared);
         if entry.doomed {
             let entry = core.leave(block);
@@ -291,7 +294,8 @@ impl Core {
         }
     }
 
-    /// The far copies of a small block that has been mapped go, where they take room that the program has more use for.
+    /// The far copies of a small block that has been mapped go, where they take room that the
+    /// program has more use for.
     pub fn give_up_copies(&mut self, block: BlockId) {
         // While blocks are demoted, what compressed memory holds twice costs fetches from behind.
         if self.duplication.keeps() && !self.sharing.demotes()
@@ -312,7 +316,8 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// Starts what the prefetch policy wants, as far as it makes sense: far, plain memory, and room for it.
+    /// Starts what the prefetch policy wants, as far as it makes sense: far, plain memory, and room
+    /// for it.
     pub fn prefetch(&mut self, requests: &[hiroma_policy::PrefetchRequest]) {
         for request in requests {
             let page = request.page;
@@ -358,7 +363,8 @@ impl Core {
     }
 }
 
-/// The prefetch thread: takes what the policy asked for and brings it in as long as there is room to spare.
+/// The prefetch thread: takes what the policy asked for and brings it in as long as there is room
+/// to spare.
 pub struct Prefetching {
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
@@ -434,7 +440,8 @@ impl Prefetching {
         let mode = if block.is_huge() { Mode::Huge } else { Mode::Small };
         match core.extents[number].mode {
             Mode::Away => {
-                // It was asked for when the extent moved in the other mode (a part of it was protected then).
+                // It was asked for when the extent moved in the other mode (a part of it was
+                // protected then).
                 if core.possible_mode(number, mode) != mode
                     || mode == Mode::Huge && core.needs_reclaim(number)
                 {

@@ -1,11 +1,13 @@
 //! Forking: parent and child each go on with a pager of their own.
 //!
-//! The child's memory is a copy of the parent's, the pager's tables included, so it only needs descriptors and threads of its own,
-//! and a store that keeps what it held at the fork until the child is gone. Managed memory is marked MADV_DONTFORK except during a
-//! fork that we know of: a child made by a raw system call finds no memory there and ends, instead of reading zeros.
+//! The child's memory is a copy of the parent's, the pager's tables included, so it only needs
+//! descriptors and threads of its own, and a store that keeps what it held at the fork until the
+//! child is gone. Managed memory is marked MADV_DONTFORK except during a fork that we know of: a
+//! child made by a raw system call finds no memory there and ends, instead of reading zeros.
 //!
-//! The parent's pager stands still, with the lock held, from the moment at which it says so to the forking thread until that thread has
-//! forked: what the child copies is whole. What the C library touches in between must be in memory.
+//! The parent's pager stands still, with the lock held, from the moment at which it says so to the
+//! forking thread until that thread has forked: what the child copies is whole. What the C library
+//! touches in between must be in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,8 +39,9 @@ pub struct Forking {
 }
 
 impl Pager {
-    /// To be called in the forking thread before `fork`; the pager stands still from here until `after_fork_in_parent` and
-    /// `after_fork_in_child`. The pages at the addresses in `keep` are certain to be in both, without a fault.
+    /// To be called in the forking thread before `fork`; the pager stands still from here until
+    /// `after_fork_in_parent` and `after_fork_in_child`. The pages at the addresses in `keep` are
+    /// certain to be in both, without a fault.
     pub fn before_fork(&self, keep: &'static [AtomicUsize]) {
         loop {
             for addr in keep
@@ -85,8 +88,8 @@ impl Pager {
 
     /// The pager's first thread in a forked child.
     fn live_in_child(&self, ready: &Arc<Promise<Result<(), String>>>) {
-        // The thread that forked is the only one, and waits: it ends the child with an exit code of its own. A signal does not reach the
-        // first process of a namespace from inside.
+        // The thread that forked is the only one, and waits: it ends the child with an exit code of
+        // its own. A signal does not reach the first process of a namespace from inside.
         let die = |error: &dyn std::fmt::Display| -> ! {
             ready.keep(Err(error.to_string()));
             fatal::leave_last()
@@ -150,7 +153,8 @@ impl Pager {
         self.live_on(live, listener);
     }
 
-    /// Watches `ours` of the arena and gives the kernel the advice that holds for all of it. What the program has mapped over is not ours.
+    /// Watches `ours` of the arena and gives the kernel the advice that holds for all of it. What
+    /// the program has mapped over is not ours.
     pub(crate) fn watch(
         &self,
         live: &Live,
@@ -174,7 +178,8 @@ impl Pager {
     }
 }
 
-/// Makes everything stand still for a fork, with the lock held. False: one of the pages at `keep` is not in memory.
+/// Makes everything stand still for a fork, with the lock held. False: one of the pages at `keep`
+/// is not in memory.
 pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
     let mut core = lock.lock();
     core.quiesce = true;
@@ -229,7 +234,8 @@ impl Core {
         self.forking = Some(Forking { guard, number: self.forks_made });
     }
 
-    /// Advice for all of the arena but what the program has mapped over, whose copying is its own affair, and what it keeps to itself.
+    /// Advice for all of the arena but what the program has mapped over, whose copying is its own
+    /// affair, and what it keeps to itself.
     fn advise_ours(&self, advice: Advise) {
         for (from, to) in
             self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len())
@@ -274,7 +280,8 @@ impl Core {
             self.unmap(from, to)
                 .unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         }
-        // The kernel has not copied what is to be zeros here. Canary "wiped in a child": the books say that it has.
+        // The kernel has not copied what is to be zeros here. Canary "wiped in a child": the books
+        // say that it has.
         let is_known = !canary::is_broken("wiped in a child");
         for (from, to) in
             self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len())

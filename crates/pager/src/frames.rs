@@ -1,8 +1,10 @@
-//! The staging area: frames that hold blocks on their way out, on their way in, and while nobody has decided yet.
+//! The staging area: frames that hold blocks on their way out, on their way in, and while nobody
+//! has decided yet.
 //!
-//! A frame is a stretch of address space the size of a block. With memory behind it, it counts as local. Moving a page out of the
-//! program gives a frame memory, moving one in takes it away. Frames that have memory and nothing in it are reused first: their
-//! pages are warm and need no zeroing.
+//! A frame is a stretch of address space the size of a block. With memory behind it, it counts as
+//! local. Moving a page out of the program gives a frame memory, moving one in takes it away.
+//! Frames that have memory and nothing in it are reused first: their pages are warm and need no
+//! zeroing.
 
 use std::io;
 
@@ -10,7 +12,8 @@ use hiroma_kernel::uffd::{Uffd, Watch};
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
-/// One frame, in four bytes because there is one for each staged block: its number in its pool, and in the low bits its order.
+/// One frame, in four bytes because there is one for each staged block: its number in its pool, and
+/// in the low bits its order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Frame(u32);
 
@@ -46,8 +49,9 @@ struct Pool {
     zeroed: Vec<u32>,
     /// Without memory.
     empty: Vec<u32>,
-    /// With pages that were the program's: somebody whom the kernel does not count (a pipe after `vmsplice`) may still read them, so they
-    /// are given back to the kernel and never written. Waiting to be given back together.
+    /// With pages that were the program's: somebody whom the kernel does not count (a pipe after
+    /// `vmsplice`) may still read them, so they are given back to the kernel and never written.
+    /// Waiting to be given back together.
     strange: Vec<u32>,
     /// For each frame: its pages were the program's.
     is_strange: Vec<u64>,
@@ -65,7 +69,8 @@ pub struct Frames {
     small: Option<Pool>,
     /// Memory behind frames, whatever is in them.
     bytes: usize,
-    /// The program shares pages with the kernel in ways that nobody can see: not even whole extents are used again.
+    /// The program shares pages with the kernel in ways that nobody can see: not even whole extents
+    /// are used again.
     wary: bool,
 }
 
@@ -81,7 +86,8 @@ impl Frames {
         Ok(Frames { huge, small, bytes: 0, wary: false })
     }
 
-    /// Registers the area, so that pages can be moved into it; watched for nothing that ever happens.
+    /// Registers the area, so that pages can be moved into it; watched for nothing that ever
+    /// happens.
     pub fn register(&self, uffd: &Uffd) -> io::Result<()> {
         for pool in std::iter::once(&self.huge).chain(&self.small) {
             uffd.register(pool.area.base(), pool.area.len(), Watch::WriteProtect)?;
@@ -224,7 +230,8 @@ impl Frames {
         dropped
     }
 
-    /// Gives memory of spare frames back to the kernel until `wanted` bytes are, not from frames of `except`.
+    /// Gives memory of spare frames back to the kernel until `wanted` bytes are, not from frames of
+    /// `except`.
     pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
         let mut dropped = 0;
         for pool in std::iter::once(&mut self.huge).chain(&mut self.small) {
@@ -236,7 +243,8 @@ impl Frames {
                 let Some(index) = pool.full.pop().or_else(|| pool.zeroed.pop()) else { break };
                 let len = PAGE << pool.order;
                 let addr = pool.area.base() + index as usize * len;
-                // Failing is not possible for our own private memory; if it were, the memory would merely stay.
+                // Failing is not possible for our own private memory; if it were, the memory would
+                // merely stay.
                 let _ = pool.area.advise(addr, len, Advise::Drop);
                 pool.empty.push(index);
                 dropped += len;

@@ -1,8 +1,8 @@
-//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread alone, but for those of a fault thread
-//! around a wait for its store.
+//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread
+//! alone, but for those of a fault thread around a wait for its store.
 //!
-//! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`); without that, or with one
-//! processor, nothing of this happens.
+//! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`);
+//! without that, or with one processor, nothing of this happens.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,8 +59,8 @@ pub struct Guarding {
 }
 
 impl Guarding {
-    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be faster. None: not on this machine,
-    /// or not for this user.
+    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be
+    /// faster. None: not on this machine, or not for this user.
     pub fn new(live: Arc<Live>, fault_threads: Option<u32>, start: Start) -> Option<Guarding> {
         let allowed = Cpus::of_this_thread()?;
         let most = fault_threads.unwrap_or(allowed.count()) as usize;
@@ -169,7 +169,8 @@ impl Guarding {
             self.crowd.is_over();
         }
         quiet.crowd.store(false, Ordering::Relaxed);
-        // First, so that a thread that goes back to the idle class after a wait for its store sees it (`Quiet::waits_for_store`).
+        // First, so that a thread that goes back to the idle class after a wait for its store sees
+        // it (`Quiet::waits_for_store`).
         quiet.on.store(false, Ordering::SeqCst);
         (0..self.started).filter_map(|index| quiet.fault_thread(index)).for_each(|thread| {
             cpu::make_normal_class(thread);
@@ -185,7 +186,8 @@ impl Guarding {
             let (beat, awake, in_hand) = quiet.seen(index);
             let has_moved = std::mem::replace(&mut self.beats[index], beat) != beat;
             moved |= has_moved;
-            // In a crowd one may stand still while its processor computes, as long as nobody waits for it.
+            // In a crowd one may stand still while its processor computes, as long as nobody waits
+            // for it.
             behind |= !has_moved && if crowd { in_hand } else { awake };
         }
         behind |= !moved && wait::readable(&[self.live.uffd_number()], 0) != 0;

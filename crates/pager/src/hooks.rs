@@ -19,8 +19,9 @@ pub(crate) fn heap_bytes() -> Option<usize> {
     HEAP_BYTES.get().map(|bytes| bytes())
 }
 
-/// `enter` and `leave` are called around every stretch in which a thread works for the pager, so that whatever the C library
-/// allocates there (thread creation does) comes from memory that is not managed. The pager's own threads enter once and stay.
+/// `enter` and `leave` are called around every stretch in which a thread works for the pager, so
+/// that whatever the C library allocates there (thread creation does) comes from memory that is not
+/// managed. The pager's own threads enter once and stay.
 pub fn set_internal(enter: fn(), leave: fn()) {
     let _ = INTERNAL.set((enter, leave));
 }

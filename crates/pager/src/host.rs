@@ -1,8 +1,10 @@
 //! Where the pager's threads are, and how they are started.
 //!
-//! Under `hiroma run` they are a process of their own that shares the program's memory (`hiroma_kernel::helper` tells why); in programs
-//! that link the library, and where that is not possible, they are threads of the program with a descriptor table of their own. Either
-//! way the first of them opens all descriptors and starts the others, so that none lies in the program's table.
+//! Under `hiroma run` they are a process of their own that shares the program's memory
+//! (`hiroma_kernel::helper` tells why); in programs that link the library, and where that is not
+//! possible, they are threads of the program with a descriptor table of their own. Either way the
+//! first of them opens all descriptors and starts the others, so that none lies in the program's
+//! table.
 
 use std::ffi::CStr;
 use std::io;
@@ -27,7 +29,8 @@ pub fn program() -> u32 {
     }
 }
 
-/// The same by the number that `/proc` has for it, which names its control page: in a new pid namespace `/proc` is still the old one's.
+/// The same by the number that `/proc` has for it, which names its control page: in a new pid
+/// namespace `/proc` is still the old one's.
 pub fn program_in_proc() -> u32 {
     match PROGRAM_IN_PROC.load(Ordering::Relaxed) {
         0 => std::process::id(),

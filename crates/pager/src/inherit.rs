@@ -1,5 +1,6 @@
-//! Descriptors that a forked child's pager needs and only its parent's has: the child inherits the program's table, and the pager's is
-//! another. They are handed over through a socket whose abstract name and secret both lie in memory that the child has a copy of.
+//! Descriptors that a forked child's pager needs and only its parent's has: the child inherits the
+//! program's table, and the pager's is another. They are handed over through a socket whose
+//! abstract name and secret both lie in memory that the child has a copy of.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,8 +24,8 @@ const QUESTION_BYTES: usize = 24;
 /// For how long a question is waited for, once its connection is there.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Where a parent's pager listens, and the secret that its children know. An abstract name is reached from any root directory and by any
-/// user, a path from any network namespace.
+/// Where a parent's pager listens, and the secret that its children know. An abstract name is
+/// reached from any root directory and by any user, a path from any network namespace.
 #[derive(Clone, Debug)]
 pub struct Address {
     name: [u8; 16],
@@ -103,7 +104,8 @@ impl Listener {
         self.sockets.iter().map(AsFd::as_fd)
     }
 
-    /// The next child that asks, with the number of its fork. `MFILE`: there is one, and no descriptor for it.
+    /// The next child that asks, with the number of its fork. `MFILE`: there is one, and no
+    /// descriptor for it.
     pub fn accept(&self) -> rustix::io::Result<(Heir, u64)> {
         loop {
             let mut why = Errno::AGAIN;

@@ -1,7 +1,8 @@
-//! Far memory in the process: regions whose pages live partly in local memory and partly in a store.
+//! Far memory in the process: regions whose pages live partly in local memory and partly in a
+//! store.
 //!
-//! Enter at [`Pager`]. What happens on a fault is in `fault`, how memory becomes free in `evict`, what is known in `core`; pages
-//! change their place in `mover` only.
+//! Enter at [`Pager`]. What happens on a fault is in `fault`, how memory becomes free in `evict`,
+//! what is known in `core`; pages change their place in `mover` only.
 
 mod addresses;
 mod answer;

@@ -1,5 +1,6 @@
-//! The first thread of the pager: it lives as long as the program does. It sees the program end or execute another one, hands descriptors
-//! to the pagers of forked children, and keeps what those children may still read. It takes no part in answering faults.
+//! The first thread of the pager: it lives as long as the program does. It sees the program end or
+//! execute another one, hands descriptors to the pagers of forked children, and keeps what those
+//! children may still read. It takes no part in answering faults.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -163,8 +164,8 @@ impl Life {
         self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
     }
 
-    /// There is no descriptor for a child's connection. Until another child has ended, it waits; where there is no other, it would wait
-    /// for ever.
+    /// There is no descriptor for a child's connection. Until another child has ended, it waits;
+    /// where there is no other, it would wait for ever.
     fn without_descriptors(&mut self) {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if self.children.is_empty() {
@@ -194,14 +195,16 @@ impl Life {
                 _ => return true,
             };
             self.waits_since = None;
-            // A fork is known once the core's lock is free again, so whoever asks is among those that are taken after the question.
+            // A fork is known once the core's lock is free again, so whoever asks is among those
+            // that are taken after the question.
             self.take_forks();
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else {
                 continue;
             };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
-            // Where descriptors are few these are opened now, as far as there are any; most children can do without.
+            // Where descriptors are few these are opened now, as far as there are any; most
+            // children can do without.
             let device = if uffd::device().is_none() { uffd::open_device() } else { None };
             let network = if network::kept().is_none() { network::open_ours() } else { None };
             let legacy = Legacy {
@@ -242,7 +245,8 @@ impl Life {
     }
 }
 
-/// Whether a process runs: one that has ended stays in the kernel's list until somebody has asked how.
+/// Whether a process runs: one that has ended stays in the kernel's list until somebody has asked
+/// how.
 fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rfind(')')

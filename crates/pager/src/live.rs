@@ -1,4 +1,5 @@
-//! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child starts another.
+//! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child
+//! starts another.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -44,13 +45,15 @@ pub struct Live {
     /// A word by which the program's memory is known.
     pub mark: u64,
     pub arena_bytes: usize,
-    /// Keeps faults waiting, rather than answered with zeros, should the helper die before the program.
+    /// Keeps faults waiting, rather than answered with zeros, should the helper die before the
+    /// program.
     _keeper: Option<Keeper>,
     /// The fault that waits longest, for each fault thread.
     pub oldest: Oldests,
     /// Where page-outs and page-ins are recorded, if they are.
     pub trace: Option<Ring>,
-    /// Wakes the first fault thread when there is room, something that faults wait for has ended, or another has handed it a fault.
+    /// Wakes the first fault thread when there is room, something that faults wait for has ended,
+    /// or another has handed it a fault.
     pub fault_wake: OwnedFd,
     pub evict_bell: Bell,
     pub fetch_bell: Bell,
@@ -77,7 +80,8 @@ fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
 }
 
 impl Live {
-    /// Opens what is needed; no thread runs yet. With it, where forked children can ask for descriptors.
+    /// Opens what is needed; no thread runs yet. With it, where forked children can ask for
+    /// descriptors.
     pub fn open(
         config: &Config,
         arena: &Arc<Reservation>,
@@ -206,7 +210,8 @@ impl Live {
     }
 }
 
-/// The helper can be killed alone; the kernel then closes its descriptors. One more hold on them lies in the program's memory itself.
+/// The helper can be killed alone; the kernel then closes its descriptors. One more hold on them
+/// lies in the program's memory itself.
 fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
     let numbers: Vec<RawFd> =
         [Some(uffd), staging].into_iter().flatten().map(|uffd| uffd.as_fd().as_raw_fd()).collect();

@@ -1,5 +1,6 @@
-//! What waiting for far memory costs the program, and how much of it more local memory would spare: collected where blocks leave, come and
-//! are waited for, and published in the control page. `hiroma_policy::{reuse, loss}` say what the numbers mean.
+//! What waiting for far memory costs the program, and how much of it more local memory would spare:
+//! collected where blocks leave, come and are waited for, and published in the control page.
+//! `hiroma_policy::{reuse, loss}` say what the numbers mean.
 
 use hiroma_kernel::cpu;
 use hiroma_policy::loss::{Busiest, Covered, bucket, extra_limit};
@@ -22,8 +23,8 @@ pub struct Lost {
     late: Vec<(BlockId, Began)>,
 }
 
-/// When a fault happened, when the fault thread read of it, and when it could begin to answer it: before, there was no room, or something
-/// else had to end.
+/// When a fault happened, when the fault thread read of it, and when it could begin to answer it:
+/// before, there was no room, or something else had to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Began {
     pub began: Nanos,
@@ -31,7 +32,8 @@ pub struct Began {
     pub answered: Nanos,
 }
 
-/// What more local memory would have to do with a fetch: the bucket, and for how many fetches this one stands. None: not in the sample.
+/// What more local memory would have to do with a fetch: the bucket, and for how many fetches this
+/// one stands. None: not in the sample.
 pub type Spared = Option<(usize, u64)>;
 
 impl Lost {
@@ -87,8 +89,8 @@ impl Core {
         self.lost.reuse.forget(first, sectors);
     }
 
-    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns for how long, from when it could be
-    /// answered, and for how long since it was read.
+    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns
+    /// for how long, from when it could be answered, and for how long since it was read.
     pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> (Nanos, Nanos) {
         let now = Nanos(cpu::now_ns());
         let end = Nanos(now.0 + waking::until_on(self.lost.costs, self.live.quiet.is_on()).0);
@@ -119,7 +121,8 @@ impl Core {
         self.lost.late.push((block, at));
     }
 
-    /// A block has been fetched: who waited for it goes on. `first`: the fault that it was fetched for.
+    /// A block has been fetched: who waited for it goes on. `first`: the fault that it was fetched
+    /// for.
     pub fn note_arrived(
         &mut self,
         block: BlockId,

@@ -1,4 +1,5 @@
-//! What the pager asks of the kernel about the program's memory. Its state decides, this acts; a test puts a kernel of its own here.
+//! What the pager asks of the kernel about the program's memory. Its state decides, this acts; a
+//! test puts a kernel of its own here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,7 +12,8 @@ use hiroma_units::PAGE;
 
 use crate::canary;
 
-/// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by `wake`.
+/// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by
+/// `wake`.
 pub trait Memory: Send + Sync {
     /// Moves pages out of the program, to where nothing is; holes stay holes (`UFFDIO_MOVE`).
     fn move_out(&self, dst: usize, src: usize, len: usize) -> Outcome;
@@ -31,7 +33,8 @@ pub trait Memory: Send + Sync {
     /// Copies one page that is there out of the program.
     fn copy_present_out(&self, dst: usize, src: usize);
 
-    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults never. An error: to be tried again.
+    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults
+    /// never. An error: to be tried again.
     fn copy_page_out(&self, dst: usize, src: usize) -> Result<(), Stop> {
         if self.is_absent(src, PAGE) {
             vm::zero(dst, PAGE);
@@ -39,7 +42,8 @@ pub trait Memory: Send + Sync {
             if !self.has_swap() || canary::is_broken("swapped out is no hole") {
                 return Ok(());
             }
-            // Only one that was swapped out stands in the way of another. It is safe to touch: the kernel brings it back, and asks nobody.
+            // Only one that was swapped out stands in the way of another. It is safe to touch: the
+            // kernel brings it back, and asks nobody.
             match self.copy_in_protected(src, dst).stop {
                 Some(Stop::Exists) => {}
                 Some(stop @ (Stop::Again | Stop::NoMemory)) => return Err(stop),
@@ -50,10 +54,12 @@ pub trait Memory: Send + Sync {
         Ok(())
     }
 
-    /// Drops pages of the program. On the full path an event tells of it and the call waits until that was read.
+    /// Drops pages of the program. On the full path an event tells of it and the call waits until
+    /// that was read.
     fn discard(&self, start: usize, len: usize) -> io::Result<()>;
 
-    /// Whether none of these pages is in memory. What was swapped out is not, and there all the same.
+    /// Whether none of these pages is in memory. What was swapped out is not, and there all the
+    /// same.
     fn is_absent(&self, start: usize, len: usize) -> bool;
 
     /// Whether pages can be swapped out to a device of the kernel's.
@@ -66,10 +72,12 @@ pub trait Memory: Send + Sync {
             && self.is_absent(start, len)
     }
 
-    /// Makes a page that is shared after a fork the program's own again. It must be there, and may be protected.
+    /// Makes a page that is shared after a fork the program's own again. It must be there, and may
+    /// be protected.
     fn unshare(&self, addr: usize);
 
-    /// Makes the page at `addr` one of its own, if it is part of a huge page that is mapped page by page.
+    /// Makes the page at `addr` one of its own, if it is part of a huge page that is mapped page by
+    /// page.
     fn split(&self, addr: usize);
 
     /// End and protection of the mapping at `addr`.
@@ -137,8 +145,9 @@ impl Memory for Kernel {
     }
 
     fn unshare(&self, addr: usize) {
-        // The kernel makes a page private that it reads for somebody else (`gup_must_unshare`): also one that is not to be written.
-        // Where a seccomp filter forbids that, only a write is left.
+        // The kernel makes a page private that it reads for somebody else (`gup_must_unshare`):
+        // also one that is not to be written. Where a seccomp filter forbids that, only a write is
+        // left.
         if !vm::fault_in(addr)
             && self.protection(addr).is_some_and(|(_, prot)| prot & libc::PROT_WRITE != 0)
         {

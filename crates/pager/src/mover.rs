@@ -1,4 +1,5 @@
-//! Moves blocks between the program and frames. The only place that changes what the program has mapped.
+//! Moves blocks between the program and frames. The only place that changes what the program has
+//! mapped.
 
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ pub enum TakeOut {
 /// "Again" from the kernel so often in a row is usual.
 const REFUSALS_QUICK: u32 = 16;
 
-/// What is made writable for a move is made executable, too, where that is allowed: no program asks for both, so its own mprotect shows.
+/// What is made writable for a move is made executable, too, where that is allowed: no program asks
+/// for both, so its own mprotect shows.
 const PROT_MARK: i32 = PROT_RW | libc::PROT_EXEC;
 
 /// The protection of memory that is writable for a move.
@@ -59,15 +61,16 @@ struct Lent {
 }
 
 impl Core {
-    /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock is free. The books are the caller's
-    /// affair, except for the memory behind frames.
+    /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock
+    /// is free. The books are the caller's affair, except for the memory behind frames.
     pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
         let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let mut at = 0;
         self.refusals = 0;
         self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
-        // Small blocks that come from a store are copied: as quick as moving them, and the frame stays ours.
+        // Small blocks that come from a store are copied: as quick as moving them, and the frame
+        // stays ours.
         let moves =
             self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
         while moves && !self.extent(block).has(flag::MIXED) {
@@ -100,7 +103,8 @@ impl Core {
         end
     }
 
-    /// Copies, page by page where it must be: over protections, around pages that are there already. Whom to wake is the caller's affair.
+    /// Copies, page by page where it must be: over protections, around pages that are there
+    /// already. Whom to wake is the caller's affair.
     fn copy_in(&mut self, dst: usize, src: usize, len: usize) -> PutIn {
         let (mut at, mut by_page, mut gone) = (0, false, true);
         while at < len {
@@ -149,16 +153,17 @@ impl Core {
 
     /// Maps zeros at an address range of the program, where nothing is yet, and wakes who waits.
     ///
-    /// Pages of their own, not the kernel's zero page: a mapping that has nothing but zero pages is not copied by fork, and the
-    /// child would find pages missing that the books say are there.
+    /// Pages of their own, not the kernel's zero page: a mapping that has nothing but zero pages is
+    /// not copied by fork, and the child would find pages missing that the books say are there.
     pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
         self.wakes.push((dst, len));
         self.recorder.note("put_zeros", ((dst - self.arena.base()) / PAGE) as u64, len, 0);
         self.copy_in(dst, self.zeros.base(), len)
     }
 
-    /// Pages that the program discarded while their content was on its way in must come as zeros. That is all there is to do about them:
-    /// from here on they may hold new writes, so the event means the other pages only.
+    /// Pages that the program discarded while their content was on its way in must come as zeros.
+    /// That is all there is to do about them: from here on they may hold new writes, so the event
+    /// means the other pages only.
     fn zero_discarded(&mut self, dst: usize, src: usize, len: usize) {
         // Canary "discarded on its way in": the old content goes on its way.
         if canary::is_broken("discarded on its way in") {
@@ -190,8 +195,8 @@ impl Core {
         }
     }
 
-    /// The kernel refuses while an event of the address space waits to be read: reads what there is, for the fault thread to act on,
-    /// and lets the thread that raised it go on.
+    /// The kernel refuses while an event of the address space waits to be read: reads what there
+    /// is, for the fault thread to act on, and lets the thread that raised it go on.
     pub fn drain(&mut self) {
         let live = self.live.clone();
         if live.memory.read(&mut self.pending).is_err() {
@@ -208,7 +213,8 @@ impl Core {
         if self.refusals <= REFUSALS_QUICK {
             live.quiet.pause();
         } else {
-            // Another thread has a lock that the kernel only tries: after a fork, one for all relatives. It has to run to let it go.
+            // Another thread has a lock that the kernel only tries: after a fork, one for all
+            // relatives. It has to run to let it go.
             let times = (self.refusals - REFUSALS_QUICK).min(20);
             std::thread::sleep(Duration::from_micros(50) * times);
         }
@@ -219,8 +225,9 @@ impl Core {
         self.refusals > REFUSALS_QUICK
     }
 
-    /// Whether a removal in this range was read and is not acted on yet. What is moved out there may be what the program has written since, or
-    /// what the kernel has yet to drop: nobody could tell.
+    /// Whether a removal in this range was read and is not acted on yet. What is moved out there
+    /// may be what the program has written since, or what the kernel has yet to drop: nobody could
+    /// tell.
     fn has_unsettled(&self, start: usize, len: usize) -> bool {
         // Canary "nothing moves out of what was removed": it does.
         !canary::is_broken("nothing moves out of what was removed")
@@ -231,7 +238,8 @@ impl Core {
         self.pending.iter().any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
     }
 
-    /// Whether the kernel may be taking a page out of the program just now. To touch it would be a fault that waits for our lock.
+    /// Whether the kernel may be taking a page out of the program just now. To touch it would be a
+    /// fault that waits for our lock.
     fn is_being_removed(&self, page: usize) -> bool {
         // Canary "not touched while it may be dropped": it is, once the kernel had time.
         let may_drop = !canary::is_broken("not touched while it may be dropped")
@@ -239,9 +247,10 @@ impl Core {
         may_drop || self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
     }
 
-    /// After a fork pages are shared until they are unshared or written. If the child has ended by then, they stay parts of a huge
-    /// page, which the kernel moves only if its first page is ours alone: it is split.
-    /// Pinned pages are never shared: they stay busy, and where they are. False: nothing more can be done for the page.
+    /// After a fork pages are shared until they are unshared or written. If the child has ended by
+    /// then, they stay parts of a huge page, which the kernel moves only if its first page is ours
+    /// alone: it is split. Pinned pages are never shared: they stay busy, and where they are.
+    /// False: nothing more can be done for the page.
     fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
         // Canary "unshared after a fork": what is shared stays where it is.
         let is_forked = self.forked && !canary::is_broken("unshared after a fork");
@@ -302,7 +311,8 @@ impl Core {
                 }
                 Some(Stop::Again) => TakeOut::Later,
                 Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => continue,
-                // Mappings can lie apart that look the same (after a fork, for one): each page lies in one.
+                // Mappings can lie apart that look the same (after a fork, for one): each page lies
+                // in one.
                 Some(Stop::Invalid) if !by_page && !block.is_huge() => {
                     by_page = true;
                     continue;
@@ -334,9 +344,10 @@ impl Core {
         }
     }
 
-    /// Moves pages out of memory that the program may not write: the kernel moves between writable mappings only. While the mapping is
-    /// writable for a moment, the pages are protected by userfaultfd: whoever writes waits, and gets his signal when he tries again.
-    /// Returns how many bytes have moved. `whole`: none, unless one mapping holds them all.
+    /// Moves pages out of memory that the program may not write: the kernel moves between writable
+    /// mappings only. While the mapping is writable for a moment, the pages are protected by
+    /// userfaultfd: whoever writes waits, and gets his signal when he tries again. Returns how many
+    /// bytes have moved. `whole`: none, unless one mapping holds them all.
     fn move_protected(&mut self, src: usize, dst: usize, len: usize, whole: bool) -> usize {
         let live = self.live.clone();
         let Some((end, _)) =
@@ -382,20 +393,22 @@ impl Core {
         at
     }
 
-    /// The protection of the pages before and after a range: if it has changed, a larger one was given another protection.
+    /// The protection of the pages before and after a range: if it has changed, a larger one was
+    /// given another protection.
     fn around(&self, start: usize, len: usize) -> [Option<i32>; 2] {
         [start - PAGE, start + len]
             .map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
     }
 
-    /// Makes both ends of a move writable, and marks them if that is allowed. None: the program has made the memory writable itself, or only
-    /// a part of it is one mapping now.
+    /// Makes both ends of a move writable, and marks them if that is allowed. None: the program has
+    /// made the memory writable itself, or only a part of it is one mapping now.
     fn lend_writable(&self, src: usize, dst: usize, len: usize) -> Option<Lent> {
         let memory = &self.live.memory;
         let around = self.around(src, len);
         let lent = [PROT_MARK, PROT_RW].into_iter().find_map(|as_lent| {
             self.frames.protect(dst, len, as_lent).ok()?;
-            // As late as possible: what the program changes after this look is seen by what lies around only.
+            // As late as possible: what the program changes after this look is seen by what lies
+            // around only.
             let (_, prot) = memory
                 .protection(src)
                 .filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len)?;
@@ -416,8 +429,9 @@ impl Core {
         }
     }
 
-    /// Gives back the protection of what is still as it was lent. What is not has been changed by the program meanwhile, by an mprotect past
-    /// the C library, and is as it wants it. Where what lies around has become writable, this is in doubt, and becomes writable too.
+    /// Gives back the protection of what is still as it was lent. What is not has been changed by
+    /// the program meanwhile, by an mprotect past the C library, and is as it wants it. Where what
+    /// lies around has become writable, this is in doubt, and becomes writable too.
     fn put_back(&self, start: usize, len: usize, lent: &Lent) {
         let memory = &self.live.memory;
         let became_writable =
@@ -441,7 +455,8 @@ impl Core {
         }
     }
 
-    /// Moves the first `done` bytes back where they came from. Nobody else can have filled them: faults wait for the lock.
+    /// Moves the first `done` bytes back where they came from. Nobody else can have filled them:
+    /// faults wait for the lock.
     fn undo_move(&mut self, home: usize, frame_addr: usize, done: usize, len: usize, frame: Frame) {
         let mut at = 0;
         self.zero_discarded(home, frame_addr, done);
@@ -470,7 +485,8 @@ impl Core {
     fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         if !self.addresses.mapped.touches(src, src + len) {
-            // It came with an extent of which a part is mapped. Nobody has a use for it, and it may be out of reach.
+            // It came with an extent of which a part is mapped. Nobody has a use for it, and it may
+            // be out of reach.
             if self.live.memory.discard(src, len).is_err() {
                 return TakeOut::Unmovable;
             }
@@ -491,8 +507,8 @@ impl Core {
                 Err(_) => return TakeOut::Unmovable,
             }
         }
-        // Nobody can write now. Pages that the program has dropped by a system call of its own are not to be touched: that fault would wait
-        // for our lock. They are zeros.
+        // Nobody can write now. Pages that the program has dropped by a system call of its own are
+        // not to be touched: that fault would wait for our lock. They are zeros.
         for at in (0..len).step_by(PAGE) {
             while self.live.memory.copy_page_out(dst + at, src + at).is_err() {
                 self.drain();
@@ -510,7 +526,8 @@ impl Core {
     }
 }
 
-/// An answer of the kernel that no manual page promises, for memory of the program: going on could mean wrong bytes.
+/// An answer of the kernel that no manual page promises, for memory of the program: going on could
+/// mean wrong bytes.
 pub fn fatal_move(doing: &str, addr: usize, stop: Stop) -> ! {
     crate::fatal::die(&format!(
         "{doing} at {addr:#x} failed in a way that it should not: {stop:?}; please report this"

@@ -1,7 +1,7 @@
 //! The pager as its users see it: ranges of managed memory, and what can be done with them.
 //!
-//! Threads of the program call these. They ask the thread that serves calls (`service`) and wait; they take no lock, and allocate
-//! nothing, because their stacks can be managed memory.
+//! Threads of the program call these. They ask the thread that serves calls (`service`) and wait;
+//! they take no lock, and allocate nothing, because their stacks can be managed memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -226,7 +226,8 @@ impl Pager {
         self.ask(Call::Close { start, end }).map(drop)
     }
 
-    /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED | MAP_ANONYMOUS)` does.
+    /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED |
+    /// MAP_ANONYMOUS)` does.
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::MakePlain { start, end })?;
@@ -246,7 +247,8 @@ impl Pager {
         self.ask(Call::Discard { start, end }).map(drop)
     }
 
-    /// Makes a mapping longer or shorter, in place or elsewhere; returns where it is then. What `mremap` does.
+    /// Makes a mapping longer or shorter, in place or elsewhere; returns where it is then. What
+    /// `mremap` does.
     pub fn resize(
         &self,
         addr: usize,
@@ -284,7 +286,8 @@ impl Pager {
         Ok(new)
     }
 
-    /// Copies a mapping to `new`, readable and writable so far, and gives that the protection of the old one.
+    /// Copies a mapping to `new`, readable and writable so far, and gives that the protection of
+    /// the old one.
     pub fn copy_over(
         &self,
         start: usize,
@@ -321,13 +324,15 @@ impl Pager {
         self.ask(Call::AreaAt(addr)).map(|area| area % PAGE)
     }
 
-    /// Whether a range is zeros in children that are forked from now on (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`).
+    /// Whether a range is zeros in children that are forked from now on (`MADV_WIPEONFORK`,
+    /// `MADV_KEEPONFORK`).
     pub fn wipe_on_fork(&self, addr: usize, len: usize, on: bool) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::WipeOnFork { start, end, on }).map(drop)
     }
 
-    /// Forgets a range because something else is about to be mapped over it (a file, shared memory).
+    /// Forgets a range because something else is about to be mapped over it (a file, shared
+    /// memory).
     pub fn release(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Release { start, end }).map(drop)
@@ -342,7 +347,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Keeps a range local once it is there. Nothing is fetched: heaps reserve far more than they use.
+    /// Keeps a range local once it is there. Nothing is fetched: heaps reserve far more than they
+    /// use.
     pub fn pin_on_touch(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Pin { start, end }).map(drop)
@@ -388,8 +394,9 @@ impl Pager {
         }
     }
 
-    /// The program is about to lend pages to the kernel that stay in use after the call (`vmsplice`, `MSG_ZEROCOPY`): from now on memory
-    /// that was the program's is given back to the kernel rather than used again.
+    /// The program is about to lend pages to the kernel that stay in use after the call
+    /// (`vmsplice`, `MSG_ZEROCOPY`): from now on memory that was the program's is given back to the
+    /// kernel rather than used again.
     pub fn be_wary(&self) {
         let _ = self.ask(Call::Wary);
     }
@@ -418,7 +425,8 @@ impl Pager {
         self.ask(Call::EvictEverything(false)).map(drop)
     }
 
-    /// What happened lately to the extent of an address, one event a line; empty without the feature `recorder`.
+    /// What happened lately to the extent of an address, one event a line; empty without the
+    /// feature `recorder`.
     pub fn recent(&self, addr: usize) -> String {
         self.core.lock().recorder.of_extent(((addr - self.arena.base()) / PAGE) as u64)
     }

@@ -1,16 +1,19 @@
 //! Keeps fault threads out of the scheduler's way while threads of the program fault densely.
 //!
-//! A fault is cheap when the faulting thread and the fault thread share a processor: two switches. The scheduler does not see that: it
-//! wakes the faulting thread on any processor that is idle, and waking one that sleeps costs several times as much as the fault. A
-//! processor that runs nothing but `SCHED_IDLE` counts as idle, so while faults are dense the fault thread is one of that class, on the
-//! processor of the faulting thread; the pager's other threads keep off it.
+//! A fault is cheap when the faulting thread and the fault thread share a processor: two switches.
+//! The scheduler does not see that: it wakes the faulting thread on any processor that is idle, and
+//! waking one that sleeps costs several times as much as the fault. A processor that runs nothing
+//! but `SCHED_IDLE` counts as idle, so while faults are dense the fault thread is one of that
+//! class, on the processor of the faulting thread; the pager's other threads keep off it.
 //!
-//! Where several threads of the program fault in turns (a *crowd*), one fault thread is too few: it is always on the wrong processor
-//! for somebody. Then there are as many as processors (at most [`FAULT_THREADS_MAX`]), each quiet and each on a processor of its own.
+//! Where several threads of the program fault in turns (a *crowd*), one fault thread is too few: it
+//! is always on the wrong processor for somebody. Then there are as many as processors (at most
+//! [`FAULT_THREADS_MAX`]), each quiet and each on a processor of its own.
 //!
-//! A quiet thread that sleeps until its store answers is a normal one meanwhile: what the program's other threads do must not keep it from
-//! the answer. A quiet thread starves where anything else wants its processor, so the guard (`guard.rs`) looks whether faults that were read get
-//! answered, and makes all of them normal threads again if not.
+//! A quiet thread that sleeps until its store answers is a normal one meanwhile: what the program's
+//! other threads do must not keep it from the answer. A quiet thread starves where anything else
+//! wants its processor, so the guard (`guard.rs`) looks whether faults that were read get answered,
+//! and makes all of them normal threads again if not.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,7 +27,8 @@ use crate::config::FAULT_THREADS_MAX;
 /// So many faults of one thread on small blocks in such a span are dense.
 const DENSE_FAULTS: u32 = 24;
 const DENSE_SPAN: Nanos = Nanos::from_millis(8);
-/// So many faults in such a span of which at least one in [`CROWD_TURN`] comes from another thread than the one before are a crowd's.
+/// So many faults in such a span of which at least one in [`CROWD_TURN`] comes from another thread
+/// than the one before are a crowd's.
 const CROWD_FAULTS: u32 = 64;
 pub const CROWD_TURN: u32 = 8;
 /// How long a fault thread without a crowd sleeps at a time.
@@ -65,7 +69,8 @@ pub struct Quiet {
     posts: [Post; FAULT_THREADS_MAX],
     /// Threads that keep off the processor of a fault thread.
     pub(super) others: [AtomicU32; 2],
-    /// Who faulted last in a crowd; how many faults there were, and how many of another thread than the one before.
+    /// Who faulted last in a crowd; how many faults there were, and how many of another thread than
+    /// the one before.
     last_thread: AtomicU32,
     crowd_faults: AtomicU32,
     crowd_turns: AtomicU32,
@@ -166,8 +171,9 @@ impl Quiet {
         ready
     }
 
-    /// A moment, for a fault thread to look again. A quiet one spins: whoever is woken on its processor takes its place at once, and
-    /// `sched_yield` in the idle class has kept threads of the kernel from running, for seconds (Linux 6.18).
+    /// A moment, for a fault thread to look again. A quiet one spins: whoever is woken on its
+    /// processor takes its place at once, and `sched_yield` in the idle class has kept threads of
+    /// the kernel from running, for seconds (Linux 6.18).
     pub fn pause(&self) {
         if self.is_on() {
             (0..PAUSE_SPINS).for_each(|_| std::hint::spin_loop());
@@ -242,7 +248,8 @@ impl Quiet {
         self.posts[index].cpu.load(Ordering::Relaxed)
     }
 
-    /// A fault thread's rounds; whether it is awake; whether faults that it has read are not answered.
+    /// A fault thread's rounds; whether it is awake; whether faults that it has read are not
+    /// answered.
     pub(super) fn seen(&self, index: usize) -> (u64, bool, bool) {
         let post = &self.posts[index];
         (
@@ -252,7 +259,8 @@ impl Quiet {
         )
     }
 
-    /// Faults of the crowd since it was asked last, and how many came from another thread than the one before.
+    /// Faults of the crowd since it was asked last, and how many came from another thread than the
+    /// one before.
     pub(super) fn take_crowd(&self) -> (u32, u32) {
         (self.crowd_faults.swap(0, Ordering::Relaxed), self.crowd_turns.swap(0, Ordering::Relaxed))
     }

@@ -35,7 +35,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes what is mapped in a range ours, readable and writable, so that it can be zeroed and used again.
+    /// Makes what is mapped in a range ours, readable and writable, so that it can be zeroed and
+    /// used again.
     pub(crate) fn make_plain(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         for (from, to) in self.addresses.mapped.overlaps(start, end) {
             for (from, to) in self.addresses.foreign.overlaps(from, to) {
@@ -79,7 +80,8 @@ impl Core {
         Ok(())
     }
 
-    /// What was unmapped of extents that others share is out of reach from now on, until it is taken into use again.
+    /// What was unmapped of extents that others share is out of reach from now on, until it is
+    /// taken into use again.
     fn close_parts(
         &mut self,
         gone: &[(usize, usize)],

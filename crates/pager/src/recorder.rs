@@ -1,5 +1,5 @@
-//! The last events of each extent, for finding out what went wrong with one. Compiled in with the feature `recorder` only; without it a
-//! note costs nothing.
+//! The last events of each extent, for finding out what went wrong with one. Compiled in with the
+//! feature `recorder` only; without it a note costs nothing.
 
 /// What happened, to what, with two numbers that depend on it.
 #[cfg(feature = "recorder")]
@@ -67,7 +67,8 @@ impl Recorder {
         }
     }
 
-    /// Writes the notes of the extent that holds a page to a file, for when the process ends without being asked.
+    /// Writes the notes of the extent that holds a page to a file, for when the process ends
+    /// without being asked.
     pub fn save_extent(&self, page: u64) {
         let text = self.of_extent(page);
         if !text.is_empty() {

@@ -1,4 +1,5 @@
-//! Removals that the kernel tells of: the pager's own told from the program's, and what the kernel is still to act on. Pure.
+//! Removals that the kernel tells of: the pager's own told from the program's, and what the kernel
+//! is still to act on. Pure.
 
 use hiroma_units::BlockId;
 
@@ -9,8 +10,8 @@ use crate::addresses::IntervalSet;
 pub struct OwnRemoval {
     pub start: usize,
     pub end: usize,
-    /// So far its events have been read. The kernel tells of each mapping by itself, in the order of addresses; mappings that look the
-    /// same stay apart after a fork.
+    /// So far its events have been read. The kernel tells of each mapping by itself, in the order
+    /// of addresses; mappings that look the same stay apart after a fork.
     pub seen_to: usize,
     /// Other events inside it: the program's, or repetitions.
     pub others: Vec<(usize, usize)>,
@@ -30,8 +31,9 @@ impl OwnRemoval {
         }
     }
 
-    /// Once the kernel is done: what the program removed. Where a mapping was split after its event, the kernel tells of the rest
-    /// again, mapping by mapping up to the end (`madvise_dontneed_free`, Linux 4.11 and later).
+    /// Once the kernel is done: what the program removed. Where a mapping was split after its
+    /// event, the kernel tells of the rest again, mapping by mapping up to the end
+    /// (`madvise_dontneed_free`, Linux 4.11 and later).
     pub fn of_the_program(mut self) -> Vec<(usize, usize)> {
         let mut from = self.end;
         while let Some(again) = self.others.iter().rposition(|&(_, end)| end == from) {
@@ -45,14 +47,16 @@ impl OwnRemoval {
     }
 }
 
-/// Ranges that the kernel was about to discard when it told us. Nobody hears when it has done so, nor whether it drops the pages at once
-/// (`MADV_DONTNEED`) or when it likes, unless they are written before (`MADV_FREE`): what is resident there stays where it is for a while.
-/// Staged before the kernel came, old content would live on; dropped by us, a write would be lost.
+/// Ranges that the kernel was about to discard when it told us. Nobody hears when it has done so,
+/// nor whether it drops the pages at once (`MADV_DONTNEED`) or when it likes, unless they are
+/// written before (`MADV_FREE`): what is resident there stays where it is for a while. Staged
+/// before the kernel came, old content would live on; dropped by us, a write would be lost.
 #[derive(Clone, Default)]
 pub struct Coming {
     recent: IntervalSet,
     older: IntervalSet,
-    /// What the kernel may still drop, however long ago it was told: until the memory has left, or its content has come anew.
+    /// What the kernel may still drop, however long ago it was told: until the memory has left, or
+    /// its content has come anew.
     droppable: IntervalSet,
     /// Victims that were passed over.
     aside: Vec<BlockId>,
@@ -70,7 +74,8 @@ impl Coming {
         self.droppable.insert(start, end);
     }
 
-    /// Whether the kernel may drop any of `start..end` at any time (`MADV_FREE`): to touch it could be a fault that waits for us.
+    /// Whether the kernel may drop any of `start..end` at any time (`MADV_FREE`): to touch it could
+    /// be a fault that waits for us.
     pub fn may_drop(&self, start: usize, end: usize) -> bool {
         self.droppable.touches(start, end)
     }
@@ -110,7 +115,8 @@ impl Coming {
         !self.recent.is_empty() || !self.older.is_empty()
     }
 
-    /// To be called a while after the last time, if who was about to act then has acted since: ranges stay for that long at least.
+    /// To be called a while after the last time, if who was about to act then has acted since:
+    /// ranges stay for that long at least.
     pub fn age(&mut self) {
         self.older = std::mem::take(&mut self.recent);
     }

@@ -1,4 +1,5 @@
-//! Room in local memory: how much there is, who must give some up, and what happens where nobody can.
+//! Room in local memory: how much there is, who must give some up, and what happens where nobody
+//! can.
 
 use hiroma_policy::duplication::Held;
 use hiroma_policy::sharing::Seen;
@@ -16,7 +17,8 @@ const MARGIN: usize = 1 << 20;
 /// Clean blocks are dropped so many bytes at a time.
 const CLEAN_BATCH: usize = 128 << 10;
 
-/// After so many small blocks in a row no room for huge ones is kept: it would be an eighth of a small limit.
+/// After so many small blocks in a row no room for huge ones is kept: it would be an eighth of a
+/// small limit.
 const SMALL_IN_A_ROW: u32 = 512;
 
 impl Core {
@@ -31,7 +33,8 @@ impl Core {
         }
     }
 
-    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged blocks that were touched so far.
+    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged
+    /// blocks that were touched so far.
     pub fn share_out(&mut self, rescues: u64) {
         let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) =
             self.store.balance()
@@ -69,13 +72,14 @@ impl Core {
 
     /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
     ///
-    /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what the next steps may add before it is
-    /// counted (`MARGIN`).
+    /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what
+    /// the next steps may add before it is counted (`MARGIN`).
     pub fn room(&self) -> usize {
         #[cfg(any(test, feature = "model"))]
         if let Some(room) = self.room_of_test {
-            // Where blocks have to stay the limit yields: with parts that the program may not read they cannot be copied, shared ones that
-            // the kernel may drop are not touched. Nothing else is a reason.
+            // Where blocks have to stay the limit yields: with parts that the program may not read
+            // they cannot be copied, shared ones that the kernel may drop are not touched. Nothing
+            // else is a reason.
             let stays = |block: &&BlockId| {
                 let addr = self.addr(**block);
                 self.live.path == crate::live::Path::Fallback
@@ -86,12 +90,14 @@ impl Core {
         let beside =
             self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let working = (self.limit / 8).max(LOCAL_MIN.0 as usize / 2);
-        // What cannot leave is no room for what can. What is left to the kernel is gone most times; where a fault waits, nobody looks.
+        // What cannot leave is no room for what can. What is left to the kernel is gone most times;
+        // where a fault waits, nobody looks.
         let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
         self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel)
     }
 
-    /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of it.
+    /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of
+    /// it.
     pub fn hold(&mut self, block: BlockId) {
         self.count(Counter::UnevictableBytes, block.bytes());
         if self.held.insert(block) {
@@ -130,8 +136,8 @@ impl Core {
         self.live.page.set_held_bytes(0);
     }
 
-    /// A while has passed: what could not leave is tried again. `have_acted`: what was left to the kernel at the last time it has dealt
-    /// with.
+    /// A while has passed: what could not leave is tried again. `have_acted`: what was left to the
+    /// kernel at the last time it has dealt with.
     pub fn try_again(&mut self, have_acted: bool) {
         self.release_held();
         if have_acted {
@@ -192,7 +198,8 @@ impl Core {
             if self.room_for(bytes, order) {
                 let frame = self.frames.take_empty(order)?;
                 self.frames.gained(frame);
-                // A frame that was never touched has nothing to move; its first word brings the whole (huge) page.
+                // A frame that was never touched has nothing to move; its first word brings the
+                // whole (huge) page.
                 hiroma_kernel::vm::zero(self.frames.addr(frame), 8);
                 return Some((frame, true));
             }
@@ -202,7 +209,8 @@ impl Core {
         }
     }
 
-    /// Drops several clean blocks, so that the kernel takes their pages back in one go. False if there is none.
+    /// Drops several clean blocks, so that the kernel takes their pages back in one go. False if
+    /// there is none.
     pub fn drop_some_clean(&mut self) -> bool {
         let mut bytes = 0;
         while bytes < CLEAN_BATCH {
@@ -215,7 +223,8 @@ impl Core {
         bytes > 0
     }
 
-    /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for them.
+    /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for
+    /// them.
     pub fn room_for(&mut self, bytes: usize, order: u8) -> bool {
         let over = (self.local() + bytes).saturating_sub(self.room());
         over == 0 || self.frames.drop_spare(over, Some(order)) >= over
@@ -234,7 +243,8 @@ impl Core {
         }
     }
 
-    /// Makes room for a copy of a block beside the frame that it comes from, as far as that can be had at once.
+    /// Makes room for a copy of a block beside the frame that it comes from, as far as that can be
+    /// had at once.
     pub fn room_beside(&mut self, bytes: usize) -> bool {
         loop {
             if self.local() + bytes <= self.room() {

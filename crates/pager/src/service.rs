@@ -1,5 +1,5 @@
-//! The calls of the program, served by a thread of the pager: no thread of the program ever holds the pager's lock, so none can
-//! wait for far memory while it does, whatever its stack is made of.
+//! The calls of the program, served by a thread of the pager: no thread of the program ever holds
+//! the pager's lock, so none can wait for far memory while it does, whatever its stack is made of.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -98,7 +98,8 @@ pub enum Call {
         start: usize,
         end: usize,
     },
-    /// What the kernel has mapped at an address: the answer is the mapping's end, with its protection in the lowest bits.
+    /// What the kernel has mapped at an address: the answer is the mapping's end, with its
+    /// protection in the lowest bits.
     AreaAt(usize),
     Advise {
         start: usize,
@@ -106,13 +107,15 @@ pub enum Call {
         advice: Advice,
     },
     Limit(usize),
-    /// The program lends pages to the kernel in ways that the kernel does not count (`vmsplice`, `MSG_ZEROCOPY`).
+    /// The program lends pages to the kernel in ways that the kernel does not count (`vmsplice`,
+    /// `MSG_ZEROCOPY`).
     Wary,
     /// The answer is what is local.
     EvictEverything(bool),
     /// Writes all statistics to the control page.
     Publish,
-    /// The answer is 1 if everything stands still and these addresses are in memory; 0: touch them and try again.
+    /// The answer is 1 if everything stands still and these addresses are in memory; 0: touch them
+    /// and try again.
     BeforeFork(&'static [AtomicUsize]),
     /// More of the ranges that did not fit into an answer.
     MoreToZero(usize),
@@ -429,7 +432,8 @@ impl Core {
         Ok(true)
     }
 
-    /// Forgets a range because something else is about to be mapped over it (a file, shared memory).
+    /// Forgets a range because something else is about to be mapped over it (a file, shared
+    /// memory).
     fn release(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         self.claim(start, end)?;
         self.mark_mixed(start, end);
@@ -438,8 +442,8 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets the content of what is mapped in a range, made readable and writable first. Returns what the caller must zero: it shares
-    /// extents with others.
+    /// Forgets the content of what is mapped in a range, made readable and writable first. Returns
+    /// what the caller must zero: it shares extents with others.
     fn forget_mapped(
         &mut self,
         start: usize,

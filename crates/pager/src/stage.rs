@@ -1,4 +1,5 @@
-//! Which blocks leave the program: victims are moved into frames and wait there (*staged*), until they are touched or written back.
+//! Which blocks leave the program: victims are moved into frames and wait there (*staged*), until
+//! they are touched or written back.
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm;
@@ -19,7 +20,8 @@ const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
 /// Most blocks that leave at a time because too much is staged.
 const TRIMS_MAX: usize = 256;
-/// Blocks that the fault thread stages and compares at a time, and how many that differ it collects before it calls the evictor.
+/// Blocks that the fault thread stages and compares at a time, and how many that differ it collects
+/// before it calls the evictor.
 const HERE_MAX: usize = 3;
 const DIFFERING_MAX: usize = 64;
 
@@ -57,7 +59,8 @@ impl Core {
         moved
     }
 
-    /// The next resident block that the policy gives up. What left by itself may still be on the policy's lists, thousands in a row.
+    /// The next resident block that the policy gives up. What left by itself may still be on the
+    /// policy's lists, thousands in a row.
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
             let block = self.replacement.next_victim()?;
@@ -70,7 +73,8 @@ impl Core {
         }
     }
 
-    /// What is staged and clean beyond its share leaves for good: room that is free is as quick to have, and costs no faults to watch.
+    /// What is staged and clean beyond its share leaves for good: room that is free is as quick to
+    /// have, and costs no faults to watch.
     pub fn trim_staged(&mut self) {
         if self.replacement.gives_second_chances() {
             let target = self.stage_target();
@@ -79,8 +83,9 @@ impl Core {
         }
     }
 
-    /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the processor of the program's only busy
-    /// thread, where no other has to be interrupted for each page that moves. What has to be written is left to the evictor.
+    /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the
+    /// processor of the program's only busy thread, where no other has to be interrupted for each
+    /// page that moves. What has to be written is left to the evictor.
     pub fn evict_here(&mut self) {
         self.trim_staged();
         // While the evictor runs, each page that moves interrupts its processor.
@@ -184,7 +189,8 @@ impl Core {
         match self.take_out(block, frame) {
             TakeOut::Done => {
                 if self.extent(block).has(flag::HOLES) {
-                    // Freed lazily (MADV_FREE) and not written since, a page could be dropped in its frame too.
+                    // Freed lazily (MADV_FREE) and not written since, a page could be dropped in
+                    // its frame too.
                     vm::touch(self.frames.addr(frame), block.bytes());
                     self.coming.renew(addr, end);
                 }
@@ -212,7 +218,8 @@ impl Core {
         false
     }
 
-    /// A resident extent that can no longer move as one, or shall not, goes on in small mode. `why`: the flag that says why.
+    /// A resident extent that can no longer move as one, or shall not, goes on in small mode.
+    /// `why`: the flag that says why.
     pub fn break_up(&mut self, block: BlockId, why: u8) {
         let number = block.extent_no().0 as usize;
         let start = block.page();
@@ -228,7 +235,8 @@ impl Core {
         }
     }
 
-    /// A piece was staged: of a broken extent, how many of the first ones were touched meanwhile says whether breaking it up was worth it.
+    /// A piece was staged: of a broken extent, how many of the first ones were touched meanwhile
+    /// says whether breaking it up was worth it.
     fn judge_broken(&mut self, block: BlockId) {
         let extent = self.extent_mut(block);
         if extent.broken_stagings == 0 {

@@ -1,18 +1,20 @@
-//! Whether the program's threads have had a processor since a moment. The kernel tells of a raw `madvise(MADV_DONTNEED)` before it acts,
-//! and the calling thread may be kept from acting for long: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
+//! Whether the program's threads have had a processor since a moment. The kernel tells of a raw
+//! `madvise(MADV_DONTNEED)` before it acts, and the calling thread may be kept from acting for
+//! long: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
 
 use std::collections::BTreeMap;
 
 use crate::host;
 
-/// A thread that has run for so long since the event of its removal was read is past it: a gigabyte is dropped in less. In ticks of
-/// 10 ms (`USER_HZ`), which the kernel rounds down.
+/// A thread that has run for so long since the event of its removal was read is past it: a gigabyte
+/// is dropped in less. In ticks of 10 ms (`USER_HZ`), which the kernel rounds down.
 const PAST_IT_TICKS: u64 = 10;
 
 /// What a thread does, from `/proc/PID/task/TID/stat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Thread {
-    /// Runs or would, or sleeps in the kernel until something comes that it waits for (`R`, `D`). In any other state it is in no removal.
+    /// Runs or would, or sleeps in the kernel until something comes that it waits for (`R`, `D`).
+    /// In any other state it is in no removal.
     may_be_acting: bool,
     /// Processor time.
     ran_ticks: u64,
@@ -25,8 +27,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// To be called now and then. `waits`: whether anybody has to know. True: whoever was about to act at the moment of the call before
-    /// has acted, or there was none; from now on it is about this moment.
+    /// To be called now and then. `waits`: whether anybody has to know. True: whoever was about to
+    /// act at the moment of the call before has acted, or there was none; from now on it is about
+    /// this moment.
     pub fn have_acted(&mut self, waits: bool) -> bool {
         if !waits {
             self.then = None;
@@ -62,7 +65,8 @@ fn threads() -> BTreeMap<u32, Thread> {
     tasks.flatten().filter_map(read).collect()
 }
 
-/// A line of `stat` (proc_pid_stat(5)): the state is the third field, user and system time are the 14th and 15th.
+/// A line of `stat` (proc_pid_stat(5)): the state is the third field, user and system time are the
+/// 14th and 15th.
 fn parse(stat: &str) -> Option<Thread> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let may_be_acting = matches!(fields.next()?, "R" | "D");

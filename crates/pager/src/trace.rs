@@ -1,10 +1,13 @@
-//! What goes out and comes in, for somebody else to write down: a ring of records in a file that another process maps.
+//! What goes out and comes in, for somebody else to write down: a ring of records in a file that
+//! another process maps.
 //!
-//! The pager stores a record and goes on; it never waits for the reader. A record that finds the ring full is counted as lost. The ring
-//! outlives the process, so that what it recorded last is not lost when it is killed.
+//! The pager stores a record and goes on; it never waits for the reader. A record that finds the
+//! ring full is counted as lost. The ring outlives the process, so that what it recorded last is
+//! not lost when it is killed.
 //!
-//! Layout: 64-bit words. Word 0 magic, 1 version, 2 bytes of a page, 3 records written, 4 records read, 5 records lost; from
-//! [`RING_WORD`] two words a record: time (ns of the monotonic clock), and page << 2 | kind.
+//! Layout: 64-bit words. Word 0 magic, 1 version, 2 bytes of a page, 3 records written, 4 records
+//! read, 5 records lost; from [`RING_WORD`] two words a record: time (ns of the monotonic clock),
+//! and page << 2 | kind.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -63,7 +66,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes a ring of this process for pages of `page_bytes` in `dir`, readable and writable by its user alone.
+    /// Makes a ring of this process for pages of `page_bytes` in `dir`, readable and writable by
+    /// its user alone.
     pub fn create(dir: &Path, page_bytes: u64) -> io::Result<Ring> {
         let (file, _) = create_new(dir)?;
         // Memory that could not be had later would end the process at a store to it.
@@ -180,7 +184,8 @@ impl Core {
     }
 }
 
-/// A file of its own for each life of a process: an `execve` begins another with the same process id.
+/// A file of its own for each life of a process: an `execve` begins another with the same process
+/// id.
 fn create_new(dir: &Path) -> io::Result<(File, PathBuf)> {
     for life in 0..u32::MAX {
         let path = dir.join(format!("{}-{life}{SUFFIX}", crate::host::program_in_proc()));

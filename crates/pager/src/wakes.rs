@@ -1,5 +1,5 @@
-//! Threads of the program are woken when the pager's lock is free again: where they share a processor with whoever wakes them, they run at
-//! once, and may fault again.
+//! Threads of the program are woken when the pager's lock is free again: where they share a
+//! processor with whoever wakes them, they run at once, and may fault again.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ impl Afterwards for Core {
     type Work = Wakes;
 
     fn take_work(&mut self) -> Option<Wakes> {
-        // An event that was read lets the kernel go on: acted on later, it would strike content that came since, and one of our own
-        // removals would pass for the program's.
+        // An event that was read lets the kernel go on: acted on later, it would strike content
+        // that came since, and one of our own removals would pass for the program's.
         self.catch_up();
         if self.wakes.is_empty() {
             return None;

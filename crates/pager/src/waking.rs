@@ -1,5 +1,6 @@
-//! What a fault costs beside the pager's own work: the fault thread has to be woken, and then the thread that faulted. Nobody tells how long
-//! that took in one fault; so it is measured with some empty ones, once, and added to what is known of each.
+//! What a fault costs beside the pager's own work: the fault thread has to be woken, and then the
+//! thread that faulted. Nobody tells how long that took in one fault; so it is measured with some
+//! empty ones, once, and added to what is known of each.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -67,7 +68,8 @@ const WARMING_UP: usize = 4;
 /// A fault that has not come after so long will not come.
 const PATIENCE_MS: i64 = 200;
 
-/// With the thread that faults on one processor and the thread that answers on another. Both are threads of their own, which end here.
+/// With the thread that faults on one processor and the thread that answers on another. Both are
+/// threads of their own, which end here.
 fn measure_on(program: usize, pager: usize) -> Option<Halves> {
     let memory = Arc::new(Reservation::new(FAULTS * PAGE, PAGE, Access::ReadWrite).ok()?);
     let uffd = Uffd::open(Features::default()).ok()?;
@@ -98,12 +100,14 @@ fn measure_on(program: usize, pager: usize) -> Option<Halves> {
     let answering = thread::Builder::new()
         .stack_size(128 << 10)
         .spawn(move || answer(&uffd, &memory, pager, &read_at));
-    // Without an answer to come, the pages are no longer watched: the descriptor has gone with the thread that could not be.
+    // Without an answer to come, the pages are no longer watched: the descriptor has gone with the
+    // thread that could not be.
     let answered = answering.is_ok_and(|thread| thread.join().is_ok_and(|all| all));
     faulting.join().ok().filter(|_| answered)
 }
 
-/// Answers faults with zeros. When it ends, the descriptor is closed, and faults need no answer any more.
+/// Answers faults with zeros. When it ends, the descriptor is closed, and faults need no answer any
+/// more.
 fn answer(uffd: &Uffd, memory: &Reservation, cpu: usize, times: &[AtomicU64; 2]) -> bool {
     let Ok(zeros) = Reservation::new(PAGE, PAGE, Access::ReadWrite) else { return false };
     cpu::stay_on(cpu);
@@ -146,7 +150,8 @@ pub struct Estimate {
     slept_before: bool,
 }
 
-/// Work of the fault thread that a fault can have waited for, at most: what is longer is sleep that nobody has told of.
+/// Work of the fault thread that a fault can have waited for, at most: what is longer is sleep that
+/// nobody has told of.
 const QUEUED_MAX: Nanos = Nanos(1_000_000);
 
 impl Estimate {
@@ -165,10 +170,12 @@ impl Estimate {
         self.slept_before = std::mem::take(&mut self.slept);
     }
 
-    /// When `thread` began to wait, whose fault was among them. `together`: on the fault thread's processor.
+    /// When `thread` began to wait, whose fault was among them. `together`: on the fault thread's
+    /// processor.
     ///
-    /// A fault thread that has not slept was at work when the fault happened, at any moment since it looked before, or since it let this
-    /// thread go: half of that time is the best guess. On one processor neither is at work while the other is.
+    /// A fault thread that has not slept was at work when the fault happened, at any moment since
+    /// it looked before, or since it let this thread go: half of that time is the best guess. On
+    /// one processor neither is at work while the other is.
     pub fn began(&self, thread: u32, together: bool) -> Nanos {
         let costs = self.costs.unwrap_or_default();
         let before = match (together, self.slept_before) {

@@ -1,7 +1,8 @@
-//! No fault waits in silence: what waits longest is told when asked, and ends the program with a message when it waits too long.
+//! No fault waits in silence: what waits longest is told when asked, and ends the program with a
+//! message when it waits too long.
 //!
-//! Contract: it has a thread of its own, which takes no lock and touches no managed memory; all it reads are atomics. So it also sees a thread of
-//! the pager that holds the lock and waits for ever.
+//! Contract: it has a thread of its own, which takes no lock and touches no managed memory; all it
+//! reads are atomics. So it also sees a thread of the pager that holds the lock and waits for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -102,7 +103,8 @@ impl Oldests {
 pub struct Watchdog {
     live: Arc<Live>,
     limit: Duration,
-    /// Looks in a row at which something waited, and how long one takes: time in which this machine stood still does not count.
+    /// Looks in a row at which something waited, and how long one takes: time in which this machine
+    /// stood still does not count.
     waited: Duration,
     looked: u64,
     told: bool,
@@ -119,7 +121,8 @@ const LOOK_MAX: Duration = Duration::from_millis(500);
 /// A debug build looks after so long whether a thread of the pager waits for the pager.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);
 
-/// A thread of the pager that waits in a fault on managed memory, by its name. While the fault thread waits for the lock, it is who holds it.
+/// A thread of the pager that waits in a fault on managed memory, by its name. While the fault
+/// thread waits for the lock, it is who holds it.
 fn faulting_thread() -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     let read = |task: &std::fs::DirEntry, file| {

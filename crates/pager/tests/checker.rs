@@ -52,8 +52,8 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// Runs the checker to its end, and no longer: what hangs, be it a child that it left behind, is ended and reported with all that was
-/// printed. Output goes through files, which nobody waits for.
+/// Runs the checker to its end, and no longer: what hangs, be it a child that it left behind, is
+/// ended and reported with all that was printed. Output goes through files, which nobody waits for.
 fn run(args: &[&str]) -> Output {
     let program = checker();
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,8 +132,8 @@ fn figure(text: &str, name: &str) -> u64 {
     figure.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
 }
 
-/// Runs the checker; it has to find nothing, and to have moved memory to the store and back meanwhile. A machine that is too busy for
-/// that gets more time.
+/// Runs the checker; it has to find nothing, and to have moved memory to the store and back
+/// meanwhile. A machine that is too busy for that gets more time.
 fn finds_nothing(store: &str, path: &str, block: &str) {
     const TESTED: [&str; 5] =
         ["faults_fetched", "written_bytes", "fetched_bytes", "fork", "resize"];

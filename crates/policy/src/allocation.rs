@@ -22,7 +22,8 @@ impl Allocator {
         Allocator { kind, next: 0 }
     }
 
-    /// The server that gets the next chunk, where server `i` has room for `free_chunks[i]`; none if all are full.
+    /// The server that gets the next chunk, where server `i` has room for `free_chunks[i]`; none if
+    /// all are full.
     ///
     /// A server that cannot be reached is given as full.
     pub fn choose(&mut self, free_chunks: &[u32]) -> Option<usize> {

@@ -1,9 +1,10 @@
 //! Whether faults of several threads are answered by as many fault threads, or by one.
 //!
-//! More fault threads answer more faults at a time. But each page that leaves the program interrupts every processor that runs it, and
-//! all of them change one state under one lock: where about as many pages leave as come, they only wait for each other. Which of the
-//! two holds depends on the machine, the store and the program, so it is tried: faults are counted for a moment with one, then with
-//! all, and again from time to time.
+//! More fault threads answer more faults at a time. But each page that leaves the program
+//! interrupts every processor that runs it, and all of them change one state under one lock: where
+//! about as many pages leave as come, they only wait for each other. Which of the two holds depends
+//! on the machine, the store and the program, so it is tried: faults are counted for a moment with
+//! one, then with all, and again from time to time.
 
 use hiroma_units::Nanos;
 

@@ -1,10 +1,13 @@
-//! Whether blocks that are local keep their copies in compressed memory, where that takes room that the program could use.
+//! Whether blocks that are local keep their copies in compressed memory, where that takes room that
+//! the program could use.
 //!
-//! A copy that is kept spares packing the block when it leaves unchanged. A copy that is given up leaves room for other blocks, and how much
-//! that spares follows from how densely staged blocks, the next that would have to go, are touched. Linux decides the same by how full the
-//! swap area is (`mem_cgroup_swap_full`).
+//! A copy that is kept spares packing the block when it leaves unchanged. A copy that is given up
+//! leaves room for other blocks, and how much that spares follows from how densely staged blocks,
+//! the next that would have to go, are touched. Linux decides the same by how full the swap area is
+//! (`mem_cgroup_swap_full`).
 
-/// What a fetch costs that more room would have spared: two switches, unpacking, and a block that has to leave for it.
+/// What a fetch costs that more room would have spared: two switches, unpacking, and a block that
+/// has to leave for it.
 const FETCH_NS: u64 = 20_000;
 /// What packing a block costs once more, mostly on another processor.
 const PACK_NS: u64 = 5_000;
@@ -31,7 +34,8 @@ pub struct Duplication {
     keeps: bool,
     /// Counts as they were last seen.
     before: (u64, u64),
-    /// Touches of staged blocks and fetches from compressed memory, those of long ago counting less.
+    /// Touches of staged blocks and fetches from compressed memory, those of long ago counting
+    /// less.
     rescues: u64,
     fetches: u64,
 }
@@ -53,7 +57,8 @@ impl Duplication {
         self.keeps
     }
 
-    /// Takes into account what was seen: touches of staged blocks and fetches from compressed memory since the start, and what is where now.
+    /// Takes into account what was seen: touches of staged blocks and fetches from compressed
+    /// memory since the start, and what is where now.
     pub fn observe(&mut self, rescues: u64, fetches: u64, held: &Held) {
         // In the child of a fork the pager's counts start again.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);

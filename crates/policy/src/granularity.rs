@@ -1,27 +1,34 @@
-//! Does an extent move whole (huge mode) or sector by sector (small mode)? Rent or buy, extent by extent, while running.
+//! Does an extent move whole (huge mode) or sector by sector (small mode)? Rent or buy, extent by
+//! extent, while running.
 //!
-//! A whole extent costs as much as some dozens of single sectors. Whoever streams through it should buy at once; whoever reads a
-//! word here and there should rent sectors for ever; for the rest nobody knows. Buying by mistake costs one extent, renting by
-//! mistake costs hundreds of faults: so past use decides, and what was used as a whole is rented only after it proved bad repeatedly.
+//! A whole extent costs as much as some dozens of single sectors. Whoever streams through it should
+//! buy at once; whoever reads a word here and there should rent sectors for ever; for the rest
+//! nobody knows. Buying by mistake costs one extent, renting by mistake costs hundreds of faults:
+//! so past use decides, and what was used as a whole is rented only after it proved bad repeatedly.
 //!
-//! - **Bought** is an extent that had content in at least three quarters of its sectors when it left for the first time, whose
-//!   bucket ran over (below), or for which the program asked. It comes back whole.
-//! - A bought extent gets a **strike** when a fault wants it back before local memory has turned over once, and when it left after a
-//!   fault had fetched it whole and was not touched once while it waited for its write-back. Residences that a stream began or
-//!   that came ahead of need give no such strike: to pass once is what streams do. A fault on a far extent that is not thrashing takes
-//!   a strike away.
-//! - A bought extent that thrashes with all `MOST_STRIKES` strikes already against it is **rented**: it comes back in sectors. One
-//!   bad turn gives two strikes at most, the first only one, so that at least two refaults are served whole before; random use
-//!   of more than local memory ends in sectors after four or five.
-//! - The small faults of a rented extent are counted in a **bucket** that leaks one fault whenever as many other faults have passed as
-//!   local memory has extents. It fills only while the extents that are faulting at the time would all fit into local
-//!   memory: then the rest of the extent is bought. Each strike doubles the price.
-//! - An extent that was touched while it was staged, time and again, is **broken up** when its turn to leave comes: it goes on in sectors, and is rented.
-//!   One touch of 2 MiB says nothing of the rest, and an extent that is kept for a few words of it takes the place of hundreds
-//!   of sectors that are in use as much. Where most sectors of the extents that were broken up before turned out to be in use, a region's
-//!   extents stay whole.
-//! - Every other far extent is rented at first. A fault inside a stream takes the whole extent whatever its past, and empties
-//!   the bucket.
+//! - **Bought** is an extent that had content in at least three quarters of its sectors when it
+//!   left for the first time, whose bucket ran over (below), or for which the program asked. It
+//!   comes back whole.
+//! - A bought extent gets a **strike** when a fault wants it back before local memory has turned
+//!   over once, and when it left after a fault had fetched it whole and was not touched once while
+//!   it waited for its write-back. Residences that a stream began or that came ahead of need give
+//!   no such strike: to pass once is what streams do. A fault on a far extent that is not thrashing
+//!   takes a strike away.
+//! - A bought extent that thrashes with all `MOST_STRIKES` strikes already against it is
+//!   **rented**: it comes back in sectors. One bad turn gives two strikes at most, the first only
+//!   one, so that at least two refaults are served whole before; random use of more than local
+//!   memory ends in sectors after four or five.
+//! - The small faults of a rented extent are counted in a **bucket** that leaks one fault whenever
+//!   as many other faults have passed as local memory has extents. It fills only while the extents
+//!   that are faulting at the time would all fit into local memory: then the rest of the extent is
+//!   bought. Each strike doubles the price.
+//! - An extent that was touched while it was staged, time and again, is **broken up** when its turn
+//!   to leave comes: it goes on in sectors, and is rented. One touch of 2 MiB says nothing of the
+//!   rest, and an extent that is kept for a few words of it takes the place of hundreds of sectors
+//!   that are in use as much. Where most sectors of the extents that were broken up before turned
+//!   out to be in use, a region's extents stay whole.
+//! - Every other far extent is rented at first. A fault inside a stream takes the whole extent
+//!   whatever its past, and empties the bucket.
 
 /// How an extent moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +60,8 @@ impl ExtentHistory {
         self.flags = BOUGHT;
     }
 
-    /// The program said that the extent will be used here and there: it comes back in sectors, and buying it is dear.
+    /// The program said that the extent will be used here and there: it comes back in sectors, and
+    /// buying it is dear.
     pub fn hint_sparse(&mut self) {
         self.flags = MOST_STRIKES << STRIKES_SHIFT;
     }
@@ -91,19 +99,22 @@ pub struct RegionHistory {
 
 /// First evictions before a region is judged.
 const MIN_SAMPLES: u16 = 4;
-/// One of so many fresh extents is huge in a region that is held to be sparse, to see whether it still is.
+/// One of so many fresh extents is huge in a region that is held to be sparse, to see whether it
+/// still is.
 const PROBE_EVERY: u8 = 32;
 /// A region is sparse when less than this (of 65,536) has content at the first eviction.
 const SPARSE_BELOW: u16 = 1 << 14;
 /// An extent of which so much (of 65,536) has content at its first eviction was used as a whole.
 const DENSE_FROM: u64 = 3 << 14;
-/// Where fewer extents than this are local at a time, none comes whole: room for one is hard to make, and it takes that of many sectors.
+/// Where fewer extents than this are local at a time, none comes whole: room for one is hard to
+/// make, and it takes that of many sectors.
 const LEAST_EXTENTS: u64 = 16;
 /// An extent that was rescued so often in one residence is broken up.
 const BREAK_UP_AFTER: u8 = 3;
 /// Sectors of a broken extent that are staged before it is judged.
 pub const JUDGED_STAGINGS: u8 = 128;
-/// Broken extents before a region is judged, and the use (of 256) from which its extents are held to be in use as a whole.
+/// Broken extents before a region is judged, and the use (of 256) from which its extents are held
+/// to be in use as a whole.
 const MIN_BROKEN: u8 = 2;
 const DENSE_USE: u8 = 192;
 /// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
@@ -122,8 +133,9 @@ pub struct Granularity {
 }
 
 impl Granularity {
-    /// `sectors_per_extent` sectors make an extent; after `buy_after_faults` small faults in a burst the rest is bought (about the
-    /// cost of fetching 2 MiB over that of a sector; 48 is usual); `local_extents` fit into local memory.
+    /// `sectors_per_extent` sectors make an extent; after `buy_after_faults` small faults in a
+    /// burst the rest is bought (about the cost of fetching 2 MiB over that of a sector; 48 is
+    /// usual); `local_extents` fit into local memory.
     pub fn new(sectors_per_extent: u16, buy_after_faults: u16, local_extents: u32) -> Self {
         let mut granularity = Granularity {
             sectors_per_extent: u64::from(sectors_per_extent.max(1)),
@@ -164,7 +176,8 @@ impl Granularity {
             self.inflow += self.sectors_per_extent;
             return Mode::Huge;
         }
-        // One bad turn proves little (the first extents of a stream look like it), and renting by mistake is the dearer mistake.
+        // One bad turn proves little (the first extents of a stream look like it), and renting by
+        // mistake is the dearer mistake.
         let worn_out = thrashing && state.strikes() == MOST_STRIKES;
         state.set_strikes(if bought && thrashing {
             state.strikes() + 1
@@ -182,7 +195,8 @@ impl Granularity {
         Mode::Small
     }
 
-    /// A fault on a missing sector of an extent in small mode. True: fetch the rest of the extent now, it is huge from here on.
+    /// A fault on a missing sector of an extent in small mode. True: fetch the rest of the extent
+    /// now, it is huge from here on.
     pub fn on_small_fault(&mut self, state: &mut ExtentHistory) -> bool {
         self.faults += 1;
         self.inflow += 1;
@@ -224,8 +238,9 @@ impl Granularity {
         Mode::Huge
     }
 
-    /// The extent left local memory in huge mode. `nonzero_sectors` are not a repeated word (known and used only at the first
-    /// eviction after being fresh; none of them: nothing is learnt); it was rescued from staging `rescues` times during this residence.
+    /// The extent left local memory in huge mode. `nonzero_sectors` are not a repeated word (known
+    /// and used only at the first eviction after being fresh; none of them: nothing is learnt); it
+    /// was rescued from staging `rescues` times during this residence.
     pub fn on_huge_evicted(
         &mut self,
         state: &mut ExtentHistory,
@@ -237,22 +252,26 @@ impl Granularity {
         state.flags |= EVICTED;
         state.evict_tick = self.inflow_tick();
         if state.flags & PAID != 0 && rescues == 0 {
-            // Not touched once in all the time that it waited for its write-back: too dear by itself.
+            // Not touched once in all the time that it waited for its write-back: too dear by
+            // itself.
             state.set_strikes(state.strikes() + 1);
         }
         state.flags &= !PAID;
-        // With nothing in it, it was mapped ahead of a stream and not reached: that says nothing of the region.
+        // With nothing in it, it was mapped ahead of a stream and not reached: that says nothing of
+        // the region.
         if was_fresh && nonzero_sectors > 0 {
             let filled = (u64::from(nonzero_sectors) << 16) / self.sectors_per_extent;
             region.sample(filled.min(u64::from(u16::MAX)) as u16);
             if filled >= DENSE_FROM && state.strikes() == 0 {
-                // Written from end to end: that was a use of the whole. (A fresh extent has strikes by `hint_sparse` only.)
+                // Written from end to end: that was a use of the whole. (A fresh extent has strikes
+                // by `hint_sparse` only.)
                 state.flags |= BOUGHT;
             }
         }
     }
 
-    /// An extent in huge mode is to leave, and was rescued `rescues` times in this residence. True: it goes on in sectors.
+    /// An extent in huge mode is to leave, and was rescued `rescues` times in this residence. True:
+    /// it goes on in sectors.
     pub fn breaks_up(
         &self,
         state: &mut ExtentHistory,
@@ -273,7 +292,8 @@ impl Granularity {
         true
     }
 
-    /// Of the first `JUDGED_STAGINGS` sectors of a broken extent that were staged, `rescues` were touched there.
+    /// Of the first `JUDGED_STAGINGS` sectors of a broken extent that were staged, `rescues` were
+    /// touched there.
     pub fn on_broken_judged(&self, region: &mut RegionHistory, rescues: u8) {
         let used = (u32::from(rescues) * 256 / u32::from(JUDGED_STAGINGS)).min(255) as i32;
         let old = i32::from(region.broken_use);

@@ -1,12 +1,14 @@
-//! The decisions, and nothing else: which block leaves, what is fetched ahead, how much moves at a time, which server is filled next,
-//! where huge pages pay.
+//! The decisions, and nothing else: which block leaves, what is fetched ahead, how much moves at a
+//! time, which server is filled next, where huge pages pay.
 //!
-//! Everything here is pure: an event goes in, the object changes itself, and the answer comes back or is appended to a buffer that
-//! the caller owns. No IO, no clock, no threads, no floats, no randomness; time is counted in events. The same events give the same
-//! answers, so that a recording can be replayed and a simulator can run the very objects of the live system.
+//! Everything here is pure: an event goes in, the object changes itself, and the answer comes back
+//! or is appended to a buffer that the caller owns. No IO, no clock, no threads, no floats, no
+//! randomness; time is counted in events. The same events give the same answers, so that a
+//! recording can be replayed and a simulator can run the very objects of the live system.
 //!
-//! The pager calls these under a lock on the fault path: a call takes well under 200 ns and does not allocate in steady state
-//! ([`Replacement::compact`] is the exception, and runs outside of faults).
+//! The pager calls these under a lock on the fault path: a call takes well under 200 ns and does
+//! not allocate in steady state ([`Replacement::compact`] is the exception, and runs outside of
+//! faults).
 //!
 //! | Module | Question |
 //! |---|---|

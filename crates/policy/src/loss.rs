@@ -1,11 +1,14 @@
-//! What waiting for far memory has cost, and how much of it a larger local memory would have spared.
+//! What waiting for far memory has cost, and how much of it a larger local memory would have
+//! spared.
 
-/// Buckets of a [`Curve`]: four for each doubling of the extra bytes, from [`FIRST_BYTES`] on; the last is for what no size would spare.
+/// Buckets of a [`Curve`]: four for each doubling of the extra bytes, from [`FIRST_BYTES`] on; the
+/// last is for what no size would spare.
 pub const BUCKETS: usize = 96;
 /// The first bucket ends here.
 const FIRST_BYTES: u64 = 256 << 10;
 
-/// The bucket of a fetch that `extra_bytes` more of local memory would have spared. None: nobody knows how many.
+/// The bucket of a fetch that `extra_bytes` more of local memory would have spared. None: nobody
+/// knows how many.
 pub fn bucket(extra_bytes: Option<u64>) -> usize {
     let Some(bytes) = extra_bytes else { return BUCKETS - 1 };
     if bytes <= FIRST_BYTES {
@@ -26,8 +29,9 @@ pub fn bucket_end(bucket: usize) -> Option<u64> {
     }
 }
 
-/// The extra bytes of a limit that keep `kept_bytes` more in local memory, of `far_bytes` that have left. What once left keeps its packed copy,
-/// also when it has come back; these copies take `packed_bytes` of the limit. Only a limit at which nothing leaves at all needs none of them.
+/// The extra bytes of a limit that keep `kept_bytes` more in local memory, of `far_bytes` that have
+/// left. What once left keeps its packed copy, also when it has come back; these copies take
+/// `packed_bytes` of the limit. Only a limit at which nothing leaves at all needs none of them.
 pub fn extra_limit(kept_bytes: u64, packed_bytes: u64, far_bytes: u64) -> u64 {
     kept_bytes.min(far_bytes.saturating_sub(packed_bytes).max(far_bytes / 8))
 }
@@ -73,9 +77,11 @@ impl Curve {
         used.map(|extra| (extra, self.left_ppm(extra))).collect()
     }
 
-    /// The smallest extra size that spares most of what can be spared, with what is left there in millionths. None: no size spares much.
+    /// The smallest extra size that spares most of what can be spared, with what is left there in
+    /// millionths. None: no size spares much.
     ///
-    /// Most is three quarters: the next quarter often takes as much memory again. But not less than a fifth of all is spared.
+    /// Most is three quarters: the next quarter often takes as much memory again. But not less than
+    /// a fifth of all is spared.
     pub fn advice(&self) -> Option<(u64, u64)> {
         let least = self.points().last().map(|&(_, left)| left)?;
         let spared = 1_000_000u64.saturating_sub(least);
@@ -128,8 +134,9 @@ impl Covered {
     }
 }
 
-/// A table of the ranges that most faults are in: few entries, whatever the number of ranges (the space-saving algorithm of Metwally,
-/// Agrawal and El Abbadi, 2005). A range with more than one of [`RANGES_MAX`] of all faults is in it for certain.
+/// A table of the ranges that most faults are in: few entries, whatever the number of ranges (the
+/// space-saving algorithm of Metwally, Agrawal and El Abbadi, 2005). A range with more than one of
+/// [`RANGES_MAX`] of all faults is in it for certain.
 #[derive(Default)]
 pub struct Busiest {
     entries: Vec<(u64, u64)>,

@@ -1,9 +1,11 @@
 //! When the next round may run: a token bucket of processor time.
 //!
-//! Two of them keep a tracker in check: one for the time that it takes itself, one for what it costs the program.
+//! Two of them keep a tracker in check: one for the time that it takes itself, one for what it
+//! costs the program.
 
-/// What it costs a program that the accessed bit of a page which it uses was cleared: the next touch has to walk the page tables and to write
-/// the bit, both with little else going on. An estimate on the safe side: measured at 0.1 to 0.2 us (`hiroma bench huge --only slowdown`,
+/// What it costs a program that the accessed bit of a page which it uses was cleared: the next
+/// touch has to walk the page tables and to write the bit, both with little else going on. An
+/// estimate on the safe side: measured at 0.1 to 0.2 us (`hiroma bench huge --only slowdown`,
 /// random touches, virtual machine).
 pub const BURDEN_PER_PAGE_NS: u64 = 200;
 
@@ -18,7 +20,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `share_ppm` millionths of a processor (10,000 is 1 %), with `burst_ns` of credit at once and at most.
+    /// `share_ppm` millionths of a processor (10,000 is 1 %), with `burst_ns` of credit at once and
+    /// at most.
     pub fn new(share_ppm: u64, burst_ns: u64, now_ns: u64) -> Pace {
         Pace {
             share_ppm: share_ppm.clamp(1, 1_000_000),
@@ -42,7 +45,8 @@ impl Pace {
     pub fn next_ns(&mut self, now_ns: u64) -> u64 {
         let passed = now_ns.saturating_sub(self.last_ns);
         let earned = u128::from(passed) * u128::from(self.share_ppm) / 1_000_000;
-        // What is too little to count is not lost: the clock of the bucket stands still until it counts.
+        // What is too little to count is not lost: the clock of the bucket stands still until it
+        // counts.
         if earned > 0 {
             self.last_ns = now_ns;
         }

@@ -1,13 +1,16 @@
 //! What is fetched before it is asked for.
 //!
-//! Several streams are followed at once, each by the place that it has reached and the place up to which blocks were requested. A
-//! fault that no stream explains is compared with the last unexplained ones: three blocks in a row, upwards or downwards, make a
-//! stream (four for whole extents, which are few enough that chance would do it); so do four pages at equal distances; so does a
-//! distance that has the majority among the recent ones (the idea of Leap, which finds a trend in spite of noise).
+//! Several streams are followed at once, each by the place that it has reached and the place up to
+//! which blocks were requested. A fault that no stream explains is compared with the last
+//! unexplained ones: three blocks in a row, upwards or downwards, make a stream (four for whole
+//! extents, which are few enough that chance would do it); so do four pages at equal distances; so
+//! does a distance that has the majority among the recent ones (the idea of Leap, which finds a
+//! trend in spite of noise).
 //!
-//! A stream starts with a window of one block and doubles it from window to window. All blocks of a window may be mapped as soon as
-//! they have come, except the one in the middle: the fault on it says that the stream goes on, and the next window is requested
-//! while half of this one is still ahead. So a stream costs one short fault a window. Blocks that leave unused halve the window; a
+//! A stream starts with a window of one block and doubles it from window to window. All blocks of a
+//! window may be mapped as soon as they have come, except the one in the middle: the fault on it
+//! says that the stream goes on, and the next window is requested while half of this one is still
+//! ahead. So a stream costs one short fault a window. Blocks that leave unused halve the window; a
 //! window of nothing silences the stream for a while.
 //!
 //! Streams are kept in pages, because extents change between huge and small mode on the way.
@@ -17,11 +20,13 @@ use hiroma_units::PAGES_PER_EXTENT;
 /// A block worth fetching now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefetchRequest {
-    /// The page at which the stream enters the block, counted from the start of the arena: the block's first page, except where a
-    /// downward stream of small blocks asks for a whole extent. It may lie outside of anything mapped: the caller looks.
+    /// The page at which the stream enters the block, counted from the start of the arena: the
+    /// block's first page, except where a downward stream of small blocks asks for a whole extent.
+    /// It may lie outside of anything mapped: the caller looks.
     pub page: u64,
-    /// Pages of the block, as in the fault that led here; but where a dense stream of small blocks enters the next extent, it asks
-    /// for all of that (512). The caller fetches the extent if it is far as a whole and modes are free, else the sector at `page`.
+    /// Pages of the block, as in the fault that led here; but where a dense stream of small blocks
+    /// enters the next extent, it asks for all of that (512). The caller fetches the extent if it
+    /// is far as a whole and modes are free, else the sector at `page`.
     pub unit: u16,
     /// The block must be fetched but not mapped: the fault on it is wanted.
     pub leave_unmapped: bool,
@@ -29,7 +34,8 @@ pub struct PrefetchRequest {
 
 /// Unexplained faults that are remembered.
 const RECENT: usize = 64;
-/// Of these, how many whole extents are compared with: they are few, and chance makes rows among them.
+/// Of these, how many whole extents are compared with: they are few, and chance makes rows among
+/// them.
 const RECENT_HUGE: usize = 16;
 /// How far back equal distances are looked for.
 const RECENT_STRIDE: usize = 16;
@@ -87,7 +93,8 @@ pub struct Prefetcher {
     recent_len: usize,
     recent_next: usize,
     tick: u32,
-    /// Sinks when blocks leave unused, rises when they are used; below zero, new streams must prove themselves first.
+    /// Sinks when blocks leave unused, rises when they are used; below zero, new streams must prove
+    /// themselves first.
     trust: i16,
     /// Most pages that may be ahead of all streams together.
     ahead_max_pages: u64,
@@ -108,16 +115,17 @@ impl Prefetcher {
         }
     }
 
-    /// Bounds what may be ahead of all streams together; an eighth of local memory is usual. What is fetched ahead of one stream
-    /// would otherwise push out what was fetched ahead of another.
+    /// Bounds what may be ahead of all streams together; an eighth of local memory is usual. What
+    /// is fetched ahead of one stream would otherwise push out what was fetched ahead of another.
     pub fn set_ahead_max_pages(&mut self, pages: u64) {
         self.ahead_max_pages = pages;
     }
 
-    /// A fault on page `page` of the arena, in an extent whose blocks have `unit` pages (a power of two up to 512). Appends blocks
-    /// worth fetching now, nearest first, at most `budget`.
+    /// A fault on page `page` of the arena, in an extent whose blocks have `unit` pages (a power of
+    /// two up to 512). Appends blocks worth fetching now, nearest first, at most `budget`.
     ///
-    /// To be called for faults on far blocks and on blocks that were prefetched and left unmapped; not for rescues.
+    /// To be called for faults on far blocks and on blocks that were prefetched and left unmapped;
+    /// not for rescues.
     pub fn on_fault(
         &mut self,
         page: u64,
@@ -154,14 +162,16 @@ impl Prefetcher {
             .filter(|stream| stream.is_alive(tick))
             .map(Stream::ahead_pages)
             .sum();
-        // Each stream has a little that the others cannot take: they may have ended without anybody knowing yet.
+        // Each stream has a little that the others cannot take: they may have ended without anybody
+        // knowing yet.
         let own =
             (self.ahead_max_pages / OWN_SHARE).saturating_sub(self.streams[index].ahead_pages());
         let room = self.ahead_max_pages.saturating_sub(ahead).max(own) / u64::from(unit);
         self.streams[index].request(budget.min(room as usize), out);
     }
 
-    /// Whether `page` continues a stream that is dense enough to be worth whole extents. Asked before `on_fault`.
+    /// Whether `page` continues a stream that is dense enough to be worth whole extents. Asked
+    /// before `on_fault`.
     pub fn is_stream(&self, page: u64) -> bool {
         let worth = |stream: &Stream| {
             stream.muted == 0 && (stream.dense || stream.step.unsigned_abs() <= DENSE_STRIDE_PAGES)
@@ -278,14 +288,16 @@ impl Prefetcher {
         None
     }
 
-    /// The distance that most of the recent faults have from the one before (Boyer and Moore's vote), if more than half do.
+    /// The distance that most of the recent faults have from the one before (Boyer and Moore's
+    /// vote), if more than half do.
     fn majority(&self, unit: u16) -> Option<(i64, bool, usize)> {
         if self.recent_len <= VOTERS {
             return None;
         }
         let distance =
             |age: usize| self.recent[self.at(age)].wrapping_sub(self.recent[self.at(age + 1)]);
-        // Where one distance has the majority, the last three hardly ever differ all. Saves the count for each random fault.
+        // Where one distance has the majority, the last three hardly ever differ all. Saves the
+        // count for each random fault.
         let (last, second, third) = (distance(0), distance(1), distance(2));
         if last != second && last != third && second != third {
             return None;
@@ -303,7 +315,8 @@ impl Prefetcher {
         (moves && count * 2 > VOTERS).then_some((candidate as i64, false, 0))
     }
 
-    /// The slot for a new stream: a free one, or that of the stream which has been silent longest in terms of its own rhythm.
+    /// The slot for a new stream: a free one, or that of the stream which has been silent longest
+    /// in terms of its own rhythm.
     fn replaceable(&self) -> usize {
         let tick = self.tick;
         let silence = |stream: &Stream| {
@@ -347,7 +360,8 @@ impl Stream {
         let requested = self.along(self.head, self.edge);
         if self.dense {
             let unit = i64::from(unit.max(self.unit));
-            // Small blocks may be passed over now and then, where the program's own records are larger.
+            // Small blocks may be passed over now and then, where the program's own records are
+            // larger.
             let slack = if unit < i64::from(HUGE) { 4 * unit } else { unit };
             let ahead = self.along(self.head, place);
             return 0 <= ahead && ahead <= requested + slack;
@@ -415,7 +429,8 @@ impl Stream {
                 self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
             edge = next;
             if enters_extent {
-                // Left unmapped: the fault on it tells how the extent came, and the stream goes on in that size.
+                // Left unmapped: the fault on it tells how the extent came, and the stream goes on
+                // in that size.
                 out.push(PrefetchRequest { page: next & mask, unit: HUGE, leave_unmapped: true });
                 cut = true;
                 break;

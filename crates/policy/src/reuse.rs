@@ -1,13 +1,17 @@
-//! How much more local memory would have kept a block: the other half of a miss-ratio curve, sampled while the program runs.
+//! How much more local memory would have kept a block: the other half of a miss-ratio curve,
+//! sampled while the program runs.
 //!
-//! Far blocks stand in a list in the order in which they left (ghosts: nothing but their numbers). A block that is fetched stands at some
-//! depth there, and as many more bytes of local memory, with the same choice of victims, would have kept it. So the depths of all fetches
-//! say how many of them each larger size would have spared. Of smaller sizes they say nothing: nobody sees the hits in local memory.
+//! Far blocks stand in a list in the order in which they left (ghosts: nothing but their numbers).
+//! A block that is fetched stands at some depth there, and as many more bytes of local memory, with
+//! the same choice of victims, would have kept it. So the depths of all fetches say how many of
+//! them each larger size would have spared. Of smaller sizes they say nothing: nobody sees the hits
+//! in local memory.
 //!
-//! Only a sample of the sectors is in the list, chosen by their numbers (SHARDS: Waldspurger et al., FAST 2015, with a fixed number of
-//! samples: when the list is full, the rate is halved and half of the sample leaves). Unlike there, the sample is stratified: of each
-//! aligned group of `2^n` sectors exactly one is in it, which one is a matter of hashes. That varies less, and the sampled sectors of a
-//! large block are found without a look at all of its sectors.
+//! Only a sample of the sectors is in the list, chosen by their numbers (SHARDS: Waldspurger et
+//! al., FAST 2015, with a fixed number of samples: when the list is full, the rate is halved and
+//! half of the sample leaves). Unlike there, the sample is stratified: of each aligned group of
+//! `2^n` sectors exactly one is in it, which one is a matter of hashes. That varies less, and the
+//! sampled sectors of a large block are found without a look at all of its sectors.
 
 /// Places in the list; half of them are in use at most, so that it is renumbered seldom.
 const SLOTS: usize = 8192;
@@ -38,7 +42,8 @@ pub struct Reuse {
 /// What is known of a fetched block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depth {
-    /// Sectors that left later than the part of the block that left first, and that one; none if its leaving was not seen.
+    /// Sectors that left later than the part of the block that left first, and that one; none if
+    /// its leaving was not seen.
     pub sectors: Option<u64>,
     /// Fetches that this one stands for.
     pub weight: u64,
@@ -92,7 +97,8 @@ impl Reuse {
         let (shift, mut deepest, mut any) = (self.shift, None, false);
         each_sampled(first, sectors, shift, |sector| {
             any = true;
-            // Those of its own that left later have gone from the list, or are to be counted still; the first to leave has all of them.
+            // Those of its own that left later have gone from the list, or are to be counted still;
+            // the first to leave has all of them.
             let depth = self.position(sector).map(|place| (self.later(place) << shift) + 1);
             deepest = deepest.max(depth);
         });
@@ -191,7 +197,8 @@ fn half(group: u64, level: u32) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63
 }
 
-/// Whether the group of `2^from` sectors that `sector` belongs to has the one of its group of `2^to`.
+/// Whether the group of `2^from` sectors that `sector` belongs to has the one of its group of
+/// `2^to`.
 fn is_sampled(sector: u64, from: u32, to: u32) -> bool {
     (from + 1..=to).all(|level| sector >> (level - 1) & 1 == half(sector >> level, level))
 }
@@ -254,8 +261,9 @@ mod tests {
         }
     }
 
-    /// A local memory of `local` sectors that gives up what was used longest ago, in front of both lists: `touch` is the trace. Returns the
-    /// sectors fetched by exact depth, and by estimated depth.
+    /// A local memory of `local` sectors that gives up what was used longest ago, in front of both
+    /// lists: `touch` is the trace. Returns the sectors fetched by exact depth, and by estimated
+    /// depth.
     fn run(local: usize, trace: impl Iterator<Item = u64>) -> (Vec<u64>, Vec<(u64, u64)>, Reuse) {
         let (mut recent, mut exact, mut reuse) =
             (std::collections::VecDeque::new(), Exact::default(), Reuse::default());
@@ -323,7 +331,8 @@ mod tests {
         }
     }
 
-    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. It is random by its nature, and these seeds keep it.
+    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. It is random by
+    /// its nature, and these seeds keep it.
     #[test]
     fn a_sample_is_wrong_by_five_percent_of_the_fetches_at_most() {
         // Some sectors more often than others, several times what the list can hold.

@@ -1,13 +1,15 @@
 //! How much of local memory holds compressed blocks, where another store follows behind them.
 //!
-//! Room for compressed blocks spares waits for what is behind them; the same room for what the program uses spares fetches of any kind.
-//! A smaller share is judged by the curve of fetches that more room would have spared ([`crate::reuse`]); of a larger one only the first
-//! step is known, from how densely staged blocks, the next that would have to go, are touched. So the share begins small, and goes back at
-//! once when a larger one has pushed out what the program uses over and over: many programs have such an edge, below which they do little
-//! but fetch.
+//! Room for compressed blocks spares waits for what is behind them; the same room for what the
+//! program uses spares fetches of any kind. A smaller share is judged by the curve of fetches that
+//! more room would have spared ([`crate::reuse`]); of a larger one only the first step is known,
+//! from how densely staged blocks, the next that would have to go, are touched. So the share begins
+//! small, and goes back at once when a larger one has pushed out what the program uses over and
+//! over: many programs have such an edge, below which they do little but fetch.
 //!
-//! The same curve tells what compressed memory would answer if it always held what left last: the fetches that as much more local memory
-//! would have spared. Where that is clearly more than its part of all far memory, blocks are *demoted*: those that left first go behind.
+//! The same curve tells what compressed memory would answer if it always held what left last: the
+//! fetches that as much more local memory would have spared. Where that is clearly more than its
+//! part of all far memory, blocks are *demoted*: those that left first go behind.
 
 use crate::loss::Curve;
 
@@ -29,10 +31,12 @@ const BEHIND_NS: u64 = 100_000;
 /// A smaller share has to spare one part in so many; each step to a larger one, too.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
-/// What it costs to move 4 KiB behind. A smaller share is taken when the present one has cost as much more than it: so neither a short
-/// phase of the program makes much move, nor does a long one go on with the wrong share.
+/// What it costs to move 4 KiB behind. A smaller share is taken when the present one has cost as
+/// much more than it: so neither a short phase of the program makes much move, nor does a long one
+/// go on with the wrong share.
 const MOVED_NS: u64 = 20_000;
-/// Blocks are demoted where so much more of the fetches would be answered by compressed memory, in millionths; and until it is less than half of it.
+/// Blocks are demoted where so much more of the fetches would be answered by compressed memory, in
+/// millionths; and until it is less than half of it.
 const DEMOTES_PPM: u64 = 125_000;
 /// Judgements for which a share that was too large is not tried again: at first, and at most.
 const BARRED: u32 = 16;
@@ -41,14 +45,16 @@ const BARRED_MAX: u32 = 1024;
 /// What was seen; all counts since the start, all bytes now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Fetches from compressed memory and from behind it that somebody waited for, and for how long in all.
+    /// Fetches from compressed memory and from behind it that somebody waited for, and for how long
+    /// in all.
     pub near: Waits,
     pub behind: Waits,
     /// Staged blocks that were touched.
     pub rescues: u64,
     /// Bytes that are staged.
     pub staged_bytes: u64,
-    /// Bytes of the program in compressed memory, what they take there, and bytes of the program behind it.
+    /// Bytes of the program in compressed memory, what they take there, and bytes of the program
+    /// behind it.
     pub near_bytes: u64,
     pub packed_bytes: u64,
     pub behind_bytes: u64,
@@ -98,10 +104,12 @@ pub struct Sharing {
     rescues: u64,
     staged_bytes: u64,
     near_ns: u64,
-    /// Fetched bytes by the local memory that would have spared them, and how many fetches those were; of long ago counting less.
+    /// Fetched bytes by the local memory that would have spared them, and how many fetches those
+    /// were; of long ago counting less.
     spared: Curve,
     samples: u64,
-    /// The share that was too large, for how many judgements it is not tried, and for how many the next one is not.
+    /// The share that was too large, for how many judgements it is not tried, and for how many the
+    /// next one is not.
     barred: (u64, u32, u32),
     /// What the present share has cost more than each smaller one, in ns.
     regrets: [u128; PARTS as usize],
@@ -178,7 +186,8 @@ impl Sharing {
         (self.near, self.behind) = (self.near.fading(near), self.behind.fading(behind));
         self.rescues = self.rescues / 2 + rescues;
         self.staged_bytes = self.staged_bytes / 2 + seen.staged_bytes / 2;
-        // Now and then a fetch waits for much that is in front of it; that says nothing of compressed memory.
+        // Now and then a fetch waits for much that is in front of it; that says nothing of
+        // compressed memory.
         self.near_ns = self.near.average_ns(self.near_ns).min(self.near_ns + self.near_ns / 8);
         let near_ns = self.near_ns + OVERHEAD_NS;
         let period = Period {
@@ -232,7 +241,8 @@ impl Sharing {
         best.1
     }
 
-    /// The smaller share that the present one is regretted most against, beyond what it costs to get there.
+    /// The smaller share that the present one is regretted most against, beyond what it costs to
+    /// get there.
     fn choose_smaller(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
         if self.samples < JUDGED_SAMPLES {
             return None;

@@ -22,7 +22,8 @@ fn random_reads_over_four_times_local_memory_end_in_sectors() {
         (0..n).for_each(|_| model.touch(rng.below(256 * EXTENT_PAGES)));
         model.stats.since(&before)
     };
-    // They were written from end to end, so each comes back whole at first, but only as often as it takes to see that it does not pay.
+    // They were written from end to end, so each comes back whole at first, but only as often as it
+    // takes to see that it does not pay.
     let learning = reads(&mut model, 25_000);
     assert!(
         (learning.huge_fetches + learning.bought) * 2 <= 9 * 256,
@@ -53,7 +54,8 @@ fn sequential_reads_move_whole_extents_in_both_directions() {
             stats.small_fetches == 0 && stats.bought == 0,
             "what was written as a whole comes back as a whole: {stats:?}"
         );
-        // Four whole extents make a stream; where the direction turns, the first one still belongs to the last stream.
+        // Four whole extents make a stream; where the direction turns, the first one still belongs
+        // to the last stream.
         assert!(
             stats.huge_fetches <= 5,
             "nothing is waited for once the stream is seen: {stats:?}"
@@ -75,7 +77,8 @@ fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
         stats.small_fetches < 40 * 80,
         "less than a third of the sectors was fetched one by one: {stats:?}"
     );
-    // Far once more, it comes back whole at once: that it was bought is remembered. Local memory has turned over in between.
+    // Far once more, it comes back whole at once: that it was bought is remembered. Local memory
+    // has turned over in between.
     model.evict_all();
     (1000 * EXTENT_PAGES..1200 * EXTENT_PAGES).for_each(|page| model.touch(page));
     let before = model.stats;
@@ -97,7 +100,8 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
     };
     let learning = touches(&mut model);
     assert!(learning.huge_fetches + learning.bought < 5 * 70, "{learning:?}");
-    // Some extents may stay, whole, for as long as they are in use. What moves, moves in sectors: hardly more of them than must.
+    // Some extents may stay, whole, for as long as they are in use. What moves, moves in sectors:
+    // hardly more of them than must.
     let stats = touches(&mut model);
     assert!((stats.huge_fetches + stats.bought) * 200 < stats.small_fetches, "{stats:?}");
     assert!(
@@ -111,7 +115,8 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
 fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
-    // Each time that it has been bought it is far again at once. Whole returns until it is rented, and faults until it is bought.
+    // Each time that it has been bought it is far again at once. Whole returns until it is rented,
+    // and faults until it is bought.
     let mut round = |granularity: &mut Granularity| {
         let mut whole = 0;
         while granularity.on_far_fault(&mut state, false) == Mode::Huge {
@@ -167,7 +172,8 @@ fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
         left_once(&mut granularity, &mut region, 256),
     );
     for round in 0..100 {
-        // Fetched ahead of need, then by a fault of a stream: neither is waited for by a fault that could have done with a sector.
+        // Fetched ahead of need, then by a fault of a stream: neither is waited for by a fault that
+        // could have done with a sector.
         granularity.on_inflow(256);
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
         assert_eq!(granularity.on_far_fault(&mut streamed, true), Mode::Huge);

@@ -1,4 +1,5 @@
-//! The layering that ARCHITECTURE.md promises: which crate may depend on which, what pure crates must not use, where unsafe may be.
+//! The layering that ARCHITECTURE.md promises: which crate may depend on which, what pure crates
+//! must not use, where unsafe may be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -227,7 +228,8 @@ fn uses(code: &str, word: &str) -> bool {
     })
 }
 
-/// `file: what` for each of `words` that a source of `crate_name` uses; `only` chooses among the files by their code.
+/// `file: what` for each of `words` that a source of `crate_name` uses; `only` chooses among the
+/// files by their code.
 fn offences(crate_name: &str, words: &[&str], only: impl Fn(&str) -> bool) -> Vec<String> {
     let root = workspace();
     let mut found = Vec::new();

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 mod common;
 use common::Rng;
 
-/// Memory in which every block is far at first and nothing ever leaves; counts what a program would wait for.
+/// Memory in which every block is far at first and nothing ever leaves; counts what a program would
+/// wait for.
 struct World {
     prefetcher: Prefetcher,
     unit: u16,

@@ -53,7 +53,8 @@ fn filled(node: &mut Node) {
 #[test]
 fn files_that_fill_the_cache_are_met_with_reclaim_in_batches() {
     let verdict = after(Settings::default(), filled);
-    // 1000 MiB/s for 64 ms and the time to reclaim that, twice, less the 20 MiB above the high watermark.
+    // 1000 MiB/s for 64 ms and the time to reclaim that, twice, less the 20 MiB above the high
+    // watermark.
     assert!(matches!(verdict.reason, Reason::Filling { order: 0, .. }), "{verdict:?}");
     assert!((115 * MIB..145 * MIB).contains(&verdict.reclaim_pages), "{verdict:?}");
     assert_eq!(verdict.batch_pages, 32 * MIB);
@@ -125,7 +126,8 @@ fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
         verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }),
         "{verdicts:?}"
     );
-    // There is less than a batch on the small one: nothing is asked of it, whatever the large one has.
+    // There is less than a batch on the small one: nothing is asked of it, whatever the large one
+    // has.
     assert!(
         verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }),
         "{verdicts:?}"
@@ -160,7 +162,8 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
         node.kswapd_scanned_pages += 1000;
         controller.observe(POLL_NS, &look(node))[0]
     };
-    // Three times what is wanted, but little beside the cache: some more may well hold larger blocks.
+    // Three times what is wanted, but little beside the cache: some more may well hold larger
+    // blocks.
     let verdict = in_pieces(700 * MIB);
     assert!(
         matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact,

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 const LOCAL: u64 = 119; // 238 MiB
 const HOT: u64 = 70; // 140 MiB
 
-/// Faults on the hot set that waited for a fetch, while a stream of ten times local memory passes, with `touches_per_extent` random
-/// touches of the hot set for each extent of the stream.
+/// Faults on the hot set that waited for a fetch, while a stream of ten times local memory passes,
+/// with `touches_per_extent` random touches of the hot set for each extent of the stream.
 fn hot_misses<R: Replacement>(
     replacement: R,
     touches_per_extent: u64,
@@ -40,7 +40,8 @@ fn hot_misses<R: Replacement>(
 
 #[test]
 fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
-    // A hot extent is touched about once in the time in which the stream passes four extents, or one.
+    // A hot extent is touched about once in the time in which the stream passes four extents, or
+    // one.
     for (touches_per_extent, streams_are_known, times_better) in
         [(16, false, 2), (16, true, 10), (64, false, 20), (64, true, 50)]
     {
@@ -53,8 +54,8 @@ fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
     }
 }
 
-/// A merge sort in memory: a text that is read at random, an array of lines that was filled downwards and is merged level by level
-/// through an array of half its size.
+/// A merge sort in memory: a text that is read at random, an array of lines that was filled
+/// downwards and is merged level by level through an array of half its size.
 fn sort<R: Replacement>(replacement: R, local_extents: u64) -> Stats {
     const LINES: u64 = 100 * EXTENT_PAGES;
     const LINES_PAGES: u64 = 224 * EXTENT_PAGES;
@@ -143,7 +144,8 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Blocks of all sizes; the size follows from the number, so that a number always means the same block.
+/// Blocks of all sizes; the size follows from the number, so that a number always means the same
+/// block.
 fn block(number: u64) -> BlockId {
     BlockId::new(number * EXTENT_PAGES, (number % 10) as u8)
 }

@@ -1,4 +1,5 @@
-//! The same events give the same decisions, today and after every change that is not meant to alter them.
+//! The same events give the same decisions, today and after every change that is not meant to alter
+//! them.
 
 mod common;
 
@@ -10,8 +11,9 @@ use hiroma_policy::{Fifo, Lru, Replacement};
 /// Set it to write the recordings anew, after a change that is meant to alter decisions.
 const UPDATE_ENV: &str = "HIROMA_UPDATE_GOLDEN";
 
-/// A program with something of everything, in memory that was written from end to end (which comes back whole) and in memory that was
-/// written here and there (which comes back in sectors): streams up and down, strides, a hot set, random reads.
+/// A program with something of everything, in memory that was written from end to end (which comes
+/// back whole) and in memory that was written here and there (which comes back in sectors): streams
+/// up and down, strides, a hot set, random reads.
 fn recording<R: Replacement>(replacement: R) -> String {
     const DENSE: u64 = 100 * EXTENT_PAGES;
     const ALL: u64 = 112 * EXTENT_PAGES;

@@ -1,4 +1,5 @@
-//! How much comes at a time, under LRU: blocks of one size, and pages with what is fetched beside them.
+//! How much comes at a time, under LRU: blocks of one size, and pages with what is fetched beside
+//! them.
 
 use crate::costs::{Costs, Outcome};
 use crate::links::Links;
@@ -9,10 +10,12 @@ use crate::trace::{Trace, What};
 pub enum Rule {
     /// The block of `1 << order` pages that it lies in; it leaves as one, too.
     Block { order: u8 },
-    /// Those that left just before and after it, in an aligned window of eight: what the kernel does for a swap area.
+    /// Those that left just before and after it, in an aligned window of eight: what the kernel
+    /// does for a swap area.
     LeftTogether,
-    /// Its neighbours in the address space, as many as the ones before have proved useful, up to eight: what the kernel does for fast
-    /// swap devices. A page that came so and is used costs a short fault, by which that is known.
+    /// Its neighbours in the address space, as many as the ones before have proved useful, up to
+    /// eight: what the kernel does for fast swap devices. A page that came so and is used costs a
+    /// short fault, by which that is known.
     Neighbours,
 }
 

@@ -1,6 +1,7 @@
 //! What a policy came to, and what that takes in time.
 
-/// Times in nanoseconds. Where blocks move, the first page and the others are told apart; the model is a line through both.
+/// Times in nanoseconds. Where blocks move, the first page and the others are told apart; the model
+/// is a line through both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
     /// A fault that fetches one page: wake-ups and switches, and one page copied and decoded.
@@ -11,7 +12,8 @@ pub struct Costs {
     pub fresh_ns: u64,
     /// Each further page of zeros that comes with it.
     pub fresh_more_ns: u64,
-    /// A fault that only brings back what is still in memory: staged, or fetched ahead and not mapped.
+    /// A fault that only brings back what is still in memory: staged, or fetched ahead and not
+    /// mapped.
     pub staged_ns: u64,
     /// The first page of a fetch that nobody waits for.
     pub ahead_ns: u64,

@@ -1,10 +1,12 @@
 //! Leaves out touches that no local memory of more than a few pages can tell from none.
 //!
-//! Of three touches of one page with fewer than `window` other pages between the first and the last, the middle one is left out.
-//! For any memory of at least `window` pages the misses of LRU and of Belady's optimum stay the same to the last one (Kaplan, Smaragdakis
-//! and Wilson, "Trace reduction for virtual memory simulations", 1999): the page cannot leave between the first and the last touch, and the
-//! last one puts it where it was. Policies that do not look at recency may differ by the little that the order of two touches within
-//! `window` pages makes. A write that is left out is told with the next touch of the page that is kept.
+//! Of three touches of one page with fewer than `window` other pages between the first and the
+//! last, the middle one is left out. For any memory of at least `window` pages the misses of LRU
+//! and of Belady's optimum stay the same to the last one (Kaplan, Smaragdakis and Wilson, "Trace
+//! reduction for virtual memory simulations", 1999): the page cannot leave between the first and
+//! the last touch, and the last one puts it where it was. Policies that do not look at recency may
+//! differ by the little that the order of two touches within `window` pages makes. A write that is
+//! left out is told with the next touch of the page that is kept.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,13 +18,15 @@ pub struct Touch {
     pub write: bool,
 }
 
-/// A page that was touched lately. Between its last touch and the one that was kept last there is at most one that waits for its fate.
+/// A page that was touched lately. Between its last touch and the one that was kept last there is
+/// at most one that waits for its fate.
 #[derive(Clone, Copy)]
 struct Entry {
     page: u64,
     last: u64,
     kept: u64,
-    /// The last touch, or one left out before it, was a write that was not told yet; for a kept touch: that it was one.
+    /// The last touch, or one left out before it, was a write that was not told yet; for a kept
+    /// touch: that it was one.
     write: bool,
 }
 
@@ -145,7 +149,8 @@ mod tests {
         kept
     }
 
-    /// Pages that miss, in order, and whether each was written when it left: LRU as a list, the slow way.
+    /// Pages that miss, in order, and whether each was written when it left: LRU as a list, the
+    /// slow way.
     fn lru(
         size: usize,
         touches: impl Iterator<Item = (u64, bool)>,

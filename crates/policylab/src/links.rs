@@ -1,4 +1,5 @@
-//! Lists that a page is in at most one of, linked through tables: every operation takes the same short time.
+//! Lists that a page is in at most one of, linked through tables: every operation takes the same
+//! short time.
 
 /// Several lists over the pages `0..pages`.
 pub(crate) struct Links {

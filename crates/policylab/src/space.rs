@@ -1,8 +1,9 @@
 //! Which memory of a program is anonymous, and where a page of it lies in an arena.
 //!
-//! Far memory manages what programs get from `mmap` as private and anonymous, and from `brk`. The stack of the first thread, the
-//! data of the executable and everything with a file behind it are not its business, and do not occur in traces. Each mapping gets a
-//! place of its own in an arena, in the order of the calls, as the pager gives it: from 1 MiB on aligned to 2 MiB.
+//! Far memory manages what programs get from `mmap` as private and anonymous, and from `brk`. The
+//! stack of the first thread, the data of the executable and everything with a file behind it are
+//! not its business, and do not occur in traces. Each mapping gets a place of its own in an arena,
+//! in the order of the calls, as the pager gives it: from 1 MiB on aligned to 2 MiB.
 
 use std::collections::BTreeMap;
 

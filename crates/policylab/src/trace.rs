@@ -1,7 +1,8 @@
 //! The file of a page trace, and the trace in memory.
 //!
-//! A file is `HIROMAPT`, a version, the header, and events in blocks compressed by lz4. An event is a varint: the distance to the page of
-//! the event before (zigzag), with what happens in the two lowest bits; mappings and discards are followed by their length.
+//! A file is `HIROMAPT`, a version, the header, and events in blocks compressed by lz4. An event is
+//! a varint: the distance to the page of the event before (zigzag), with what happens in the two
+//! lowest bits; mappings and discards are followed by their length.
 
 use hiroma_units::PAGES_PER_EXTENT;
 use rustc_hash::FxHashMap;
@@ -227,7 +228,8 @@ impl Step {
     }
 }
 
-/// A trace, ready to be simulated. Extents that were never touched are left out, so that pages are numbered nearly without gaps.
+/// A trace, ready to be simulated. Extents that were never touched are left out, so that pages are
+/// numbered nearly without gaps.
 #[derive(Clone, Default)]
 pub struct Trace {
     pub header: Header,

@@ -32,7 +32,8 @@ pub enum MapPlan {
     Map { len: usize, align: usize, protect: Option<i32> },
     /// New managed address space without access, to be committed later.
     Reserve { len: usize, align: usize },
-    /// `MAP_FIXED` that touches the arena: managed again where it lies inside, the kernel's elsewhere.
+    /// `MAP_FIXED` that touches the arena: managed again where it lies inside, the kernel's
+    /// elsewhere.
     Refresh(Split),
     /// Something that is not managed takes the place of managed memory.
     Replace(Split),
@@ -62,8 +63,9 @@ impl Split {
     }
 }
 
-/// Cuts `[addr, addr + len)` at the edges of the arena, with `len` rounded up to pages. `None` if it does not touch the arena, or makes
-/// no sense (not aligned, empty, past the end of the address space): then the kernel has the word.
+/// Cuts `[addr, addr + len)` at the edges of the arena, with `len` rounded up to pages. `None` if
+/// it does not touch the arena, or makes no sense (not aligned, empty, past the end of the address
+/// space): then the kernel has the word.
 pub fn split(addr: usize, len: usize, arena: &Range<usize>) -> Option<Split> {
     let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len))?;
     if len == 0 || addr % PAGE != 0 || end <= arena.start || addr >= arena.end {
@@ -118,7 +120,8 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     };
     let align = if len >= ALIGNED_MIN { EXTENT } else { PAGE };
     if prot == PROT_NONE {
-        // A reservation that the arena could never hold is bookkeeping of the program's; it stays what it is.
+        // A reservation that the arena could never hold is bookkeeping of the program's; it stays
+        // what it is.
         return if len > arena.len() / 2 {
             MapPlan::PassThrough
         } else {
@@ -203,7 +206,8 @@ pub enum RemapPlan {
         old_len: usize,
         new_len: usize,
     },
-    /// The content moves, to a fixed place or anywhere, and the old mapping stays, empty (`MREMAP_DONTUNMAP`).
+    /// The content moves, to a fixed place or anywhere, and the old mapping stays, empty
+    /// (`MREMAP_DONTUNMAP`).
     Empty {
         len: usize,
         fixed: bool,

@@ -1,8 +1,9 @@
 //! `strerror_r` as this library's own code sees it: no lock, no translation, no memory.
 //!
-//! Rust's standard library calls it whenever an error of the system is printed. glibc's takes the lock of the locale, which it shares
-//! with the program's `setlocale`; a child that the program forks at that moment would find the lock held for ever. The symbol
-//! below is hidden: it is found by what is linked into this library, and by nobody else.
+//! Rust's standard library calls it whenever an error of the system is printed. glibc's takes the
+//! lock of the locale, which it shares with the program's `setlocale`; a child that the program
+//! forks at that moment would find the lock held for ever. The symbol below is hidden: it is found
+//! by what is linked into this library, and by nobody else.
 #![allow(unsafe_code)]
 
 use std::arch::global_asm;
@@ -18,7 +19,8 @@ global_asm!(".globl __xpg_strerror_r", ".hidden __xpg_strerror_r", "__xpg_strerr
 #[cfg(target_arch = "aarch64")]
 global_asm!(".globl __xpg_strerror_r", ".hidden __xpg_strerror_r", "__xpg_strerror_r:", "b {text}", text = sym text);
 
-/// Looks up what describes errors, on a thread of the program: the dynamic linker's lock must not be waited for later.
+/// Looks up what describes errors, on a thread of the program: the dynamic linker's lock must not
+/// be waited for later.
 pub fn settle() {
     // SAFETY: a string that ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"strerrordesc_np".as_ptr()) };

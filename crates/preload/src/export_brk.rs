@@ -1,7 +1,8 @@
 //! `sbrk` and `brk`: a heap of the program's own that grows at one end, in managed memory.
 //!
-//! Contract: C's. The heap is a reservation in the arena, made on the first call; its pages become usable as the break passes them.
-//! As with the kernel's, callers see to it that one thread moves the break at a time.
+//! Contract: C's. The heap is a reservation in the arena, made on the first call; its pages become
+//! usable as the break passes them. As with the kernel's, callers see to it that one thread moves
+//! the break at a time.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

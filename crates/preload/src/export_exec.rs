@@ -1,11 +1,15 @@
-//! The `exec` family: notes which programs are started, and whether they keep the environment that brings far memory.
+//! The `exec` family: notes which programs are started, and whether they keep the environment that
+//! brings far memory.
 //!
-//! `hiroma run` says at the end which of them ran without far memory. Each note is one record of a file in the run's directory: `+`
-//! (the environment is kept) or `-`, the path, a zero byte. A name without a slash stands for a search in `PATH`.
+//! `hiroma run` says at the end which of them ran without far memory. Each note is one record of a
+//! file in the run's directory: `+` (the environment is kept) or `-`, the path, a zero byte. A name
+//! without a slash stands for a search in `PATH`.
 //!
-//! Contract: C's. A child of `vfork` comes here on its parent's memory, and a child of `fork` may find any lock held: a note is system calls
-//! and a buffer on the stack, and the C library's functions are looked up when the program starts. A note that cannot be written is
-//! left out. `execl` and its kin have arguments that only C can count, so they are entered by a jump that leaves them alone.
+//! Contract: C's. A child of `vfork` comes here on its parent's memory, and a child of `fork` may
+//! find any lock held: a note is system calls and a buffer on the stack, and the C library's
+//! functions are looked up when the program starts. A note that cannot be written is left out.
+//! `execl` and its kin have arguments that only C can count, so they are entered by a jump that
+//! leaves them alone.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
@@ -90,7 +94,8 @@ pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let _ = NOTES.set(Notes { file, library });
 }
 
-/// Takes no more notes: a filter of system calls is about to be installed, which could end the program for ours.
+/// Takes no more notes: a filter of system calls is about to be installed, which could end the
+/// program for ours.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
@@ -151,7 +156,8 @@ fn append(file: &CStr, parts: [&[u8]; 5]) {
     let flags =
         libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
-    // SAFETY: the calls read what is ours and the program's strings; the descriptor is this function's own.
+    // SAFETY: the calls read what is ours and the program's strings; the descriptor is this
+    // function's own.
     unsafe {
         if let Ok(fd) = sys::call(libc::SYS_openat, open) {
             let _ =
@@ -315,7 +321,8 @@ mod counted_by_c {
 
     use super::*;
 
-    /// In `words`: the path, five arguments from registers, `rax`, the return address, the other arguments.
+    /// In `words`: the path, five arguments from registers, `rax`, the return address, the other
+    /// arguments.
     const REGISTERS: usize = 6;
     const STACK: usize = 8;
 

@@ -1,6 +1,8 @@
-//! Ways to fork that the C library's handlers do not hear of: `_Fork`, and `clone` without shared memory.
+//! Ways to fork that the C library's handlers do not hear of: `_Fork`, and `clone` without shared
+//! memory.
 //!
-//! Contract: C's. A child that shares our memory (`CLONE_VM`) needs nothing: the pager serves whoever uses it.
+//! Contract: C's. A child that shares our memory (`CLONE_VM`) needs nothing: the pager serves
+//! whoever uses it.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -61,8 +63,8 @@ extern "C" fn born(birth: *mut c_void) -> c_int {
     body(argument)
 }
 
-/// C's arguments after the fourth are optional; registers that were not passed hold anything, and the kernel looks at them only if the
-/// flags say so.
+/// C's arguments after the fourth are optional; registers that were not passed hold anything, and
+/// the kernel looks at them only if the flags say so.
 ///
 /// # Safety
 /// As in C.

@@ -1,6 +1,8 @@
-//! Calls that lend pages of the program to the kernel beyond the call: `vmsplice`, and sockets that send without copying.
+//! Calls that lend pages of the program to the kernel beyond the call: `vmsplice`, and sockets that
+//! send without copying.
 //!
-//! Contract: C's. The kernel holds such pages in a way that it shows nobody, so the pager is told before the first time.
+//! Contract: C's. The kernel holds such pages in a way that it shows nobody, so the pager is told
+//! before the first time.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

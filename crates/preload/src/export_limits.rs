@@ -1,11 +1,14 @@
-//! `setrlimit` and its kin: limits that the program sets for itself hold for the program, not for the pager.
+//! `setrlimit` and its kin: limits that the program sets for itself hold for the program, not for
+//! the pager.
 //!
-//! The kernel counts the arena and the pager's memory as the program's (`RLIMIT_AS`, `RLIMIT_DATA`), and a file that a forked child's
-//! pager makes as the child's (`RLIMIT_FSIZE`). So the kernel's soft limit is larger by what the pager takes, and its hard limit stays what
-//! it was; what the program asked for is remembered, answered, kept for managed memory by the pager, and the kernel's again when another
-//! program is executed.
+//! The kernel counts the arena and the pager's memory as the program's (`RLIMIT_AS`,
+//! `RLIMIT_DATA`), and a file that a forked child's pager makes as the child's (`RLIMIT_FSIZE`). So
+//! the kernel's soft limit is larger by what the pager takes, and its hard limit stays what it was;
+//! what the program asked for is remembered, answered, kept for managed memory by the pager, and
+//! the kernel's again when another program is executed.
 //!
-//! Contract: C's. System calls and atomics only: a child of `vfork` may come here on its parent's memory.
+//! Contract: C's. System calls and atomics only: a child of `vfork` may come here on its parent's
+//! memory.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -108,7 +111,8 @@ fn memory() -> [u64; 2] {
     [0, 5].map(|number| field(number) * hiroma_units::PAGE as u64)
 }
 
-/// Before the pager starts: limits that were set by whoever started this program are lifted as far as they may be.
+/// Before the pager starts: limits that were set by whoever started this program are lifted as far
+/// as they may be.
 pub fn before_start() {
     for limit in &LIMITS {
         let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
@@ -130,7 +134,8 @@ pub fn before_start() {
     }
 }
 
-/// When the pager has started: what it takes is known, and the limits hold again. Returns the most that may be mapped.
+/// When the pager has started: what it takes is known, and the limits hold again. Returns the most
+/// that may be mapped.
 pub fn after_start() -> usize {
     for limit in &LIMITS {
         limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);

@@ -1,11 +1,12 @@
-//! `dlopen` and `dlsym`: whoever looks for the `malloc` family past the global scope finds ours all the same.
+//! `dlopen` and `dlsym`: whoever looks for the `malloc` family past the global scope finds ours all
+//! the same.
 //!
-//! A block of one heap must not be freed by another. With `RTLD_DEEPBIND` (PHP's extensions) a library binds to the C library's own
-//! `free`, and so does who asks a handle for it (`ctypes`, `ffi`). So that flag is taken away, and an answer that is the C library's is
-//! replaced.
+//! A block of one heap must not be freed by another. With `RTLD_DEEPBIND` (PHP's extensions) a
+//! library binds to the C library's own `free`, and so does who asks a handle for it (`ctypes`,
+//! `ffi`). So that flag is taken away, and an answer that is the C library's is replaced.
 //!
-//! Contract: libc's. Both functions find out who called them by the return address (search paths, `RTLD_NEXT`), so they
-//! are entered by a jump that leaves it alone. Nothing unwinds.
+//! Contract: libc's. Both functions find out who called them by the return address (search paths,
+//! `RTLD_NEXT`), so they are entered by a jump that leaves it alone. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;

@@ -1,6 +1,7 @@
 //! The `malloc` family under the names that programs call.
 //!
-//! Contract: C's, as glibc keeps it: alignment 16, `errno` set on failure and kept on success, `realloc(p, 0)` frees. Nothing unwinds.
+//! Contract: C's, as glibc keeps it: alignment 16, `errno` set on failure and kept on success,
+//! `realloc(p, 0)` frees. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -177,7 +178,8 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     }
 }
 
-/// Nothing of glibc's tuning applies to managed memory; accepted, as glibc accepts what it does not know.
+/// Nothing of glibc's tuning applies to managed memory; accepted, as glibc accepts what it does not
+/// know.
 ///
 /// # Safety
 /// As in C.
@@ -222,7 +224,8 @@ pub unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
     if runtime::phase() == Phase::PassThrough {
-        // SAFETY: the name is that of glibc's function of this type (glibc 2.33); all zeros is a valid answer.
+        // SAFETY: the name is that of glibc's function of this type (glibc 2.33); all zeros is a
+        // valid answer.
         return unsafe {
             next(c"mallinfo2").map_or(mem::zeroed(), |address| {
                 mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(address)()

@@ -1,6 +1,7 @@
 //! The `mmap` family, `syscall` and `prctl` under the names that programs call.
 //!
-//! Contract: C's, as the kernel keeps it, including `errno`. Ranges that are not managed go to the kernel as they came. Nothing unwinds.
+//! Contract: C's, as the kernel keeps it, including `errno`. Ranges that are not managed go to the
+//! kernel as they came. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -63,7 +64,8 @@ fn everywhere(
     split.outside().try_for_each(|part| g(part.start, part.len()))
 }
 
-/// Whether the program takes reservations only where it wants them (ZGC): it gives those that came elsewhere back untouched.
+/// Whether the program takes reservations only where it wants them (ZGC): it gives those that came
+/// elsewhere back untouched.
 struct Hints {
     /// Where the last reservation with a hint came.
     last: AtomicUsize,
@@ -75,8 +77,9 @@ struct Hints {
 static HINTS: Hints =
     Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0), told: AtomicBool::new(false) };
 
-/// After so many, the kernel does what the hint says. Who wants an alignment gives back one and takes the next; Java's other collectors look for a
-/// good place a few dozen times and are content with any.
+/// After so many, the kernel does what the hint says. Who wants an alignment gives back one and
+/// takes the next; Java's other collectors look for a good place a few dozen times and are content
+/// with any.
 const REFUSED_MAX: usize = 64;
 
 impl Hints {
@@ -84,7 +87,8 @@ impl Hints {
         self.refused.load(Relaxed) >= REFUSED_MAX
     }
 
-    /// The kernel has put a reservation where it was wanted: whoever is told of the limit hears that this is beside it.
+    /// The kernel has put a reservation where it was wanted: whoever is told of the limit hears
+    /// that this is beside it.
     fn granted(&self, wanted: usize, got: usize, len: usize) {
         if wanted == got && !self.told.swap(true, Relaxed) {
             let _scope = scope::internal_scope();
@@ -383,7 +387,8 @@ fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Ou
     runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
 }
 
-/// Copies managed memory to a place that the program chose. The content travels through the processor.
+/// Copies managed memory to a place that the program chose. The content travels through the
+/// processor.
 fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
     do_mmap(
         new,
@@ -407,7 +412,8 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
     if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
 }
 
-/// C's fifth argument is optional; where it is not passed, the register holds anything, and nobody looks at it.
+/// C's fifth argument is optional; where it is not passed, the register holds anything, and nobody
+/// looks at it.
 ///
 /// # Safety
 /// As in C.
@@ -462,8 +468,9 @@ static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
 /// `CAP_IPC_LOCK`: memory is locked without a limit.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`. The kernel's call would fill each
-/// reservation, the pager's too, so it is not made; what is not managed is local in any case.
+/// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`.
+/// The kernel's call would fill each reservation, the pager's too, so it is not made; what is not
+/// managed is local in any case.
 fn do_mlockall(flags: usize) -> Outcome<()> {
     const CURRENT: usize = libc::MCL_CURRENT as usize;
     const FUTURE: usize = libc::MCL_FUTURE as usize;
@@ -515,7 +522,8 @@ pub unsafe extern "C" fn munlockall() -> c_int {
     status(do_munlockall())
 }
 
-/// Calls that only ask about mappings: what the program has unmapped is still mapped for the kernel.
+/// Calls that only ask about mappings: what the program has unmapped is still mapped for the
+/// kernel.
 fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
     if let Some(split) = managed(addr, len) {
         inside(&split, Pager::all_mapped)?;
@@ -543,7 +551,8 @@ pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     const PR_SET_VMA: c_int = 0x5356_4d41;
-    // Named parts would be mappings of their own, and the kernel moves no pages across their borders.
+    // Named parts would be mappings of their own, and the kernel moves no pages across their
+    // borders.
     if option == PR_SET_VMA && managed(b, c).is_some() {
         return 0;
     }
@@ -572,7 +581,8 @@ unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
     len >= 64 && word(0) & libc::CLONE_VM as u64 == 0 && word(5) == 0
 }
 
-/// C's arguments are variable; registers and stack slots that were not passed hold anything, and the kernel does not look at them.
+/// C's arguments are variable; registers and stack slots that were not passed hold anything, and
+/// the kernel does not look at them.
 ///
 /// # Safety
 /// As in C.

@@ -1,7 +1,8 @@
 //! `pthread_create`, so that a thread of the pager is one from its first instruction.
 //!
-//! Contract: C's. A thread that is created in the internal scope starts in it and stays in it: Rust's and the C library's own start-up code
-//! allocate before the thread's function runs, and a thread of the pager that waited for managed memory there would wait forever.
+//! Contract: C's. A thread that is created in the internal scope starts in it and stays in it:
+//! Rust's and the C library's own start-up code allocate before the thread's function runs, and a
+//! thread of the pager that waited for managed memory there would wait forever.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

@@ -1,7 +1,8 @@
 //! `ioctl`: a program that has a userfaultfd of its own takes memory from the pager's.
 //!
-//! Contract: C's. A mapping has one userfaultfd at a time, so what the program registers is no longer managed: it is mapped anew, with what
-//! it held. Pages of zeros come back as missing, which is what the program has to expect of pages that it has not written.
+//! Contract: C's. A mapping has one userfaultfd at a time, so what the program registers is no
+//! longer managed: it is mapped anew, with what it held. Pages of zeros come back as missing, which
+//! is what the program has to expect of pages that it has not written.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};

@@ -1,8 +1,9 @@
 //! Which heap serves a call of the `malloc` family.
 //!
-//! Contract: every block belongs to exactly one heap, and its address tells which: the internal heap by its stretch; the arena is
-//! mimalloc's but for large objects, which the table of [`large`] knows; everything else is glibc's. Sizes and alignments were checked
-//! by the caller: the alignment is a power of two, the size at most `isize::MAX`.
+//! Contract: every block belongs to exactly one heap, and its address tells which: the internal
+//! heap by its stretch; the arena is mimalloc's but for large objects, which the table of [`large`]
+//! knows; everything else is glibc's. Sizes and alignments were checked by the caller: the
+//! alignment is a power of two, the size at most `isize::MAX`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -87,14 +88,16 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     }
 }
 
-/// Frees a block. Null and blocks of strangers are left alone: what the dynamic linker allocated before us is not ours to free.
+/// Frees a block. Null and blocks of strangers are left alone: what the dynamic linker allocated
+/// before us is not ours to free.
 ///
 /// # Safety
 /// As for `free`.
 #[inline]
 pub unsafe fn release(block: *mut c_void) {
     match owner(block) {
-        // A thread of the pager must not touch managed memory, where mimalloc keeps its lists; it frees next to nothing that is not its own.
+        // A thread of the pager must not touch managed memory, where mimalloc keeps its lists; it
+        // frees next to nothing that is not its own.
         Owner::Mimalloc | Owner::Large(_) if scope::is_internal() => {}
         // SAFETY: mimalloc's, and the caller's to give.
         Owner::Mimalloc => unsafe { mi::mi_free(block) },
@@ -148,8 +151,8 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     if new.is_null() {
         return new;
     }
-    // SAFETY: both blocks are at least as long as what is copied, and different. The length of a stranger's is unknown: what can be read
-    // past its end is copied as well, and means nothing.
+    // SAFETY: both blocks are at least as long as what is copied, and different. The length of a
+    // stranger's is unknown: what can be read past its end is copied as well, and means nothing.
     unsafe {
         if owner == Owner::Stranger {
             sys::copy_readable(block as usize, new as usize, size);

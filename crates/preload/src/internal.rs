@@ -1,7 +1,9 @@
-//! The heap of the pager and of this library: dlmalloc over a stretch of address space of its own, never managed.
+//! The heap of the pager and of this library: dlmalloc over a stretch of address space of its own,
+//! never managed.
 //!
-//! Contract: all memory of this heap lies in one stretch from `START` on, so that an address tells whose it is. Blocks for callers of
-//! `malloc` carry their size in front of them ([`Header`]); blocks of Rust's allocator do not, and are never passed to `free`.
+//! Contract: all memory of this heap lies in one stretch from `START` on, so that an address tells
+//! whose it is. Blocks for callers of `malloc` carry their size in front of them ([`Header`]);
+//! blocks of Rust's allocator do not, and are never passed to `free`.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,7 +17,8 @@ use libc::{
 
 use crate::sys::{self, Lock};
 
-/// Address space for the heap; only what is used takes memory. Less where the address space is limited.
+/// Address space for the heap; only what is used takes memory. Less where the address space is
+/// limited.
 const SPAN_MAX: usize = 64 << 30;
 const SPAN_MIN: usize = 16 << 20;
 /// The heap grows by multiples of this.
@@ -26,7 +29,8 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static HEAP: Lock<Dlmalloc<Stretch>> = Lock::new(Dlmalloc::new_with_allocator(Stretch));
 
-/// Hands out the reserved stretch from its start upwards, like a `brk` of our own. Called with the heap's lock held.
+/// Hands out the reserved stretch from its start upwards, like a `brk` of our own. Called with the
+/// heap's lock held.
 struct Stretch;
 
 impl Stretch {
@@ -71,8 +75,8 @@ impl Stretch {
     }
 }
 
-// SAFETY: `alloc` returns memory that is readable, writable, zero and used by nobody else; `free` and `free_part` take it back
-// from the end only, and say so.
+// SAFETY: `alloc` returns memory that is readable, writable, zero and used by nobody else; `free`
+// and `free_part` take it back from the end only, and say so.
 unsafe impl Allocator for Stretch {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let start = Stretch::reserve();
@@ -155,8 +159,8 @@ pub struct Internal;
 #[global_allocator]
 static GLOBAL: Internal = Internal;
 
-// SAFETY: dlmalloc under a lock. Signals need not be blocked: program code never gets here but with signals blocked, or
-// before the first handler can have been installed.
+// SAFETY: dlmalloc under a lock. Signals need not be blocked: program code never gets here but with
+// signals blocked, or before the first handler can have been installed.
 unsafe impl GlobalAlloc for Internal {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the size is not zero by the trait's contract.
@@ -222,7 +226,8 @@ pub unsafe fn usable_size(user: *mut u8) -> usize {
 /// # Safety
 /// As in [`usable_size`]; nobody may use the block any more.
 pub unsafe fn release(user: *mut u8) {
-    // SAFETY: the header says where the block starts; it was allocated without a mapping of its own.
+    // SAFETY: the header says where the block starts; it was allocated without a mapping of its
+    // own.
     unsafe { HEAP.lock().c_free((*user.cast::<Header>().sub(1)).block) }
 }
 

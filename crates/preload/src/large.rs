@@ -1,7 +1,8 @@
-//! Large objects of `malloc`: one managed mapping each, so that they can be resized without copying and vanish when freed.
+//! Large objects of `malloc`: one managed mapping each, so that they can be resized without copying
+//! and vanish when freed.
 //!
-//! Contract: each starts at the start of an extent, and the table has one word per extent: the mapped length, or 0. The words are atomic and
-//! outside managed memory.
+//! Contract: each starts at the start of an extent, and the table has one word per extent: the
+//! mapped length, or 0. The words are atomic and outside managed memory.
 #![allow(unsafe_code)]
 
 use std::slice;
@@ -13,7 +14,8 @@ use hiroma_units::{EXTENT, PAGE};
 use crate::sys::Errno;
 use crate::{runtime, sys};
 
-/// Objects from this size on are large: mimalloc has no room for more in one of its segments, and would make a mapping for each, too.
+/// Objects from this size on are large: mimalloc has no room for more in one of its segments, and
+/// would make a mapping for each, too.
 pub const LARGE_MIN: usize = (16 << 20) - (64 << 10);
 /// Objects aligned more strictly than this are large, too.
 pub const ALIGN_MAX: usize = 1 << 20;
@@ -84,7 +86,8 @@ pub fn free(address: usize) -> bool {
     true
 }
 
-/// Gives the large object at `address` another size, with its content; it may move. `None`: there is no room, nothing has changed.
+/// Gives the large object at `address` another size, with its content; it may move. `None`: there
+/// is no room, nothing has changed.
 pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     let new_len = size.checked_next_multiple_of(PAGE)?;
     if new_len == old_len {
@@ -92,7 +95,8 @@ pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     }
     runtime::far(|pager| {
         let word_of_old = word(address)?;
-        // Another thread may be given the old place at once, so the table must not speak of it any more by then.
+        // Another thread may be given the old place at once, so the table must not speak of it any
+        // more by then.
         word_of_old.store(0, Ordering::Release);
         let moved = pager.resize(address, old_len, new_len, true).ok();
         match moved.and_then(|new| word(new).map(|word| (new, word))) {

@@ -7,12 +7,14 @@
 //!                                              └── everything else ─────────────▶ kernel
 //! ```
 //!
-//! Two heaps live side by side. The program's lies in managed memory. What the pager itself allocates must never wait for the
-//! pager, so Rust's global allocator here ([`internal`]) has memory of its own; a thread that works for the pager
-//! ([`scope`]) gets even its `malloc` (glibc calls it in `pthread_create`, `getaddrinfo`...) from there.
-//! Without `HIROMA_CONFIG` in the environment everything goes to glibc and the kernel untouched.
+//! Two heaps live side by side. The program's lies in managed memory. What the pager itself
+//! allocates must never wait for the pager, so Rust's global allocator here ([`internal`]) has
+//! memory of its own; a thread that works for the pager ([`scope`]) gets even its `malloc` (glibc
+//! calls it in `pthread_create`, `getaddrinfo`...) from there. Without `HIROMA_CONFIG` in the
+//! environment everything goes to glibc and the kernel untouched.
 
-// Unit tests leave the exports out, which would replace the test program's own `malloc`, and what only they use.
+// Unit tests leave the exports out, which would replace the test program's own `malloc`, and what
+// only they use.
 #![cfg_attr(test, allow(dead_code))]
 
 mod classify;

@@ -1,9 +1,11 @@
-//! What the C library touches between our handlers of a fork, while the pager stands still: it must not be far then.
+//! What the C library touches between our handlers of a fork, while the pager stands still: it must
+//! not be far then.
 //!
-//! Contract: glibc's `fork` goes through the streams (their locks are made new in the child, before any handler runs there) and copies the state of
-//! the name service switch. The streams are found through glibc's own list, with its lock held until the fork is over; of a
-//! stream only what glibc resets is read, at the offsets that its ABI has fixed for good. The state of the name service is made to lie in
-//! the internal heap.
+//! Contract: glibc's `fork` goes through the streams (their locks are made new in the child, before
+//! any handler runs there) and copies the state of the name service switch. The streams are found
+//! through glibc's own list, with its lock held until the fork is over; of a stream only what glibc
+//! resets is read, at the offsets that its ABI has fixed for good. The state of the name service is
+//! made to lie in the internal heap.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -30,7 +32,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Makes the C library allocate the state of the name service now, in the internal scope of the caller.
+/// Makes the C library allocate the state of the name service now, in the internal scope of the
+/// caller.
 pub fn settle() {
     // Mail aliases: nobody has them, nobody asks for them, and no module has to be loaded for them.
     let mut alias = MaybeUninit::<[usize; 8]>::zeroed();
@@ -48,11 +51,11 @@ pub fn settle() {
     };
 }
 
-/// Keeps other threads from opening and closing streams, until [`unlock_streams`] or the child's start in glibc's `fork`; and
-/// where the streams are that there are now.
+/// Keeps other threads from opening and closing streams, until [`unlock_streams`] or the child's
+/// start in glibc's `fork`; and where the streams are that there are now.
 pub fn lock_streams(touched: &mut dyn FnMut(usize)) {
-    // SAFETY: with the list's lock held no stream is taken off the list, and only those are freed. The pager is running, so that those
-    // that are far are fetched as we read.
+    // SAFETY: with the list's lock held no stream is taken off the list, and only those are freed.
+    // The pager is running, so that those that are far are fetched as we read.
     unsafe {
         _IO_list_lock();
         let mut at = _IO_iter_begin();

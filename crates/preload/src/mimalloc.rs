@@ -1,7 +1,8 @@
 //! The allocator of the program's small objects: mimalloc, told what suits far memory.
 //!
-//! Contract: the option numbers are those of mimalloc 2.3.2 as bundled by the exact version in `Cargo.toml`. mimalloc gets its memory through
-//! `mmap` of this library, so all its blocks lie in the arena.
+//! Contract: the option numbers are those of mimalloc 2.3.2 as bundled by the exact version in
+//! `Cargo.toml`. mimalloc gets its memory through `mmap` of this library, so all its blocks lie in
+//! the arena.
 #![allow(unsafe_code)]
 
 use libmimalloc_sys as mi;
@@ -28,13 +29,14 @@ const OPTIONS: [(mi::mi_option_t, libc::c_long); 17] = [
     (mi::mi_option_eager_commit_delay, 0),
     // 1 GiB at a time (in KiB); mimalloc doubles it as it goes.
     (ARENA_RESERVE, 1 << 20),
-    // How pages are arranged is the pager's business; 1 only means: leave the process's setting alone.
+    // How pages are arranged is the pager's business; 1 only means: leave the process's setting
+    // alone.
     (mi::mi_option_large_os_pages, 0),
     (mi::mi_option_reserve_huge_os_pages, 0),
     (mi::mi_option_reserve_os_memory, 0),
     (ALLOW_THP, 1),
-    // What was freed and is not used again within a second is discarded, or it would be written out like data. Sooner would cost
-    // programs that free and allocate in turns a fault each time.
+    // What was freed and is not used again within a second is discarded, or it would be written out
+    // like data. Sooner would cost programs that free and allocate in turns a fault each time.
     (PURGE_DECOMMITS, 1),
     (PURGE_DELAY, 1000),
     (ARENA_PURGE_MULT, 1),
@@ -42,7 +44,8 @@ const OPTIONS: [(mi::mi_option_t, libc::c_long); 17] = [
     (DESTROY_ON_EXIT, 2),
 ];
 
-/// Sets the options. Called before the first allocation; what is set here is not read from the environment any more.
+/// Sets the options. Called before the first allocation; what is set here is not read from the
+/// environment any more.
 pub fn configure() {
     for (option, value) in OPTIONS {
         // SAFETY: writes to mimalloc's table of options, before any other thread exists.

@@ -1,8 +1,10 @@
 //! The pager of this process: started once by the constructor, and how the exports reach it.
 //!
-//! Contract: the constructor runs before any other code of the program (`-z initfirst`), on the only thread. Until it has run, `malloc` serves
-//! the dynamic linker from the internal heap and `mmap` belongs to the kernel. Whoever calls the pager goes through [`far`], which
-//! blocks signals (a handler that allocates would wait for a lock that its own thread holds) and enters the internal scope.
+//! Contract: the constructor runs before any other code of the program (`-z initfirst`), on the
+//! only thread. Until it has run, `malloc` serves the dynamic linker from the internal heap and
+//! `mmap` belongs to the kernel. Whoever calls the pager goes through [`far`], which blocks signals
+//! (a handler that allocates would wait for a lock that its own thread holds) and enters the
+//! internal scope.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -58,7 +60,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     let _scope = internal_scope();
     let mask = sys::block_signals();
     let errno = sys::errno();
-    // SAFETY: the kernel ends the environment with a null pointer, and each string in it with a zero.
+    // SAFETY: the kernel ends the environment with a null pointer, and each string in it with a
+    // zero.
     match unsafe { find(environment, CONFIG_ENV) } {
         None => PHASE.store(Phase::PassThrough as u8, Ordering::Release),
         Some(text) => {
@@ -96,11 +99,13 @@ pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'st
 
 /// The environment of the process as it is now.
 pub fn environment() -> *const *const c_char {
-    // SAFETY: the C library's variable; whoever changes it while others start programs breaks them in any case.
+    // SAFETY: the C library's variable; whoever changes it while others start programs breaks them
+    // in any case.
     unsafe { environ }
 }
 
-/// Whether valgrind runs this program: its interpreter knows no process that shares the memory of another.
+/// Whether valgrind runs this program: its interpreter knows no process that shares the memory of
+/// another.
 fn is_interpreted(preloaded: Option<&CStr>) -> bool {
     const CORE: &[u8] = b"/vgpreload_core";
     preloaded.is_some_and(|list| list.to_bytes().windows(CORE.len()).any(|part| part == CORE))
@@ -132,7 +137,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     export_limits::before_start();
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
-        // A program that the first one started, perhaps as another user or in a sandbox, does what it would do without us.
+        // A program that the first one started, perhaps as another user or in a sandbox, does what
+        // it would do without us.
         Err(error) if !is_first => {
             sys::say(&format!(
                 "hiroma: process {} runs without far memory: {error}",
@@ -218,7 +224,8 @@ thread_local! {
 
 /// One fork at a time.
 static FORKING: sys::Lock<()> = sys::Lock::new(());
-/// Addresses that a fork touches while the pager stands still. Not on the heap: to allocate there takes a lock.
+/// Addresses that a fork touches while the pager stands still. Not on the heap: to allocate there
+/// takes a lock.
 static KEEP: [AtomicUsize; 16 << 10] = [const { AtomicUsize::new(0) }; 16 << 10];
 /// Where the stack of the child ends, if it has one of its own.
 static CHILD_STACK: AtomicUsize = AtomicUsize::new(0);

@@ -1,9 +1,10 @@
 //! Which threads work for the pager right now.
 //!
-//! Contract (x86-64): this library is loaded at the start of the program, so its thread-local storage lies at a fixed distance from the
-//! thread pointer. The `__tls_get_addr` defined here uses that; it is hidden, so only our own code calls it. It replaces the dynamic
-//! linker's, which may walk its tables after a `dlopen`; these were allocated by the program, may be far, and the thread that
-//! asks may be the one that has to fetch them.
+//! Contract (x86-64): this library is loaded at the start of the program, so its thread-local
+//! storage lies at a fixed distance from the thread pointer. The `__tls_get_addr` defined here uses
+//! that; it is hidden, so only our own code calls it. It replaces the dynamic linker's, which may
+//! walk its tables after a `dlopen`; these were allocated by the program, may be far, and the
+//! thread that asks may be the one that has to fetch them.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -40,7 +41,8 @@ mod tls {
     #[inline]
     pub fn with_depth<T>(f: impl FnOnce(&Cell<u32>) -> T) -> T {
         let address: *const Cell<u32>;
-        // SAFETY: the thread pointer plus the offset of `hiroma_depth`, which the dynamic linker has put into the table.
+        // SAFETY: the thread pointer plus the offset of `hiroma_depth`, which the dynamic linker
+        // has put into the table.
         unsafe {
             asm!("mov {0}, qword ptr fs:[0]", "add {0}, qword ptr [rip + hiroma_depth@gottpoff]", out(reg) address,
                  options(nostack, readonly, pure));
@@ -63,7 +65,8 @@ mod tls {
     }
 }
 
-/// Whether the calling thread works for the pager: nothing that it allocates or maps may be managed.
+/// Whether the calling thread works for the pager: nothing that it allocates or maps may be
+/// managed.
 #[inline]
 pub fn is_internal() -> bool {
     tls::with_depth(Cell::get) != 0

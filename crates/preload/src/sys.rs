@@ -1,7 +1,8 @@
 //! System calls without libc, `errno`, the signal mask, and a lock.
 //!
-//! Contract: `call` is the `syscall` instruction and nothing else. It must not go through libc's functions, because
-//! those are the ones that this library replaces. Everything else here is safe to call from anywhere, also in a signal handler.
+//! Contract: `call` is the `syscall` instruction and nothing else. It must not go through libc's
+//! functions, because those are the ones that this library replaces. Everything else here is safe
+//! to call from anywhere, also in a signal handler.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -19,12 +20,14 @@ pub struct Errno(pub i32);
 /// One system call. What it does to memory is the caller's responsibility.
 ///
 /// # Safety
-/// The arguments must be right for the call; memory that Rust holds references to must stay as it is.
+/// The arguments must be right for the call; memory that Rust holds references to must stay as it
+/// is.
 #[inline]
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel clobbers rcx and r11 and nothing else; the caller answers for the arguments.
+    // SAFETY: the kernel clobbers rcx and r11 and nothing else; the caller answers for the
+    // arguments.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
              in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -88,7 +91,8 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno>
 
 /// Copies what can be read of `len` bytes at `from` to `to`; how many bytes that were.
 ///
-/// Reading goes through the kernel, so memory that cannot be read ends the copy instead of the process.
+/// Reading goes through the kernel, so memory that cannot be read ends the copy instead of the
+/// process.
 ///
 /// # Safety
 /// `to` must be writable for `len` bytes, and nobody else's.
@@ -207,7 +211,8 @@ pub fn exit_now(code: i32) -> ! {
     }
 }
 
-/// A mutual exclusion that can be held across `fork`, works before libc does, and allocates nothing.
+/// A mutual exclusion that can be held across `fork`, works before libc does, and allocates
+/// nothing.
 pub struct Lock<T> {
     /// 0 free, 1 held, 2 held and somebody waits.
     state: AtomicU32,
@@ -241,7 +246,8 @@ impl<T> Lock<T> {
         std::mem::forget(self.lock());
     }
 
-    /// Frees a lock that the calling thread (or, after a fork, its parent) took with [`Lock::hold`].
+    /// Frees a lock that the calling thread (or, after a fork, its parent) took with
+    /// [`Lock::hold`].
     pub fn release(&self) {
         if self.state.swap(0, Ordering::Release) == 2 {
             self.futex(libc::FUTEX_WAKE, 1);
@@ -250,7 +256,8 @@ impl<T> Lock<T> {
 
     fn futex(&self, operation: i32, value: usize) {
         let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
-        // SAFETY: the word lives as long as `self`. Early returns are harmless, the caller looks again.
+        // SAFETY: the word lives as long as `self`. Early returns are harmless, the caller looks
+        // again.
         let _ = unsafe {
             call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0])
         };

@@ -100,7 +100,8 @@ fn the_library_depends_on_nothing_that_could_reach_managed_memory() {
     let symbols =
         succeed(Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library())).stdout;
     let symbols = String::from_utf8(symbols).unwrap();
-    // The dynamic linker's lookup of thread-local storage may walk tables that lie in managed memory.
+    // The dynamic linker's lookup of thread-local storage may walk tables that lie in managed
+    // memory.
     assert!(!symbols.contains("__tls_get_addr"), "{symbols}");
     let dynamic =
         String::from_utf8(succeed(Command::new("readelf").arg("--dynamic").arg(library())).stdout)

@@ -9,7 +9,8 @@ use crate::sys;
 /// Written data that may wait for its device behind a stream; then the stream waits.
 pub const BEHIND: u64 = 256 << 20;
 
-/// Looks where the file has pages in the cache. None: it is in the cache by more than half, or that cannot be known; it is left alone then.
+/// Looks where the file has pages in the cache. None: it is in the cache by more than half, or that
+/// cannot be known; it is left alone then.
 pub fn look(fd: c_int, size: u64) -> Option<Kept> {
     let cached = sys::cached_pages(fd, 0, size.max(1))?;
     if cached.saturating_mul(4096) > size / 2 && size > 0 {
@@ -35,7 +36,8 @@ pub fn drop_written(fd: c_int, kept: &Kept, written: Range<u64>, from: u64) -> u
     let near = from <= written.start && written.start - from <= BEHIND + 2 * WINDOW;
     let mut from = if near { from } else { written.start };
     if written.end.saturating_sub(from) > BEHIND {
-        // As the kernel does to whoever fills memory with dirty pages, but before all others feel it.
+        // As the kernel does to whoever fills memory with dirty pages, but before all others feel
+        // it.
         let until = written.end - BEHIND;
         sys::write_back(fd, from, until - from, true);
         drop_read(fd, kept, from..until);

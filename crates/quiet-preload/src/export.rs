@@ -1,7 +1,7 @@
 //! The C library's functions that move file data, under the names that programs call.
 //!
-//! Contract: C's, as the C library keeps it, including `errno`. Pointers are the program's and go to the kernel as they came. Nothing
-//! unwinds, allocates, or waits for a lock.
+//! Contract: C's, as the C library keeps it, including `errno`. Pointers are the program's and go
+//! to the kernel as they came. Nothing unwinds, allocates, or waits for a lock.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -59,7 +59,8 @@ impl End {
         }
         let Some(range) = self.stream(state).passed(bytes) else { return };
         keeping_errno(|| {
-            // Others can move the position of a shared descriptor, or it became another file where we did not see it.
+            // Others can move the position of a shared descriptor, or it became another file where
+            // we did not see it.
             let moved = self.offset.is_none() && sys::position(self.fd) != state.at;
             if moved || !state.is_same(self.fd) {
                 state.at = None;
@@ -255,7 +256,8 @@ positioned_vectored! {
     pwritev64, PWRITEV64, true;
 }
 
-/// A transfer within the kernel, of at most so many bytes at a time: to return less than was asked for is always right.
+/// A transfer within the kernel, of at most so many bytes at a time: to return less than was asked
+/// for is always right.
 fn within(from: End, to: End, bytes: size_t, copy: impl FnOnce(size_t) -> ssize_t) -> ssize_t {
     let mut states =
         [slots::take(from.fd), if to.fd == from.fd { None } else { slots::take(to.fd) }];

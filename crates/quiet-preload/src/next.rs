@@ -1,4 +1,5 @@
-//! The C library's functions behind ours, found when this library is loaded: a signal handler must not have to look for one.
+//! The C library's functions behind ours, found when this library is loaded: a signal handler must
+//! not have to look for one.
 #![allow(unsafe_code)]
 
 use crate::sys::Next;

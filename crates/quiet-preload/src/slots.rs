@@ -1,6 +1,7 @@
 //! What is known of each descriptor.
 //!
-//! Contract: a slot is used by whoever took its lock. Nobody waits for it: a thread (or a signal handler) that finds it taken does without.
+//! Contract: a slot is used by whoever took its lock. Nobody waits for it: a thread (or a signal
+//! handler) that finds it taken does without.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -110,7 +111,8 @@ impl State {
         self.kind == Kind::Regular
     }
 
-    /// Whether the descriptor is still the same file: it may have been closed where we do not see it.
+    /// Whether the descriptor is still the same file: it may have been closed where we do not see
+    /// it.
     pub fn is_same(&mut self, fd: c_int) -> bool {
         let same = sys::regular(fd)
             .is_some_and(|now| (now.device, now.inode) == (self.file.device, self.file.inode));

@@ -1,6 +1,7 @@
 //! stdio: what went through a `FILE` is dropped behind it.
 //!
-//! Contract: as in `export`. The stream is the program's, and is used in the call that it was passed to.
+//! Contract: as in `export`. The stream is the program's, and is used in the call that it was
+//! passed to.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};

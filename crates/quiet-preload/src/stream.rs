@@ -103,8 +103,8 @@ impl Stream {
         self.rest()
     }
 
-    /// What is behind it and was not dropped yet, in whole pages, and a window of what was: a large folio is dropped only when all of it is
-    /// behind. None if it was no stream.
+    /// What is behind it and was not dropped yet, in whole pages, and a window of what was: a large
+    /// folio is dropped only when all of it is behind. None if it was no stream.
     pub fn rest(&mut self) -> Option<Range<u64>> {
         let (start, end) = (self.dropped.next_multiple_of(PAGE), self.next / PAGE * PAGE);
         let again = start.saturating_sub(WINDOW).max(self.began.next_multiple_of(PAGE));

@@ -1,6 +1,7 @@
 //! System calls and the C library's own functions.
 //!
-//! Contract: nothing here changes what the program reads or writes. `errno` is the caller's to keep ([`keeping_errno`]).
+//! Contract: nothing here changes what the program reads or writes. `errno` is the caller's to keep
+//! ([`keeping_errno`]).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -63,7 +64,8 @@ pub struct File {
     pub size: u64,
 }
 
-/// The regular file behind a descriptor; none: it is something else, or is read and written directly (`O_DIRECT`).
+/// The regular file behind a descriptor; none: it is something else, or is read and written
+/// directly (`O_DIRECT`).
 pub fn regular(fd: c_int) -> Option<File> {
     // SAFETY: plain data, which fstat fills.
     let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
@@ -95,7 +97,8 @@ struct CacheStatRange {
     len: u64,
 }
 
-/// Pages of a range that are in the cache; none where the kernel cannot say (before Linux 6.5), or will not.
+/// Pages of a range that are in the cache; none where the kernel cannot say (before Linux 6.5), or
+/// will not.
 pub fn cached_pages(fd: c_int, off: u64, len: u64) -> Option<u64> {
     let range = CacheStatRange { off, len };
     let mut counts = [0_u64; 5];
@@ -121,7 +124,8 @@ pub fn write_back(fd: c_int, off: u64, len: u64, wait: bool) {
     };
 }
 
-/// `preadv2`, or `pwritev2` if it is `write`; at the descriptor's position if `offset` is -1. As in C.
+/// `preadv2`, or `pwritev2` if it is `write`; at the descriptor's position if `offset` is -1. As in
+/// C.
 ///
 /// # Safety
 /// The vectors are the program's, as it passed them.

@@ -115,7 +115,8 @@ impl Books {
     }
 }
 
-/// Watches the machine for so long. `progress` is called some times a second; when it answers `false`, what was seen so far counts.
+/// Watches the machine for so long. `progress` is called some times a second; when it answers
+/// `false`, what was seen so far counts.
 pub fn watch(
     duration: Duration,
     progress: &mut dyn FnMut(Duration) -> bool,
@@ -295,7 +296,8 @@ impl Remedy {
     }
 }
 
-/// Does what can be done at once. It lasts until `hiroma quiet restore`, or the next daemon. Returns what was done.
+/// Does what can be done at once. It lasts until `hiroma quiet restore`, or the next daemon.
+/// Returns what was done.
 pub fn apply(remedies: &[Remedy], state: &Path) -> Result<Vec<String>, QuietError> {
     let Some(cpus) = remedies
         .iter()

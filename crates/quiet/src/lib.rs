@@ -1,4 +1,5 @@
-//! Quiet: how much time the kernel and others steal from programs, and a daemon that reclaims file cache before the kernel has to.
+//! Quiet: how much time the kernel and others steal from programs, and a daemon that reclaims file
+//! cache before the kernel has to.
 //!
 //! | Module | What |
 //! |---|---|

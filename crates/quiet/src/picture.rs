@@ -146,7 +146,8 @@ fn timeline(recording: &Recording) -> String {
     text
 }
 
-/// Processor time of those reclaiming threads that had some, in millionths of a processor for each stretch of time.
+/// Processor time of those reclaiming threads that had some, in millionths of a processor for each
+/// stretch of time.
 fn reclaimers(recording: &Recording, columns: usize) -> Vec<(TaskKind, Vec<u64>)> {
     let width = (recording.duration_ns() / columns as u64).max(1);
     let of = |kind: TaskKind| {

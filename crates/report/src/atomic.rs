@@ -34,7 +34,8 @@ impl AtomicFile {
         Ok(AtomicFile { file, target: target.to_owned() })
     }
 
-    /// Brings the content to the disk and gives it its name, in place of a file that has it already.
+    /// Brings the content to the disk and gives it its name, in place of a file that has it
+    /// already.
     pub fn publish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.target).map_err(|error| error.error)?;
@@ -65,7 +66,8 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     file.publish()
 }
 
-/// Removes what interrupted runs have left unfinished in `directory`; says how many files that were.
+/// Removes what interrupted runs have left unfinished in `directory`; says how many files that
+/// were.
 ///
 /// Only files that nobody has touched for `age` are taken: another shard may be writing right now.
 pub fn remove_unfinished(directory: &Path, age: std::time::Duration) -> io::Result<usize> {
@@ -90,7 +92,8 @@ pub fn remove_unfinished(directory: &Path, age: std::time::Duration) -> io::Resu
     Ok(removed)
 }
 
-/// Temporary files are the owner's alone unless told otherwise; results are to be read by whoever may read the directory.
+/// Temporary files are the owner's alone unless told otherwise; results are to be read by whoever
+/// may read the directory.
 fn readable_by_all() -> fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o644)
 }

@@ -25,7 +25,8 @@ impl Spread {
         Some(Spread { median, min, max, n })
     }
 
-    /// The spread of a ratio: of the medians, and of the repetitions pair by pair, in the order in which they were run.
+    /// The spread of a ratio: of the medians, and of the repetitions pair by pair, in the order in
+    /// which they were run.
     pub fn of_ratio(over: &[f64], under: &[f64]) -> Option<Spread> {
         let median = Spread::of(over)?.median / Spread::of(under)?.median;
         let pairs: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
@@ -51,7 +52,8 @@ pub enum Better {
     Lower,
 }
 
-/// Set where the true value was not reached within the time allowed: it is at least, or at most, what stands there.
+/// Set where the true value was not reached within the time allowed: it is at least, or at most,
+/// what stands there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
@@ -176,7 +178,8 @@ impl Measure {
         self
     }
 
-    /// Says whether `must` is reached where no value can: what it is held against did not finish, for one.
+    /// Says whether `must` is reached where no value can: what it is held against did not finish,
+    /// for one.
     pub fn decided(mut self, met: bool) -> Measure {
         self.met = Some(met);
         self
@@ -195,7 +198,8 @@ impl Measure {
             Better::Higher => value >= goal,
             Better::Lower => value <= goal,
         };
-        // A bound on the bad side proves a success only if the true value can but be better, and a failure if it can but be worse.
+        // A bound on the bad side proves a success only if the true value can but be better, and a
+        // failure if it can but be worse.
         let can_be_better = matches!(
             (self.bound, self.better),
             (Some(Bound::AtLeast), Better::Higher) | (Some(Bound::AtMost), Better::Lower)

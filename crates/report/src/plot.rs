@@ -1,7 +1,9 @@
-//! Plots as SVG: lines or bars, linear or logarithmic, with units at the axes, a legend, and the spread of every point.
+//! Plots as SVG: lines or bars, linear or logarithmic, with units at the axes, a legend, and the
+//! spread of every point.
 //!
-//! Drawn by hand rather than with a plotting crate: the page's style sheet colours axes and text (light and dark), points
-//! carry tooltips, and there is nothing to lay out that a few dozen lines cannot.
+//! Drawn by hand rather than with a plotting crate: the page's style sheet colours axes and text
+//! (light and dark), points carry tooltips, and there is nothing to lay out that a few dozen lines
+//! cannot.
 
 use std::fmt::Write as _;
 

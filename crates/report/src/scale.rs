@@ -1,6 +1,7 @@
 //! Numbers as people read them, and the ticks of an axis.
 
-/// A number with three significant figures and no exponent where that is readable: `0.00123`, `1.23`, `12.3`, `1230`.
+/// A number with three significant figures and no exponent where that is readable: `0.00123`,
+/// `1.23`, `12.3`, `1230`.
 pub fn figures(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -18,7 +19,8 @@ pub fn figures(value: f64) -> String {
     format!("{rounded:.decimals$}")
 }
 
-/// A tick's label: like [`figures`], without zeros behind the point, and with k, M, G for thousands.
+/// A tick's label: like [`figures`], without zeros behind the point, and with k, M, G for
+/// thousands.
 pub(crate) fn tick_label(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),

@@ -47,7 +47,8 @@ impl Table {
         self
     }
 
-    /// Adds a row. Cells that are missing stay empty, those that are too many are a mistake of the caller.
+    /// Adds a row. Cells that are missing stay empty, those that are too many are a mistake of the
+    /// caller.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert!(

@@ -1,4 +1,5 @@
-//! The report of a small, fixed experiment, compared with files byte for byte. `HIROMA_BLESS=1 cargo test` writes them anew.
+//! The report of a small, fixed experiment, compared with files byte for byte. `HIROMA_BLESS=1
+//! cargo test` writes them anew.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
-//! How much of a raw TCP stream a store on a memory server reaches, in one run: bandwidth of 2 MiB reads and writes with 1, 2 and 4
-//! under way, and the latency of 8 KiB reads, beside what two threads get over a plain socket.
+//! How much of a raw TCP stream a store on a memory server reaches, in one run: bandwidth of 2 MiB
+//! reads and writes with 1, 2 and 4 under way, and the latency of 8 KiB reads, beside what two
+//! threads get over a plain socket.
 //!
 //! `cargo run --release -p hiroma-server --example tcp_speed`
 

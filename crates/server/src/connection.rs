@@ -1,8 +1,8 @@
 //! One connection: reads requests, moves bytes between socket and pool, answers.
 //!
-//! Payloads never lie in a buffer of ours. On connections that may write, headers are received without a byte more than they have;
-//! a payload is received straight into the pool, together with the next header. A connection for reads takes many requests in one
-//! call, and may not write.
+//! Payloads never lie in a buffer of ours. On connections that may write, headers are received
+//! without a byte more than they have; a payload is received straight into the pool, together with
+//! the next header. A connection for reads takes many requests in one call, and may not write.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -218,9 +218,11 @@ impl Connection<'_> {
                 Message::Ping => self.say(&Message::Ack),
                 Message::Bye => return Err(End::Bye),
                 other => {
-                    return Err(
-                        WireError::Unexpected { kind: other.kind(), expected: "a request" }.into()
-                    );
+                    return Err(WireError::Unexpected {
+                        kind: other.kind(),
+                        expected: "a request",
+                    }
+                    .into());
                 }
             }
         }
@@ -336,7 +338,8 @@ impl Connection<'_> {
         Ok(received)
     }
 
-    /// Receives: at once what is there; else sends what is held back, and waits; awake for a moment if that has paid lately.
+    /// Receives: at once what is there; else sends what is held back, and waits; awake for a moment
+    /// if that has paid lately.
     fn receive(
         &mut self,
         mut attempt: impl FnMut(&mut Self, bool) -> io::Result<usize>,
@@ -421,8 +424,8 @@ impl Connection<'_> {
         self.part_with();
     }
 
-    /// Sends the last words and gives the peer a moment to hear them: closing a socket on bytes that were not read would take them
-    /// back.
+    /// Sends the last words and gives the peer a moment to hear them: closing a socket on bytes
+    /// that were not read would take them back.
     fn part_with(&mut self) {
         let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = self.stream.set_read_timeout(Some(Duration::from_secs(1)));

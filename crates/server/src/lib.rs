@@ -1,7 +1,8 @@
 //! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
 //!
-//! [`serve`] starts it; every connection has a thread of its own. A client's memory belongs to its *session*, which lives while it
-//! has a connection, and for a grace period after the last one broke; it is freed at once when the client says goodbye.
+//! [`serve`] starts it; every connection has a thread of its own. A client's memory belongs to its
+//! *session*, which lives while it has a connection, and for a grace period after the last one
+//! broke; it is freed at once when the client says goodbye.
 
 mod connection;
 mod options;
@@ -91,7 +92,8 @@ impl ServerHandle {
         self.server.registry.stats()
     }
 
-    /// Ends every connection, frees the memory, and returns when that is done. Stopping twice does no harm.
+    /// Ends every connection, frees the memory, and returns when that is done. Stopping twice does
+    /// no harm.
     pub fn stop(&self) {
         if !self.server.stopping.swap(true, Ordering::SeqCst) {
             // The acceptor sits in `accept`; a connection of our own wakes it.

@@ -10,8 +10,8 @@ use hiroma_wire::CHUNK;
 
 /// Free chunks of one session that keep their memory, for the next time it needs one.
 const WARM_CHUNKS_MAX: usize = 64;
-/// Free chunks that have memory behind them before anybody asks: getting it can take milliseconds, in a virtual machine ten of
-/// them, and a client that writes waits for all of it.
+/// Free chunks that have memory behind them before anybody asks: getting it can take milliseconds,
+/// in a virtual machine ten of them, and a client that writes waits for all of it.
 const READY_CHUNKS: usize = 32;
 
 /// The memory of a server.
@@ -32,7 +32,8 @@ struct Books {
     preparing: Option<u32>,
     /// Chunks from here on have never been used.
     untouched: u32,
-    /// Chunks that were given back by a session and still hold its bytes: only that session may get them as they are.
+    /// Chunks that were given back by a session and still hold its bytes: only that session may get
+    /// them as they are.
     warm: BTreeMap<u64, Vec<u32>>,
     used: usize,
     reserved: usize,
@@ -84,7 +85,8 @@ impl Pool {
         PoolUsage { used: books.used, reserved: books.reserved, total: self.total }
     }
 
-    /// Sets aside up to `asked` chunks: at most half of what is left (but one if there is one), so that others get something too.
+    /// Sets aside up to `asked` chunks: at most half of what is left (but one if there is one), so
+    /// that others get something too.
     pub fn reserve(&self, asked: usize) -> usize {
         let mut books = self.books();
         let left = self.total - books.used - books.reserved;
@@ -98,7 +100,8 @@ impl Pool {
         self.books().reserved -= chunks;
     }
 
-    /// A chunk for session `owner`, out of what was set aside for it if `reserved`. Its content is zeros or the owner's own.
+    /// A chunk for session `owner`, out of what was set aside for it if `reserved`. Its content is
+    /// zeros or the owner's own.
     pub fn take(self: &Arc<Self>, owner: u64, reserved: bool) -> Option<Chunk> {
         let (number, foreign) = {
             let mut books = self.books();
@@ -120,7 +123,8 @@ impl Pool {
         Some(chunk)
     }
 
-    /// Has memory put behind some free chunks, until `stopping` is set and [`Pool::wake`] was called.
+    /// Has memory put behind some free chunks, until `stopping` is set and [`Pool::wake`] was
+    /// called.
     pub fn keep_ready(&self, stopping: &AtomicBool) {
         let mut books = self.books();
         while !stopping.load(Ordering::SeqCst) {

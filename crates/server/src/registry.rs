@@ -89,7 +89,8 @@ impl Registry {
         &self.pool
     }
 
-    /// A new session, or the one that `token` names. It counts as present until its first connection has entered.
+    /// A new session, or the one that `token` names. It counts as present until its first
+    /// connection has entered.
     pub fn open(
         &self,
         token: SessionToken,
@@ -137,7 +138,8 @@ impl Registry {
         session.shut();
     }
 
-    /// Frees what nobody will come back for: sessions that ended with a goodbye at once, the others after the grace period.
+    /// Frees what nobody will come back for: sessions that ended with a goodbye at once, the others
+    /// after the grace period.
     pub fn sweep(&self, log: &Log) {
         let mut gone = Vec::new();
         {
@@ -166,7 +168,8 @@ impl Registry {
         }
     }
 
-    /// Makes room by ending sessions whose client has gone without a goodbye, the oldest first, until a chunk is free.
+    /// Makes room by ending sessions whose client has gone without a goodbye, the oldest first,
+    /// until a chunk is free.
     pub fn make_room(&self, log: &Log) {
         loop {
             let usage = self.pool.usage();

@@ -1,8 +1,10 @@
-//! Where a connection's thread runs while a client on this machine waits for one small answer after the other.
+//! Where a connection's thread runs while a client on this machine waits for one small answer after
+//! the other.
 //!
-//! Spinning for the next request on the client's processor would keep the client from sending it, and sleeping there is no better with two
-//! processors: the other one halts, and waking it costs more than the answer (`docs/far-memory.md`). So the thread goes to another
-//! processor, and comes back to where it may run once the requests are over.
+//! Spinning for the next request on the client's processor would keep the client from sending it,
+//! and sleeping there is no better with two processors: the other one halts, and waking it costs
+//! more than the answer (`docs/far-memory.md`). So the thread goes to another processor, and comes
+//! back to where it may run once the requests are over.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -19,7 +21,8 @@ const MOVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module's head.
 pub struct Seat {
-    /// Where the thread may run; none where the kernel does not say, or there is only one processor.
+    /// Where the thread may run; none where the kernel does not say, or there is only one
+    /// processor.
     home: Option<Cpus>,
     answers_beside: u32,
     moved_at: Option<Instant>,
@@ -41,7 +44,8 @@ impl Seat {
             if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
     }
 
-    /// Before a wait: whether the thread is on its client's processor. If that has gone on for a while it moves away.
+    /// Before a wait: whether the thread is on its client's processor. If that has gone on for a
+    /// while it moves away.
     pub fn is_beside_client(&mut self, stream: &TcpStream) -> bool {
         if !sockets::is_beside_its_peer(stream) {
             self.answers_beside = 0;

@@ -10,7 +10,8 @@ use hiroma_wire::{CHUNK, ErrorCode, MAX_SPACES, SPACE_SHIFT, SessionToken, Sessi
 
 use crate::pool::{Chunk, Pool};
 
-/// Locks; what a panicking thread left behind is still consistent, since no lock is held over anything that can panic.
+/// Locks; what a panicking thread left behind is still consistent, since no lock is held over
+/// anything that can panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -59,7 +60,8 @@ impl Lane {
         self.signal.notify_all();
     }
 
-    /// Whether the lane's thread is done with the last of its requests, waiting up to `patience` for that.
+    /// Whether the lane's thread is done with the last of its requests, waiting up to `patience`
+    /// for that.
     fn wait_ended(&self, patience: Duration) -> bool {
         let guard = lock(&self.ended);
         let (guard, _) = self
@@ -116,8 +118,9 @@ impl Session {
         })
     }
 
-    /// Makes `lane` the connection of number `number`. An older one of the same number is ended first, and its last request is
-    /// over when this returns: nothing of it can come after what the new one sends.
+    /// Makes `lane` the connection of number `number`. An older one of the same number is ended
+    /// first, and its last request is over when this returns: nothing of it can come after what the
+    /// new one sends.
     pub fn enter(
         &self,
         number: u32,
@@ -178,7 +181,8 @@ impl Session {
         found.map(|chunk| (chunk, at)).ok_or(ErrorCode::BadAddress)
     }
 
-    /// The same for writing: the chunk is taken from the pool if need be. Attached memory cannot be written.
+    /// The same for writing: the chunk is taken from the pool if need be. Attached memory cannot be
+    /// written.
     pub fn find_or_take(&self, addr: u64, len: usize) -> Result<(Arc<Chunk>, usize), ErrorCode> {
         let (space, number, at) = split(addr, len)?;
         if space != 0 {

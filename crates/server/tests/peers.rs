@@ -348,7 +348,8 @@ fn memory_that_a_child_attached_outlives_its_owner() {
     parent.send(&Message::Bye, &[]);
     assert!(parent.try_hear().is_none());
     let (mut child, _) = Peer::new_session(&server);
-    // The grace period is zero here, so the parent's session may have ended; then its child comes too late and is told.
+    // The grace period is zero here, so the parent's session may have ended; then its child comes
+    // too late and is told.
     match child.ask(&Message::Attach { token, space: 3 }, &[]) {
         Message::Ack => assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]),
         Message::Error { code, .. } => assert_eq!(code, ErrorCode::NoSession),

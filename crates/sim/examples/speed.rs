@@ -1,7 +1,9 @@
-//! How fast the simulator is on this machine, and how much memory an idle node takes: `cargo run --release --example speed`.
+//! How fast the simulator is on this machine, and how much memory an idle node takes: `cargo run
+//! --release --example speed`.
 //!
-//! The paper's machine with 256 nodes, then the same load per node with more nodes, over a shorter time. Times are of the processor, so
-//! that other programs on the machine count less; the making of the machine, before the first event, is in them.
+//! The paper's machine with 256 nodes, then the same load per node with more nodes, over a shorter
+//! time. Times are of the processor, so that other programs on the machine count less; the making
+//! of the machine, before the first event, is in them.
 
 use hiroma_sim::{Config, bytes_per_idle_node, run};
 

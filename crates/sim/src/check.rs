@@ -1,6 +1,7 @@
-//! Checkers outside the model. They see what is physically done with pages, frames and messages, keep their own books, and object
-//! when a rule is broken: no page lost, none in two places, none with old content, no node with more pages than frames, every
-//! fault answered, as many messages received as sent.
+//! Checkers outside the model. They see what is physically done with pages, frames and messages,
+//! keep their own books, and object when a rule is broken: no page lost, none in two places, none
+//! with old content, no node with more pages than frames, every fault answered, as many messages
+//! received as sent.
 
 use crate::error::Violation;
 use crate::message::Message;
@@ -150,7 +151,8 @@ impl Checker {
         }
     }
 
-    /// A page with nothing written to it since it was read is dropped: `content` must be what is left, and zeros are content 0.
+    /// A page with nothing written to it since it was read is dropped: `content` must be what is
+    /// left, and zeros are content 0.
     pub fn drop_clean(&mut self, table: u32, page: u32, place: Place, content: u32, left: Place) {
         self.take(table, page, place);
         self.put(table, page, left, content);
@@ -192,7 +194,8 @@ impl Checker {
         if self.on {
             self.received += 1;
             if message.kind.has_page() {
-                // The table may have been freed by what the message did, and be in use for another thread.
+                // The table may have been freed by what the message did, and be in use for another
+                // thread.
                 let place = self.pages[message.table as usize]
                     .get(message.page as usize)
                     .map(|seen| seen.place);
@@ -228,7 +231,8 @@ impl Checker {
         }
     }
 
-    /// Holds the books against the model's: messages under way, faults waiting, pages in frames by node.
+    /// Holds the books against the model's: messages under way, faults waiting, pages in frames by
+    /// node.
     pub fn audit(&mut self, under_way: usize, waiting: u64, mut in_frames: impl FnMut(u32) -> u32) {
         if !self.on {
             return;

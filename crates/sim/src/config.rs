@@ -1,5 +1,5 @@
-//! One simulated cluster: its nodes, network, disks, load and policies. Every default is the paper's (table 1); what the paper
-//! leaves out has its reason in `docs/simulation.md`.
+//! One simulated cluster: its nodes, network, disks, load and policies. Every default is the
+//! paper's (table 1); what the paper leaves out has its reason in `docs/simulation.md`.
 
 use std::sync::Arc;
 
@@ -19,9 +19,11 @@ pub enum TopologyKind {
     /// `dims = [x, y, z]`; every node has six links.
     #[serde(rename = "torus3d")]
     Torus3d,
-    /// `dims = [nodes per leaf, leaves per pod, pods]`; switches above have as much bandwidth up as down.
+    /// `dims = [nodes per leaf, leaves per pod, pods]`; switches above have as much bandwidth up as
+    /// down.
     FatTree,
-    /// `dims = [nodes per router, routers per group, groups]`; routers of a group and groups among each other are fully connected.
+    /// `dims = [nodes per router, routers per group, groups]`; routers of a group and groups among
+    /// each other are fully connected.
     Dragonfly,
     /// `dims = [nodes]`; one switch that is never the bottleneck.
     FullBisection,
@@ -58,19 +60,23 @@ pub struct NetworkConfig {
     pub latency_ns: u64,
     /// Time for which a message occupies a link besides its bytes: the work of sending it on, ns.
     pub hop_overhead_ns: u64,
-    /// The same for a page in addition: it is copied into and out of the memory of every node that it passes, ns.
+    /// The same for a page in addition: it is copied into and out of the memory of every node that
+    /// it passes, ns.
     pub page_overhead_ns: u64,
     /// Time for which a message occupies the node that it is for, ns.
     pub handler_ns: u64,
-    /// The same for a message with a page in addition: the page is copied and entered in the tables, ns.
+    /// The same for a message with a page in addition: the page is copied and entered in the
+    /// tables, ns.
     pub page_handler_ns: u64,
     /// Size of a message without a page, and of the head of one with a page, bytes.
     pub message_bytes: u64,
     /// How messages pass nodes and switches.
     pub switching: Switching,
-    /// Whether information for a whole domain is sent along a tree (torus only), not to one after the other.
+    /// Whether information for a whole domain is sent along a tree (torus only), not to one after
+    /// the other.
     pub multicast: bool,
-    /// A limit that no machine reaches: what a node tells its domain is known there at once, and costs nobody anything.
+    /// A limit that no machine reaches: what a node tells its domain is known there at once, and
+    /// costs nobody anything.
     pub free_information: bool,
 }
 
@@ -82,9 +88,11 @@ pub enum FrameFree {
     AtOnce,
     /// When the last byte of the page is on its first link.
     Sent,
-    /// When the node that the page was sent to has taken it in and said so, whether it keeps it or not.
+    /// When the node that the page was sent to has taken it in and said so, whether it keeps it or
+    /// not.
     Arrived,
-    /// When some node, or a disk, has said that it keeps the page: until then nobody else is sure to have it.
+    /// When some node, or a disk, has said that it keeps the page: until then nobody else is sure
+    /// to have it.
     #[default]
     Placed,
 }
@@ -103,7 +111,8 @@ pub struct NodeConfig {
     pub frame_free: FrameFree,
 }
 
-/// Disks. They stand at nodes, at equal distances; every node uses the one of its part of the machine.
+/// Disks. They stand at nodes, at equal distances; every node uses the one of its part of the
+/// machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskConfig {

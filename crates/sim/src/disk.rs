@@ -73,7 +73,8 @@ impl Disks {
         done_ns
     }
 
-    /// Forgets what was measured so far; what waits or is under way at `now_ns` counts from then on.
+    /// Forgets what was measured so far; what waits or is under way at `now_ns` counts from then
+    /// on.
     pub fn restart_measuring(&mut self, now_ns: u64) {
         self.busy_ns = self.ahead_ns(now_ns);
         self.accesses = 0;

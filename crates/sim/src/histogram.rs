@@ -1,4 +1,5 @@
-//! How times spread: a log-linear histogram of whole nanoseconds with an exact sum, small enough to keep one per run.
+//! How times spread: a log-linear histogram of whole nanoseconds with an exact sum, small enough to
+//! keep one per run.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +7,8 @@ use serde::{Deserialize, Serialize};
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
 
-/// Counts of values by size. The sum, the least and the greatest value are exact; quantiles are to 1.6 %.
+/// Counts of values by size. The sum, the least and the greatest value are exact; quantiles are to
+/// 1.6 %.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Histogram {
@@ -88,7 +90,8 @@ impl Histogram {
         self.min
     }
 
-    /// The value below or at which `permille` thousandths of the values lie, to 1.6 %; none without values.
+    /// The value below or at which `permille` thousandths of the values lie, to 1.6 %; none without
+    /// values.
     pub fn quantile(&self, permille: u32) -> Option<u64> {
         if self.count == 0 {
             return None;

@@ -1,8 +1,8 @@
-//! A simulated cluster that drives the policies of global page placement: nodes that are users and lenders of memory, a network,
-//! disks at a few nodes, and processes that touch pages.
+//! A simulated cluster that drives the policies of global page placement: nodes that are users and
+//! lenders of memory, a network, disks at a few nodes, and processes that touch pages.
 //!
-//! Pure: no IO, no clock, no thread. [`run`] takes a [`Config`] and a seed and gives an [`Outcome`]; the same two give the same
-//! outcome, to the last bit, on any machine.
+//! Pure: no IO, no clock, no thread. [`run`] takes a [`Config`] and a seed and gives an
+//! [`Outcome`]; the same two give the same outcome, to the last bit, on any machine.
 
 mod check;
 mod config;
@@ -37,7 +37,8 @@ pub use validate::{Problem, TIME_MAX_NS};
 
 /// Simulates one cluster.
 ///
-/// `control` is called every now and then; when it answers `false` the run ends with [`RunError::Stopped`].
+/// `control` is called every now and then; when it answers `false` the run ends with
+/// [`RunError::Stopped`].
 pub fn run(
     config: &Config,
     seed: u64,

@@ -1,5 +1,5 @@
-//! The load of the paper (section 3): processes that arrive at random, threads that run to their end one at a time on a node, and
-//! page accesses in phases, each around a place of its own.
+//! The load of the paper (section 3): processes that arrive at random, threads that run to their
+//! end one at a time on a node, and page accesses in phases, each around a place of its own.
 
 use hiroma_policy::placement::Rng;
 

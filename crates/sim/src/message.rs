@@ -31,11 +31,13 @@ pub enum Kind {
     PageIn,
     /// The page is not here, ask again later - lender to owner.
     NotHere,
-    /// The page is here now (`value`: a disk, with [`ON_DISK`], or a node) - lender or disk to owner.
+    /// The page is here now (`value`: a disk, with [`ON_DISK`], or a node) - lender or disk to
+    /// owner.
     Placed,
     /// The page is not needed any more - owner to lender.
     Discard,
-    /// The frame of a page that was sent is free (`value`: [`crate::engine`]'s name for it) - who has the page to who sent it.
+    /// The frame of a page that was sent is free (`value`: [`crate::engine`]'s name for it) - who
+    /// has the page to who sent it.
     Taken,
 }
 

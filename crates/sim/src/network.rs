@@ -88,7 +88,8 @@ impl Network {
         Hop { sent_ns: start_ns + busy_ns, on_ns, there_ns }
     }
 
-    /// Time that the bytes of a message need behind its head at the end of a way without store and forward, ns.
+    /// Time that the bytes of a message need behind its head at the end of a way without store and
+    /// forward, ns.
     #[inline]
     pub fn tail_ns(&self, has_page: bool) -> u64 {
         if self.cut_through { self.sizes[usize::from(has_page)].bytes_ns } else { 0 }

@@ -1,4 +1,5 @@
-//! What a run has to tell: counts and exact sums, in whole numbers, so that runs can be added up anywhere with the same result.
+//! What a run has to tell: counts and exact sums, in whole numbers, so that runs can be added up
+//! anywhere with the same result.
 
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +78,8 @@ pub struct Outcome {
     /// Events, warm-up included.
     pub events: u64,
 
-    /// Response: time from a fault until its thread goes on, ns. The measure of the paper's figures.
+    /// Response: time from a fault until its thread goes on, ns. The measure of the paper's
+    /// figures.
     pub response_ns: Histogram,
     /// The same for faults whose page came from another node, ns.
     pub response_remote_ns: Histogram,
@@ -102,10 +104,12 @@ pub struct Outcome {
     pub clean_drops: u64,
     /// Page-outs begun: pages that left a node, guests included.
     pub page_outs: u64,
-    /// Of a recording: pages that were dropped because a copy existed, and go out here, where each page is in one place.
+    /// Of a recording: pages that were dropped because a copy existed, and go out here, where each
+    /// page is in one place.
     #[serde(default)]
     pub replay_drops: u64,
-    /// Of a recording: page-outs of pages that were out already. They had come back without being fetched, or were discarded.
+    /// Of a recording: page-outs of pages that were out already. They had come back without being
+    /// fetched, or were discarded.
     #[serde(default)]
     pub replay_skipped: u64,
     /// Page-outs that had to be repeated: arrivals where no frame was free.
@@ -125,7 +129,8 @@ pub struct Outcome {
     pub link_busy_ns: u64,
     /// The same for the busiest link, ns.
     pub link_busy_max_ns: u64,
-    /// Sum over all disks of the time in which they worked, ns (of one place, where a disk works on several accesses at once).
+    /// Sum over all disks of the time in which they worked, ns (of one place, where a disk works on
+    /// several accesses at once).
     pub disk_busy_ns: u64,
     /// Accesses of all disks.
     pub disk_accesses: u64,

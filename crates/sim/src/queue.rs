@@ -1,5 +1,6 @@
-//! The event queue, in the order (time, sequence): buckets of the near future, each of them sorted when its time comes, and a heap for
-//! what is further away. The buckets' width follows the load; the order does not depend on it.
+//! The event queue, in the order (time, sequence): buckets of the near future, each of them sorted
+//! when its time comes, and a heap for what is further away. The buckets' width follows the load;
+//! the order does not depend on it.
 
 /// Bits of a payload.
 const PAYLOAD_BITS: u32 = 36;
@@ -22,14 +23,17 @@ fn bucket_of(entry: u128, shift: u32) -> u64 {
     (entry >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64 >> shift
 }
 
-/// What waits for its time. Entries at the same time come out in the order in which they were put in.
+/// What waits for its time. Entries at the same time come out in the order in which they were put
+/// in.
 #[derive(Debug)]
 pub struct Queue {
     sequence: u64,
-    /// The open bucket, latest entry first; and what came for it, or for a time before it, after it was opened.
+    /// The open bucket, latest entry first; and what came for it, or for a time before it, after it
+    /// was opened.
     open: Vec<u128>,
     late: Heap,
-    /// The buckets after it, as lists in `entries`: first entry of each, and a bit for each that has any.
+    /// The buckets after it, as lists in `entries`: first entry of each, and a bit for each that
+    /// has any.
     first: Box<[u32]>,
     filled: [u64; BUCKETS / 64],
     entries: Vec<u128>,
@@ -42,7 +46,8 @@ pub struct Queue {
     bucket: u64,
     /// Width of a bucket, as a power of two of ns.
     shift: u32,
-    /// Since the width was last looked at: buckets opened, entries in them, entries that had to wait in `far`.
+    /// Since the width was last looked at: buckets opened, entries in them, entries that had to
+    /// wait in `far`.
     opened: u64,
     in_opened: u64,
     from_far: u64,
@@ -314,7 +319,8 @@ mod tests {
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Some(gap) => {
-                        // Some together, some in the next buckets, some beyond all of them; none in the past, most of the time.
+                        // Some together, some in the next buckets, some beyond all of them; none in
+                        // the past, most of the time.
                         let time = now + gap * gap * gap * gap * 97;
                         queue.push(time, number as u64);
                         naive.push((time, number as u64));

@@ -1,5 +1,6 @@
-//! Distributions that are the same on every machine: built from additions, multiplications, divisions and roots only, which are
-//! exact to the last bit everywhere, never from a mathematical library.
+//! Distributions that are the same on every machine: built from additions, multiplications,
+//! divisions and roots only, which are exact to the last bit everywhere, never from a mathematical
+//! library.
 
 use hiroma_policy::placement::Rng;
 

@@ -11,7 +11,8 @@ pub enum TraceKind {
     Drop,
 }
 
-/// One line of a recording. Records are in the order of time; a page-in waits for the one before it at the same node.
+/// One line of a recording. Records are in the order of time; a page-in waits for the one before it
+/// at the same node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TraceRecord {
     /// Time since the start of the recording, ns.

@@ -1,4 +1,5 @@
-//! Pages sent through a network and nothing else: no policies, no memory. For holding the network against other simulators.
+//! Pages sent through a network and nothing else: no policies, no memory. For holding the network
+//! against other simulators.
 
 use crate::config::Config;
 use crate::error::RunError;
@@ -81,7 +82,8 @@ mod tests {
             ..config.network
         };
         config.node.page_bytes = 992;
-        // 1,000 bytes need 1,000 ns; with overhead and latency a hop takes 1,015 ns. 0 to 2 are two hops; the second page waits for the first.
+        // 1,000 bytes need 1,000 ns; with overhead and latency a hop takes 1,015 ns. 0 to 2 are two
+        // hops; the second page waits for the first.
         let transfers = [0, 0].map(|start_ns| Transfer { start_ns, source: 0, target: 2 });
         let result = transfer_all(&config, &transfers).unwrap();
         assert_eq!(result.there_ns, [2030, 2030 + 1005]);

@@ -1,5 +1,5 @@
-//! The engine as a whole: the same seed gives the same outcome, times are those worked out by hand, every policy keeps every rule,
-//! and a fault built in on purpose is caught.
+//! The engine as a whole: the same seed gives the same outcome, times are those worked out by hand,
+//! every policy keeps every rule, and a fault built in on purpose is caught.
 
 use std::sync::Arc;
 
@@ -152,7 +152,8 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
     ) = (0, 0, 0, 1);
     (config.node.page_bytes, config.network.bytes_per_s, config.network.page_handler_ns) =
         (9_999, 10_000_000_000, 0);
-    // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page is there after 11 us.
+    // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page
+    // is there after 11 us.
     config.run.count_links = true;
     replay(&mut config, (0..10).map(|page| out(0, 0, page)).collect());
     config.run.duration_ns = MS;
@@ -164,7 +165,8 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
     assert_eq!(outcome.link_bytes, [100_000, 0, 0, 100_000]);
 }
 
-/// Pages are read from one disk at random times, each by a node of its own: mean time in the disk, and share of time it is busy.
+/// Pages are read from one disk at random times, each by a node of its own: mean time in the disk,
+/// and share of time it is busy.
 fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
     let mut config = Config::default();
     (config.topology.kind, config.topology.dims, config.disk.count) =
@@ -178,7 +180,8 @@ fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
     config.disk.count = 1;
     let mut rng = hiroma_policy::placement::Rng::new(99);
     let mut records: Vec<TraceRecord> = (0..4000).map(|node| out(0, node, 1)).collect();
-    // A Poisson process: that many times drawn from one long span, in order. Writing takes at most 8 s.
+    // A Poisson process: that many times drawn from one long span, in order. Writing takes at most
+    // 8 s.
     let span_ns = 10 * 4000 * 1_000_000 * 1000 / load_permille;
     let mut times: Vec<u64> = (0..40_000).map(|_| 20_000 * MS + rng.next_u64() % span_ns).collect();
     times.sort_unstable();
@@ -251,7 +254,8 @@ fn after_draining_every_process_that_arrived_has_ended() {
     assert!(outcome.processes_arrived > 0);
 }
 
-/// A node says that it does not have a page any more, and the one that has it fails before that answer is there.
+/// A node says that it does not have a page any more, and the one that has it fails before that
+/// answer is there.
 #[test]
 fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for() {
     let mut config = small();
@@ -444,7 +448,8 @@ fn every_canary_is_caught_and_says_what_is_wrong() {
     assert!(matches!(caught(Canary::DropAnswer, &|_| ()), RunError::Stuck(_)));
 }
 
-/// What a run of a small configuration comes to, in a few numbers that nearly every change of behaviour changes.
+/// What a run of a small configuration comes to, in a few numbers that nearly every change of
+/// behaviour changes.
 fn golden(outcome: &Outcome) -> [u64; 8] {
     [
         outcome.events,

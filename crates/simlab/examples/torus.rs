@@ -1,9 +1,9 @@
-//! The transfers of a pattern on this simulator's torus, for `bench/sim/simgrid/compare`: makes the pattern, runs it, and holds the bytes
-//! of every link and the times against SimGrid's.
+//! The transfers of a pattern on this simulator's torus, for `bench/sim/simgrid/compare`: makes the
+//! pattern, runs it, and holds the bytes of every link and the times against SimGrid's.
 //!
-//! `torus pattern FILE TRANSFERS GAP_NS` writes lines of `start_ns source destination bytes`; `torus run FILE LINKS_OUT` prints what
-//! `bench/sim/simgrid/torus.cpp` prints, for store and forward and for cut-through; `torus check OURS SIMGRIDS` compares two files of
-//! `from to bytes`.
+//! `torus pattern FILE TRANSFERS GAP_NS` writes lines of `start_ns source destination bytes`;
+//! `torus run FILE LINKS_OUT` prints what `bench/sim/simgrid/torus.cpp` prints, for store and
+//! forward and for cut-through; `torus check OURS SIMGRIDS` compares two files of `from to bytes`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Pages between nodes at most four hops apart, as in a domain of the paper's; times are a fixed pseudo-random sequence.
+/// Pages between nodes at most four hops apart, as in a domain of the paper's; times are a fixed
+/// pseudo-random sequence.
 fn pattern(transfers: u32, gap_ns: u64) -> String {
     let mut state = 1u64;
     let mut draw = |below: u64| {

@@ -121,7 +121,8 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
     })
 }
 
-/// Makes what belongs to a machine of `before` nodes fit its new size, where the file does not say what it should be.
+/// Makes what belongs to a machine of `before` nodes fit its new size, where the file does not say
+/// what it should be.
 fn scale(config: &mut Config, before: u64, settings: &Settings) {
     let said = |table: &str, key: &str| {
         settings.table().get(table).is_some_and(|table| table.get(key).is_some())

@@ -1,7 +1,8 @@
 //! All sensible policies side by side on one cluster.
 //!
-//! Every policy runs the same seeds, so that all meet the same processes at the same times. They are ranked by their mean response; what
-//! separates two of them is the interval of their difference seed by seed, not the two intervals.
+//! Every policy runs the same seeds, so that all meet the same processes at the same times. They
+//! are ranked by their mean response; what separates two of them is the interval of their
+//! difference seed by seed, not the two intervals.
 
 use std::sync::Arc;
 
@@ -42,8 +43,9 @@ pub struct Comparison {
     pub ranked: Vec<Ranked>,
 }
 
-/// The combinations that make sense on `base`'s machine: every placement with every way to learn about others, with and without
-/// reservations; then the other choices one by one, around the base's own; disk only; gradient where nodes are linked to each other.
+/// The combinations that make sense on `base`'s machine: every placement with every way to learn
+/// about others, with and without reservations; then the other choices one by one, around the
+/// base's own; disk only; gradient where nodes are linked to each other.
 pub fn entrants(base: &Config) -> Vec<Entrant> {
     let mut policies: Vec<PlacementConfig> = Vec::new();
     let domain = PlacementConfig { scope: ScopeKind::Domain, ..base.policy.clone() };
@@ -51,7 +53,8 @@ pub fn entrants(base: &Config) -> Vec<Entrant> {
         for information in
             [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
         {
-            // A bid is an answer about now; setting a frame aside on top of it asks the same node twice.
+            // A bid is an answer about now; setting a frame aside on top of it asks the same node
+            // twice.
             let reservations: &[ReservationKind] = match information {
                 InformationKind::OnDemand => &[ReservationKind::None],
                 _ => {
@@ -139,7 +142,8 @@ pub fn rank(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], runs: &[Figure
     let each = runs.chunks(seeds.len().max(1)).map(<[Figures]>::to_vec);
     let mut ranked: Vec<Ranked> =
         entrants.into_iter().zip(each).map(|(entrant, runs)| Ranked { entrant, runs }).collect();
-    // A run without faults has no response; nothing is better than not to wait. Equal means keep their order.
+    // A run without faults has no response; nothing is better than not to wait. Equal means keep
+    // their order.
     let mean =
         |ranked: &Ranked| estimate(&ranked.runs, RESPONSE).map_or(0.0, |estimate| estimate.mean);
     ranked.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
@@ -350,7 +354,8 @@ mod tests {
                 entrant.name
             );
         }
-        // 7 placements x (3 + 3 + 1), three other failures, three other replacements, disk, gradient.
+        // 7 placements x (3 + 3 + 1), three other failures, three other replacements, disk,
+        // gradient.
         assert_eq!(entrants.len(), 49 + 3 + 3 + 2);
         let mut flat = base;
         flat.topology =

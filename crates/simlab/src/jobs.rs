@@ -1,4 +1,5 @@
-//! Many runs on a few threads. Results stand in the order of the jobs, so that nothing shows how many threads there were.
+//! Many runs on a few threads. Results stand in the order of the jobs, so that nothing shows how
+//! many threads there were.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,8 +32,9 @@ impl Stop {
     }
 }
 
-/// Does `work` for every job, on `threads` threads, and hands each result to `done` on the caller's thread, in the order in which they
-/// come. Once `done` or anybody else sets `stop`, no further job is begun; those that were never begun stay `None`.
+/// Does `work` for every job, on `threads` threads, and hands each result to `done` on the caller's
+/// thread, in the order in which they come. Once `done` or anybody else sets `stop`, no further job
+/// is begun; those that were never begun stay `None`.
 pub fn run_all<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,

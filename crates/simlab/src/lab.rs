@@ -100,7 +100,8 @@ impl Lab<'_> {
     }
 }
 
-/// Every one of `configs` (label, configuration) with each of `seeds`, configuration by configuration.
+/// Every one of `configs` (label, configuration) with each of `seeds`, configuration by
+/// configuration.
 pub fn jobs_of(configs: &[(String, Arc<Config>)], seeds: &[u64]) -> Vec<Job> {
     let job = |(label, config): &(String, Arc<Config>), seed| Job {
         label: label.clone(),

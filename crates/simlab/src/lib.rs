@@ -1,4 +1,5 @@
-//! Experiments with the simulator: what is read from files, run many times on a few threads, and reported with confidence intervals.
+//! Experiments with the simulator: what is read from files, run many times on a few threads, and
+//! reported with confidence intervals.
 //!
 //! | Module | What it does |
 //! |---|---|
@@ -10,8 +11,8 @@
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
 //!
-//! What is written to files and printed depends on the configuration and the seeds alone: not on the number of threads, shards or
-//! interruptions.
+//! What is written to files and printed depends on the configuration and the seeds alone: not on
+//! the number of threads, shards or interruptions.
 
 pub mod cluster;
 pub mod compare;

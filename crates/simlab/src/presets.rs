@@ -1,12 +1,14 @@
 //! Clusters to start from: the paper's, and what one buys today.
 //!
-//! Figures of today's networks and disks are of the order that vendors and published measurements give (a switch passes a frame on in
-//! 0.1 to 0.5 µs, a one-sided read over InfiniBand takes 1 to 2 µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a
-//! SATA one in 150 µs); they are there to be overridden by one's own.
+//! Figures of today's networks and disks are of the order that vendors and published measurements
+//! give (a switch passes a frame on in 0.1 to 0.5 µs, a one-sided read over InfiniBand takes 1 to 2
+//! µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a SATA one in 150 µs); they
+//! are there to be overridden by one's own.
 //!
-//! Memory is scaled down, as the paper's is (section 3): blocks are 2 MiB, and a node has one frame for 64, 128 or 256 of its own. Filling
-//! 1,024 nodes of 1 TiB block by block would be half a billion events before the first block has to leave. A file that sets
-//! `node.memory_bytes` gets every frame.
+//! Memory is scaled down, as the paper's is (section 3): blocks are 2 MiB, and a node has one frame
+//! for 64, 128 or 256 of its own. Filling 1,024 nodes of 1 TiB block by block would be half a
+//! billion events before the first block has to leave. A file that sets `node.memory_bytes` gets
+//! every frame.
 
 use hiroma_sim::{
     Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind,
@@ -158,8 +160,9 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
     config
 }
 
-/// Gives every node `frames` blocks, and scales the load to it as the paper's is to its 64 pages: programs are up to twice as large as a
-/// node's memory, and threads keep three tenths of the nodes busy.
+/// Gives every node `frames` blocks, and scales the load to it as the paper's is to its 64 pages:
+/// programs are up to twice as large as a node's memory, and threads keep three tenths of the nodes
+/// busy.
 fn set_load(config: &mut Config, frames: u32) {
     // 2 MiB of content are worked on for a while before the next ones are: 100 us at 20 GB/s.
     config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000, ..config.node };
@@ -172,11 +175,13 @@ fn set_load(config: &mut Config, frames: u32) {
     load.arrivals_per_s =
         (0.3 * nodes / (f64::from(load.threads_mean) * thread_ns as f64 / 1e9)).round();
     (config.run.warmup_ns, config.run.duration_ns) = (thread_ns, thread_ns);
-    // With the paper's 1 ms, each of 1,024 nodes would take in 128,000 messages/s: more than it can, and than can be simulated in a minute.
+    // With the paper's 1 ms, each of 1,024 nodes would take in 128,000 messages/s: more than it
+    // can, and than can be simulated in a minute.
     config.policy.period_ns = thread_ns / 8;
 }
 
-/// The dimensions of a machine of `nodes` nodes in this shape, as square as they come; none if the number does not fit.
+/// The dimensions of a machine of `nodes` nodes in this shape, as square as they come; none if the
+/// number does not fit.
 pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
     let nodes = u32::try_from(nodes).ok().filter(|&nodes| nodes > 0)?;
     // The largest divisor up to the root.
@@ -200,7 +205,8 @@ pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
             vec![leaf, nodes / leaf / pod, pod]
         }
         TopologyKind::Dragonfly => {
-            // With a nodes at a router, 2a routers in a group and up to 2a^2 groups, all links are used alike (Kim et al., 2008).
+            // With a nodes at a router, 2a routers in a group and up to 2a^2 groups, all links are
+            // used alike (Kim et al., 2008).
             let router = split(nodes, (f64::from(nodes) / 4.0).powf(0.25).max(1.0));
             let group = split(
                 nodes / router,

@@ -28,7 +28,8 @@ pub fn describe(trace: &Trace) -> String {
     )
 }
 
-/// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages are as large as the trace's.
+/// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages
+/// are as large as the trace's.
 pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Config, SettingsError> {
     let refused = |what: String| SettingsError(format!("{}: {what}", path.display()));
     if trace.records.is_empty() {

@@ -1,4 +1,5 @@
-//! TOML files over a base of defaults, with the line of every key, so that a mistake is reported where it was made.
+//! TOML files over a base of defaults, with the line of every key, so that a mistake is reported
+//! where it was made.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,8 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// One thing that is wrong with a file, or several: `file:line: what, and what is allowed`, a line each.
+/// One thing that is wrong with a file, or several: `file:line: what, and what is allowed`, a line
+/// each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SettingsError(pub String);
@@ -154,7 +156,8 @@ impl Settings {
         })
     }
 
-    /// Puts `over` into `base`, table by table. Where the base has a number, a text with a unit is one too.
+    /// Puts `over` into `base`, table by table. Where the base has a number, a text with a unit is
+    /// one too.
     fn merge(&self, base: &mut Table, over: &Table, prefix: &str) -> Result<(), SettingsError> {
         for (key, value) in over {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -177,7 +180,8 @@ impl Settings {
     }
 }
 
-/// A table that says which of several kinds it is replaces one of another kind, of which nothing would fit.
+/// A table that says which of several kinds it is replaces one of another kind, of which nothing
+/// would fit.
 fn changes_kind(old: &Table, new: &Table) -> bool {
     new.get("kind").is_some_and(|kind| old.get("kind") != Some(kind))
 }
@@ -231,7 +235,8 @@ fn take_value(
 ) -> Value {
     match value {
         DeValue::String(string) => Value::String(string.to_string()),
-        // TOML's integers have 64 bits and a sign; what does not fit is shown to the reader of the error as a text.
+        // TOML's integers have 64 bits and a sign; what does not fit is shown to the reader of the
+        // error as a text.
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
             .map_or_else(|_| Value::String(integer.to_string()), Value::Integer),
         DeValue::Float(float) => {

@@ -1,8 +1,10 @@
 //! Means with confidence intervals over seeds, and paired differences.
 //!
-//! Runs of different seeds are independent of each other, so that Student's t distribution gives the interval of their mean (Law,
-//! Simulation Modeling and Analysis, section 4.5). Two policies that ran the same seeds met the same processes (common random numbers,
-//! section 11.2): the differences seed by seed vary less than the runs themselves, and their interval tells the two apart.
+//! Runs of different seeds are independent of each other, so that Student's t distribution gives
+//! the interval of their mean (Law, Simulation Modeling and Analysis, section 4.5). Two policies
+//! that ran the same seeds met the same processes (common random numbers, section 11.2): the
+//! differences seed by seed vary less than the runs themselves, and their interval tells the two
+//! apart.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     pub mean: f64,
-    /// The mean lies within `mean` ± `half_width` with 95 % confidence; none with fewer than two seeds.
+    /// The mean lies within `mean` ± `half_width` with 95 % confidence; none with fewer than two
+    /// seeds.
     pub half_width: Option<f64>,
     /// Seeds.
     pub n: usize,
@@ -61,8 +64,9 @@ impl Estimate {
         Estimate::of(&differences)
     }
 
-    /// The mean of the logarithms of the ratios `over / under`, seed by seed: what stands for how many times as long one takes as the
-    /// other, where runs of different seeds differ by factors. None if a run has nothing to compare.
+    /// The mean of the logarithms of the ratios `over / under`, seed by seed: what stands for how
+    /// many times as long one takes as the other, where runs of different seeds differ by factors.
+    /// None if a run has nothing to compare.
     ///
     /// # Panics
     /// If the two have not run the same number of seeds.
@@ -99,8 +103,9 @@ pub fn compare_paired(first: &[f64], second: &[f64]) -> Verdict {
         .map_or(Verdict::NotToldApart, |difference| difference.verdict())
 }
 
-/// The 97.5 % quantile of Student's t distribution with `degrees` degrees of freedom: a table up to 30, then the expansion by Cornish and
-/// Fisher (Abramowitz and Stegun, 26.7.5), whose error there is below 0.0001.
+/// The 97.5 % quantile of Student's t distribution with `degrees` degrees of freedom: a table up to
+/// 30, then the expansion by Cornish and Fisher (Abramowitz and Stegun, 26.7.5), whose error there
+/// is below 0.0001.
 pub fn student_t_975(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010,

@@ -1,8 +1,10 @@
-//! Traces of page-outs and page-ins: a fixed header and records of 24 bytes, little-endian. `docs/trace-format.md` is the specification.
+//! Traces of page-outs and page-ins: a fixed header and records of 24 bytes, little-endian.
+//! `docs/trace-format.md` is the specification.
 //!
-//! A file is accepted as a whole or refused as a whole: its length, its count, its checksums, the order of its times and each record's
-//! fields have to fit. [`TraceWriter`] is what a live client records with: it holds one record's worth of state, and the file takes its
-//! final name only when it is complete.
+//! A file is accepted as a whole or refused as a whole: its length, its count, its checksums, the
+//! order of its times and each record's fields have to fit. [`TraceWriter`] is what a live client
+//! records with: it holds one record's worth of state, and the file takes its final name only when
+//! it is complete.
 
 use std::fs::File;
 use std::hash::Hasher;
@@ -251,7 +253,8 @@ impl Trace {
         self.records.iter().filter(|record| record.kind == kind).count()
     }
 
-    /// Several traces as one: the nodes of each follow those of the one before, and all begin at the same time.
+    /// Several traces as one: the nodes of each follow those of the one before, and all begin at
+    /// the same time.
     pub fn join(traces: Vec<(PathBuf, Trace)>) -> Result<Trace, TraceError> {
         let mut traces = traces.into_iter();
         let Some((first, mut whole)) = traces.next() else {
@@ -304,7 +307,8 @@ fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// Records a trace, event by event.
 ///
-/// Until [`finish`](TraceWriter::finish) the records lie in a file of another name beside the target, which goes away with the writer.
+/// Until [`finish`](TraceWriter::finish) the records lie in a file of another name beside the
+/// target, which goes away with the writer.
 pub struct TraceWriter {
     path: PathBuf,
     output: BufWriter<AtomicFile>,
@@ -346,7 +350,8 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// There are so many nodes: for a recording that learns of them on its way. Nodes that records speak of already stay.
+    /// There are so many nodes: for a recording that learns of them on its way. Nodes that records
+    /// speak of already stay.
     pub fn set_nodes(&mut self, nodes: u32) {
         self.header.nodes = nodes.clamp(self.header.nodes, NODES_MAX);
     }

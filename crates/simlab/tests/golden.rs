@@ -1,7 +1,7 @@
 //! What `hiroma sim run`, `compare` and `replay` say about small clusters, word for word.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p hiroma-simlab --test golden` writes the files anew; the difference shows what a change of the simulator
-//! changes for a user.
+//! `UPDATE_GOLDEN=1 cargo test -p hiroma-simlab --test golden` writes the files anew; the
+//! difference shows what a change of the simulator changes for a user.
 
 use std::env;
 use std::fs;

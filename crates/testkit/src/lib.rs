@@ -1,7 +1,7 @@
 //! What tests share: a test that cannot be done here says so, and is counted.
 //!
-//! `HIROMA_SKIPS=FILE` collects what was skipped, a line each; `scripts/test.sh` prints and counts them. `HIROMA_REQUIRE=root,uffd` makes it
-//! a failure to skip for want of these.
+//! `HIROMA_SKIPS=FILE` collects what was skipped, a line each; `scripts/test.sh` prints and counts
+//! them. `HIROMA_REQUIRE=root,uffd` makes it a failure to skip for want of these.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -10,10 +10,11 @@ pub struct ExtentNo(pub u32);
 
 /// One block of managed memory: a run of `pages()` pages that starts at page `page()` of the arena.
 ///
-/// A block is either a whole extent (huge mode) or one sector of it (small mode); its length is a power of two.
+/// A block is either a whole extent (huge mode) or one sector of it (small mode); its length is a
+/// power of two.
 ///
-/// Four bytes, because tables and queues are full of them: the number of the block's middle, in halves of a page. Its trailing
-/// zeros are the block's order, and no two blocks share a middle.
+/// Four bytes, because tables and queues are full of them: the number of the block's middle, in
+/// halves of a page. Its trailing zeros are the block's order, and no two blocks share a middle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(u32);
 

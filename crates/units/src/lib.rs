@@ -1,4 +1,5 @@
-//! Ids, sizes and times that every other crate speaks in. Newtypes and their text forms, nothing else.
+//! Ids, sizes and times that every other crate speaks in. Newtypes and their text forms, nothing
+//! else.
 
 mod ids;
 mod size;

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A number of bytes. Prints with binary units (`1.5GiB`), parses `4096`, `4K`, `512M`, `1G`, `2T`, `1.5G`, with or without `iB`/`B`.
+/// A number of bytes. Prints with binary units (`1.5GiB`), parses `4096`, `4K`, `512M`, `1G`, `2T`,
+/// `1.5G`, with or without `iB`/`B`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Bytes(pub u64);
 

@@ -19,7 +19,8 @@ pub enum ParseTimeError {
     TooLong(String),
 }
 
-/// Parses a time: `500us`, `5ms`, `1.5s`, `5m`, `1h`, or several of these in a row. A whole number alone means seconds.
+/// Parses a time: `500us`, `5ms`, `1.5s`, `5m`, `1h`, or several of these in a row. A whole number
+/// alone means seconds.
 ///
 /// # Errors
 /// The text is not a time, or one of more than a year.

@@ -5,7 +5,8 @@ use std::fmt;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// Random bytes, used for one connection only. Who makes them must take them from a cryptographic source.
+/// Random bytes, used for one connection only. Who makes them must take them from a cryptographic
+/// source.
 pub type Nonce = [u8; 32];
 /// What only somebody with the key can make out of the two nonces.
 pub type Proof = [u8; 32];

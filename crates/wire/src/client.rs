@@ -32,7 +32,8 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// A connection that has just been made. `nonce` is fresh and random. Returns the bytes to send first.
+    /// A connection that has just been made. `nonce` is fresh and random. Returns the bytes to send
+    /// first.
     pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
         let mut hello = Vec::new();
         Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(
@@ -71,7 +72,8 @@ impl ClientSession {
         self.inbound.missing()
     }
 
-    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a payload is not taken.
+    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a
+    /// payload is not taken.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ClientEvent>), WireError> {
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;

@@ -2,7 +2,8 @@
 
 use crate::auth::KeyError;
 
-/// A peer broke the protocol, or the two cannot work together. The connection is of no use any more.
+/// A peer broke the protocol, or the two cannot work together. The connection is of no use any
+/// more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {

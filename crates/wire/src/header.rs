@@ -25,8 +25,8 @@ struct RawHeader {
     check: U32,
 }
 
-/// What one frame is. `len` is the length of what follows, except in `Read` and `Free`, where nothing follows and it is the
-/// number of bytes that are meant.
+/// What one frame is. `len` is the length of what follows, except in `Read` and `Free`, where
+/// nothing follows and it is the number of bytes that are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Protocol version.
@@ -121,7 +121,8 @@ impl Header {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a header and checks everything that can be checked without knowing the state of the session.
+    /// Reads a header and checks everything that can be checked without knowing the state of the
+    /// session.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, WireError> {
         let raw: &RawHeader = zerocopy::transmute_ref!(bytes);
         if raw.magic.get() != MAGIC {

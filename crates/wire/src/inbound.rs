@@ -31,7 +31,8 @@ impl Inbound {
         HEADER_BYTES + self.header.map_or(0, |header| header.body_bytes()) - self.filled
     }
 
-    /// Bytes of payload that have not been received yet. They are the transport's to receive; [`Inbound::payload_received`] counts them.
+    /// Bytes of payload that have not been received yet. They are the transport's to receive;
+    /// [`Inbound::payload_received`] counts them.
     pub fn payload_left(&self) -> usize {
         self.payload_left
     }
@@ -42,8 +43,9 @@ impl Inbound {
         self.payload_left -= bytes;
     }
 
-    /// Takes bytes in; returns how many were used, and the frame that they completed. Never takes bytes of a payload. `allowed`
-    /// is asked as soon as a header is complete, before any of its body is taken.
+    /// Takes bytes in; returns how many were used, and the frame that they completed. Never takes
+    /// bytes of a payload. `allowed` is asked as soon as a header is complete, before any of its
+    /// body is taken.
     pub fn feed(
         &mut self,
         bytes: &[u8],

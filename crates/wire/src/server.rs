@@ -76,7 +76,8 @@ impl ServerSession {
         bytes
     }
 
-    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a payload is not taken.
+    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a
+    /// payload is not taken.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ServerEvent>), WireError> {
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
@@ -175,7 +176,8 @@ mod tests {
         Some(Key::from_file_content(text.as_bytes()).unwrap())
     }
 
-    /// Two ends wired together, in pieces of `piece` bytes, until both are quiet. The error of whoever fails first.
+    /// Two ends wired together, in pieces of `piece` bytes, until both are quiet. The error of
+    /// whoever fails first.
     fn greet(
         client_key: Option<Key>,
         server_key: Option<Key>,

@@ -1,4 +1,5 @@
-//! Latency of a single swap-in, as the touching thread sees it (the paper on remote swap, figure 4).
+//! Latency of a single swap-in, as the touching thread sees it (the paper on remote swap, figure
+//! 4).
 
 use hiroma_pager::config::BlockSize;
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Report, Section, Series, Spread, Table};

@@ -29,10 +29,12 @@ use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{Named, choose, peers};
 
-/// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram swap and a swap file.
+/// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram
+/// swap and a swap file.
 ///
-/// Swap peers need root and a memory control group; they are left out otherwise. Swap devices, files and control groups that
-/// are made for it are removed afterwards, also after Ctrl-C. It keeps the machine busy: 17 minutes, or 4 with --quick.
+/// Swap peers need root and a memory control group; they are left out otherwise. Swap devices,
+/// files and control groups that are made for it are removed afterwards, also after Ctrl-C. It
+/// keeps the machine busy: 17 minutes, or 4 with --quick.
 #[derive(clap::Args)]
 pub struct FarArgs {
     #[command(flatten)]
@@ -40,7 +42,8 @@ pub struct FarArgs {
     /// Smaller sizes and fewer variants
     #[arg(long)]
     quick: bool,
-    /// Only these experiments: seq, latency, random, stride, sort, sort-blocks, long-lines, servers, reserve
+    /// Only these experiments: seq, latency, random, stride, sort, sort-blocks, long-lines,
+    /// servers, reserve
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
     /// Sort the paper's 56 million lines instead of 14 million (takes an hour)

@@ -53,7 +53,8 @@ impl Params {
         }
     }
 
-    /// Region for streams of blocks of `block` bytes: at most 16,384 of them, which with small blocks is enough.
+    /// Region for streams of blocks of `block` bytes: at most 16,384 of them, which with small
+    /// blocks is enough.
     pub fn region_for(&self, block: usize) -> usize {
         self.region.min(block.saturating_mul(16_384)).max(32 << 20)
     }

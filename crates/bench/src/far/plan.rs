@@ -1,4 +1,5 @@
-//! What an experiment wants to be run, as data: the runner interleaves it, the experiment reads the results.
+//! What an experiment wants to be run, as data: the runner interleaves it, the experiment reads the
+//! results.
 
 use hiroma_pager::config::{Allocation, BlockSize, ReplacementKind};
 
@@ -13,7 +14,8 @@ pub struct Run {
     pub key: String,
     pub place: Place,
     pub work: Work,
-    /// Roughly how long one repetition takes here: for the progress bar and what is left of the time.
+    /// Roughly how long one repetition takes here: for the progress bar and what is left of the
+    /// time.
     pub seconds: f64,
     /// Killed after this time.
     pub limit: TimeLimit,
@@ -97,7 +99,8 @@ impl Ours {
         )
     }
 
-    /// The defaults of `hiroma run` on compressed memory with room for `far` bytes that do not compress.
+    /// The defaults of `hiroma run` on compressed memory with room for `far` bytes that do not
+    /// compress.
     pub fn compressed(local: u64, far: u64) -> Ours {
         Ours::on(Store::Compressed { capacity: roomy(far) }, Local::Bytes(local))
     }

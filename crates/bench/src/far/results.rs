@@ -52,7 +52,8 @@ impl Results {
         self.done.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// One number of each repetition, in the order of running. A run that failed once counts as failed.
+    /// One number of each repetition, in the order of running. A run that failed once counts as
+    /// failed.
     pub fn values(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         if self.has_failed(key) { Vec::new() } else { self.of(key).iter().map(number).collect() }
     }
@@ -123,8 +124,8 @@ impl Results {
         }
     }
 
-    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever finishes is faster than
-    /// what was killed, and who does not finish has lost.
+    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever
+    /// finishes is faster than what was killed, and who does not finish has lost.
     pub fn race(&self, measure: Measure, over: &str, under: &str) -> Measure {
         let measure = self.time_ratio(measure, over, under);
         let finished = |key: &str| !self.values(key, |_| 0.0).is_empty();

@@ -212,7 +212,8 @@ impl<'a> Runner<'a> {
         self.dir.join(format!("{text:?}.sorted"))
     }
 
-    /// The command line of a sort whose buffer holds all of its text, so that it needs no temporary files.
+    /// The command line of a sort whose buffer holds all of its text, so that it needs no temporary
+    /// files.
     fn sort_argv(&mut self, text: Text, out: &std::path::Path) -> Result<Vec<String>> {
         let input = self.text(text)?;
         let line = if text == Text::LongLines { 71 } else { 10 };

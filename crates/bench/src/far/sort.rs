@@ -15,7 +15,8 @@ const SHARES: [u32; 4] = [100, 60, 30, 15];
 const SLOW_PATIENCE: f64 = 10.0;
 const PEERS: [SwapKind; 2] = [SwapKind::Zram, SwapKind::File];
 
-/// Memory that a sort of so many lines of `line` bytes uses: the text, 32 bytes a line, and half of that again for merging.
+/// Memory that a sort of so many lines of `line` bytes uses: the text, 32 bytes a line, and half of
+/// that again for merging.
 pub fn memory_of(lines: u64, line: u64) -> u64 {
     lines * (line + 48)
 }
@@ -84,7 +85,8 @@ pub fn plan(params: &Params) -> Vec<Run> {
             let slowness =
                 if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
             let run = run(ours_key(share, replacement), Place::Ours(ours), slowness);
-            // With less than the text it takes as long as its faults do, and is to finish nevertheless.
+            // With less than the text it takes as long as its faults do, and is to finish
+            // nevertheless.
             let patient = Run {
                 limit: TimeLimit::Times(SLOW_PATIENCE * params.patience, NATIVE),
                 once: true,

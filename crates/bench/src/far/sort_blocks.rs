@@ -1,4 +1,5 @@
-//! GNU sort by block size with 18 % of its memory local (the paper on remote swap, figure 7), and lines that are too long for anybody.
+//! GNU sort by block size with 18 % of its memory local (the paper on remote swap, figure 7), and
+//! lines that are too long for anybody.
 
 use hiroma_pager::config::{BlockSize, ReplacementKind};
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Table};

@@ -26,7 +26,8 @@ const EARLY_SECONDS: usize = 3;
 /// How often.
 const ZIPF_REPETITIONS: usize = 3;
 
-/// A tenth of a processor, and no regard to what it costs the program: this is about what can be seen.
+/// A tenth of a processor, and no regard to what it costs the program: this is about what can be
+/// seen.
 fn watching() -> Options {
     Options {
         watch_only: true,
@@ -115,7 +116,8 @@ impl Ranking {
     }
 }
 
-/// The engine watches as it does by default; the tenth with the highest counts should be the tenth that is drawn most.
+/// The engine watches as it does by default; the tenth with the highest counts should be the tenth
+/// that is drawn most.
 fn zipf(params: &Params, ballast: &Ballast) -> Result<Ranking> {
     let load = Load::new(params.bytes, Pattern::Zipf, Pages::Small);
     let mut loaded = Loaded::start(load, ballast)?;

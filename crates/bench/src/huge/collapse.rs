@@ -1,4 +1,5 @@
-//! How long a process waits while one of its ranges is collapsed, with the memory for it made ready before and without.
+//! How long a process waits while one of its ranges is collapsed, with the memory for it made ready
+//! before and without.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use crate::progress::Progress;
 
 /// Processes, one after the other.
 const STARTS: usize = 3;
-/// A hypervisor that takes back what lies free has done so by then (free page reporting waits for two seconds).
+/// A hypervisor that takes back what lies free has done so by then (free page reporting waits for
+/// two seconds).
 const COOLING: Duration = Duration::from_secs(5);
 /// Fewer collapses say nothing of a 99th percentile.
 const ENOUGH: usize = 50;
@@ -38,7 +40,8 @@ fn percentile(values: &[f64], percent: usize) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Collapses all of a process, every second range as managing does it. The memory that collapses take lay free for a while.
+/// Collapses all of a process, every second range as managing does it. The memory that collapses
+/// take lay free for a while.
 fn collapse_all(params: &Params, ballast: &Ballast) -> Result<Durations> {
     let loaded =
         Loaded::start(Load::new(params.bytes, Pattern::Sequential, Pages::Default), ballast)?;

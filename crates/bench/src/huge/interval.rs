@@ -7,8 +7,9 @@ use hiroma_report::Spread;
 const DRAWS: usize = 2000;
 const SEED: u64 = 19;
 
-/// The median of `of` some rounds, with the interval in which it lies in 95 of 100 cases (percentile bootstrap: Efron, 1979). `of` gets as
-/// many numbers of rounds, below `rounds`, as there are rounds; none where it has no value.
+/// The median of `of` some rounds, with the interval in which it lies in 95 of 100 cases
+/// (percentile bootstrap: Efron, 1979). `of` gets as many numbers of rounds, below `rounds`, as
+/// there are rounds; none where it has no value.
 pub fn interval(rounds: usize, of: impl Fn(&[usize]) -> Option<f64>) -> Option<Spread> {
     let all: Vec<usize> = (0..rounds).collect();
     let median = of(&all)?;

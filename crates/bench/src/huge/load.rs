@@ -1,8 +1,10 @@
-//! A process that touches memory in a known way: what trackers are judged by, and what huge pages are to speed up.
+//! A process that touches memory in a known way: what trackers are judged by, and what huge pages
+//! are to speed up.
 //!
-//! It maps its memory, fills what the pattern uses, prints one line (JSON, [`Ready`]), and then does what lines on its standard input
-//! say: `run N` does N sets and answers with one line ([`Done`]); `loop` goes on until `stop`, which is answered too; `phase N` chooses
-//! what is hot from then on (answered by an empty [`Done`]). At the end of input it ends.
+//! It maps its memory, fills what the pattern uses, prints one line (JSON, [`Ready`]), and then
+//! does what lines on its standard input say: `run N` does N sets and answers with one line
+//! ([`Done`]); `loop` goes on until `stop`, which is answered too; `phase N` chooses what is hot
+//! from then on (answered by an empty [`Done`]). At the end of input it ends.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::children::this_program;
 
-/// Draws kept of a zipf distribution: so many more than a GiB has pages that how often a page is drawn is hardly a matter of chance.
+/// Draws kept of a zipf distribution: so many more than a GiB has pages that how often a page is
+/// drawn is hardly a matter of chance.
 const DRAWS: usize = 1 << 23;
 const SEED: u64 = 7;
 
@@ -32,9 +35,11 @@ pub enum Pattern {
     Sequential,
     /// All, in a random order, none twice in a set.
     Random,
-    /// A random third of the 2 MiB ranges, in a random order. Of the rest every tenth page was touched once: 40 % of the memory is in use.
+    /// A random third of the 2 MiB ranges, in a random order. Of the rest every tenth page was
+    /// touched once: 40 % of the memory is in use.
     Skewed,
-    /// All are in use, and a random third of the 2 MiB ranges is touched over and over; another third in each phase.
+    /// All are in use, and a random third of the 2 MiB ranges is touched over and over; another
+    /// third in each phase.
     Moving,
     /// A random third of the pages.
     Scattered,
@@ -119,7 +124,8 @@ impl Load {
         self.bytes / PAGE
     }
 
-    /// Whether page `page` of the memory is one that the pattern keeps touching (not for [`Pattern::Zipf`], which touches all).
+    /// Whether page `page` of the memory is one that the pattern keeps touching (not for
+    /// [`Pattern::Zipf`], which touches all).
     pub fn is_hot(&self, page: usize) -> bool {
         match self.pattern {
             Pattern::Sequential | Pattern::Random | Pattern::Zipf => true,
@@ -260,7 +266,8 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
         let mut sets = 0;
         while wanted.is_none_or(|wanted| sets < wanted) {
             for (turn, &page) in order.iter().enumerate() {
-                // Another line of the page each time, so that it is translations that are scarce, not lines of one place in the cache.
+                // Another line of the page each time, so that it is translations that are scarce,
+                // not lines of one place in the cache.
                 let line = (turn * 7 + page as usize) % (PAGE / 64 - 1) + 1;
                 let offset = page as usize * PAGE + line * 64;
                 let word = region.read(offset).wrapping_add(1);
@@ -298,8 +305,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Takes free memory back from the hypervisor first, so that the process does not pay for that; starts it, and waits until its memory is
-    /// filled.
+    /// Takes free memory back from the hypervisor first, so that the process does not pay for that;
+    /// starts it, and waits until its memory is filled.
     pub fn start(load: Load, ballast: &Ballast) -> Result<Loaded> {
         ballast.load()?;
         let mut command = Command::new(this_program()?);

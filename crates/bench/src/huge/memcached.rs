@@ -1,6 +1,7 @@
 //! memcached with huge pages off, everywhere, and where it is hot (paper, section 6.4).
 //!
-//! The same program three times (`integrations/memcached/build.sh` makes it), filled alike, and asked in turns. What differs:
+//! The same program three times (`integrations/memcached/build.sh` makes it), filled alike, and
+//! asked in turns. What differs:
 //!
 //! | Arm | Huge pages |
 //! |---|---|
@@ -8,13 +9,16 @@
 //! | THP always | the machine's setting was `always` while it was filled, and memcached asks for them too (`-L`) |
 //! | ours | `-o hiroma`, with a daemon of its own |
 //!
-//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes of the setting.
+//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes
+//! of the setting.
 //!
-//! Before anything is measured all three have answered equally many requests: as long as items are new to it memcached has little to do with
-//! its lists (a thread of it moves items that were read again), and huge pages would be held against that.
+//! Before anything is measured all three have answered equally many requests: as long as items are
+//! new to it memcached has little to do with its lists (a thread of it moves items that were read
+//! again), and huge pages would be held against that.
 //!
-//! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages gain next to nothing; and with a hot set
-//! that is wide, where what they gain can be told from what differs between rounds.
+//! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages
+//! gain next to nothing; and with a hot set that is wide, where what they gain can be told from
+//! what differs between rounds.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -43,17 +47,21 @@ const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
 const ALWAYS: usize = 1;
 const OURS: usize = 2;
-/// Who is asked in which order, round by round: each is at each place, and follows each other, equally often.
+/// Who is asked in which order, round by round: each is at each place, and follows each other,
+/// equally often.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
-/// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the machine's speed changes within seconds.
+/// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the
+/// machine's speed changes within seconds.
 const TURN: Duration = Duration::from_millis(200);
-/// All are started anew so often: where their memory lies differs from start to start, and with it their speed.
+/// All are started anew so often: where their memory lies differs from start to start, and with it
+/// their speed.
 const STARTS: usize = 5;
 /// Memory that has to be available for three times the wide setting's items.
 const ROOM_FOR_WIDE: u64 = 8 << 30;
 /// How long the daemon may take to find what is hot.
 const SETTLE_MAX: Duration = Duration::from_secs(90);
-/// It has found it when it did nothing for so long: it sleeps for some seconds between looks, and takes some looks to be sure.
+/// It has found it when it did nothing for so long: it sleeps for some seconds between looks, and
+/// takes some looks to be sure.
 const SETTLED_AFTER: Duration = Duration::from_secs(12);
 /// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
 const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
@@ -105,7 +113,8 @@ impl Setting {
     }
 }
 
-/// Which processor the server is kept on, and which the load; so none waits for the other, and caches stay as they are.
+/// Which processor the server is kept on, and which the load; so none waits for the other, and
+/// caches stay as they are.
 #[derive(Clone, Copy)]
 struct Places {
     server: usize,
@@ -176,7 +185,8 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the program takes connections. What it wrote to `said` is its reason if it ends instead.
+/// Waits until the program takes connections. What it wrote to `said` is its reason if it ends
+/// instead.
 fn listens(running: &mut Running, socket: &Path, said: &Path) -> Result<()> {
     let mut has_ended = false;
     wait_for("memcached to listen", || {
@@ -296,8 +306,8 @@ fn start_all(
     Ok((servers, daemon))
 }
 
-/// Asks until the daemon has had nothing to do for a while, or the time is up. Returns for how many seconds it had something to do, and
-/// how many requests were answered.
+/// Asks until the daemon has had nothing to do for a while, or the time is up. Returns for how many
+/// seconds it had something to do, and how many requests were answered.
 fn settle(ours: &Server, setting: &Setting) -> Result<(f64, u64)> {
     let (start, mut last, mut changed, mut operations) = (Instant::now(), 0, Instant::now(), 0);
     while start.elapsed() < SETTLE_MAX && changed.elapsed() < SETTLED_AFTER {
@@ -501,7 +511,8 @@ impl Found {
         interval::of_median(&self.gains(arm, by))
     }
 
-    /// Ours of THP always's gain, in per cent; none where that gains nothing, or nobody can tell whether it does.
+    /// Ours of THP always's gain, in per cent; none where that gains nothing, or nobody can tell
+    /// whether it does.
     fn share(&self, by: By) -> Option<Spread> {
         let (ours, always) = (self.gains(OURS, by), self.gains(ALWAYS, by));
         self.gain(ALWAYS, by).filter(|gain| gain.min > 0.0)?;

@@ -1,5 +1,5 @@
-//! The paper's microbenchmark: throughput and memory without huge pages, with them everywhere, and with them where the process is hot
-//! (figures 11 to 18).
+//! The paper's microbenchmark: throughput and memory without huge pages, with them everywhere, and
+//! with them where the process is hot (figures 11 to 18).
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,8 @@ use crate::undo::Guard;
 const SETS: u64 = 16;
 /// … this long: who else uses the machine takes milliseconds at a time.
 const TURN: Duration = Duration::from_millis(60);
-/// Where processes of their own are what is held against a goal, they are started anew so often: where their memory lies differs from start to start, and
-/// with it their speed.
+/// Where processes of their own are what is held against a goal, they are started anew so often:
+/// where their memory lies differs from start to start, and with it their speed.
 const STARTS: usize = 5;
 /// The engine gets so long at most, and khugepaged.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -156,8 +156,9 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
     Ok(())
 }
 
-/// Lets khugepaged work on a running load until it finds no more. It takes full ranges only, as with `max_ptes_none` at 0; faster than by
-/// default, with which it takes more than ten minutes for a GiB.
+/// Lets khugepaged work on a running load until it finds no more. It takes full ranges only, as
+/// with `max_ptes_none` at 0; faster than by default, with which it takes more than ten minutes for
+/// a GiB.
 fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<Guard> {
     let only_full = thp::set("khugepaged/max_ptes_none", "0")?;
     let _pace = [

@@ -26,10 +26,12 @@ use super::{Named, choose};
 
 /// Runs the experiments of the paper on huge pages guided by the application, on this machine.
 ///
-/// What a tracker costs and how right it is, what it costs the program, and what huge pages where it is hot gain, against none and
-/// against transparent huge pages everywhere. Needs root for the exact tracker. About 35 minutes, 27 of them for memcached, and 6 GiB of memory or more, up to
-/// half of what is available; with --quick a fraction of that. Settings of transparent huge pages are changed meanwhile and put back,
-/// also after Ctrl-C. What fails is told in its row, the rest is measured nevertheless, and the exit code is 1.
+/// What a tracker costs and how right it is, what it costs the program, and what huge pages where
+/// it is hot gain, against none and against transparent huge pages everywhere. Needs root for the
+/// exact tracker. About 35 minutes, 27 of them for memcached, and 6 GiB of memory or more, up to
+/// half of what is available; with --quick a fraction of that. Settings of transparent huge pages
+/// are changed meanwhile and put back, also after Ctrl-C. What fails is told in its row, the rest
+/// is measured nevertheless, and the exit code is 1.
 #[derive(clap::Args)]
 pub struct HugeArgs {
     #[command(flatten)]
@@ -37,7 +39,8 @@ pub struct HugeArgs {
     /// Smaller sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
-    /// Sizes of processes for what a round costs [default: 1G and its doubles, up to half of the available memory]
+    /// Sizes of processes for what a round costs [default: 1G and its doubles, up to half of the
+    /// available memory]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     sizes: Vec<Bytes>,
     /// Only these experiments: tracker, accuracy, slowdown, collapse, micro, memcached
@@ -79,7 +82,8 @@ impl Params {
     }
 }
 
-/// Whether there is room for a process of this size: page tables, the load's own order of pages, and some air.
+/// Whether there is room for a process of this size: page tables, the load's own order of pages,
+/// and some air.
 fn fits(size: usize, available_bytes: u64) -> bool {
     (size as u64 / 8 * 9).saturating_add(GIB as u64) <= available_bytes
 }
@@ -136,7 +140,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let mut progress =
         Progress::new(chosen.iter().map(|experiment| share * experiment.seconds).sum());
     progress.starts("touching memory once");
-    // Room for the arms of the microbenchmark; larger processes back their memory themselves before they are measured.
+    // Room for the arms of the microbenchmark; larger processes back their memory themselves before
+    // they are measured.
     let ballast = Ballast::new(Bytes(5 * params.bytes as u64 + (1 << 30)))?;
     let failed = run_all(&chosen, &params, &ballast, &mut progress, &mut report);
     if params.quick {
@@ -146,7 +151,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs all; what fails is told in a row of its own and costs the others nothing. Returns whether any did.
+/// Runs all; what fails is told in a row of its own and costs the others nothing. Returns whether
+/// any did.
 fn run_all(
     chosen: &[&Experiment],
     params: &Params,

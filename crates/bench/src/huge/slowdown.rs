@@ -32,7 +32,8 @@ impl Arm {
         Arm { name, engine, clock_ns: 0, turns: Vec::new() }
     }
 
-    /// One turn. The engine's clock stands still between turns, so that it cannot save up time in them.
+    /// One turn. The engine's clock stands still between turns, so that it cannot save up time in
+    /// them.
     fn turn(&mut self, loaded: &mut Loaded) -> Result<()> {
         loaded.go()?;
         let began = Instant::now();

@@ -1,4 +1,5 @@
-//! The machine's settings of transparent huge pages, for as long as something is measured under them.
+//! The machine's settings of transparent huge pages, for as long as something is measured under
+//! them.
 
 use std::fs;
 use std::path::Path;

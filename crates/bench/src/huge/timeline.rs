@@ -20,7 +20,8 @@ pub struct Sample {
     pub resident_bytes: u64,
 }
 
-/// Keeps `loaded` busy while `work` runs, which gets its process id; returns what that says, and what the load did meanwhile.
+/// Keeps `loaded` busy while `work` runs, which gets its process id; returns what that says, and
+/// what the load did meanwhile.
 pub fn during<T>(
     loaded: &mut Loaded,
     work: impl FnOnce(u32) -> Result<T>,

@@ -37,7 +37,8 @@ impl Times {
         Spread::of(&sums)
     }
 
-    /// Means of as many rounds as it takes until what is usual is learned anew: each with one such round.
+    /// Means of as many rounds as it takes until what is usual is learned anew: each with one such
+    /// round.
     fn read_means(&self) -> Option<Spread> {
         let read: Vec<f64> =
             self.scan.iter().zip(&self.count).map(|(scan, count)| scan + count).collect();
@@ -92,8 +93,9 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
         heat.add(&views);
         let count = ms(began);
         let touched: u64 = views.iter().map(|view| u64::from(bits::count(&view.touched))).sum();
-        // Whoever else clears bits (DAMON, reclaim) does so without a flush. The few translations of huge pages stay in the processor, so their
-        // bits are not set again: such a round does not show what a round costs.
+        // Whoever else clears bits (DAMON, reclaim) does so without a flush. The few translations
+        // of huge pages stay in the processor, so their bits are not set again: such a round does
+        // not show what a round costs.
         if touched * (PAGE as u64) < bytes as u64 * 99 / 100 {
             times.spoiled += 1;
             let seen = Bytes(touched * PAGE as u64);

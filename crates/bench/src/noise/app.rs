@@ -1,4 +1,5 @@
-//! What is disturbed: a process that computes in step ([`hiroma_quiet::bsp`]) and tells how it went.
+//! What is disturbed: a process that computes in step ([`hiroma_quiet::bsp`]) and tells how it
+//! went.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -257,7 +257,8 @@ impl Arm {
         }
     }
 
-    /// Whether the page cache is full before it begins. Not where its reader leaves the cache alone: then kswapd would have no reason.
+    /// Whether the page cache is full before it begins. Not where its reader leaves the cache
+    /// alone: then kswapd would have no reason.
     pub fn wants_full(&self) -> bool {
         matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Nfs))
             && self.remedy != Remedy::QuietRun

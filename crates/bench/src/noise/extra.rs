@@ -1,4 +1,5 @@
-//! What is not a step's time: hot files, throughput, and what the daemon costs while nothing happens.
+//! What is not a step's time: hot files, throughput, and what the daemon costs while nothing
+//! happens.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -66,7 +67,8 @@ fn read_all(file: &File, bytes: u64) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Share of the file's pages that are in the cache: a read that must not wait (`RWF_NOWAIT`) finds only those.
+/// Share of the file's pages that are in the cache: a read that must not wait (`RWF_NOWAIT`) finds
+/// only those.
 fn cached_percent(file: &File, bytes: u64) -> Result<f64> {
     let mut page = [0; PAGE];
     let mut there = 0u64;

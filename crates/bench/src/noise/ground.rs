@@ -25,17 +25,19 @@ use crate::undo::{Guard, Undo};
 const PIECE: u64 = 256 << 20;
 /// What a file for reading seems to hold: more than any machine's cache.
 pub const SPARSE_BYTES: u64 = 1 << 40;
-/// Between the beginnings of one load and the next; no power of two, so that they spread over smaller files, too.
+/// Between the beginnings of one load and the next; no power of two, so that they spread over
+/// smaller files, too.
 const APART_BYTES: u64 = 77 << 30;
 const ALIGNED: u64 = 1 << 20;
-/// Full: not more is free than so many times the high watermarks; or kswapd has worked for so long, since what it does for large blocks
-/// may keep more free than that.
+/// Full: not more is free than so many times the high watermarks; or kswapd has worked for so long,
+/// since what it does for large blocks may keep more free than that.
 const FULL_TIMES: u64 = 2;
 const FULL_AFTER: Duration = Duration::from_secs(8);
 
 /// Memory that is not page cache, and the files.
 pub struct Ground {
-    /// Taken from the page cache, so that it is full within seconds. As an application's own memory would be.
+    /// Taken from the page cache, so that it is full within seconds. As an application's own memory
+    /// would be.
     _taken: Vec<Region>,
     pub cache_bytes: u64,
     pub all_cpus: Vec<usize>,
@@ -53,7 +55,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Leaves `cache_bytes` for the page cache. The file that is read is `file`, or a sparse one in `dir`.
+    /// Leaves `cache_bytes` for the page cache. The file that is read is `file`, or a sparse one in
+    /// `dir`.
     pub fn new(cache_bytes: u64, dir: &Path, file: Option<&Path>) -> Result<Ground> {
         let cpus = affinity::of(0)?;
         ensure!(
@@ -105,8 +108,9 @@ impl Ground {
         })
     }
 
-    /// A load of this ground's file. Each begins elsewhere: what is cached of an earlier one may have read-ahead marks, and a reader that
-    /// comes across one reads ahead in large folios whatever it was told.
+    /// A load of this ground's file. Each begins elsewhere: what is cached of an earlier one may
+    /// have read-ahead marks, and a reader that comes across one reads ahead in large folios
+    /// whatever it was told.
     pub fn load(&self, way: Way, rate_bytes_s: u64) -> Load {
         let (file, bytes) = match &self.nfs {
             Some(nfs) if way == Way::Nfs => (&nfs.file, nfs.bytes),
@@ -126,8 +130,9 @@ impl Ground {
         }
     }
 
-    /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd alone would not tell: it works for large
-    /// blocks while gigabytes are free, and a hypervisor that has taken these back makes whoever uses them first slow.
+    /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd
+    /// alone would not tell: it works for large blocks while gigabytes are free, and a hypervisor
+    /// that has taken these back makes whoever uses them first slow.
     pub fn fill(&self, interrupt: &Interrupt) -> Result<(), Failed> {
         let before = vmstat()?.get("pageoutrun");
         let mut load = self.start(&self.load(Way::Large, 0))?;
@@ -173,7 +178,8 @@ impl Ground {
     }
 }
 
-/// Takes so many pieces of memory, with so many threads: a hypervisor that has to back it first is slow.
+/// Takes so many pieces of memory, with so many threads: a hypervisor that has to back it first is
+/// slow.
 fn take(pieces: u64, threads: usize) -> Result<Vec<Region>> {
     let some = move |count: u64| {
         let one = |_| Region::map(PIECE as usize).inspect(Region::populate);
@@ -309,7 +315,8 @@ impl Books {
     }
 }
 
-/// The process that does the work: `pid`, or the program that it stands in for, as `hiroma quiet run` does (`proc_pid_task(5)`).
+/// The process that does the work: `pid`, or the program that it stands in for, as `hiroma quiet
+/// run` does (`proc_pid_task(5)`).
 pub fn worker(pid: u32) -> u32 {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What disturbs: a process that reads or writes one file over and over, at a fixed rate.
 //!
-//! The file that is read is sparse unless the user names one: reads of it fill the page cache as any others do, and no disk is in the way.
-//! How much it did is in its `/proc/PID/io`.
+//! The file that is read is sparse unless the user names one: reads of it fill the page cache as
+//! any others do, and no disk is in the way. How much it did is in its `/proc/PID/io`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -30,7 +30,8 @@ const BEHIND_MAX: Duration = Duration::from_millis(50);
 pub enum Way {
     /// Past the cache.
     Direct,
-    /// Without read-ahead (`POSIX_FADV_RANDOM`): page by page, so that only blocks of order 0 are wanted.
+    /// Without read-ahead (`POSIX_FADV_RANDOM`): page by page, so that only blocks of order 0 are
+    /// wanted.
     Small,
     /// With the read-ahead of the device: large folios where the file system has them.
     Large,

@@ -33,10 +33,12 @@ use super::undo::{undo_leftovers, undo_on_panic};
 
 /// Runs the paper's experiment on noise of page reclamation, on this machine.
 ///
-/// A program that computes in step, on all processors but one, beside a program on the spare one that reads a file larger than the page cache:
-/// with kswapd on the program's processor (the constructed worst case), on the spare one, and free; without anything done against it,
-/// with `hiroma quiet serve`, and with what is used otherwise. Most memory is taken by the bench, so that the rest is full within seconds.
-/// Needs root and two processors. Settings that it changes are put back, also by the next call if it is killed.
+/// A program that computes in step, on all processors but one, beside a program on the spare one
+/// that reads a file larger than the page cache: with kswapd on the program's processor (the
+/// constructed worst case), on the spare one, and free; without anything done against it, with
+/// `hiroma quiet serve`, and with what is used otherwise. Most memory is taken by the bench, so
+/// that the rest is full within seconds. Needs root and two processors. Settings that it changes
+/// are put back, also by the next call if it is killed.
 #[derive(clap::Args)]
 pub struct NoiseArgs {
     #[command(flatten)]
@@ -71,7 +73,8 @@ pub struct NoiseArgs {
     /// Directory for the files, on a file system with a page cache
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// A setting of the daemon in all its turns, like batch_bytes=64M (`hiroma quiet set` knows them); may be given several times
+    /// A setting of the daemon in all its turns, like batch_bytes=64M (`hiroma quiet set` knows
+    /// them); may be given several times
     #[arg(long = "setting", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     /// Show what the daemon said in each turn
@@ -222,7 +225,8 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(hiroma_command::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Makes a file come over NFS, if an arm wants one; where that cannot be, those arms go. What is to be said of it.
+/// Makes a file come over NFS, if an arm wants one; where that cannot be, those arms go. What is to
+/// be said of it.
 fn over_nfs(args: &NoiseArgs, ground: &mut Ground, arms: &mut Vec<Arm>) -> Option<String> {
     if arms.iter().all(|arm| arm.group != Group::Nfs) {
         return None;

@@ -1,8 +1,10 @@
-//! A file that comes over NFS: on a mount that the user names, or of a server of this kernel's own, on this machine.
+//! A file that comes over NFS: on a mount that the user names, or of a server of this kernel's own,
+//! on this machine.
 //!
-//! The server is set up without the programs that usually do that (exportfs, mountd, rpc.nfsd), by the same files of the kernel's: who may mount
-//! what is told to its tables in advance (`net/sunrpc/cache.c`, `fs/nfsd/export.c`), and it is given a socket that listens on the loopback only
-//! (`fs/nfsd/nfsctl.c`, `portlist`). Version 4 only, which needs no rpcbind.
+//! The server is set up without the programs that usually do that (exportfs, mountd, rpc.nfsd), by
+//! the same files of the kernel's: who may mount what is told to its tables in advance
+//! (`net/sunrpc/cache.c`, `fs/nfsd/export.c`), and it is given a socket that listens on the
+//! loopback only (`fs/nfsd/nfsctl.c`, `portlist`). Version 4 only, which needs no rpcbind.
 
 use std::fs::{self, File, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
@@ -22,9 +24,11 @@ use crate::undo::{Guard, Undo};
 const NFS_SUPER_MAGIC: i64 = 0x6969;
 /// Until when the tables of the server hold, in seconds since 1970; they are emptied at the end.
 const NEVER: u64 = 0x7fff_ffff;
-/// Read only, from any port, asynchronous, no subtree check, named by a number (`include/uapi/linux/nfsd/export.h`).
+/// Read only, from any port, asynchronous, no subtree check, named by a number
+/// (`include/uapi/linux/nfsd/export.h`).
 const EXPORT_FLAGS: u32 = 0x1 | 0x2 | 0x10 | 0x400 | 0x2000;
-/// A client that gets no answer fails after so many tries of so many tenths of a second: it must not hang.
+/// A client that gets no answer fails after so many tries of so many tenths of a second: it must
+/// not hang.
 const PATIENCE: &str = "soft,timeo=100,retrans=5";
 const NFSD: &str = "/proc/fs/nfsd";
 
@@ -47,7 +51,8 @@ impl Drop for Source {
 }
 
 impl Source {
-    /// The file that the user named, if it is on NFS; else one of a server on this machine, in `dir`.
+    /// The file that the user named, if it is on NFS; else one of a server on this machine, in
+    /// `dir`.
     pub fn new(
         named: Option<(&Path, u64)>,
         dir: &Path,
@@ -138,7 +143,8 @@ impl Source {
         Ok(())
     }
 
-    /// Tells the server's tables that this machine may read `exported`, as the root of what version 4 shows.
+    /// Tells the server's tables that this machine may read `exported`, as the root of what version
+    /// 4 shows.
     fn export(&mut self, exported: &Path) -> Result<()> {
         let tables = [
             ("auth.unix.ip", format!("nfsd 127.0.0.1 {NEVER} bench")),
@@ -169,7 +175,8 @@ impl Source {
         fs::write(format!("{NFSD}/portlist"), format!("{}\n", listener.as_raw_fd()))
             .context("giving the NFS server a socket")?;
         fs::write(format!("{NFSD}/threads"), "2\n").context("starting the NFS server")?;
-        // Nobody has anything to claim back from a server that has just begun; older kernels have no such file.
+        // Nobody has anything to claim back from a server that has just begun; older kernels have
+        // no such file.
         let _ = fs::write(format!("{NFSD}/v4_end_grace"), "Y\n");
         Ok(port)
     }

@@ -118,7 +118,8 @@ impl Results {
         })
     }
 
-    /// Against the same rate read past the cache: what the cache and its reclaim cost, without what reading costs. In percent more, or times.
+    /// Against the same rate read past the cache: what the cache and its reclaim cost, without what
+    /// reading costs. In percent more, or times.
     fn against_direct(&self, key: &str, value: fn(&Run) -> f64, percent: bool) -> Option<Spread> {
         let pairs = self.runs(key).iter().zip(self.runs("direct"));
         let pairs = pairs
@@ -316,8 +317,8 @@ impl Results {
         }))
     }
 
-    /// Processor time for each GiB that the load brings into the full cache, which has to go again: the daemon's, reclaiming or dropping, over
-    /// kswapd's, of the same noise.
+    /// Processor time for each GiB that the load brings into the full cache, which has to go again:
+    /// the daemon's, reclaiming or dropping, over kswapd's, of the same noise.
     fn reclaim_cost(&self) -> Measure {
         let of = |keys: [&str; 2], cpu_ns: fn(&Run) -> u64| {
             let runs = keys
@@ -563,8 +564,9 @@ impl Results {
     }
 }
 
-/// A step over several nodes, of which one is noisy: as long as the longest of the noisy one's and of steps of quiet ones. Composed from what
-/// was measured on this machine, not measured on several.
+/// A step over several nodes, of which one is noisy: as long as the longest of the noisy one's and
+/// of steps of quiet ones. Composed from what was measured on this machine, not measured on
+/// several.
 fn composed(noisy: &[u64], quiet: &[u64]) -> Vec<u64> {
     let others = |at: usize| {
         (1..NODES).map(move |node| quiet[(at + node * quiet.len() / NODES) % quiet.len()])

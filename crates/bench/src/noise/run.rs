@@ -76,7 +76,8 @@ impl DaemonRun {
             .arg(&state)
             .stdout(Stdio::piped())
             .stderr(said);
-        // Without --app-cpus it uses the processors that it may: only the spare one, and leaves kswapd where it is.
+        // Without --app-cpus it uses the processors that it may: only the spare one, and leaves
+        // kswapd where it is.
         let cpus = if pin { ground.all_cpus.clone() } else { vec![ground.spare] };
         if pin {
             command.args(["--app-cpus", &affinity::show_list(&ground.app_cpus)]);

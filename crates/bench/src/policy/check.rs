@@ -20,7 +20,8 @@ use crate::children::hiroma;
 
 /// Run programs with far memory, simulate the same from a trace, and compare how often they fetch.
 ///
-/// The trace has what the program touches natively: where its allocator is glibc's, far memory gives it another, and pages differ.
+/// The trace has what the program touches natively: where its allocator is glibc's, far memory
+/// gives it another, and pages differ.
 #[derive(clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real programs.
+//! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real
+//! programs.
 
 mod check;
 mod programs;
@@ -19,7 +20,8 @@ use hiroma_report::Report;
 
 /// Simulates policies of local memory on page traces of real programs.
 ///
-/// Traces of the known programs are recorded first where they are not there yet; that takes some minutes, and needs valgrind and a C compiler.
+/// Traces of the known programs are recorded first where they are not there yet; that takes some
+/// minutes, and needs valgrind and a C compiler.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PolicyArgs {

@@ -1,4 +1,5 @@
-//! The programs whose traces are studied: ordinary ones, with jobs of a few tens of megabytes, because they run many times slower.
+//! The programs whose traces are studied: ordinary ones, with jobs of a few tens of megabytes,
+//! because they run many times slower.
 
 use std::fs;
 use std::io::Write;

@@ -16,8 +16,9 @@ use super::tool::{self, Tool};
 
 /// Record which pages of anonymous memory a program touches, one after the other.
 ///
-/// Every load and store is seen. What counts is private anonymous memory, from mmap and brk: neither the first thread's stack, nor what
-/// has a file behind it. Processes that the program starts are not recorded.
+/// Every load and store is seen. What counts is private anonymous memory, from mmap and brk:
+/// neither the first thread's stack, nor what has a file behind it. Processes that the program
+/// starts are not recorded.
 #[derive(clap::Args)]
 pub struct RecordArgs {
     /// Where the trace goes
@@ -65,7 +66,8 @@ fn one(program: &Program, tool: Tool, home: Option<&Path>, out: &Path) -> Result
     Ok(())
 }
 
-/// Records those of the known programs of which there is no trace; returns names and files of all, and says what is left out.
+/// Records those of the known programs of which there is no trace; returns names and files of all,
+/// and says what is left out.
 pub fn missing(dir: &Path, only: &[String], python: &Path) -> Result<Vec<(String, PathBuf)>> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     let work = tempfile::tempdir()?;

@@ -1,4 +1,5 @@
-//! The tools that see every access of a program: one of our own for valgrind, compiled where it is used, and valgrind's `lackey`.
+//! The tools that see every access of a program: one of our own for valgrind, compiled where it is
+//! used, and valgrind's `lackey`.
 
 use std::fs;
 use std::io::{BufRead, Read};
@@ -98,7 +99,8 @@ fn succeed(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program under a tool, and gives what it does to `recorder`. `home`: what `build` has made.
+/// Runs a program under a tool, and gives what it does to `recorder`. `home`: what `build` has
+/// made.
 pub fn watch(
     tool: Tool,
     home: Option<&Path>,
@@ -223,7 +225,8 @@ fn access(text: &[u8]) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(addr, 16).ok()?, size.parse().ok()?))
 }
 
-/// `SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success] Success(0x4c3e000)`.
+/// `SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success]
+/// Success(0x4c3e000)`.
 fn parse_call(line: &str) -> Option<Call> {
     let (_, rest) = line.split_once("SYSCALL[")?;
     let (number, rest) = rest.split_once("](")?.1.split_once(')')?;

@@ -1,4 +1,5 @@
-//! The arms: where memory goes that does not fit, what that needs of the machine, and what is counted as its memory.
+//! The arms: where memory goes that does not fit, what that needs of the machine, and what is
+//! counted as its memory.
 
 use std::time::Duration;
 
@@ -112,7 +113,8 @@ impl Arm {
 
 /// What an arm needs, set up for one run, and taken down when it goes.
 pub struct Place {
-    // Dropped in this order: swapping ends before its area and before zswap; groups go when nobody is in them.
+    // Dropped in this order: swapping ends before its area and before zswap; groups go when nobody
+    // is in them.
     on: Option<SwapOn>,
     area: Option<SwapArea>,
     zswap: Option<Zswap>,

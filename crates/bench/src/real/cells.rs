@@ -1,4 +1,5 @@
-//! What was measured, run by run, as it is kept in the file: an interrupted measurement goes on from there.
+//! What was measured, run by run, as it is kept in the file: an interrupted measurement goes on
+//! from there.
 
 use std::path::Path;
 
@@ -34,7 +35,8 @@ pub struct Attempt {
     pub seconds: f64,
     /// From start to end.
     pub wall_seconds: f64,
-    /// Most memory that the kernel counted: of the control group without cached pages of files, and what was compressed outside of it.
+    /// Most memory that the kernel counted: of the control group without cached pages of files, and
+    /// what was compressed outside of it.
     pub total_bytes: u64,
     /// What of it was compressed outside the group, at most.
     pub compressed_bytes: u64,

@@ -1,4 +1,5 @@
-//! The search for the resident limit at which the total of an arm is the target. Pure: totals in, limits out.
+//! The search for the resident limit at which the total of an arm is the target. Pure: totals in,
+//! limits out.
 
 use super::cells::Attempt;
 
@@ -8,7 +9,8 @@ const TOLERANCE_PERCENT: u64 = 3;
 const TOLERANCE_BYTES: u64 = 2 << 20;
 /// After so many runs the nearest has to do.
 pub const TRIES_MAX: usize = 5;
-/// What is foreseen to pass the target by more than this is not tried: that run would be the slowest of all.
+/// What is foreseen to pass the target by more than this is not tried: that run would be the
+/// slowest of all.
 const FORESEEN_PERCENT: f64 = 108.0;
 
 /// What is looked for, and within which bounds.
@@ -38,7 +40,8 @@ pub enum Next {
     Found(u64),
     /// Even with the least limit it takes so much.
     DoesNotFit(u64),
-    /// This attempt failed although it had the target's memory or more: with less it would not do better.
+    /// This attempt failed although it had the target's memory or more: with less it would not do
+    /// better.
     Failed(usize),
 }
 
@@ -94,13 +97,15 @@ impl Search {
         if self.above { self.target * ABOVE_PERCENT / 100 } else { self.target }
     }
 
-    /// What it would take with the least limit, after the one run with `limit` that took `total`: the more it compresses the less.
+    /// What it would take with the least limit, after the one run with `limit` that took `total`:
+    /// the more it compresses the less.
     fn foreseen(&self, limit: u64, total: u64) -> f64 {
         let (limit, total) = (limit as f64, total as f64);
         total - self.slope(limit, total) * (limit - self.least as f64)
     }
 
-    /// By how much the total falls with the limit: where what leaves is compressed beside it, on the line from the native run.
+    /// By how much the total falls with the limit: where what leaves is compressed beside it, on
+    /// the line from the native run.
     fn slope(&self, limit: f64, total: f64) -> f64 {
         let native = self.native as f64;
         if self.beside && native > limit {
@@ -110,7 +115,8 @@ impl Search {
         }
     }
 
-    /// On the line through the two attempts next to the target; through one attempt and the native run where all are on one side.
+    /// On the line through the two attempts next to the target; through one attempt and the native
+    /// run where all are on one side.
     fn between(&self, tries: &[(u64, Attempt)]) -> u64 {
         let points = || tries.iter().map(|(limit, ran)| (*limit as f64, ran.total_bytes as f64));
         let target = self.target as f64;
@@ -134,7 +140,8 @@ impl Search {
         limit.clamp(least.min(most), most) as u64
     }
 
-    /// The attempt that came nearest without passing the target; the least that passed it where all did.
+    /// The attempt that came nearest without passing the target; the least that passed it where all
+    /// did.
     fn nearest(&self, tries: &[(u64, Attempt)]) -> Next {
         let under = tries
             .iter()

@@ -1,4 +1,5 @@
-//! Programs of our own that touch memory in one way each. They use what `malloc` gives them, as any program: the same binary runs in all arms.
+//! Programs of our own that touch memory in one way each. They use what `malloc` gives them, as any
+//! program: the same binary runs in all arms.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -59,7 +60,8 @@ pub fn run(load: &Load) -> Result<Outcome> {
     }
 }
 
-/// Content of word `at`: bytes 0 to 3 tell where it is, and three of 16 bytes are random, as compressible as data often is.
+/// Content of word `at`: bytes 0 to 3 tell where it is, and three of 16 bytes are random, as
+/// compressible as data often is.
 fn compressible(at: usize) -> u64 {
     let page = (at / PAGE_WORDS) as u64;
     if at % 2 == 0 { page } else { mixed(at as u64) >> 40 }
@@ -215,7 +217,8 @@ fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Re
     outcome(start.elapsed().as_secs_f64(), accesses, wrong)
 }
 
-/// The first round is not counted: memory that the hypervisor has not backed yet costs much more in any arm.
+/// The first round is not counted: memory that the hypervisor has not backed yet costs much more in
+/// any arm.
 fn first_touch(bytes: usize, rounds: usize) -> Result<Outcome> {
     let (mut seconds, mut wrong) = (Vec::new(), 0);
     for round in 0..=rounds {

@@ -1,4 +1,5 @@
-//! `hiroma bench real`: programs that people run, with less memory than they use, against what they would use otherwise.
+//! `hiroma bench real`: programs that people run, with less memory than they use, against what they
+//! would use otherwise.
 
 mod arms;
 mod cells;
@@ -39,24 +40,29 @@ use hiroma_command::refuse;
 /// Left unfinished because of `--time`.
 const UNFINISHED: u8 = 3;
 
-/// Runs ordinary programs with a part of the memory that they use: natively, swapped, and with far memory, in turns.
+/// Runs ordinary programs with a part of the memory that they use: natively, swapped, and with far
+/// memory, in turns.
 ///
-/// The total is the same in each arm: resident, compressed and tables, as the kernel counts it for the control group, and for zram and
-/// zswap beside it. The first runs look for the limit with which it is. Outputs are compared with the native ones. Needs root and a
-/// memory control group. What is not installed is skipped, with the reason. All of it takes hours: --items, --only, --at and --arms choose, and with --append
-/// the next call goes on in the same file. A program after `--` is measured instead; it must print the same in each run.
+/// The total is the same in each arm: resident, compressed and tables, as the kernel counts it for
+/// the control group, and for zram and zswap beside it. The first runs look for the limit with
+/// which it is. Outputs are compared with the native ones. Needs root and a memory control group.
+/// What is not installed is skipped, with the reason. All of it takes hours: --items, --only, --at
+/// and --arms choose, and with --append the next call goes on in the same file. A program after
+/// `--` is measured instead; it must print the same in each run.
 #[derive(clap::Args)]
 pub struct RealArgs {
     #[command(flatten)]
     files: Files,
-    /// Put the tables into this document, between the marks <!-- results: begin --> and <!-- results: end -->
+    /// Put the tables into this document, between the marks <!-- results: begin --> and <!--
+    /// results: end -->
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
     /// Go on with what the file of --json has; what is complete there is not run again
     #[arg(long, requires = "json")]
     append: bool,
-    /// What to measure: programs, servers (latency of clients), threads (a sweep of random accesses), bad (input that far memory may be
-    /// bad at), fits (with more memory than is used), blocks (fixed sizes against auto)
+    /// What to measure: programs, servers (latency of clients), threads (a sweep of random
+    /// accesses), bad (input that far memory may be bad at), fits (with more memory than is used),
+    /// blocks (fixed sizes against auto)
     #[arg(long, value_name = "ITEM,...", value_delimiter = ',', default_values = GROUPS, value_parser = GROUPS)]
     items: Vec<String>,
     /// Only these of the known programs, servers and loads
@@ -65,8 +71,9 @@ pub struct RealArgs {
     /// Percent of what the kernel counts natively
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
     at: Vec<u8>,
-    /// What to compare, natively apart: zram, swap-file, zswap (in front of a swap file), compressed (nothing else), default (and a
-    /// file), tcp (a memory server on this machine, whose memory counts separately)
+    /// What to compare, natively apart: zram, swap-file, zswap (in front of a swap file),
+    /// compressed (nothing else), default (and a file), tcp (a memory server on this machine, whose
+    /// memory counts separately)
     #[arg(long, value_name = "ARM,...", value_delimiter = ',', default_value = "zram,compressed,default", value_parser = Arm::parse)]
     arms: Vec<Arm>,
     /// Threads of the sweep

@@ -1,4 +1,5 @@
-//! What there is to measure: groups of items, with how much memory, in which arms, and what is equal between them.
+//! What there is to measure: groups of items, with how much memory, in which arms, and what is
+//! equal between them.
 
 use std::path::Path;
 
@@ -91,7 +92,8 @@ impl Choice<'_> {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// The groups with what is here, and why the rest is not. Files that programs read are written into `dir`.
+    /// The groups with what is here, and why the rest is not. Files that programs read are written
+    /// into `dir`.
     pub fn groups(&self, dir: &Path) -> Result<(Vec<Group>, Vec<String>)> {
         let percents: Vec<Size> = self.at.iter().map(|&percent| Size::Percent(percent)).collect();
         if let Some(name) = self.command.first() {

@@ -1,4 +1,5 @@
-//! Programs that people run, with jobs that take a few hundred megabytes, and whatever else the user names.
+//! Programs that people run, with jobs that take a few hundred megabytes, and whatever else the
+//! user names.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use super::work::{Item, Work};
 
-/// Where a program's job comes from, and how it is started. `{dir}` in an argument is the directory of the jobs.
+/// Where a program's job comes from, and how it is started. `{dir}` in an argument is the directory
+/// of the jobs.
 struct Known {
     name: &'static str,
     interpreter: Interpreter,
@@ -146,7 +148,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
-/// Those that are wanted and here, in the order of the table, and why others that are wanted are not.
+/// Those that are wanted and here, in the order of the table, and why others that are wanted are
+/// not.
 pub fn find(
     wanted: &dyn Fn(&str) -> bool,
     python: &Path,

@@ -1,4 +1,5 @@
-//! Redis with a client: values that are known, reads and writes one after the other, and how long each takes.
+//! Redis with a client: values that are known, reads and writes one after the other, and how long
+//! each takes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,5 @@
-//! What the cells come to, as tables and plots: of whatever is in the file, whichever call has measured it.
+//! What the cells come to, as tables and plots: of whatever is in the file, whichever call has
+//! measured it.
 
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Spread, Table, figures};
 

@@ -284,7 +284,8 @@ fn is_late(start: Instant, seconds: Option<u64>) -> bool {
     seconds.is_some_and(|seconds| start.elapsed().as_secs() >= seconds)
 }
 
-/// Looks for the limit with which the total is the target. The run that has it counts. What was tried is kept where there is no time to go on.
+/// Looks for the limit with which the total is the target. The run that has it counts. What was
+/// tried is kept where there is no time to go on.
 fn look_for(
     cell: &mut Cell,
     search: Search,

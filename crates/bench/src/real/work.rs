@@ -1,4 +1,5 @@
-//! What is run: a program whose output is compared, a load that times itself, or a server with a client that does.
+//! What is run: a program whose output is compared, a load that times itself, or a server with a
+//! client that does.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -19,7 +20,8 @@ use super::redis;
 use crate::children::{Failed, Interrupt, Running, check, command_in, this_program};
 use crate::job::{Job, Memory, Outcome, Task};
 
-/// Under a group's limit Linux 6.18 kills now and then while hardly anything is swapped: only who is killed every time counts as killed.
+/// Under a group's limit Linux 6.18 kills now and then while hardly anything is swapped: only who
+/// is killed every time counts as killed.
 const TRIES: usize = 3;
 
 /// Something to measure.
@@ -68,7 +70,8 @@ fn digest(mut output: impl Read) -> std::io::Result<String> {
 }
 
 impl Scene<'_> {
-    /// Starts `argv` in the arm. `outer` stands before `hiroma run`; statistics go into `stats_dir`.
+    /// Starts `argv` in the arm. `outer` stands before `hiroma run`; statistics go into
+    /// `stats_dir`.
     pub fn start(
         &self,
         outer: &[String],
@@ -85,7 +88,8 @@ impl Scene<'_> {
 }
 
 impl Runner<'_> {
-    /// One run of `item` in `arm` with `limit` bytes resident, for `patience` at most. An error says that it could not be tried.
+    /// One run of `item` in `arm` with `limit` bytes resident, for `patience` at most. An error
+    /// says that it could not be tried.
     pub fn run(
         &self,
         item: &Item,
@@ -153,7 +157,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Its output goes through a pipe: as a file it would be memory of the group, and be read back from the disk.
+    /// Its output goes through a pipe: as a file it would be memory of the group, and be read back
+    /// from the disk.
     fn program(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! One job in a cluster of its own: a driver, and executors as processes of their own (`local-cluster`).
+//! One job in a cluster of its own: a driver, and executors as processes of their own
+//! (`local-cluster`).
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +23,8 @@ const ANSWER: &str = "@ ";
 /// Executors end when their driver has.
 const END_MAX: Duration = Duration::from_secs(20);
 const MAIN: &str = "io.hiroma.spark.bench.Job";
-/// What Spark's own scripts add for JDK 17 and newer (`org.apache.spark.launcher.JavaModuleOptions`).
+/// What Spark's own scripts add for JDK 17 and newer
+/// (`org.apache.spark.launcher.JavaModuleOptions`).
 const OPENED: [&str; 13] = [
     "java.lang",
     "java.lang.invoke",
@@ -120,7 +122,8 @@ fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command
     command
 }
 
-/// Spark's settings. Those of the JVM are the same for every policy, so that pages are all that differs; only `stock` has none of them.
+/// Spark's settings. Those of the JVM are the same for every policy, so that pages are all that
+/// differs; only `stock` has none of them.
 fn settings(
     jars: &Jars,
     spec: &Spec,
@@ -252,7 +255,8 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.input = None;
-        // Nothing of it is worth waiting for: the group is killed. Its memory must be free before the next one starts.
+        // Nothing of it is worth waiting for: the group is killed. Its memory must be free before
+        // the next one starts.
         self.running = None;
         let start = Instant::now();
         while self.pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/cmdline")).exists())

@@ -1,8 +1,9 @@
-//! Memory in which huge pages are few: a process holds all that a cluster does not need, and one pinned small page in each 2 MiB of the
-//! rest; only so much as is asked for stays whole.
+//! Memory in which huge pages are few: a process holds all that a cluster does not need, and one
+//! pinned small page in each 2 MiB of the rest; only so much as is asked for stays whole.
 //!
-//! The process is the first that the kernel kills for want of memory, and ends with whoever started it. It prints a line (JSON,
-//! [`Settled`]) when memory is as it should be, makes it so again for each line on its input, and ends when that does.
+//! The process is the first that the kernel kills for want of memory, and ends with whoever started
+//! it. It prints a line (JSON, [`Settled`]) when memory is as it should be, makes it so again for
+//! each line on its input, and ends when that does.
 
 use std::io::{self, BufRead, Write};
 use std::os::fd::OwnedFd;
@@ -117,7 +118,8 @@ impl Holder {
         Ok(huge)
     }
 
-    /// Takes all memory, on huge pages as far as there are some: small pages of files in memory can be moved to make room for huge ones.
+    /// Takes all memory, on huge pages as far as there are some: small pages of files in memory can
+    /// be moved to make room for huge ones.
     fn take_all(&mut self) -> Result<()> {
         self.take_all_huge()?;
         while memory::available()?.0 > FLOOR + STEP {

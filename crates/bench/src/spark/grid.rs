@@ -69,7 +69,8 @@ pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
 }
 
 impl Grid {
-    /// Runs `specs`, so many rounds, each round in another order. What there is after an interruption can be reported, too.
+    /// Runs `specs`, so many rounds, each round in another order. What there is after an
+    /// interruption can be reported, too.
     pub fn measure(
         ground: &Ground<'_>,
         specs: &[Spec],

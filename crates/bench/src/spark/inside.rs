@@ -1,7 +1,8 @@
 //! Before and after inside the same warm executors: between two JVMs more differs than their pages.
 //!
-//! The policies' effects are made from outside, while nothing runs: huge pages are taken apart (`MADV_COLD` for a part of each), and ranges
-//! are collapsed (`MADV_COLLAPSE`): those that hold cached data, as `part` leaves it, or all of the heap, as `entire` does.
+//! The policies' effects are made from outside, while nothing runs: huge pages are taken apart
+//! (`MADV_COLD` for a part of each), and ranges are collapsed (`MADV_COLLAPSE`): those that hold
+//! cached data, as `part` leaves it, or all of the heap, as `entire` does.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +48,8 @@ struct Turns {
     huge_percent: [Vec<f64>; 3],
 }
 
-/// Ranges to take apart and to collapse for an arm, if `huge` are huge now. `large`: all ranges of the executor's large mappings.
+/// Ranges to take apart and to collapse for an arm, if `huge` are huge now. `large`: all ranges of
+/// the executor's large mappings.
 fn changes(
     arm: Arm,
     cached: &BTreeSet<u64>,
@@ -75,7 +77,8 @@ fn switch(executor: &Executor, arm: Arm) -> anyhow::Result<()> {
             .context("taking a huge page apart")?;
     }
     for range in collapse {
-        // Ranges without any page cannot be collapsed; how much of the cached data is huge is looked at afterwards.
+        // Ranges without any page cannot be collapsed; how much of the cached data is huge is
+        // looked at afterwards.
         let _ = target
             .advise(&[Span { start: range * EXTENT as u64, len: EXTENT as u64 }], Advice::Collapse);
     }

@@ -2,8 +2,8 @@
 
 use hiroma_report::Spread;
 
-/// An interval that holds the true median with at least 95 % (from the sign test: no distribution is assumed), and that chance; none with
-/// fewer than six repetitions.
+/// An interval that holds the true median with at least 95 % (from the sign test: no distribution
+/// is assumed), and that chance; none with fewer than six repetitions.
 pub fn of_median(values: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);

@@ -21,7 +21,8 @@ pub struct Jars {
 }
 
 impl Jars {
-    /// Finds them below `jvm`, or, if none is given, below `jvm` in this directory or where this program was built.
+    /// Finds them below `jvm`, or, if none is given, below `jvm` in this directory or where this
+    /// program was built.
     pub fn find(jvm: Option<&Path>) -> Result<Jars> {
         let dir = jvm.map_or_else(usual_place, Path::to_path_buf);
         for file in [PLUGIN, JOBS, CLASS_PATH] {

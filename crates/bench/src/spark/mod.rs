@@ -36,9 +36,10 @@ use super::{Named, choose, undo};
 
 /// Runs the paper's experiments on Spark's cached data and huge pages, on this machine.
 ///
-/// Each job runs in a cluster of its own: a driver, and executors as processes of their own, with a stock Spark that Maven has
-/// fetched (`make spark-jars`). Policies have their turns in every round. Needs root, to look at executors' pages from outside, and
-/// transparent huge pages set to madvise.
+/// Each job runs in a cluster of its own: a driver, and executors as processes of their own, with a
+/// stock Spark that Maven has fetched (`make spark-jars`). Policies have their turns in every
+/// round. Needs root, to look at executors' pages from outside, and transparent huge pages set to
+/// madvise.
 #[derive(clap::Args)]
 pub struct SparkArgs {
     #[command(flatten)]
@@ -159,8 +160,9 @@ impl Params {
     }
 }
 
-/// A heap whose storage memory holds an executor's share of `bytes` with room to spare, also with the headers of small objects: Spark
-/// gives 60 % of what lies above 300 MiB to storage and execution, and data is not spread evenly.
+/// A heap whose storage memory holds an executor's share of `bytes` with room to spare, also with
+/// the headers of small objects: Spark gives 60 % of what lies above 300 MiB to storage and
+/// execution, and data is not spread evenly.
 fn heap_for(bytes: u64) -> u64 {
     let share = bytes / u64::from(EXECUTORS);
     ((share * 5 / 2 + 384 * MIB).max(1 << 30)).div_ceil(256 * MIB) * 256 * MIB

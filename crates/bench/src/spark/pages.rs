@@ -65,7 +65,8 @@ impl Pages {
         percent(self.cached_huge, self.cached)
     }
 
-    /// Share of what is on huge pages and not cached, in percent of all huge pages; nothing if there are none.
+    /// Share of what is on huge pages and not cached, in percent of all huge pages; nothing if
+    /// there are none.
     pub fn other_percent(&self) -> f64 {
         percent(self.huge.saturating_sub(self.cached_huge), self.huge)
     }

@@ -9,7 +9,8 @@ use super::spec::{Policy, Spec, Storage, Workload};
 use crate::children::Failed;
 use crate::progress::Progress;
 
-/// Runs of the microbenchmark with every storage and policy; of data on the heap also with Spark as it comes, whose JVM options differ.
+/// Runs of the microbenchmark with every storage and policy; of data on the heap also with Spark as
+/// it comes, whose JVM options differ.
 pub fn specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &storage in &ground.params.storages {

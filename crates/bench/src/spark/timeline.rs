@@ -1,4 +1,5 @@
-//! The paper's figure 6: huge pages over time. Looking costs time, so what is watched here is not timed elsewhere.
+//! The paper's figure 6: huge pages over time. Looking costs time, so what is watched here is not
+//! timed elsewhere.
 
 use std::collections::BTreeSet;
 use std::io;

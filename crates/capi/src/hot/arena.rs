@@ -1,4 +1,5 @@
-//! Memory for hot objects: allocations inside an arena whose 2 MiB extents become huge pages when they are first used.
+//! Memory for hot objects: allocations inside an arena whose 2 MiB extents become huge pages when
+//! they are first used.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -124,7 +125,8 @@ impl Arena {
         Ok(room.addr)
     }
 
-    /// Ends an allocation. Extents in which nothing is left give their memory back, except of the reserved pool: that is ours anyway.
+    /// Ends an allocation. Extents in which nothing is left give their memory back, except of the
+    /// reserved pool: that is ours anyway.
     pub fn release(&self, addr: usize) -> Result<(), CapiError> {
         let mut inner = self.lock();
         let size = inner.sizes.remove(&addr).ok_or(CapiError::NotAllocated { addr })?;
@@ -170,7 +172,8 @@ impl Inner {
     /// Whether an allocation touches the extent at `start`.
     fn in_use(&self, start: usize) -> bool {
         let before = self.sizes.range(..start + EXTENT).next_back();
-        // Allocations do not overlap: the last that begins before its end is the one that reaches furthest.
+        // Allocations do not overlap: the last that begins before its end is the one that reaches
+        // furthest.
         before.is_some_and(|(&addr, &size)| addr + size > start)
     }
 }

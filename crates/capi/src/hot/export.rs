@@ -1,6 +1,8 @@
-//! The exported functions on huge pages; `include/hps.h` and `include/hiroma.h` describe them for callers.
+//! The exported functions on huge pages; `include/hps.h` and `include/hiroma.h` describe them for
+//! callers.
 //!
-//! Contract: as in [`crate::export`]. Functions of the program are called with pointers that are valid for the call, and must return.
+//! Contract: as in [`crate::export`]. Functions of the program are called with pointers that are
+//! valid for the call, and must return.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // The contract of every function is the headers'.
 
@@ -176,7 +178,8 @@ fn status(body: impl FnOnce() -> Result<(), CapiError>) -> c_int {
 /// Takes a structure whose first field is its size: what is beyond what we know has to be zero.
 ///
 /// # Safety
-/// `given` points to as many bytes as its first field says, and every pattern of bytes is a value of `T`.
+/// `given` points to as many bytes as its first field says, and every pattern of bytes is a value
+/// of `T`.
 unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> {
     // SAFETY: the size is the first field.
     let size = unsafe { *given.cast::<usize>() };
@@ -197,7 +200,8 @@ unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> 
     Ok(all)
 }
 
-/// Fills in a structure of which the caller has `size` bytes; fields that we do not know read as zero.
+/// Fills in a structure of which the caller has `size` bytes; fields that we do not know read as
+/// zero.
 ///
 /// # Safety
 /// `size` bytes at `to` are the caller's.
@@ -213,7 +217,8 @@ unsafe fn fill<T: Copy>(to: *mut T, size: usize, from: T) {
     }
 }
 
-/// The signal that is used unless the program chooses: low enough to come before others, and not one that libraries are known to use.
+/// The signal that is used unless the program chooses: low enough to come before others, and not
+/// one that libraries are known to use.
 fn usual_signal() -> i32 {
     realtime_signals().0 + 6
 }
@@ -286,7 +291,8 @@ pub unsafe extern "C" fn hps_set_functions(functions: *const hps_functions) -> c
         }
         let unset =
             hps_functions { size: 0, decide: None, compact: None, context: ptr::null_mut() };
-        // SAFETY: the caller's structure; null is `None`, and other pointers are functions of these types.
+        // SAFETY: the caller's structure; null is `None`, and other pointers are functions of these
+        // types.
         let given = unsafe { versioned(functions, unset) }?;
         state::set_functions(ProgramFunctions {
             decide: given.decide,

@@ -1,5 +1,5 @@
-//! What is done with active pages: decided for each 2 MiB, carried out, and counted. Runs in a signal handler, so nothing here allocates or
-//! locks.
+//! What is done with active pages: decided for each 2 MiB, carried out, and counted. Runs in a
+//! signal handler, so nothing here allocates or locks.
 
 use hiroma_hot::Readiness;
 use hiroma_hot::service::protocol::{Outcome, Page};
@@ -20,7 +20,8 @@ const COLLAPSE_TRIES: u32 = 3;
 enum Refused {
     /// It may work later.
     ForNow,
-    /// It cannot be huge where it stands: it reaches over the edge of a mapping, or the mapping does not allow it.
+    /// It cannot be huge where it stands: it reaches over the edge of a mapping, or the mapping
+    /// does not allow it.
     ForGood,
 }
 
@@ -54,7 +55,8 @@ pub trait Program {
     fn rest(&self);
 }
 
-/// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge; what was is taken off.
+/// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge;
+/// what was is taken off.
 pub fn handle(
     pages: &[Page],
     collapse_pages: usize,
@@ -106,7 +108,8 @@ pub fn handle(
     outcome
 }
 
-/// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their bits also does, it says EAGAIN or EBUSY.
+/// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their
+/// bits also does, it says EAGAIN or EBUSY.
 fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
     for again in 0..COLLAPSE_TRIES {
         if again > 0 {

@@ -1,9 +1,10 @@
-//! The one registration of this process. A signal handler uses it at any time, so it consists of atomics and of a buffer with a lock that
-//! is only ever tried.
+//! The one registration of this process. A signal handler uses it at any time, so it consists of
+//! atomics and of a buffer with a lock that is only ever tried.
 //!
-//! Contract: the numbers in [`SOCKET`] and [`EVENT`] are of descriptors that are open, and stay so while [`BUSY`] is held by whoever
-//! uses them; they are closed by its holder only. That in [`WAKE`] stays open as long as the process lives, since a handler may be about
-//! to write to it. [`BUFFER`] and [`FUNCTIONS`] are touched by the holder of BUSY only.
+//! Contract: the numbers in [`SOCKET`] and [`EVENT`] are of descriptors that are open, and stay so
+//! while [`BUSY`] is held by whoever uses them; they are closed by its holder only. That in
+//! [`WAKE`] stays open as long as the process lives, since a handler may be about to write to it.
+//! [`BUFFER`] and [`FUNCTIONS`] are touched by the holder of BUSY only.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -64,7 +65,8 @@ static PENDING: AtomicU64 = AtomicU64::new(0);
 static CLOSING: AtomicBool = AtomicBool::new(false);
 /// The daemon has gone.
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Stays when tracking ends: a signal that is on its way then must find a handler, or it would end the process.
+/// Stays when tracking ends: a signal that is on its way then must find a handler, or it would end
+/// the process.
 static HANDLED: Mutex<Option<Handled>> = Mutex::new(None);
 
 struct Guarded<T>(UnsafeCell<T>);
@@ -140,7 +142,8 @@ impl Hold {
         BUSY.compare_exchange(0, me(), SeqCst, SeqCst).ok().map(|_| Hold)
     }
 
-    /// Waits for another thread that is at it; refused in a function of the program, which this would wait for.
+    /// Waits for another thread that is at it; refused in a function of the program, which this
+    /// would wait for.
     fn get() -> Result<Hold, CapiError> {
         let start = Instant::now();
         loop {
@@ -196,7 +199,8 @@ impl Hold {
                 return Ok(total);
             }
             let Some(socket) = self.fd(&SOCKET) else { return Err(Errno::NOTCONN) };
-            // SAFETY: this is the only holder, and there is no other reference while this one is used.
+            // SAFETY: this is the only holder, and there is no other reference while this one is
+            // used.
             let buffer = unsafe { &mut *BUFFER.0.get() };
             let Fetched { pages, left, mut may_collapse } = client::fetch(socket, buffer)?;
             if pages == 0 {
@@ -271,7 +275,8 @@ fn on_signal(_: u64) {
     }
 }
 
-/// A child after fork(2) has the descriptors of its parent's registration, and a lock whose holder may not exist here.
+/// A child after fork(2) has the descriptors of its parent's registration, and a lock whose holder
+/// may not exist here.
 fn forget_parents() {
     let own = getpid().as_raw_nonzero().get();
     if OWNER.swap(own, SeqCst) != own {
@@ -328,7 +333,8 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     BROKEN.store(false, SeqCst);
     PENDING.store(0, SeqCst);
     if signal != 0 && !keeps {
-        // The handler is there before the daemon knows of us: without one, the signal would end the process.
+        // The handler is there before the daemon knows of us: without one, the signal would end the
+        // process.
         *handled = Some(notify::handle(signal, on_signal).map_err(|source| match source.raw_os_error() {
             Some(errno) if errno == Errno::BUSY.raw_os_error() => {
                 error(Errno::BUSY, &format!("the program handles signal {signal} itself: choose another with hiroma_hot_options.signal"))
@@ -497,8 +503,8 @@ pub fn done(outcome: &Outcome) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// Lets others run between two slices of a function of the program. A thread that waits sleeps for as long as the slice was; in a handler
-/// the program stands still anyway.
+/// Lets others run between two slices of a function of the program. A thread that waits sleeps for
+/// as long as the slice was; in a handler the program stands still anyway.
 pub fn rest() {
     if STYLE.load(SeqCst) == Style::Handler as u32 {
         rustix::thread::sched_yield();

@@ -116,7 +116,8 @@ fn tracking(totals: &Totals) -> String {
     )
 }
 
-/// The sum for a process that makes its huge pages itself: the ledger knows which ranges were hot enough, the kernel what is huge.
+/// The sum for a process that makes its huge pages itself: the ledger knows which ranges were hot
+/// enough, the kernel what is huge.
 fn made_by_itself(pid: u32, entries: &[Entry], totals: &Totals) -> String {
     let hot: BTreeSet<u64> = entries
         .iter()

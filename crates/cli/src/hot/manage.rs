@@ -16,14 +16,16 @@ use super::options::Managing;
 
 /// Give a running process huge pages exactly where it is hot.
 ///
-/// Watches the process, collapses hot 2 MiB ranges in place, leaves cold ones alone, and ends when there is nothing more to do. The
-/// process is not stopped and not changed; its huge pages stay when this ends (`hiroma hot undo` takes them apart).
+/// Watches the process, collapses hot 2 MiB ranges in place, leaves cold ones alone, and ends when
+/// there is nothing more to do. The process is not stopped and not changed; its huge pages stay
+/// when this ends (`hiroma hot undo` takes them apart).
 #[derive(clap::Args)]
 pub struct Args {
     /// The process
     #[arg(long, value_name = "PID")]
     pid: u32,
-    /// Go on when there is nothing more to do: look again after this time, and give back what went cold
+    /// Go on when there is nothing more to do: look again after this time, and give back what went
+    /// cold
     #[arg(long, value_name = "TIME", value_parser = parse_time, num_args = 0..=1, default_missing_value = "5s")]
     keep: Option<Duration>,
     #[command(flatten)]

@@ -56,7 +56,8 @@ fn share(heat: &hiroma_hot::heat::RangeHeat) -> f64 {
     sum as f64 / f64::from(present) / f64::from(heat.windows.max(1))
 }
 
-/// A map with one cell for each 2 MiB; huge ranges are underlined (with colours) or in brackets' place `O`.
+/// A map with one cell for each 2 MiB; huge ranges are underlined (with colours) or in brackets'
+/// place `O`.
 pub fn map(heat: &Heat, colours: bool) -> String {
     let mut text = String::new();
     let mut last: Option<u64> = None;

@@ -17,8 +17,9 @@ use hiroma_hot::{Engine, HotError, Options};
 
 /// Find out which pages of a process are hot, and give it huge pages exactly there.
 ///
-/// The process is not changed: its page tables are read by a small BPF program (as root), and hot 2 MiB ranges are collapsed in place
-/// from outside. Everything that was done can be explained and undone.
+/// The process is not changed: its page tables are read by a small BPF program (as root), and hot 2
+/// MiB ranges are collapsed in place from outside. Everything that was done can be explained and
+/// undone.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HotArgs {

@@ -43,7 +43,8 @@ pub fn backend(text: &str) -> Result<Backend, String> {
     })
 }
 
-/// Shortest and longest round: below, a pass over the page tables takes longer than it; above, every page that is used at all was touched.
+/// Shortest and longest round: below, a pass over the page tables takes longer than it; above,
+/// every page that is used at all was touched.
 const WINDOWS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(60)];
 
 /// How long a round watches.
@@ -62,13 +63,16 @@ pub struct Tracking {
     /// Share of one processor that tracking may take
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     pub cpu: Share,
-    /// By how much the process may be slowed down by being tracked, as far as that can be told beforehand
+    /// By how much the process may be slowed down by being tracked, as far as that can be told
+    /// beforehand
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     pub slowdown: Share,
-    /// How long a round watches, 100us to 1m [default: begins with 5ms and fits itself to the program]
+    /// How long a round watches, 100us to 1m [default: begins with 5ms and fits itself to the
+    /// program]
     #[arg(long, value_name = "TIME", value_parser = window)]
     pub window: Option<Duration>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
+    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the
+    /// first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     pub backend: Option<Backend>,
 }
@@ -92,7 +96,8 @@ impl Tracking {
 /// What may be done.
 #[derive(clap::Args)]
 struct Limiting {
-    /// Memory that may be in huge pages: a size, or a share of the machine's memory or the cgroup's limit [default: no limit]
+    /// Memory that may be in huge pages: a size, or a share of the machine's memory or the cgroup's
+    /// limit [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     budget: Option<SizeSpec>,
     /// By how much the process may grow
@@ -122,7 +127,8 @@ pub struct Managing {
 }
 
 impl Managing {
-    /// Options of an engine that say the same; `keep`: when there is nothing to do, everything is looked at again after this.
+    /// Options of an engine that say the same; `keep`: when there is nothing to do, everything is
+    /// looked at again after this.
     pub fn options(&self, keep: Option<Duration>) -> Result<Options> {
         let mut options = self.tracking.options();
         self.limiting.apply(&mut options)?;

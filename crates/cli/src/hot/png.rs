@@ -1,4 +1,5 @@
-//! Heat as a picture: one pixel for each page, one row for each 2 MiB, and a stripe that marks huge pages.
+//! Heat as a picture: one pixel for each page, one row for each 2 MiB, and a stripe that marks huge
+//! pages.
 
 use std::fs::File;
 use std::io::BufWriter;

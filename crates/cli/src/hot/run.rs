@@ -19,8 +19,8 @@ use crate::run::{Signals, find_program, start_failure};
 
 /// Run a program, and give it huge pages exactly where it is hot.
 ///
-/// The exit code and the signals of the program pass through. Processes that it starts are not managed. If it cannot be managed, it runs
-/// all the same, and a line says why.
+/// The exit code and the signals of the program pass through. Processes that it starts are not
+/// managed. If it cannot be managed, it runs all the same, and a line says why.
 #[derive(clap::Args)]
 pub struct Args {
     /// When there is nothing to do: look again after this time
@@ -39,7 +39,8 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let program = find_program(&args.command[0]).map_err(|error| {
         anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
     })?;
-    // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a program behind that nobody waits for.
+    // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a
+    // program behind that nobody waits for.
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);

@@ -20,9 +20,10 @@ use super::options::{Share, backend};
 
 /// Give huge pages to all processes that register, with fair shares between them.
 ///
-/// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). Each may register itself, and processes of its user; root may
-/// register any. The budget is divided by use: huge pages that lie idle go to whoever needs them. Prints one line on standard output
-/// when it is ready. Stops on SIGINT and SIGTERM; huge pages stay.
+/// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). Each may register itself, and
+/// processes of its user; root may register any. The budget is divided by use: huge pages that lie
+/// idle go to whoever needs them. Prints one line on standard output when it is ready. Stops on
+/// SIGINT and SIGTERM; huge pages stay.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,16 +31,19 @@ Examples:
   hiroma hot serve --budget 4G --cpu 0.5%
   hiroma hot serve --status                      who is registered with the running daemon")]
 pub struct Args {
-    /// Memory that may be in huge pages for all processes together: a size, or a share of the machine's memory or the cgroup's limit
+    /// Memory that may be in huge pages for all processes together: a size, or a share of the
+    /// machine's memory or the cgroup's limit
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     budget: SizeSpec,
     /// Share of one processor that all tracking together may take
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     cpu: Share,
-    /// The socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock for others]
+    /// The socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock for
+    /// others]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first of these that works]
+    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the
+    /// first of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
     /// Ask the running daemon who is registered, and end

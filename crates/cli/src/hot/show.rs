@@ -19,8 +19,8 @@ use super::{map, png};
 
 /// Show which pages of a process are hot.
 ///
-/// Watches for a while and prints address ranges with their counts: in how many windows the pages were touched. On a terminal it draws a
-/// map instead; --list prints the ranges there too.
+/// Watches for a while and prints address ranges with their counts: in how many windows the pages
+/// were touched. On a terminal it draws a map instead; --list prints the ranges there too.
 #[derive(clap::Args)]
 pub struct Args {
     /// The process

@@ -15,8 +15,9 @@ use crate::sim::shared::stop_on_signals;
 
 /// Find the cheapest remedy against the kernel's reclaim that would help on this machine.
 ///
-/// Watches for some seconds: run it while the machine is as it is when it is disturbed. Says what was seen and what would help, the
-/// cheapest first. Needs no rights; with them, it sees other users' programs too.
+/// Watches for some seconds: run it while the machine is as it is when it is disturbed. Says what
+/// was seen and what would help, the cheapest first. Needs no rights; with them, it sees other
+/// users' programs too.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -1,6 +1,8 @@
-//! A job with a bound on its file cache: a memory control group of its own, in which this process takes back what is too much while the job runs.
+//! A job with a bound on its file cache: a memory control group of its own, in which this process
+//! takes back what is too much while the job runs.
 //!
-//! The group's limit is not left low: a limit counts the job's own memory too, and where that grows the kernel would end the job.
+//! The group's limit is not left low: a limit counts the job's own memory too, and where that grows
+//! the kernel would end the job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,7 +64,8 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Does something in the group: what it starts belongs to the job from its first instruction on.
+    /// Does something in the group: what it starts belongs to the job from its first instruction
+    /// on.
     pub fn within<T>(&self, what: impl FnOnce() -> T) -> Result<T> {
         enter(&self.path)?;
         let done = what();
@@ -105,7 +108,8 @@ struct Group {
 }
 
 impl Group {
-    /// Takes back what is cached beyond the bound. What cannot be taken now, because it is not written yet, is taken later.
+    /// Takes back what is cached beyond the bound. What cannot be taken now, because it is not
+    /// written yet, is taken later.
     fn trim(&self, cache_bytes: u64) {
         let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
         let excess = file_bytes(&stat, self.second).saturating_sub(cache_bytes);
@@ -113,7 +117,8 @@ impl Group {
             return;
         }
         if !self.second {
-            // Lowering a limit reclaims down to it, and fails where it cannot: nobody is ended. Then the limit is lifted again.
+            // Lowering a limit reclaims down to it, and fails where it cannot: nobody is ended.
+            // Then the limit is lifted again.
             let usage = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
                 .ok()
                 .and_then(|text| text.trim().parse::<u64>().ok());
@@ -127,7 +132,8 @@ impl Group {
             return;
         }
         let file = self.path.join("memory.reclaim");
-        // Before Linux 6.9 it takes no `swappiness`, and a kernel that knows it answers `EAGAIN` where there was too little.
+        // Before Linux 6.9 it takes no `swappiness`, and a kernel that knows it answers `EAGAIN`
+        // where there was too little.
         let refused = fs::write(&file, format!("{excess} swappiness=0"))
             .is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidInput);
         if refused {

@@ -20,9 +20,11 @@ use crate::sim::shared::stop_on_signals;
 
 /// Run a program that computes in step, and see what noise costs it.
 ///
-/// One rank on each processor does the same work in each step and then waits for the last one, as parallel programs with barriers do. Shows
-/// how long steps took, which rank came last and, as root on Linux 6.1 or newer, who had held it up. Over several processes or machines: one
-/// with --listen, the others with --connect; they do what the first was told. There is no secret: for a network of your own.
+/// One rank on each processor does the same work in each step and then waits for the last one, as
+/// parallel programs with barriers do. Shows how long steps took, which rank came last and, as root
+/// on Linux 6.1 or newer, who had held it up. Over several processes or machines: one with
+/// --listen, the others with --connect; they do what the first was told. There is no secret: for a
+/// network of your own.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

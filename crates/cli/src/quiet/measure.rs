@@ -18,8 +18,9 @@ use crate::sim::shared::stop_on_signals;
 
 /// Measure how much time is stolen from programs on each processor, and by whom.
 ///
-/// Keeps each processor busy with work of known length, so run it on a machine that is otherwise as it usually is. Needs no rights;
-/// as root, on Linux 6.1 or newer, the kernel's tracepoints tell for every gap in the work who took the processor.
+/// Keeps each processor busy with work of known length, so run it on a machine that is otherwise as
+/// it usually is. Needs no rights; as root, on Linux 6.1 or newer, the kernel's tracepoints tell
+/// for every gap in the work who took the processor.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

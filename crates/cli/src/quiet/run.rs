@@ -1,4 +1,5 @@
-//! `hiroma quiet run`: starts a program whose streams leave the file cache alone, and stands in for it.
+//! `hiroma quiet run`: starts a program whose streams leave the file cache alone, and stands in for
+//! it.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -22,9 +23,10 @@ const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
 
 /// Run a program whose large reads and writes evict nobody's file cache. Needs no rights.
 ///
-/// Files of 8 MiB or more that the program reads or writes from one end to the other do not stay in the cache, and so do not wake the
-/// kernel's reclaim. What was cached before stays cached; small files, files that are cached by more than half, files that are read
-/// twice and random access are left alone. The exit code and the signal that ends the program become those of this command.
+/// Files of 8 MiB or more that the program reads or writes from one end to the other do not stay in
+/// the cache, and so do not wake the kernel's reclaim. What was cached before stays cached; small
+/// files, files that are cached by more than half, files that are read twice and random access are
+/// left alone. The exit code and the signal that ends the program become those of this command.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,11 +35,12 @@ Examples:
   sudo hiroma quiet run --cache 512M -- ./static-program    also static programs, Go, memory mappings
   hiroma quiet run -- sh -c 'zcat logs.gz | sort > sorted'     children too")]
 pub struct Args {
-    /// How: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, by file system) and drops behind where it will not; `fadvise`
-    /// always drops behind
+    /// How: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, by file system) and
+    /// drops behind where it will not; `fadvise` always drops behind
     #[arg(long, value_enum, default_value_t = Method::Auto)]
     method: Method,
-    /// Instead, bound the file cache of the program and its children, whatever they are, by a memory control group (as root)
+    /// Instead, bound the file cache of the program and its children, whatever they are, by a
+    /// memory control group (as root)
     #[arg(long, value_name = "SIZE", conflicts_with = "method")]
     cache: Option<Bytes>,
     /// The program and its arguments

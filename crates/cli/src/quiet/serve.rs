@@ -14,11 +14,13 @@ use hiroma_quiet::settings;
 use super::measure::cpus;
 use crate::sim::shared::stop_on_signals;
 
-/// Reclaim file cache before the kernel has to, while large files are read or written, until told to stop.
+/// Reclaim file cache before the kernel has to, while large files are read or written, until told
+/// to stop.
 ///
-/// Looks at the machine ten times a second. When file data fills the cache faster than free memory lasts, cache that is not in use is
-/// given back in small batches, before kswapd wakes; when programs take the memory, or what is given back comes back, it is left to the
-/// kernel. Says on standard error what was done and why. Stops on SIGINT and SIGTERM, and puts everything back.
+/// Looks at the machine ten times a second. When file data fills the cache faster than free memory
+/// lasts, cache that is not in use is given back in small batches, before kswapd wakes; when
+/// programs take the memory, or what is given back comes back, it is left to the kernel. Says on
+/// standard error what was done and why. Stops on SIGINT and SIGTERM, and puts everything back.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -26,7 +28,8 @@ Examples:
   sudo hiroma quiet serve --app-cpus 2-15     reclaim, kswapd and kcompactd stay on processors 0 and 1
   sudo hiroma quiet set free_bytes_min 1G     while it runs")]
 pub struct ServeArgs {
-    /// Processors that programs have for themselves, like 2-15: the kernel's reclaiming threads and this daemon keep off them
+    /// Processors that programs have for themselves, like 2-15: the kernel's reclaiming threads and
+    /// this daemon keep off them
     #[arg(long, value_name = "LIST")]
     app_cpus: Option<String>,
     /// Say what would be done, and do nothing

@@ -1,4 +1,5 @@
-//! What pagers have to say while the program runs, and what becomes of a program whose pager is gone.
+//! What pagers have to say while the program runs, and what becomes of a program whose pager is
+//! gone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,8 +71,8 @@ impl Told {
             let said = page.said_since(known.told);
             known.told += said.len();
             said.lines().for_each(show::line);
-            // Twice in a row: a program that its pager ends takes a moment. What remains is the first process of a namespace of
-            // processes, whom a signal from inside does not reach.
+            // Twice in a row: a program that its pager ends takes a moment. What remains is the
+            // first process of a namespace of processes, whom a signal from inside does not reach.
             let condemned = page.exit_code().is_some();
             known.gone = condemned && (known.gone || !processes::is_alive(pid));
             if std::mem::replace(&mut known.condemned, condemned) && condemned && !known.gone {

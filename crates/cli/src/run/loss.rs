@@ -16,7 +16,8 @@ const SEVERAL: u64 = 1_100;
 /// The loss of all processes together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Loss {
-    /// Part of the time in which at least one thread waited for far memory, in millionths. Of several processes the times are added.
+    /// Part of the time in which at least one thread waited for far memory, in millionths. Of
+    /// several processes the times are added.
     pub share_ppm: u64,
     /// Threads that waited while any did, in thousandths.
     pub at_once_permille: u64,
@@ -93,7 +94,8 @@ pub fn curve_json(total: &Snapshot) -> Value {
     }).collect()
 }
 
-/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for far memory, in millionths.
+/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for far
+/// memory, in millionths.
 pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
     let (fetched, waited) = (&total.fetched_curve, total.lost_curve());
     let mut sizes: Vec<u64> =

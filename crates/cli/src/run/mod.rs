@@ -1,4 +1,5 @@
-//! `hiroma run`: checks, starts the program with far memory, stands in for it, and says how it went.
+//! `hiroma run`: checks, starts the program with far memory, stands in for it, and says how it
+//! went.
 
 mod checks;
 mod herald;

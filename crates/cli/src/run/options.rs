@@ -20,24 +20,29 @@ use super::progress;
 
 /// Run a program with far memory.
 ///
-/// What the program uses beyond the local limit goes to the stores, and comes back when it is touched. Programs that it starts
-/// have far memory too, each with the same limit.
+/// What the program uses beyond the local limit goes to the stores, and comes back when it is
+/// touched. Programs that it starts have far memory too, each with the same limit.
 ///
-/// The program's exit code and the signal that ends it become those of `hiroma run`. Code 2 means that it was not started
-/// because something cannot work, 126 and 127 that it cannot be executed or found, 75 that a store failed for good.
+/// The program's exit code and the signal that ends it become those of `hiroma run`. Code 2 means
+/// that it was not started because something cannot work, 126 and 127 that it cannot be executed or
+/// found, 75 that a store failed for good.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Most memory of this machine that managed memory may take, per process, with compressed memory, buffers and tables: a size (512M,
-    /// 1G) or a share of the machine's memory or the cgroup's limit, whichever is smaller (25%)
+    /// Most memory of this machine that managed memory may take, per process, with compressed
+    /// memory, buffers and tables: a size (512M, 1G) or a share of the machine's memory or the
+    /// cgroup's limit, whichever is smaller (25%)
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
-    /// Where far memory is, in the order of filling: compressed (within --local: an eighth of it at first, more
-    /// or less as that spares waiting, seven eighths if no other store follows; what does not compress goes to the next store),
-    /// compressed:SIZE (so much beside --local), file:DIR[:SIZE] (all that is free there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...] (what the servers lend)
+    /// Where far memory is, in the order of filling: compressed (within --local: an eighth of it at
+    /// first, more or less as that spares waiting, seven eighths if no other store follows; what
+    /// does not compress goes to the next store), compressed:SIZE (so much beside --local),
+    /// file:DIR[:SIZE] (all that is free there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...]
+    /// (what the servers lend)
     #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
     store: StoreList,
-    /// How much moves at a time: auto (decided while running, for each 2 MiB), or a power of two from 4K to 4M
+    /// How much moves at a time: auto (decided while running, for each 2 MiB), or a power of two
+    /// from 4K to 4M
     #[arg(long, value_name = "SIZE", default_value = "auto", allow_hyphen_values = true)]
     block: BlockSize,
     /// What leaves local memory first
@@ -52,16 +57,19 @@ pub struct Args {
     /// How long a store that does not answer is waited for (500ms, 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     store_timeout: Duration,
-    /// How long a fault may wait for anything before the program is ended with a message and exit code 75
+    /// How long a fault may wait for anything before the program is ended with a message and exit
+    /// code 75
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     fault_timeout: Duration,
-    /// Where locked or pinned memory does not fit the limit, end the program (exit code 75); otherwise the limit yields, and a line says so
+    /// Where locked or pinned memory does not fit the limit, end the program (exit code 75);
+    /// otherwise the limit yields, and a line says so
     #[arg(long)]
     hard_limit: bool,
     /// Shared key, for servers that ask for one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Threads that answer faults where several threads of the program fault at once: 1 to 4, or as many as prove to be faster
+    /// Threads that answer faults where several threads of the program fault at once: 1 to 4, or as
+    /// many as prove to be faster
     #[arg(long, value_name = "N", default_value = "auto")]
     fault_threads: FaultThreads,
     /// Kernel interface: full needs Linux 6.8, fallback 5.7
@@ -73,10 +81,12 @@ pub struct Args {
     /// Write all statistics to FILE at the end (JSON)
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Write a page about the run to FILE (HTML): memory and faults over time, what more local memory would have changed, where the program waited
+    /// Write a page about the run to FILE (HTML): memory and faults over time, what more local
+    /// memory would have changed, where the program waited
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Record every page-out and page-in of the program, and of those that it starts, for `hiroma sim replay`
+    /// Record every page-out and page-in of the program, and of those that it starts, for `hiroma
+    /// sim replay`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// No summary at the end

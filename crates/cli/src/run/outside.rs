@@ -1,4 +1,5 @@
-//! Programs that the program started and that ran without far memory, as the library has noted them.
+//! Programs that the program started and that ran without far memory, as the library has noted
+//! them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -11,7 +11,8 @@ use hiroma_command::refuse;
 
 use super::prepend;
 
-/// A library that is loaded into programs, and the variable that names another one than the one beside the executable.
+/// A library that is loaded into programs, and the variable that names another one than the one
+/// beside the executable.
 #[derive(Clone, Copy)]
 pub struct Library {
     name: &'static str,
@@ -29,7 +30,8 @@ pub fn find() -> Result<PathBuf> {
     find_library(FAR)
 }
 
-/// Finds a library: as its variable says, else beside the executable, else where `make install` puts it.
+/// Finds a library: as its variable says, else beside the executable, else where `make install`
+/// puts it.
 pub fn find_library(library: Library) -> Result<PathBuf> {
     let Library { name, variable } = library;
     if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) {
@@ -57,7 +59,8 @@ fn places(executable: &Path, name: &str) -> Vec<PathBuf> {
     places
 }
 
-/// What `LD_PRELOAD` shall be: our library, then what was there. A path that the dynamic linker would split is reached through `dir`.
+/// What `LD_PRELOAD` shall be: our library, then what was there. A path that the dynamic linker
+/// would split is reached through `dir`.
 pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
     let splits =
         |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));

@@ -1,7 +1,8 @@
 //! Whether far memory can reach a program at all, found out before it starts.
 //!
-//! Programs are reached through `LD_PRELOAD`, so what counts is the dynamic linker: static programs have none, Go programs go
-//! round the C library, and set-user-id programs are started with a linker that ignores us.
+//! Programs are reached through `LD_PRELOAD`, so what counts is the dynamic linker: static programs
+//! have none, Go programs go round the C library, and set-user-id programs are started with a
+//! linker that ignores us.
 
 use std::env;
 use std::ffi::OsStr;
@@ -72,7 +73,8 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// Why a program that does start has no far memory, in a word or two. `None`: it does not start.
+    /// Why a program that does start has no far memory, in a word or two. `None`: it does not
+    /// start.
     pub fn without_far_memory(&self) -> Option<String> {
         Some(match self {
             ProgramError::Static(_) => "static".to_owned(),
@@ -247,7 +249,8 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
             Err(ProgramError::NoInterpreter { script: shown, interpreter: linker })
         }
         Some(_) => Ok(()),
-        // The dynamic linker itself has no linker, but started as a program it does read LD_PRELOAD.
+        // The dynamic linker itself has no linker, but started as a program it does read
+        // LD_PRELOAD.
         None if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux")) => {
             Ok(())
         }

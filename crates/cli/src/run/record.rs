@@ -1,5 +1,6 @@
-//! Writes down what goes out and comes in (`--trace`): takes records from the rings of all processes of a run while they live and when
-//! they are gone, and makes a trace of them that `hiroma sim replay` runs.
+//! Writes down what goes out and comes in (`--trace`): takes records from the rings of all
+//! processes of a run while they live and when they are gone, and makes a trace of them that
+//! `hiroma sim replay` runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -150,7 +151,8 @@ impl Writer {
         self.write();
     }
 
-    /// A ring that has been opened needs its name no longer; without it, nobody has to clear it away.
+    /// A ring that has been opened needs its name no longer; without it, nobody has to clear it
+    /// away.
     fn find_rings(&mut self) {
         for (path, pid) in Ring::list(&self.dir) {
             match Ring::open(&path) {
@@ -197,7 +199,8 @@ impl Writer {
         if let Ok(output) = &mut self.output {
             output.set_nodes(nodes);
             for record in &self.batch {
-                // A record that came into its ring late: its node's others come after it, those of other nodes may be before.
+                // A record that came into its ring late: its node's others come after it, those of
+                // other nodes may be before.
                 self.last_ns = self.last_ns.max(record.time_ns);
                 if let Err(error) = output.append(TraceRecord { time_ns: self.last_ns, ..*record })
                 {

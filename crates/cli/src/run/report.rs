@@ -1,4 +1,5 @@
-//! The page of `--report`: how a run with far memory went, for somebody who knows nothing of how it works.
+//! The page of `--report`: how a run with far memory went, for somebody who knows nothing of how it
+//! works.
 
 use hiroma_command::machine;
 use hiroma_command::show;

@@ -11,7 +11,8 @@ use super::watch::Watch;
 
 /// Samples are this far apart at first.
 const PERIOD: Duration = Duration::from_millis(50);
-/// When there are so many, every second one is dropped, and they are twice as far apart from then on.
+/// When there are so many, every second one is dropped, and they are twice as far apart from then
+/// on.
 const SAMPLES_MAX: usize = 480;
 
 /// What was there at one moment. Bytes are gauges, the rest counts since the start.
@@ -49,7 +50,8 @@ impl Series {
         is_full
     }
 
-    /// With one more sample, of the end: what the program had then. The gauges of processes that are gone are nothing.
+    /// With one more sample, of the end: what the program had then. The gauges of processes that
+    /// are gone are nothing.
     pub fn ended(mut self, watch: &Watch, elapsed: Duration) -> Series {
         let (before, last) = (
             self.samples.last().copied().unwrap_or_default(),

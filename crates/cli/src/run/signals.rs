@@ -1,4 +1,5 @@
-//! Stands in for the program towards whoever started us: signals go through to it, its end becomes ours.
+//! Stands in for the program towards whoever started us: signals go through to it, its end becomes
+//! ours.
 
 use std::fs;
 use std::io;
@@ -30,9 +31,11 @@ pub enum Ending {
 pub struct Signals(SignalsInfo<WithOrigin>);
 
 impl Signals {
-    /// Takes over the signals. To be called before the program starts, so that none is lost in between.
+    /// Takes over the signals. To be called before the program starts, so that none is lost in
+    /// between.
     pub fn take_over() -> io::Result<Signals> {
-        // What is ignored here (nohup, background jobs of a script) stays ignored, for us and for the program.
+        // What is ignored here (nohup, background jobs of a script) stays ignored, for us and for
+        // the program.
         let ignored = ignored_signals();
         let wanted = PASSED_ON.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         Ok(Signals(SignalsInfo::new(wanted.chain([SIGCHLD]))?))
@@ -42,7 +45,8 @@ impl Signals {
     /// `on_quit` is called before SIGQUIT is passed on.
     pub fn pass_on_until_end(&mut self, child: Pid, on_quit: impl Fn()) -> io::Result<Ending> {
         loop {
-            // Signals that arrive together come out in no order; the end of the child is looked for after the others are through.
+            // Signals that arrive together come out in no order; the end of the child is looked for
+            // after the others are through.
             let origins: Vec<Origin> = self.0.wait().collect();
             for origin in origins.iter().filter(|origin| origin.signal != SIGCHLD) {
                 if origin.signal == SIGQUIT {
@@ -58,7 +62,8 @@ impl Signals {
 }
 
 fn pass_on(origin: &Origin, child: Pid) {
-    // What the terminal sends goes to the whole process group: the program has it already, and must not get it twice.
+    // What the terminal sends goes to the whole process group: the program has it already, and must
+    // not get it twice.
     let from_terminal = matches!(origin.cause, Cause::Kernel);
     let same_group = getpgid(Some(child)).ok() == getpgid(None).ok();
     if let (Some(signal), false) =
@@ -83,8 +88,8 @@ fn reap(child: Pid) -> io::Result<Option<Ending>> {
         if let Some(signal) = status.terminating_signal() {
             return Ok(Some(Ending::Killed(signal)));
         }
-        // Stopped by the terminal: stop as well, so that the shell sees it. (Not for SIGSTOP: whoever continues the program
-        // alone would leave us stopped.)
+        // Stopped by the terminal: stop as well, so that the shell sees it. (Not for SIGSTOP:
+        // whoever continues the program alone would leave us stopped.)
         if status
             .stopping_signal()
             .is_some_and(|signal| [SIGTSTP, SIGTTIN, SIGTTOU].contains(&signal))

@@ -35,7 +35,8 @@ impl Watch {
             if self.seen.get(&pid).is_some_and(|seen| !seen.alive) && !processes::is_alive(pid) {
                 continue;
             }
-            // A page that is just being made, or whose process has just gone, is left for the next time.
+            // A page that is just being made, or whose process has just gone, is left for the next
+            // time.
             if let Ok(page) = ControlPage::open(&self.dir, pid) {
                 self.seen.insert(
                     pid,

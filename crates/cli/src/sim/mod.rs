@@ -12,7 +12,8 @@ use clap::Subcommand;
 
 /// Simulates global page placement on a cluster: nodes that lend each other memory.
 ///
-/// The same cluster and the same seed give the same result on any machine, however many threads or shards it takes.
+/// The same cluster and the same seed give the same result on any machine, however many threads or
+/// shards it takes.
 #[derive(clap::Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct SimArgs {

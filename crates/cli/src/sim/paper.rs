@@ -11,10 +11,12 @@ use hiroma_simlab::paper::{Paper, Params};
 use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};
 
-/// Runs every experiment of the paper on global page placement and prints its tables beside the paper's figures.
+/// Runs every experiment of the paper on global page placement and prints its tables beside the
+/// paper's figures.
 ///
-/// Then what the paper left for later: old information and herding, today's clusters, nodes that fail. Takes up to ten minutes on two
-/// processors, or half a minute with --quick, which is too little to tell close policies apart.
+/// Then what the paper left for later: old information and herding, today's clusters, nodes that
+/// fail. Takes up to ten minutes on two processors, or half a minute with --quick, which is too
+/// little to tell close policies apart.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct PaperArgs {

@@ -1,4 +1,5 @@
-//! How far a simulation is: nothing for two seconds, then a bar with the time left on a terminal, and now and then a line elsewhere.
+//! How far a simulation is: nothing for two seconds, then a bar with the time left on a terminal,
+//! and now and then a line elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;

@@ -21,8 +21,9 @@ use super::shared::{self, Outputs, Runs};
 
 /// Simulates one cluster as a file describes it.
 ///
-/// The file says what is different from its preset; `hiroma sim presets` lists them, and `hiroma sim presets NAME` writes one out with
-/// all its settings. Prints figures of the run, with 95 % confidence intervals if there is more than one seed.
+/// The file says what is different from its preset; `hiroma sim presets` lists them, and `hiroma
+/// sim presets NAME` writes one out with all its settings. Prints figures of the run, with 95 %
+/// confidence intervals if there is more than one seed.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct RunArgs {
@@ -40,8 +41,9 @@ pub struct RunArgs {
 
 /// Runs all sensible policies on one cluster and ranks them by mean response.
 ///
-/// Every policy meets the same processes at the same times (the same seeds), so that what separates two of them is the confidence
-/// interval of their differences seed by seed. Says so where the seeds do not tell two apart.
+/// Every policy meets the same processes at the same times (the same seeds), so that what separates
+/// two of them is the confidence interval of their differences seed by seed. Says so where the
+/// seeds do not tell two apart.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct CompareArgs {
@@ -63,11 +65,12 @@ pub struct CompareArgs {
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {
-    /// The trace; of several, the nodes of each follow those of the one before, and all begin at the same time
+    /// The trace; of several, the nodes of each follow those of the one before, and all begin at
+    /// the same time
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// The cluster it runs on: a file (TOML) or the name of a preset; pages are as large as the trace's [default: paper, with as many
-    /// nodes as the trace has]
+    /// The cluster it runs on: a file (TOML) or the name of a preset; pages are as large as the
+    /// trace's [default: paper, with as many nodes as the trace has]
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<PathBuf>,
     /// Run all sensible policies and rank them

@@ -13,9 +13,10 @@ use super::shared::{self, Files, Jobs};
 
 /// Simulates a grid of settings, with several seeds each.
 ///
-/// Every run's result is a small file of its own in the directory. A sweep that was interrupted goes on where it was; shards can run
-/// anywhere (a Slurm array, Spark or Ray tasks) with the same directory, or with directories that are copied into one afterwards. The results are the
-/// same bytes whatever the shards and threads were.
+/// Every run's result is a small file of its own in the directory. A sweep that was interrupted
+/// goes on where it was; shards can run anywhere (a Slurm array, Spark or Ray tasks) with the same
+/// directory, or with directories that are copied into one afterwards. The results are the same
+/// bytes whatever the shards and threads were.
 #[derive(clap::Args)]
 #[command(after_help = SWEEP_HELP)]
 pub struct SweepArgs {

@@ -1,4 +1,5 @@
-//! What the tests of the command share: the command itself, the library, small programs compiled on the spot.
+//! What the tests of the command share: the command itself, the library, small programs compiled on
+//! the spot.
 #![allow(dead_code)]
 
 pub mod hot;
@@ -68,7 +69,8 @@ pub fn hiroma<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
     prepared(command)
 }
 
-/// The same with every signal as it is by default: who started the tests may ignore some, as nohup does, and that is inherited.
+/// The same with every signal as it is by default: who started the tests may ignore some, as nohup
+/// does, and that is inherited.
 pub fn hiroma_with_default_signals<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal", HIROMA]).args(args);

@@ -201,8 +201,8 @@ impl Engine {
         }
     }
 
-    /// Taking a huge page apart gives back those of its pages that hold zeros only (Linux 6.12); before, none. Which it was shows when the range is
-    /// next seen.
+    /// Taking a huge page apart gives back those of its pages that hold zeros only (Linux 6.12);
+    /// before, none. Which it was shows when the range is next seen.
     pub(super) fn credit_what_came_back(&mut self) {
         for (&range, memo) in
             self.memos.iter_mut().filter(|(_, memo)| !memo.ours && memo.added_pages > 0)
@@ -234,8 +234,8 @@ impl Engine {
         }
     }
 
-    /// Wakes from being settled: everything is watched again, and a few huge ranges are taken apart to see how much of them is in use;
-    /// those that are still hot enough become huge again.
+    /// Wakes from being settled: everything is watched again, and a few huge ranges are taken apart
+    /// to see how much of them is in use; those that are still hot enough become huge again.
     pub(super) fn look_again(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
         self.resume();
         if self.options.dry_run {

@@ -1,8 +1,9 @@
 //! One process that is managed: tracker, counts, decisions, and what is done about them.
 //!
-//! The engine does not sleep and has no thread: its owner calls [`Engine::step`] with the time, and again at the time that the step asks
-//! for. A step either opens a window (clears the bits of some ranges) or closes one (reads and counts them). When all ranges have had
-//! their turn, a *pass* is over, and decisions are made.
+//! The engine does not sleep and has no thread: its owner calls [`Engine::step`] with the time, and
+//! again at the time that the step asks for. A step either opens a window (clears the bits of some
+//! ranges) or closes one (reads and counts them). When all ranges have had their turn, a *pass* is
+//! over, and decisions are made.
 
 mod act;
 mod types;
@@ -35,12 +36,12 @@ const ROUNDS_PER_PASS: usize = 16;
 /// Ranges that are worth a round of their own.
 const RANGES_PER_ROUND_MIN: usize = 32;
 
-/// The credit for the beginning is so many times as large for what tracking costs the process as for what it takes itself: a round that takes
-/// 1 ms costs a busy process some 3 ms.
+/// The credit for the beginning is so many times as large for what tracking costs the process as
+/// for what it takes itself: a round that takes 1 ms costs a busy process some 3 ms.
 const BURDEN_BURST: u64 = 4;
 
-/// Credit, so many times that for the beginning and once only, for making memory ready: a hypervisor takes milliseconds for each huge page, and what is
-/// hot should not wait for minutes.
+/// Credit, so many times that for the beginning and once only, for making memory ready: a
+/// hypervisor takes milliseconds for each huge page, and what is hot should not wait for minutes.
 const READY_BURST: u64 = 4;
 
 /// Passes before managing may settle: over fewer windows pages that are seldom seen look cold.
@@ -64,7 +65,8 @@ struct Memo {
     checked: bool,
     /// It was touched when it was last watched as a huge page.
     in_use: bool,
-    /// Pages that collapsing has added to the process's memory, as long as they were not seen to have gone again.
+    /// Pages that collapsing has added to the process's memory, as long as they were not seen to
+    /// have gone again.
     added_pages: u16,
 }
 
@@ -131,8 +133,9 @@ impl Engine {
     /// Takes process `pid` under management; `now_ns` is the caller's clock (monotonic).
     ///
     /// # Errors
-    /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`], [`HotError::Managed`] if another process manages
-    /// it, [`HotError::NoHugePages`] if it has switched huge pages off or the kernel cannot make them.
+    /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`],
+    /// [`HotError::Managed`] if another process manages it, [`HotError::NoHugePages`] if it has
+    /// switched huge pages off or the kernel cannot make them.
     pub fn new(pid: u32, mut options: Options, now_ns: u64) -> Result<Engine, HotError> {
         let target =
             Target::open(pid).map_err(|source| match HotError::of(pid, "pidfd_open")(source) {
@@ -142,7 +145,8 @@ impl Engine {
         if target::is_kernel_thread(pid) {
             return Err(HotError::KernelThread { pid });
         }
-        // Of a process that ends the memory goes first: all that is said of it then is for that reason.
+        // Of a process that ends the memory goes first: all that is said of it then is for that
+        // reason.
         let (tracker, ledger, resident_at_begin) = Engine::prepare(&target, &options)
             .map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
         let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
@@ -337,7 +341,8 @@ impl Engine {
         for view in self.views.iter().filter(|view| view.huge) {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
         }
-        // Each page that is in use at all has to be found anew by the processor, within the window or later.
+        // Each page that is in use at all has to be found anew by the processor, within the window
+        // or later.
         let in_use: u64 = self
             .views
             .iter()
@@ -424,7 +429,8 @@ impl Engine {
         self.options.settings.hot_count(windows, self.top_permille)
     }
 
-    /// How many bytes may be in huge pages. What is above is taken apart at the end of the next pass, the coldest first.
+    /// How many bytes may be in huge pages. What is above is taken apart at the end of the next
+    /// pass, the coldest first.
     pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
         if self.options.settings.budget_bytes != budget_bytes {
             self.options.settings.budget_bytes = budget_bytes;
@@ -456,7 +462,8 @@ impl Engine {
         &self.options.settings
     }
 
-    /// Changes thresholds from the next decision on. The budget is changed with [`Engine::set_budget`].
+    /// Changes thresholds from the next decision on. The budget is changed with
+    /// [`Engine::set_budget`].
     pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.options.settings);
         self.resume();
@@ -494,7 +501,8 @@ impl Engine {
         }
     }
 
-    /// Addresses of 2 MiB ranges whose hot objects the program should move elsewhere, as of the last pass.
+    /// Addresses of 2 MiB ranges whose hot objects the program should move elsewhere, as of the
+    /// last pass.
     pub fn regroup(&self) -> impl Iterator<Item = u64> {
         self.regroup.iter().map(|range| range * EXTENT as u64)
     }

@@ -5,7 +5,8 @@
 pub enum State {
     /// Watching.
     Tracking,
-    /// There is nothing more to do for now; it looks again later, or never ([`crate::Options::recheck_ns`]).
+    /// There is nothing more to do for now; it looks again later, or never
+    /// ([`crate::Options::recheck_ns`]).
     Settled,
     /// It stopped by itself, for this reason.
     Stopped(String),
@@ -16,7 +17,8 @@ pub enum State {
 /// What a step did, and what comes next.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// When to call again, on the caller's clock; `u64::MAX` for never. Calling earlier does no harm.
+    /// When to call again, on the caller's clock; `u64::MAX` for never. Calling earlier does no
+    /// harm.
     pub next_ns: u64,
     pub state: State,
     /// Ranges collapsed, and split, in this step.
@@ -30,7 +32,8 @@ pub struct Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ActivePage {
     pub address: u64,
-    /// Windows in which it was touched, as far as they are remembered; of a huge page, before it became huge.
+    /// Windows in which it was touched, as far as they are remembered; of a huge page, before it
+    /// became huge.
     pub count: u32,
 }
 

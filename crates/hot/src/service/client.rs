@@ -17,7 +17,8 @@ use super::protocol::{
 /// Names another socket than the usual one.
 pub const SOCKET_VARIABLE: &str = "HIROMA_HOT_SOCKET";
 const FILE_NAME: &str = "hiroma-hot.sock";
-/// How long the daemon may take to answer. It answers between rounds of tracking, which take milliseconds.
+/// How long the daemon may take to answer. It answers between rounds of tracking, which take
+/// milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Why the daemon cannot be used.
@@ -53,7 +54,8 @@ fn broken(errno: Errno) -> ClientError {
     ClientError::Broken(errno.into())
 }
 
-/// Where a daemon of this user listens: `/run/hiroma-hot.sock` for root, else in the user's runtime directory.
+/// Where a daemon of this user listens: `/run/hiroma-hot.sock` for root, else in the user's runtime
+/// directory.
 pub fn own_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return Path::new("/run").join(FILE_NAME);
@@ -65,7 +67,8 @@ pub fn own_socket() -> PathBuf {
         .join(FILE_NAME)
 }
 
-/// Where to look for a daemon: `$HIROMA_HOT_SOCKET` alone if it is set, else the machine's and then the user's own.
+/// Where to look for a daemon: `$HIROMA_HOT_SOCKET` alone if it is set, else the machine's and then
+/// the user's own.
 fn usual_sockets() -> Vec<PathBuf> {
     if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
         return vec![path.into()];
@@ -169,7 +172,8 @@ impl Client {
         (self.socket, self.event)
     }
 
-    /// The eventfd, if one was wished for: readable when pages wait; its number is how many were announced.
+    /// The eventfd, if one was wished for: readable when pages wait; its number is how many were
+    /// announced.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
     }
@@ -195,8 +199,8 @@ impl Client {
     }
 }
 
-/// Fetches active pages into a buffer of any size. Never allocates: may be called in a signal handler. After an error the connection is of
-/// no more use.
+/// Fetches active pages into a buffer of any size. Never allocates: may be called in a signal
+/// handler. After an error the connection is of no more use.
 pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Errno> {
     let mut fetched = Fetched::default();
     while fetched.pages < buffer.len() {

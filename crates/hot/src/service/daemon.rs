@@ -32,7 +32,8 @@ use super::notice::Notice;
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 512;
-/// Ranges that a process gives up in one round of shares: splitting and making 16 takes some ten milliseconds.
+/// Ranges that a process gives up in one round of shares: splitting and making 16 takes some ten
+/// milliseconds.
 const SHARE_STEP: u64 = 16;
 /// How often shares are looked at.
 const SHARES_INTERVAL_NS: u64 = 500_000_000;
@@ -74,7 +75,8 @@ pub struct Daemon {
     options: ServiceOptions,
     open: Open,
     listener: OwnedFd,
-    /// Held as long as the daemon lives; the file stays, since removing it would let two daemons hold "the" lock.
+    /// Held as long as the daemon lives; the file stays, since removing it would let two daemons
+    /// hold "the" lock.
     lock: File,
     peers: BTreeMap<u64, Peer>,
     next_id: u64,
@@ -521,7 +523,8 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.options.path);
-        // Not merely closed: a child that is just being started may hold a copy until it becomes another program.
+        // Not merely closed: a child that is just being started may hold a copy until it becomes
+        // another program.
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
@@ -554,7 +557,8 @@ impl Member {
         if let Some(event) = &self.event {
             told |= rustix::io::write(event, &count.to_ne_bytes()).is_ok();
         }
-        // A process that has become another program (exec) has no handler any more, and the signal would end it.
+        // A process that has become another program (exec) has no handler any more, and the signal
+        // would end it.
         if self.wish.signal != 0 && catches(self.pid, self.wish.signal) {
             told |= notify::queue(self.pidfd.as_fd(), self.wish.signal, count).is_ok();
         }
@@ -565,7 +569,8 @@ impl Member {
     }
 }
 
-/// Whom the wish is about, if who asks may have it: himself; or, without a signal, a process of the same user; root: any.
+/// Whom the wish is about, if who asks may have it: himself; or, without a signal, a process of the
+/// same user; root: any.
 fn permitted(credentials: &UCred, wish: &Registration) -> Result<u32, (Errno, String)> {
     let own = credentials.pid.as_raw_nonzero().get() as u32;
     if wish.pid == 0 || wish.pid == own {
@@ -635,7 +640,8 @@ fn answers(path: &Path) -> bool {
     attempt().is_ok()
 }
 
-/// A listening socket at `path`. Everybody may connect to root's (who may do what is decided by credentials), only the user to his own.
+/// A listening socket at `path`. Everybody may connect to root's (who may do what is decided by
+/// credentials), only the user to his own.
 fn bound(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -1,8 +1,9 @@
 //! What a process is told about its active pages, and when.
 //!
-//! Pages wait here until they are fetched, so a signal that is late, or comes while an earlier one is being handled, loses nothing. A range
-//! that was reported is reported again only when it has become much hotter or some time has passed: what the process left alone once
-//! need not be said with every pass.
+//! Pages wait here until they are fetched, so a signal that is late, or comes while an earlier one
+//! is being handled, loses nothing. A range that was reported is reported again only when it has
+//! become much hotter or some time has passed: what the process left alone once need not be said
+//! with every pass.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,8 @@ struct Reported {
 }
 
 impl Notice {
-    /// The process is told when at least `pages_min` pages are active, and is stuck when it handles them for longer than `overdue_ns`.
+    /// The process is told when at least `pages_min` pages are active, and is stuck when it handles
+    /// them for longer than `overdue_ns`.
     pub fn new(pages_min: usize, overdue_ns: u64) -> Notice {
         Notice {
             pages_min: pages_min.max(1),
@@ -56,8 +58,8 @@ impl Notice {
         }
     }
 
-    /// Takes the active pages of a pass (by address), which replace those of the last, unless these are just being fetched. Returns how many
-    /// the process has to be told of.
+    /// Takes the active pages of a pass (by address), which replace those of the last, unless these
+    /// are just being fetched. Returns how many the process has to be told of.
     pub fn offer(&mut self, pages: &[Page], now_ns: u64) -> Option<u64> {
         if self.partly_taken {
             return None;
@@ -87,8 +89,8 @@ impl Notice {
         self.announced = true;
     }
 
-    /// Hands out at most `most` pages, the hottest ranges' first come by address; a range is cut only if it does not fit alone. Returns
-    /// them and how many are left.
+    /// Hands out at most `most` pages, the hottest ranges' first come by address; a range is cut
+    /// only if it does not fit alone. Returns them and how many are left.
     pub fn take(&mut self, most: usize, now_ns: u64) -> (Vec<Page>, usize) {
         let mut end = most.min(self.waiting.len());
         if end < self.waiting.len() && end > 0 {

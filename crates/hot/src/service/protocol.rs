@@ -1,7 +1,8 @@
 //! Messages between a process and the daemon.
 //!
-//! A `SOCK_SEQPACKET` socket keeps messages apart: each is a [`Header`] and what follows from its kind. Numbers are in the machine's
-//! own order, since both ends are on one machine. Sending and receiving never allocate, so that they can be used in a signal handler.
+//! A `SOCK_SEQPACKET` socket keeps messages apart: each is a [`Header`] and what follows from its
+//! kind. Numbers are in the machine's own order, since both ends are on one machine. Sending and
+//! receiving never allocate, so that they can be used in a signal handler.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -35,9 +36,11 @@ pub enum Kind {
     Handled = 3,
     /// To the daemon: who is registered. Anybody may ask.
     Status = 4,
-    /// From the daemon: registered. An eventfd comes along if wanted. `args[0]`: the share in ranges of 2 MiB; the backend's name follows.
+    /// From the daemon: registered. An eventfd comes along if wanted. `args[0]`: the share in
+    /// ranges of 2 MiB; the backend's name follows.
     Welcome = 16,
-    /// From the daemon: `args[0]` pages follow, `args[1]` are left, `args[2]` ranges of 2 MiB may still be made huge.
+    /// From the daemon: `args[0]` pages follow, `args[1]` are left, `args[2]` ranges of 2 MiB may
+    /// still be made huge.
     Pages = 17,
     /// From the daemon: done.
     Done = 18,
@@ -97,7 +100,8 @@ pub struct Page {
 pub enum Mode {
     /// The process: it is told of all its active pages, and decides.
     Notified,
-    /// The daemon: it makes hot ranges huge itself, and the process is told of active pages in ranges with too few of them.
+    /// The daemon: it makes hot ranges huge itself, and the process is told of active pages in
+    /// ranges with too few of them.
     Managed,
 }
 
@@ -220,8 +224,9 @@ pub fn send(
     }
 }
 
-/// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header, the length of the rest, and a descriptor
-/// if one came. `EPIPE`: the other side is gone. `EPROTO`: not a message of ours, or longer than `rest`.
+/// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header,
+/// the length of the rest, and a descriptor if one came. `EPIPE`: the other side is gone. `EPROTO`:
+/// not a message of ours, or longer than `rest`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     rest: &mut [u8],

@@ -1,7 +1,9 @@
-//! Page tables read by a BPF program; accessed bits cleared by `process_madvise(MADV_COLD)`, or by `clear_refs` (`proc_pid_clear_refs(5)`).
+//! Page tables read by a BPF program; accessed bits cleared by `process_madvise(MADV_COLD)`, or by
+//! `clear_refs` (`proc_pid_clear_refs(5)`).
 //!
-//! `MADV_COLD` clears what is asked for, flushes translations, and passes over pages that others map. `clear_refs` always clears all, those too,
-//! needs no CAP_SYS_NICE, and does not flush: a page whose translation stays in the processor looks untouched until that is replaced.
+//! `MADV_COLD` clears what is asked for, flushes translations, and passes over pages that others
+//! map. `clear_refs` always clears all, those too, needs no CAP_SYS_NICE, and does not flush: a
+//! page whose translation stays in the processor looks untouched until that is replaced.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +81,8 @@ impl BpfTracker {
         self.target.pid()
     }
 
-    /// Clears the accessed bits of all `parts`. Returns what the kernel refuses: locked memory, for one.
+    /// Clears the accessed bits of all `parts`. Returns what the kernel refuses: locked memory, for
+    /// one.
     fn cool(&self, parts: &mut [Span]) -> Result<Vec<Span>, HotError> {
         advise_all(parts, |parts| match self.target.advise(parts, Advice::Cold) {
             Ok(taken) => Ok(taken),
@@ -90,8 +93,9 @@ impl BpfTracker {
         })
     }
 
-    /// Finds the pages whose bits are still set because they cannot be cleared: those in what was `refused`, and those that others
-    /// map. A page that has merely been touched again is mapped by nobody else.
+    /// Finds the pages whose bits are still set because they cannot be cleared: those in what was
+    /// `refused`, and those that others map. A page that has merely been touched again is mapped by
+    /// nobody else.
     fn find_stuck(
         &mut self,
         layout: &Layout,
@@ -130,8 +134,9 @@ impl BpfTracker {
     }
 }
 
-/// Has `advise` take all `parts`: it says how many bytes it took before the first that it would not, and is asked again from there on.
-/// Where it takes nothing, the rest of that part is refused, and it goes on with the next. Returns what was refused.
+/// Has `advise` take all `parts`: it says how many bytes it took before the first that it would
+/// not, and is asked again from there on. Where it takes nothing, the rest of that part is refused,
+/// and it goes on with the next. Returns what was refused.
 fn advise_all(
     parts: &mut [Span],
     mut advise: impl FnMut(&[Span]) -> Result<u64, HotError>,
@@ -270,7 +275,8 @@ mod tests {
         fn whatever_is_taken_at_a_time_each_page_is_cleared_or_refused_and_no_page_is_both(
             lens in prop::collection::vec(1u64..40, 0..8), locked in prop::collection::vec(any::<bool>(), 320), most in 1u64..60,
         ) {
-            // Pages that lie apart by one from part to part; a locked one ends a call, and a call takes `most` pages at most.
+            // Pages that lie apart by one from part to part; a locked one ends a call, and a call
+            // takes `most` pages at most.
             let mut start = 0;
             let mut parts: Vec<Span> = lens.iter().map(|&len| { start += len + 1; Span { start: start - len - 1, len } }).collect();
             let all: Vec<u64> = parts.iter().flat_map(|part| part.start..part.start + part.len).collect();
@@ -295,8 +301,8 @@ mod tests {
             Ok(tracker) => tracker,
             Err(error) => return hiroma_testkit::skip!(Bpf, "{error}"),
         };
-        // The layout is older than the lock, as in a pass that has begun before: it shows one mapping of 5 GiB, and a small one behind.
-        // One page of each 2 MiB is in use.
+        // The layout is older than the lock, as in a pass that has begun before: it shows one
+        // mapping of 5 GiB, and a small one behind. One page of each 2 MiB is in use.
         let large = 5 * GIB;
         let memory = Reservation::new(large + 2 * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();

@@ -1,7 +1,9 @@
-//! DAMON on the addresses of one process (`Documentation/admin-guide/mm/damon/usage.rst`, the sysfs interface).
+//! DAMON on the addresses of one process (`Documentation/admin-guide/mm/damon/usage.rst`, the sysfs
+//! interface).
 //!
-//! DAMON cuts the addresses into regions and looks at one page of each again and again; so it tells what share of a region is in use, not
-//! which pages. It has one set of settings for the machine: where anybody has made a `kdamond`, it is theirs, and is left alone.
+//! DAMON cuts the addresses into regions and looks at one page of each again and again; so it tells
+//! what share of a region is in use, not which pages. It has one set of settings for the machine:
+//! where anybody has made a `kdamond`, it is theirs, and is left alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,7 +151,8 @@ impl Session {
     }
 }
 
-/// Of `there` present pages of range `range` those that are in use: the share of samples in which a page was touched.
+/// Of `there` present pages of range `range` those that are in use: the share of samples in which a
+/// page was touched.
 fn touched_of(regions: &[Region], range: u64, there: u64) -> u64 {
     let (start, end) = (range * RANGE, (range + 1) * RANGE);
     let from = regions.partition_point(|region| region.end <= start);

@@ -1,9 +1,11 @@
-//! The idle page bitmap: frames are marked, and found unmarked when a page that maps them was touched.
+//! The idle page bitmap: frames are marked, and found unmarked when a page that maps them was
+//! touched.
 //!
-//! It knows frames, not processes. So each page is looked up in `/proc/PID/pagemap`, and counts only where nobody else maps its frame; of a larger folio
-//! the kernel marks the first frame alone, and one bit stands for all its pages. Clearing does not flush translations: a page that stays in the
-//! processor's cache of them looks untouched until it is replaced there. Reclaim is not misled, other than with `MADV_COLD`: the kernel
-//! remembers for it what was touched.
+//! It knows frames, not processes. So each page is looked up in `/proc/PID/pagemap`, and counts
+//! only where nobody else maps its frame; of a larger folio the kernel marks the first frame alone,
+//! and one bit stands for all its pages. Clearing does not flush translations: a page that stays in
+//! the processor's cache of them looks untouched until it is replaced there. Reclaim is not misled,
+//! other than with `MADV_COLD`: the kernel remembers for it what was touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -132,7 +134,8 @@ impl IdleTracker {
         Ok(())
     }
 
-    /// The first frame of the folio of which `tail` is one of the others. Folios are as large as they are aligned.
+    /// The first frame of the folio of which `tail` is one of the others. Folios are as large as
+    /// they are aligned.
     fn head_of(&self, tail: u64) -> io::Result<Option<u64>> {
         for order in ORDERS {
             let candidate = tail & !((1 << order) - 1);
@@ -144,14 +147,16 @@ impl IdleTracker {
         Ok(None)
     }
 
-    /// Whether one huge page maps `range`, in which one folio of 2 MiB lies. Before Linux 6.7 nobody says whether it is mapped as a whole; since
-    /// one bit stands for all of it in either case, it is taken to be.
+    /// Whether one huge page maps `range`, in which one folio of 2 MiB lies. Before Linux 6.7
+    /// nobody says whether it is mapped as a whole; since one bit stands for all of it in either
+    /// case, it is taken to be.
     fn is_huge(&self, range: u64, seen: &Watched) -> bool {
         seen.is_one_folio() && self.pagemap.huge(range, range + 1).unwrap_or(true)
     }
 }
 
-/// The frame of the page of zeros, looked up for a page of our own that is only read; none where the kernel does not tell frames.
+/// The frame of the page of zeros, looked up for a page of our own that is only read; none where
+/// the kernel does not tell frames.
 fn frame_of_zeros() -> io::Result<Option<u64>> {
     let page = Reservation::new(PAGE, PAGE, Access::ReadWrite)?;
     let mut word = 0u64;
@@ -194,7 +199,8 @@ impl Tracker for IdleTracker {
         ranges: &[u64],
         out: &mut Vec<RangeView>,
     ) -> Result<(), HotError> {
-        // A page may lie elsewhere by now. What has moved took its mark along, what is new has none: it was touched.
+        // A page may lie elsewhere by now. What has moved took its mark along, what is new has
+        // none: it was touched.
         let mut seen = ranges
             .iter()
             .map(|&range| self.look(layout, range))
@@ -262,8 +268,8 @@ mod tests {
 
     use super::*;
 
-    /// This process, tracked through a file in the place of the bitmap; what is marked in it stays so until `touch` says otherwise. Frames
-    /// and flags are the kernel's own.
+    /// This process, tracked through a file in the place of the bitmap; what is marked in it stays
+    /// so until `touch` says otherwise. Frames and flags are the kernel's own.
     struct StandIn {
         dir: tempfile::TempDir,
         tracker: IdleTracker,
@@ -344,7 +350,8 @@ mod tests {
         let mut ranges = Vec::new();
         stand_in.tracker.populated(&layout, &mut ranges).unwrap();
         assert_eq!(ranges, [first, first + 1]);
-        // Pages that were first touched a moment ago may be on no list of the kernel's yet, and cannot be watched: they are never those that count.
+        // Pages that were first touched a moment ago may be on no list of the kernel's yet, and
+        // cannot be watched: they are never those that count.
         let mut unwatched = usize::MAX;
         for _ in 0..3 {
             stand_in.tracker.clear(&layout, &ranges).unwrap();
@@ -383,7 +390,8 @@ mod tests {
         let Some(mut stand_in) = StandIn::new() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::Huge).unwrap();
-        // Pages of zeros would be replaced by the shared one when it is taken apart (Linux 6.12), which is nobody's own.
+        // Pages of zeros would be replaced by the shared one when it is taken apart (Linux 6.12),
+        // which is nobody's own.
         let region = Region::adopt(memory.base(), memory.len()).unwrap();
         (0..EXTENT).step_by(PAGE).for_each(|offset| region.write(offset, &[1 + offset as u64]));
         let (layout, range) = (layout_of(&memory), (memory.base() / EXTENT) as u64);

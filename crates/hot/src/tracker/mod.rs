@@ -1,7 +1,8 @@
 //! Trackers: which pages of a process were touched.
 //!
-//! The processor sets a page's accessed bit when it first uses the page's translation. A tracker clears the bits of some ranges, and
-//! reads them after a while; what is set by then was touched in between (HPS, section 4.1.1).
+//! The processor sets a page's accessed bit when it first uses the page's translation. A tracker
+//! clears the bits of some ranges, and reads them after a while; what is set by then was touched in
+//! between (HPS, section 4.1.1).
 
 mod bpf;
 mod damon;
@@ -31,11 +32,14 @@ pub enum Backend {
     Bpf,
     /// The same, cleared by `clear_refs`: all pages at once, without a flush of translations.
     BpfClearRefs,
-    /// The idle page bitmap (`CONFIG_IDLE_PAGE_TRACKING`): each page frame by itself, without a flush of translations. Needs root, no BPF.
+    /// The idle page bitmap (`CONFIG_IDLE_PAGE_TRACKING`): each page frame by itself, without a
+    /// flush of translations. Needs root, no BPF.
     IdleBitmap,
-    /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, where nobody else uses it. Needs root.
+    /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, where
+    /// nobody else uses it. Needs root.
     Damon,
-    /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was touched. Needs no privilege.
+    /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was
+    /// touched. Needs no privilege.
     Smaps,
 }
 
@@ -82,17 +86,20 @@ pub struct RangeView {
 
 /// One way to read and clear the accessed bits of one process.
 ///
-/// Ranges are numbers of 2 MiB ranges (address divided by 2 MiB), ascending, without repetition. A range in which nothing is mapped
-/// is no error: it is seen with no page present. [`HotError::Gone`] when the process ends meanwhile.
+/// Ranges are numbers of 2 MiB ranges (address divided by 2 MiB), ascending, without repetition. A
+/// range in which nothing is mapped is no error: it is seen with no page present.
+/// [`HotError::Gone`] when the process ends meanwhile.
 pub trait Tracker: Send {
     /// Which it is.
     fn backend(&self) -> Backend;
 
-    /// Appends the ranges (ascending) in which something of `layout` may be present. Cheap, also where little of much reserved space is used.
+    /// Appends the ranges (ascending) in which something of `layout` may be present. Cheap, also
+    /// where little of much reserved space is used.
     fn populated(&mut self, layout: &Layout, out: &mut Vec<u64>) -> Result<(), HotError>;
 
-    /// Forgets what was touched in `ranges`. Pages whose bits cannot be cleared (others map them too) do not count as touched in the
-    /// next [`Tracker::scan`]. Bits of other ranges may be cleared as well ([`Tracker::clears_all`]).
+    /// Forgets what was touched in `ranges`. Pages whose bits cannot be cleared (others map them
+    /// too) do not count as touched in the next [`Tracker::scan`]. Bits of other ranges may be
+    /// cleared as well ([`Tracker::clears_all`]).
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
     /// Appends a view of each of `ranges`, in their order, as far as they belong to `layout`.
@@ -106,7 +113,8 @@ pub trait Tracker: Send {
     /// Whether clearing some ranges clears all.
     fn clears_all(&self) -> bool;
 
-    /// Whether single pages are told apart; else `touched` has the right number of pages in each range, and they are its first ones.
+    /// Whether single pages are told apart; else `touched` has the right number of pages in each
+    /// range, and they are its first ones.
     fn tells_pages_apart(&self) -> bool;
 }
 
@@ -139,7 +147,8 @@ impl RoundCost {
     }
 }
 
-/// Opens the best tracker for process `pid` that works here, or just `only`. If none does, the error lists why.
+/// Opens the best tracker for process `pid` that works here, or just `only`. If none does, the
+/// error lists why.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
     let mut reasons = String::new();
     for backend in
@@ -170,7 +179,8 @@ pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotErro
     Err(HotError::NoBackend { pid, reasons })
 }
 
-/// Clears the accessed bits of all pages of process `pid` (`proc_pid_clear_refs(5)`). Translations are not flushed.
+/// Clears the accessed bits of all pages of process `pid` (`proc_pid_clear_refs(5)`). Translations
+/// are not flushed.
 fn clear_refs(pid: u32) -> Result<(), HotError> {
     fs::write(format!("/proc/{pid}/clear_refs"), "1")
         .map_err(HotError::of(pid, "write /proc/PID/clear_refs"))

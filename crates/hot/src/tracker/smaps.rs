@@ -1,8 +1,10 @@
-//! `clear_refs` and the `Referenced` of `smaps` (`proc_pid_smaps(5)`): how much of each mapping was touched, not which pages.
+//! `clear_refs` and the `Referenced` of `smaps` (`proc_pid_smaps(5)`): how much of each mapping was
+//! touched, not which pages.
 //!
-//! For programs that cooperate this is enough: with one mapping for each 2 MiB (alternating `MADV_DONTDUMP` keeps the kernel from
-//! joining them) it tells how many pages of each range are hot. Of a larger mapping the touched pages are taken to be spread evenly over
-//! what is present. Needs only the right to trace the process; clearing does not flush translations, so that a page
+//! For programs that cooperate this is enough: with one mapping for each 2 MiB (alternating
+//! `MADV_DONTDUMP` keeps the kernel from joining them) it tells how many pages of each range are
+//! hot. Of a larger mapping the touched pages are taken to be spread evenly over what is present.
+//! Needs only the right to trace the process; clearing does not flush translations, so that a page
 //! that stays in the processor's cache of them can look untouched for a while.
 
 use std::collections::BTreeMap;
@@ -131,7 +133,8 @@ impl Tracker for SmapsTracker {
             let from = mappings.partition_point(|mapping| mapping.end <= start);
             let (mut touched, mut huge) = (0, false);
             for mapping in mappings[from..].iter().take_while(|mapping| mapping.start < end) {
-                // Of a mapping that has more than this range, the share of this range in what is resident.
+                // Of a mapping that has more than this range, the share of this range in what is
+                // resident.
                 let inside = (mapping.end.min(end) - mapping.start.max(start)) / PAGE as u64;
                 let resident = mapping.resident_pages.max(1);
                 touched += (mapping.referenced_pages * there.min(inside)).div_ceil(resident);

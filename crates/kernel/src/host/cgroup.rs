@@ -40,7 +40,8 @@ fn doing(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// A process's group in the hierarchy of `controller` (empty: version 2), out of `/proc/PID/cgroup`.
+/// A process's group in the hierarchy of `controller` (empty: version 2), out of
+/// `/proc/PID/cgroup`.
 pub fn group_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;

@@ -1,4 +1,5 @@
-//! How much memory there is: of the machine, and of the cgroup that bounds this process (versions 1 and 2).
+//! How much memory there is: of the machine, and of the cgroup that bounds this process (versions 1
+//! and 2).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -47,7 +48,8 @@ pub fn machine() -> Bytes {
     Bytes(scaled(&info, info.totalram))
 }
 
-/// Memory of the machine that nobody uses, and that holds no cached files either, by `sysinfo(2)`: the cheapest look there is.
+/// Memory of the machine that nobody uses, and that holds no cached files either, by `sysinfo(2)`:
+/// the cheapest look there is.
 pub fn free() -> Bytes {
     let info = rustix::system::sysinfo();
     Bytes(scaled(&info, info.freeram))
@@ -86,7 +88,8 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
         _ => return None,
     };
     let group = group_of(groups, controller)?;
-    // In a container the group's path may lie outside what is mounted; then the mount point itself is the group.
+    // In a container the group's path may lie outside what is mounted; then the mount point itself
+    // is the group.
     let inside = Path::new(group).strip_prefix(mount_root).unwrap_or(Path::new(""));
     let top = root.join(mount_point.trim_start_matches('/'));
     let deepest = top.join(inside);

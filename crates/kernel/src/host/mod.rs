@@ -1,4 +1,5 @@
-//! What is true of this machine, each thing found in one place: its memory, and the control groups that bound it.
+//! What is true of this machine, each thing found in one place: its memory, and the control groups
+//! that bound it.
 
 pub mod cgroup;
 pub mod memory;

@@ -1,7 +1,8 @@
-//! A child that shares all memory with its parent and does nothing: what a program looks like that has forked.
+//! A child that shares all memory with its parent and does nothing: what a program looks like that
+//! has forked.
 //!
-//! Contract: the child makes async-signal-safe calls only (`prctl`, `pause`, `_exit`), as is required after a fork in a program with
-//! threads.
+//! Contract: the child makes async-signal-safe calls only (`prctl`, `pause`, `_exit`), as is
+//! required after a fork in a program with threads.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +23,8 @@ pub fn fork_idle() -> io::Result<u32> {
     }
 }
 
-/// Switches transparent huge pages off for this process and those that it starts (`PR_SET_THP_DISABLE`).
+/// Switches transparent huge pages off for this process and those that it starts
+/// (`PR_SET_THP_DISABLE`).
 pub fn disable_huge_pages() -> io::Result<()> {
     // SAFETY: numbers only.
     match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } {

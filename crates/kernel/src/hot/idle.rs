@@ -1,9 +1,10 @@
-//! The idle page bitmap (Documentation/admin-guide/mm/idle_page_tracking.rst) and `/proc/kpageflags` (…/pagemap.rst): one bit and 64 flags for
-//! each page frame of the machine.
+//! The idle page bitmap (Documentation/admin-guide/mm/idle_page_tracking.rst) and
+//! `/proc/kpageflags` (…/pagemap.rst): one bit and 64 flags for each page frame of the machine.
 //!
-//! Marking a frame clears the accessed bits of all that map it and remembers it as idle; the kernel takes the mark away when it next finds one
-//! of them set. Only the first frame of a larger folio can be marked, and only what is on a list of memory that can be reclaimed. Translations
-//! are not flushed.
+//! Marking a frame clears the accessed bits of all that map it and remembers it as idle; the kernel
+//! takes the mark away when it next finds one of them set. Only the first frame of a larger folio
+//! can be marked, and only what is on a list of memory that can be reclaimed. Translations are not
+//! flushed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,7 +28,8 @@ const FRAMES_PER_WORD: u64 = 64;
 const WORD: usize = 8;
 /// sysfs takes a page at a time.
 const WORDS_MAX: usize = 4096 / WORD;
-/// Words and flags between two that are wanted are read along where there are no more than this: cheaper than another call.
+/// Words and flags between two that are wanted are read along where there are no more than this:
+/// cheaper than another call.
 const WORDS_BETWEEN: u64 = 1;
 const FLAGS_BETWEEN: u64 = 8;
 
@@ -54,7 +56,8 @@ impl IdleBitmap {
         })
     }
 
-    /// Marks `frames` (ascending, without repetition). What cannot be marked is passed over without a word.
+    /// Marks `frames` (ascending, without repetition). What cannot be marked is passed over without
+    /// a word.
     pub fn mark(&self, frames: &[u64]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(WORDS_MAX * WORD);
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
@@ -74,7 +77,8 @@ impl IdleBitmap {
         })
     }
 
-    /// Which of `frames` (ascending, without repetition) are marked, and were not touched since; in their order.
+    /// Which of `frames` (ascending, without repetition) are marked, and were not touched since; in
+    /// their order.
     pub fn idle(&self, frames: &[u64]) -> io::Result<Vec<bool>> {
         let mut idle = Vec::with_capacity(frames.len());
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
@@ -90,7 +94,8 @@ impl IdleBitmap {
         Ok(idle)
     }
 
-    /// The flags of `frames` (ascending, without repetition), in their order; 0 where there is no memory.
+    /// The flags of `frames` (ascending, without repetition), in their order; 0 where there is no
+    /// memory.
     pub fn flags(&self, frames: &[u64]) -> io::Result<Vec<u64>> {
         let mut flags = Vec::with_capacity(frames.len());
         each_stretch(frames, 1, FLAGS_BETWEEN, |stretch, inside| {
@@ -118,8 +123,8 @@ fn read(file: &File, stretch: &Range<u64>) -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Calls `act` for stretches of words that hold all `frames`, `per_word` to a word, with the frames that lie in each. At most `between` words
-/// in a row hold none.
+/// Calls `act` for stretches of words that hold all `frames`, `per_word` to a word, with the frames
+/// that lie in each. At most `between` words in a row hold none.
 fn each_stretch(
     frames: &[u64],
     per_word: u64,

@@ -1,4 +1,5 @@
-//! Whether the kernel is locked down (`kernel_lockdown(7)`): in mode `confidentiality` BPF programs may not read kernel memory.
+//! Whether the kernel is locked down (`kernel_lockdown(7)`): in mode `confidentiality` BPF programs
+//! may not read kernel memory.
 
 /// `[none] integrity confidentiality`, the mode in force in brackets.
 const MODES: &str = "/sys/kernel/security/lockdown";

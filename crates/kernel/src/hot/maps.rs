@@ -19,7 +19,8 @@ pub struct Vma {
     pub name: String,
 }
 
-/// The mappings of process `pid`, by address. Needs the right to trace it (`ptrace(2)`, access mode read).
+/// The mappings of process `pid`, by address. Needs the right to trace it (`ptrace(2)`, access mode
+/// read).
 pub fn of(pid: u32) -> io::Result<Vec<Vma>> {
     let text = fs::read(format!("/proc/{pid}/maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse).collect())

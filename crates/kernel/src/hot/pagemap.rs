@@ -1,4 +1,5 @@
-//! Which pages only one process maps, and which are huge (`/proc/PID/pagemap`, Documentation/admin-guide/mm/pagemap.rst).
+//! Which pages only one process maps, and which are huge (`/proc/PID/pagemap`,
+//! Documentation/admin-guide/mm/pagemap.rst).
 //!
 //! Contract: one `ioctl`, which only reads, and writes to what it is given here.
 #![allow(unsafe_code)]
@@ -74,7 +75,8 @@ impl PageEntry {
         self.0 & EXCLUSIVE != 0
     }
 
-    /// Number of its page frame; none where it is not there, or the kernel does not tell us (CAP_SYS_ADMIN).
+    /// Number of its page frame; none where it is not there, or the kernel does not tell us
+    /// (CAP_SYS_ADMIN).
     pub fn frame(self) -> Option<u64> {
         Some(self.0 & FRAME).filter(|&frame| self.is_present() && frame != 0)
     }
@@ -90,7 +92,8 @@ impl Pagemap {
         File::open(format!("/proc/{pid}/pagemap")).map(Pagemap)
     }
 
-    /// Opens the map of this process. May be called in a signal handler, and so may [`Pagemap::huge`].
+    /// Opens the map of this process. May be called in a signal handler, and so may
+    /// [`Pagemap::huge`].
     pub fn own() -> io::Result<Pagemap> {
         File::open("/proc/self/pagemap").map(Pagemap)
     }
@@ -100,7 +103,8 @@ impl Pagemap {
         self.with(range, PageEntry::is_exclusive)
     }
 
-    /// The pages of `range` that are there; without those that map the shared page of zeros, where the kernel tells them apart (Linux 6.7).
+    /// The pages of `range` that are there; without those that map the shared page of zeros, where
+    /// the kernel tells them apart (Linux 6.7).
     pub fn present(&self, range: u64) -> io::Result<PageBits> {
         let mut found = [PageRegion::default(); PAGES_PER_EXTENT];
         let mut argument = ScanArgument {
@@ -147,7 +151,8 @@ impl Pagemap {
     fn scan(&self, argument: &mut ScanArgument, found: &mut [PageRegion]) -> io::Result<usize> {
         argument.size = size_of::<ScanArgument>() as u64;
         (argument.vec, argument.vec_len) = (found.as_mut_ptr() as u64, found.len() as u64);
-        // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes at most `vec_len` regions to `found`.
+        // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes
+        // at most `vec_len` regions to `found`.
         match unsafe {
             libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, std::ptr::from_mut(argument))
         } {
@@ -156,7 +161,8 @@ impl Pagemap {
         }
     }
 
-    /// Appends those of the ranges `first..end` in which something is there. Linux 6.7 passes over what is empty; before, all of it is read.
+    /// Appends those of the ranges `first..end` in which something is there. Linux 6.7 passes over
+    /// what is empty; before, all of it is read.
     pub fn populated(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
         let mut at = first;
         while at < end {
@@ -180,7 +186,8 @@ impl Pagemap {
                     (region.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
                 out.extend(first..region.end.div_ceil(EXTENT as u64));
             }
-            // Where `found` is full it ends before a page that has no place in it: of a range that was found already, or the next.
+            // Where `found` is full it ends before a page that has no place in it: of a range that
+            // was found already, or the next.
             let next = out.last().map_or(at, |last| (last + 1).max(at));
             at = (argument.walk_end / EXTENT as u64).max(next);
         }

@@ -1,6 +1,7 @@
 //! A process that is not ours: who it is, and advice on its memory.
 //!
-//! Contract: `process_madvise` is called with `MADV_COLD` and `MADV_COLLAPSE` only. Neither changes what the target's memory holds.
+//! Contract: `process_madvise` is called with `MADV_COLD` and `MADV_COLLAPSE` only. Neither changes
+//! what the target's memory holds.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -14,7 +15,8 @@ use rustix::time::Timespec;
 /// As many pieces as the kernel takes in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// Bytes in one call. The kernel passes over what is beyond 2 GiB less a page (`MAX_RW_COUNT`), without an error.
+/// Bytes in one call. The kernel passes over what is beyond 2 GiB less a page (`MAX_RW_COUNT`),
+/// without an error.
 const CALL_BYTES_MAX: u64 = 1 << 30;
 
 /// Flags of a task (`include/linux/sched.h`, since 2.6).
@@ -24,8 +26,8 @@ const PF_KTHREAD: u32 = 0x20_0000;
 /// Advice on another process's memory (`process_madvise(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// `MADV_COLD` (Linux 5.4): clears the accessed bits of pages that nobody else maps, and flushes the translations. Given for a part
-    /// of a huge page it takes that apart.
+    /// `MADV_COLD` (Linux 5.4): clears the accessed bits of pages that nobody else maps, and
+    /// flushes the translations. Given for a part of a huge page it takes that apart.
     Cold,
     /// `MADV_COLLAPSE` (Linux 6.1): puts whole 2 MiB ranges on huge pages, now.
     Collapse,
@@ -65,7 +67,8 @@ impl Target {
         self.pid
     }
 
-    /// When it was started, in clock ticks since the machine was (`/proc/PID/stat`, field 22): with the number, this names a process.
+    /// When it was started, in clock ticks since the machine was (`/proc/PID/stat`, field 22): with
+    /// the number, this names a process.
     pub fn started(&self) -> u64 {
         self.started
     }
@@ -81,13 +84,14 @@ impl Target {
         !matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
-    /// Whether it has ended or is about to: its memory may be gone before [`Target::is_alive`] says no.
+    /// Whether it has ended or is about to: its memory may be gone before [`Target::is_alive`] says
+    /// no.
     pub fn is_ending(&self) -> bool {
         !self.is_alive() || flags(self.pid).is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
-    /// Gives advice on `spans` (page aligned), as far as the kernel takes it: returns how many bytes it took before the first that it
-    /// refused, and that refusal if nothing was taken.
+    /// Gives advice on `spans` (page aligned), as far as the kernel takes it: returns how many
+    /// bytes it took before the first that it refused, and that refusal if nothing was taken.
     pub fn advise(&self, spans: &[Span], advice: Advice) -> io::Result<u64> {
         let advice = match advice {
             Advice::Cold => libc::MADV_COLD,
@@ -103,8 +107,8 @@ impl Target {
                     iov_len: span.len as usize,
                 })
                 .collect();
-            // SAFETY: the kernel reads `pieces`; the addresses in it are the target's and are not followed here. The two kinds of advice
-            // leave content as it is.
+            // SAFETY: the kernel reads `pieces`; the addresses in it are the target's and are not
+            // followed here. The two kinds of advice leave content as it is.
             let done = unsafe {
                 libc::syscall(
                     libc::SYS_process_madvise,

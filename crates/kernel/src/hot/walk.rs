@@ -1,8 +1,11 @@
-//! The page tables of another process, read by a BPF program that copies them (`walk.bpf.c`). x86-64, four and five levels.
+//! The page tables of another process, read by a BPF program that copies them (`walk.bpf.c`).
+//! x86-64, four and five levels.
 //!
-//! Contract: the two maps that are shared with the program are written by the kernel only while [`Walk::copy`] runs, which needs
-//! exclusive access; so references into them that are handed out end before. Addresses found in page tables are followed by the
-//! program only, which reads with `bpf_probe_read_kernel`: it cannot crash the kernel, at worst it reads what is no page table any more.
+//! Contract: the two maps that are shared with the program are written by the kernel only while
+//! [`Walk::copy`] runs, which needs exclusive access; so references into them that are handed out
+//! end before. Addresses found in page tables are followed by the program only, which reads with
+//! `bpf_probe_read_kernel`: it cannot crash the kernel, at worst it reads what is no page table any
+//! more.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -21,7 +24,8 @@ use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
 /// Pages copied in one run of the program that copies.
 const PAGES_MAX: usize = 512;
-/// Ranges looked at in one run of the other: their tables, half a MiB, are still in a cache of the processor when their bits are taken out.
+/// Ranges looked at in one run of the other: their tables, half a MiB, are still in a cache of the
+/// processor when their bits are taken out.
 const RANGES_MAX: usize = 128;
 /// Tries for the base of the direct map, 1 GiB each: as much memory as four levels can map.
 const BASES_MAX: u64 = 1 << 16;
@@ -56,7 +60,8 @@ struct Looked {
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
 
-/// Where the kernel's direct map of all memory begins, and how many levels page tables have. The same for all processes.
+/// Where the kernel's direct map of all memory begins, and how many levels page tables have. The
+/// same for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Geometry {
     direct_map: u64,
@@ -90,7 +95,8 @@ pub struct Walk {
     tables: Vec<u64>,
 }
 
-// SAFETY: the object is not used after it was loaded, only dropped; libbpf ties nothing to a thread.
+// SAFETY: the object is not used after it was loaded, only dropped; libbpf ties nothing to a
+// thread.
 unsafe impl Send for Walk {}
 
 impl Drop for Walk {
@@ -162,22 +168,26 @@ impl Walk {
     }
 
     fn request(&mut self) -> &mut Request {
-        // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any bits are a valid `Request`.
+        // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any
+        // bits are a valid `Request`.
         unsafe { &mut *self.request.start() }
     }
 
     fn looked(&mut self) -> &mut Looked {
-        // SAFETY: mapped, as large as a `Looked`, and by the contract nobody else uses it now. Any bits are a valid `Looked`.
+        // SAFETY: mapped, as large as a `Looked`, and by the contract nobody else uses it now. Any
+        // bits are a valid `Looked`.
         unsafe { &mut *self.looked.start() }
     }
 
     fn page(&self, index: usize) -> &Table {
         assert!(index < PAGES_MAX, "a page outside the map");
-        // SAFETY: inside the mapping, as has just been checked; the kernel does not write while `self` is borrowed.
+        // SAFETY: inside the mapping, as has just been checked; the kernel does not write while
+        // `self` is borrowed.
         unsafe { &*self.pages.start().add(index) }
     }
 
-    /// Copies the pages of kernel memory at `addresses`; returns where the top table is. `ESRCH` if the process has no memory (any more).
+    /// Copies the pages of kernel memory at `addresses`; returns where the top table is. `ESRCH` if
+    /// the process has no memory (any more).
     fn copy(&mut self, addresses: &[u64]) -> io::Result<u64> {
         let request = self.request();
         (request.count, request.pgd) = (addresses.len() as u64, 0);
@@ -194,14 +204,16 @@ impl Walk {
         self.request().address[index] != 0
     }
 
-    /// For each of `ranges` (ascending) the table whose entries map 2 MiB each; 0 where there is none. Left in `tables`.
+    /// For each of `ranges` (ascending) the table whose entries map 2 MiB each; 0 where there is
+    /// none. Left in `tables`.
     fn find_tables(&mut self, ranges: &[u64]) -> io::Result<()> {
         let mut tables = std::mem::take(&mut self.tables);
         let mut entries = vec![0; ranges.len()];
         let top = self.copy(&[])?;
         tables.clear();
         tables.resize(ranges.len(), top);
-        // A range's number is cut into nine bits for each level, the lowest for the table whose entries map 2 MiB.
+        // A range's number is cut into nine bits for each level, the lowest for the table whose
+        // entries map 2 MiB.
         for level in (1..self.geometry.levels - 1).rev() {
             self.follow(ranges, &tables, 9 * level, &mut entries)?;
             for (table, &entry) in tables.iter_mut().zip(&entries) {
@@ -255,8 +267,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Calls `see` with each of `ranges` (numbers of 2 MiB ranges, ascending) and what is mapped there. What changes while it is read is
-    /// shown as empty. `ESRCH` when the process ends.
+    /// Calls `see` with each of `ranges` (numbers of 2 MiB ranges, ascending) and what is mapped
+    /// there. What changes while it is read is shown as empty. `ESRCH` when the process ends.
     pub fn scan(&mut self, ranges: &[u64], mut see: impl FnMut(u64, &RangeBits)) -> io::Result<()> {
         let Geometry { direct_map, levels } = self.geometry;
         for ranges in ranges.chunks(RANGES_MAX) {
@@ -271,7 +283,8 @@ impl Walk {
             for (index, &range) in ranges.iter().enumerate() {
                 let (entry, again) = (self.looked().entry[index], self.looked().again[index]);
                 let bits = match () {
-                    // A table that has been taken out meanwhile may have been anything by the time it was copied.
+                    // A table that has been taken out meanwhile may have been anything by the time
+                    // it was copied.
                     () if (entry ^ again) & !(ACCESSED | DIRTY) != 0 => RangeBits::default(),
                     () if is_table(entry) => {
                         let (present, accessed) = bits_of(self.page(index));
@@ -291,8 +304,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Appends those of the ranges `first..end` in which something may be mapped. Where little of much address space is used this
-    /// reads little.
+    /// Appends those of the ranges `first..end` in which something may be mapped. Where little of
+    /// much address space is used this reads little.
     pub fn populated(&mut self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
         // One of 512 ranges, all of which one table maps, stands for all.
         let mut at = first;
@@ -376,7 +389,8 @@ fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Finds the direct map by walking our own page tables: under the right base and number of levels they lead to a page of known content.
+/// Finds the direct map by walking our own page tables: under the right base and number of levels
+/// they lead to a page of known content.
 fn find_geometry() -> io::Result<Geometry> {
     let known = Box::new(Aligned4k(std::array::from_fn(|at| {
         (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ std::process::id() as u64
@@ -403,7 +417,8 @@ fn find_geometry() -> io::Result<Geometry> {
 #[repr(C, align(4096))]
 struct Aligned4k(Table);
 
-/// Whether our page `page` (address divided by 4 KiB) has `content`, as seen through page tables read with `geometry`.
+/// Whether our page `page` (address divided by 4 KiB) has `content`, as seen through page tables
+/// read with `geometry`.
 fn leads_to(
     walk: &mut Walk,
     geometry: Geometry,

@@ -5,7 +5,8 @@ use std::io;
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// A list of processors as the kernel writes it: `0-3,8`. None: it is none, or names more than there can be.
+/// A list of processors as the kernel writes it: `0-3,8`. None: it is none, or names more than
+/// there can be.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -45,8 +46,8 @@ pub fn of(pid: u32) -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Lets thread `pid` (0: the calling one) run on these only. `EINVAL`: a kernel thread that is bound to its processor, or none of the
-/// processors is there. `EPERM`: somebody else's.
+/// Lets thread `pid` (0: the calling one) run on these only. `EINVAL`: a kernel thread that is
+/// bound to its processor, or none of the processors is there. `EPERM`: somebody else's.
 pub fn confine(pid: u32, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));

@@ -1,5 +1,6 @@
-//! Files that programs stream: which processes move most bytes (`/proc/PID/io`), which regular files they have open, where they are in these
-//! (`/proc/PID/fd`, `/proc/PID/fdinfo`; proc(5)), and dropping what lies behind (posix_fadvise(2)). Other users' processes: as root only.
+//! Files that programs stream: which processes move most bytes (`/proc/PID/io`), which regular
+//! files they have open, where they are in these (`/proc/PID/fd`, `/proc/PID/fdinfo`; proc(5)), and
+//! dropping what lies behind (posix_fadvise(2)). Other users' processes: as root only.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -27,7 +28,8 @@ pub struct OpenFile {
     pub size: u64,
 }
 
-/// Bytes that a process has read and written through system calls, of whatever kind; none: it has gone, or is somebody else's.
+/// Bytes that a process has read and written through system calls, of whatever kind; none: it has
+/// gone, or is somebody else's.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
     parse_moved(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
 }
@@ -73,7 +75,8 @@ fn position(pid: u32, fd: u32) -> Option<(u64, u32)> {
     parse_fdinfo(&fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?)
 }
 
-/// Regular files of at least `size_min` bytes that a process has open and that go through the cache.
+/// Regular files of at least `size_min` bytes that a process has open and that go through the
+/// cache.
 pub fn open_files(pid: u32, size_min: u64) -> Vec<OpenFile> {
     let one = |fd: u32| {
         let path = place(pid, fd);
@@ -122,15 +125,16 @@ impl OpenFile {
     }
 }
 
-/// Share of a part of a file that is in the cache, in thousandths, by some samples: a read that must not wait (`RWF_NOWAIT`) finds only what is
-/// there.
+/// Share of a part of a file that is in the cache, in thousandths, by some samples: a read that
+/// must not wait (`RWF_NOWAIT`) finds only what is there.
 pub fn cached_permille(file: &File, range: &Range<u64>) -> io::Result<u64> {
     // A sample must not make the kernel read ahead.
     fadvise(file, 0, None, Advice::Random)?;
     let (mut there, mut byte) = (0, [0]);
     for sample in 0..SAMPLES {
         let at = range.start + (range.end - range.start) / SAMPLES * sample;
-        // A hole is filled by the look itself, and nobody needs it cached. The descriptor is not shared with the program: nothing moves there.
+        // A hole is filled by the look itself, and nobody needs it cached. The descriptor is not
+        // shared with the program: nothing moves there.
         if !matches!(seek(file, SeekFrom::Data(at)), Ok(data) if data == at) {
             continue;
         }

@@ -1,4 +1,5 @@
-//! Where memory is, by node and zone: `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/vmstat`, `/sys/devices/system/node`.
+//! Where memory is, by node and zone: `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/vmstat`,
+//! `/sys/devices/system/node`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +26,8 @@ pub struct ZoneInfo {
     pub free_blocks: [u64; ORDERS],
 }
 
-/// Names and numbers, one pair a line (`/proc/vmstat` and a node's `vmstat`). What is not there counts as 0.
+/// Names and numbers, one pair a line (`/proc/vmstat` and a node's `vmstat`). What is not there
+/// counts as 0.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters(BTreeMap<String, u64>);
 
@@ -164,8 +166,8 @@ impl MemoryInfo {
     }
 }
 
-/// Time in which threads waited for memory since the machine started (`/proc/pressure/memory`, Linux 4.20, `CONFIG_PSI`): for reclaim, or
-/// for a page that had been reclaimed too early.
+/// Time in which threads waited for memory since the machine started (`/proc/pressure/memory`,
+/// Linux 4.20, `CONFIG_PSI`): for reclaim, or for a page that had been reclaimed too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pressure {
     /// At least one did.
@@ -174,7 +176,8 @@ pub struct Pressure {
     pub full_us: u64,
 }
 
-/// Reads it below `root`, which is `/` but in tests. None where the kernel does not keep it, or was started with `psi=0`.
+/// Reads it below `root`, which is `/` but in tests. None where the kernel does not keep it, or was
+/// started with `psi=0`.
 pub fn pressure(root: &Path) -> Option<Pressure> {
     let text = fs::read_to_string(root.join("proc/pressure/memory")).ok()?;
     let total_us = |kind: &str| {
@@ -194,7 +197,8 @@ pub fn node_cpus(root: &Path, node: u32) -> Option<Vec<usize>> {
     parse_list(&fs::read_to_string(node_dir(root, node).join("cpulist")).ok()?)
 }
 
-/// Compacts the memory of a node (`/sys/devices/system/node/nodeN/compact`) and waits until it is done.
+/// Compacts the memory of a node (`/sys/devices/system/node/nodeN/compact`) and waits until it is
+/// done.
 pub fn compact(root: &Path, node: u32) -> io::Result<()> {
     let path = node_dir(root, node).join("compact");
     fs::write(&path, "1").map_err(named(&path))

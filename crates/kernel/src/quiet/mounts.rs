@@ -1,5 +1,5 @@
-//! Bytes that network file systems have moved, by mount: `/proc/self/mountstats` (NFS writes it; nfs(5), `net/sunrpc/stats.c`,
-//! `fs/nfs/super.c`).
+//! Bytes that network file systems have moved, by mount: `/proc/self/mountstats` (NFS writes it;
+//! nfs(5), `net/sunrpc/stats.c`, `fs/nfs/super.c`).
 
 use std::fs;
 

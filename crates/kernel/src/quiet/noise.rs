@@ -1,8 +1,10 @@
-//! Who has each processor, from the kernel's own tracepoints, by BPF (`noise.bpf.c`): Linux 6.1 or newer with BTF; root.
+//! Who has each processor, from the kernel's own tracepoints, by BPF (`noise.bpf.c`): Linux 6.1 or
+//! newer with BTF; root.
 //!
-//! Contract: the map that is shared with the program holds plain numbers, one block for each processor. The kernel changes a block on
-//! its processor only, so a thread that is confined there reads sums that do not change while it runs, but for interrupts; any mix of
-//! old and new numbers is a valid reading. All access is by volatile reads and writes of single numbers.
+//! Contract: the map that is shared with the program holds plain numbers, one block for each
+//! processor. The kernel changes a block on its processor only, so a thread that is confined there
+//! reads sums that do not change while it runs, but for interrupts; any mix of old and new numbers
+//! is a valid reading. All access is by volatile reads and writes of single numbers.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -158,7 +160,8 @@ pub struct Probe {
     object: ManuallyDrop<Object>,
 }
 
-// SAFETY: libbpf ties nothing to a thread; the maps' calls are system calls on descriptors, and blocks are used as the contract says.
+// SAFETY: libbpf ties nothing to a thread; the maps' calls are system calls on descriptors, and
+// blocks are used as the contract says.
 unsafe impl Send for Probe {}
 // SAFETY: as above.
 unsafe impl Sync for Probe {}
@@ -171,7 +174,8 @@ impl Drop for Probe {
     }
 }
 
-/// Address of the function that kernel workers run to write dirty pages back; 0 where the kernel does not say (`/proc/kallsyms`).
+/// Address of the function that kernel workers run to write dirty pages back; 0 where the kernel
+/// does not say (`/proc/kallsyms`).
 fn writeback_function() -> u64 {
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let line = symbols.lines().find(|line| line.split(' ').nth(2) == Some("wb_workfn"));
@@ -271,7 +275,8 @@ impl Probe {
         std::array::from_fn(|at| self.number(cpu, offset + at * size_of::<u64>()))
     }
 
-    /// Measures the calling thread from the next time on that it gets a processor, which is when this returns.
+    /// Measures the calling thread from the next time on that it gets a processor, which is when
+    /// this returns.
     pub fn measure_this_thread(&self) -> io::Result<()> {
         let ThreadId(tid) = this_thread();
         self.update("measured", &tid.to_ne_bytes(), &0u32.to_ne_bytes())?;
@@ -292,7 +297,8 @@ impl Probe {
         self.number(cpu, offset_of!(Block, ns))
     }
 
-    /// The longest stretch of another task on a processor since this was last asked, and whose it was. To be called on it.
+    /// The longest stretch of another task on a processor since this was last asked, and whose it
+    /// was. To be called on it.
     pub fn take_longest(&self, cpu: usize) -> Option<(u64, [u8; NAME])> {
         let longest_ns = self.number(cpu, offset_of!(Block, longest_ns));
         if longest_ns == 0 {
@@ -400,7 +406,8 @@ mod tests {
                 (seen, probe.sums(cpu).since(&before), probe.take_longest(cpu))
             });
             let (seen, sums, longest) = measured.join().unwrap();
-            // In another name space of process numbers the kernel knows the thread by another number, and says so.
+            // In another name space of process numbers the kernel knows the thread by another
+            // number, and says so.
             if probe.own_ns(cpu) == 0 {
                 return hiroma_testkit::skip!(
                     Machine,

@@ -1,4 +1,5 @@
-//! Asking the kernel to reclaim file cache: by node (Linux 6.17), or through the control group above all others (Linux 5.19).
+//! Asking the kernel to reclaim file cache: by node (Linux 6.17), or through the control group
+//! above all others (Linux 5.19).
 
 use std::fs;
 use std::io;
@@ -18,9 +19,11 @@ pub enum Reclaimed {
 /// A way to have file cache reclaimed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mechanism {
-    /// `/sys/devices/system/node/nodeN/reclaim` below this root, restricted to the file cache by `swappiness=0`.
+    /// `/sys/devices/system/node/nodeN/reclaim` below this root, restricted to the file cache by
+    /// `swappiness=0`.
     Node(PathBuf),
-    /// `memory.reclaim` of a control group and all below it (cgroup v2), on whatever node. Kernels before 6.9 take no `swappiness`.
+    /// `memory.reclaim` of a control group and all below it (cgroup v2), on whatever node. Kernels
+    /// before 6.9 take no `swappiness`.
     Group { file: PathBuf, takes_swappiness: bool },
 }
 
@@ -71,7 +74,8 @@ impl Mechanism {
         }
     }
 
-    /// Asks for so many bytes of file cache, on `node` where that can be chosen, and waits until it is done.
+    /// Asks for so many bytes of file cache, on `node` where that can be chosen, and waits until it
+    /// is done.
     pub fn ask(&self, node: u32, bytes: u64) -> io::Result<Reclaimed> {
         let (path, only_files) = match self {
             Mechanism::Node(root) => (node_dir(root, node).join("reclaim"), true),

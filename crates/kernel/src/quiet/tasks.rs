@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Ticks of `/proc/stat` and of `/proc/PID/stat` in a second (`USER_HZ`), the same on every Linux of the architectures we run on.
+/// Ticks of `/proc/stat` and of `/proc/PID/stat` in a second (`USER_HZ`), the same on every Linux
+/// of the architectures we run on.
 const TICK_NS: u64 = 10_000_000;
 
 /// What a thread is, as far as its name tells.
@@ -66,7 +67,8 @@ impl TaskKind {
     }
 }
 
-/// Fields of `/proc/PID/stat`: name, whether it is a kernel thread (`PF_KTHREAD`), the processor it last ran on.
+/// Fields of `/proc/PID/stat`: name, whether it is a kernel thread (`PF_KTHREAD`), the processor it
+/// last ran on.
 fn parse_stat(text: &str) -> Option<(String, bool, usize)> {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let (open, close) = (text.find('(')?, text.rfind(')')?);
@@ -79,7 +81,8 @@ fn parse_stat(text: &str) -> Option<(String, bool, usize)> {
     ))
 }
 
-/// First two fields of `/proc/PID/schedstat`: processor time, and time spent waiting for a processor while able to run.
+/// First two fields of `/proc/PID/schedstat`: processor time, and time spent waiting for a
+/// processor while able to run.
 pub fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
     let mut fields = text.split_whitespace().map(str::parse);
     Some((fields.next()?.ok()?, fields.next()?.ok()?))

@@ -1,5 +1,5 @@
-//! Where memory is, looked at again and again for little: files stay open, only what is wanted is taken from them, and watermarks are
-//! read when they can have changed.
+//! Where memory is, looked at again and again for little: files stay open, only what is wanted is
+//! taken from them, and watermarks are read when they can have changed.
 
 use std::fs::File;
 use std::io;

@@ -18,7 +18,8 @@ fn number(path: &str) -> Option<u64> {
 }
 
 impl Pool {
-    /// With `more` pages than there are. None, with a line that says why, where that is not possible.
+    /// With `more` pages than there are. None, with a line that says why, where that is not
+    /// possible.
     pub fn with(more: u64) -> Option<Pool> {
         // One at a time on this machine, or the second would put back what the first had set.
         let lock = File::create(std::env::temp_dir().join("hiroma-test-huge-pool.lock")).unwrap();

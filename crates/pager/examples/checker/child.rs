@@ -1,4 +1,5 @@
-//! Forks: the child finds everything as it was, changes it, and finds its changes, while the parent goes on.
+//! Forks: the child finds everything as it was, changes it, and finds its changes, while the parent
+//! goes on.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,8 +19,9 @@ pub struct Child {
     since: Instant,
 }
 
-/// Forks, unless there are children enough. Half of the forks wait until all threads stand still: only then every word of the child
-/// is known. In the others the threads go on writing, and the child answers for its own thread's memory.
+/// Forks, unless there are children enough. Half of the forks wait until all threads stand still:
+/// only then every word of the child is known. In the others the threads go on writing, and the
+/// child answers for its own thread's memory.
 pub fn fork(worker: &mut Worker) {
     let checker = worker.checker;
     if worker.child.is_some() || checker.children.fetch_add(1, Ordering::Relaxed) >= CHILDREN {

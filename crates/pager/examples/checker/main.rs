@@ -1,11 +1,14 @@
-//! Many threads write, verify, discard, fork and remap managed memory at random, under a tight limit and for a bounded time, and
-//! compare every word with what must be there. Prints its seed first. Exit code 0: no difference was found; 1: one was.
+//! Many threads write, verify, discard, fork and remap managed memory at random, under a tight
+//! limit and for a bounded time, and compare every word with what must be there. Prints its seed
+//! first. Exit code 0: no difference was found; 1: one was.
 //!
-//! `checker --seconds 10 --threads 16 --limit 32M --region 256M --store compressed:1G --path auto --block auto --seed 7`
+//! `checker --seconds 10 --threads 16 --limit 32M --region 256M --store compressed:1G --path auto
+//! --block auto --seed 7`
 //!
-//! The threads' pages alternate, so that several threads work inside one extent, one sector and (in the first eighth) one page:
-//! blocks leave and arrive while somebody writes to them. `--without fork,limit` leaves operations out, to narrow a failure down;
-//! `--canary zero|stale|misplaced` damages memory, which has to be found.
+//! The threads' pages alternate, so that several threads work inside one extent, one sector and (in
+//! the first eighth) one page: blocks leave and arrive while somebody writes to them. `--without
+//! fork,limit` leaves operations out, to narrow a failure down; `--canary zero|stale|misplaced`
+//! damages memory, which has to be found.
 #![allow(unsafe_code)]
 
 mod child;
@@ -46,7 +49,8 @@ pub struct Checker {
     pub pager: Pager,
     pub options: Options,
     pub end: Instant,
-    /// The shared zone: pages of all threads in turn, the first `line_pages` of them shared line by line.
+    /// The shared zone: pages of all threads in turn, the first `line_pages` of them shared line by
+    /// line.
     pub base: usize,
     pub pages: usize,
     pub line_pages: usize,

@@ -1,7 +1,9 @@
-//! One page of managed memory, or some of its lines, with what they should hold. All raw access is here.
+//! One page of managed memory, or some of its lines, with what they should hold. All raw access is
+//! here.
 //!
-//! Contract: a page belongs to the arena and is mapped readable and writable whenever one of these functions reaches for it, and the
-//! lines that a thread passes are its own: nobody else writes them meanwhile.
+//! Contract: a page belongs to the arena and is mapped readable and writable whenever one of these
+//! functions reaches for it, and the lines that a thread passes are its own: nobody else writes
+//! them meanwhile.
 
 use std::ops::Range;
 use std::ptr;
@@ -87,7 +89,8 @@ impl Page<'_> {
         lines.for_each(|line| self.versions[line].store(version, Ordering::Relaxed));
     }
 
-    /// A picture of the whole page for the report: one letter per line (`.` right, `0` zeros, `X` wrong).
+    /// A picture of the whole page for the report: one letter per line (`.` right, `0` zeros, `X`
+    /// wrong).
     pub fn picture(&self) -> String {
         let letter = |line: usize| match self.verify(line..line + 1) {
             Ok(()) => '.',
@@ -145,7 +148,8 @@ pub fn futex_wait(addr: usize, value: u32) -> i32 {
 
 /// Forks; 0 in the child.
 pub fn fork() -> i32 {
-    // SAFETY: the child goes on with this thread alone and takes no lock that another thread may have held.
+    // SAFETY: the child goes on with this thread alone and takes no lock that another thread may
+    // have held.
     unsafe { libc::fork() }
 }
 

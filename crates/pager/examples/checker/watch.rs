@@ -1,4 +1,5 @@
-//! The watcher: changes the limit while the others work, sees that it is kept, and notices when nothing moves any more.
+//! The watcher: changes the limit while the others work, sees that it is kept, and notices when
+//! nothing moves any more.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use crate::work::OPS;
 
 /// What the pager may have above its limit.
 const SLACK: u64 = 16 << 20;
-/// The least limit that a pager takes.
-/// A thread that finishes nothing for so long hangs. (Sixteen threads share few cores, and children run beside them.)
+/// The least limit that a pager takes. A thread that finishes nothing for so long hangs. (Sixteen
+/// threads share few cores, and children run beside them.)
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Lines that a canary damages, and how many are looked at to find them.
 const CANARY_LINES: usize = 100;
@@ -33,7 +34,8 @@ pub fn run(checker: &Checker) {
             damaged = canary(checker, &mut random);
         }
         if round % 64 == 0 {
-            // The kernel counts while memory moves, and what moves can be counted twice: only what is seen again and again is there.
+            // The kernel counts while memory moves, and what moves can be counted twice: only what
+            // is seen again and again is there.
             let mut arena = arena_rss(checker);
             for _ in 0..5 {
                 if arena > limit.allowed() {

@@ -1,4 +1,5 @@
-//! Words that say what they are: which place they were written to, and at which version. So a wrong one can be told apart.
+//! Words that say what they are: which place they were written to, and at which version. So a wrong
+//! one can be told apart.
 
 /// Bytes that are written and remembered together.
 pub const LINE: usize = 64;
@@ -12,8 +13,9 @@ pub const VERSIONS: u32 = 1 << VERSION_BITS;
 const VERSION_BITS: u32 = 28;
 const CONSTANT: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The word for place `index` at `version`. Version 0 is zeros. Every fourth version is the same word everywhere (a block of one
-/// repeated word), every fourth one compresses, and the others do not.
+/// The word for place `index` at `version`. Version 0 is zeros. Every fourth version is the same
+/// word everywhere (a block of one repeated word), every fourth one compresses, and the others do
+/// not.
 pub fn word(index: u64, version: u32) -> u64 {
     let plain = index << VERSION_BITS | u64::from(version);
     match version & 3 {

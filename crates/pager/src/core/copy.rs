@@ -44,7 +44,8 @@ impl Core {
         self.admit_all(child);
     }
 
-    /// In which order blocks leave is of no interest to a model: the child's policy learns of what is resident, but not what was touched.
+    /// In which order blocks leave is of no interest to a model: the child's policy learns of what
+    /// is resident, but not what was touched.
     fn admit_all(&self, child: &mut Core) {
         for extent in 0..self.extents.len() {
             let (first, mode) = ((extent * self.sectors()) as u64, self.extents[extent].mode);

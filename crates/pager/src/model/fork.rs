@@ -1,5 +1,5 @@
-//! Forks: the parent's pager prepares and goes on, and a child's begins, by the product's own code; what the kernel copies in between
-//! (the tables, what is in frames) is copied here.
+//! Forks: the parent's pager prepares and goes on, and a child's begins, by the product's own code;
+//! what the kernel copies in between (the tables, what is in frames) is copied here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -30,7 +30,8 @@ impl Process {
         false
     }
 
-    /// Lets the pager stand still, with the pages `keep` in memory. False: they were never there together.
+    /// Lets the pager stand still, with the pages `keep` in memory. False: they were never there
+    /// together.
     fn stand_still(&mut self, at: usize, keep: [usize; 2]) -> Result<bool, String> {
         let addrs = keep.map(|page| AtomicUsize::new(self.program(|state| state.addr_of(page))));
         for _ in 0..TRIES {

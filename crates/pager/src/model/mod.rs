@@ -1,7 +1,9 @@
-//! The pager's state against a kernel, programs and a store that do what is allowed and least convenient, compared with a flat table of
-//! what was written. One thread plays all of the pagers', in an order that the seed decides; the same seed gives the same schedule.
+//! The pager's state against a kernel, programs and a store that do what is allowed and least
+//! convenient, compared with a flat table of what was written. One thread plays all of the pagers',
+//! in an order that the seed decides; the same seed gives the same schedule.
 //!
-//! `HIROMA_SCHEDULES=N cargo test --release -p hiroma-pager model` runs N of them, `HIROMA_SEED=S` that one alone.
+//! `HIROMA_SCHEDULES=N cargo test --release -p hiroma-pager model` runs N of them, `HIROMA_SEED=S`
+//! that one alone.
 
 mod fork;
 mod kernel;
@@ -246,7 +248,8 @@ fn schedule(seed: u64) -> Result<[u64; 4], String> {
     })
 }
 
-/// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the process if something went wrong.
+/// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the
+/// process if something went wrong.
 pub fn fuzz(tape: &[u8]) {
     random::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
     if let Err(wrong) = schedule(tape.len() as u64) {

@@ -1,5 +1,6 @@
-//! A store that parent and child share after a fork, as servers and files are: places of before stay until the child is gone, and are used
-//! again at once then. Some of its places pass for compressed memory, and some for what is behind it.
+//! A store that parent and child share after a fork, as servers and files are: places of before
+//! stay until the child is gone, and are used again at once then. Some of its places pass for
+//! compressed memory, and some for what is behind it.
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::RawFd;
@@ -89,7 +90,8 @@ impl Store for Shared {
         StoreUsage::default()
     }
 
-    // Some places pass for compressed memory that is to become empty, some for what is behind it: what lies in either is moved about.
+    // Some places pass for compressed memory that is to become empty, some for what is behind it:
+    // what lies in either is moved about.
 
     fn begin_drain(&self) -> bool {
         true

@@ -1,4 +1,5 @@
-//! Several stores as one: a sector goes to the first that has room for it. The two upper bits of a `Loc` name the member.
+//! Several stores as one: a sector goes to the first that has room for it. The two upper bits of a
+//! `Loc` name the member.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -253,7 +254,8 @@ struct ChainChannel {
     splits: Vec<Split>,
 }
 
-/// A read whose buffer was cut, since its sectors are in several members. Its parts are recognised by where their buffers are.
+/// A read whose buffer was cut, since its sectors are in several members. Its parts are recognised
+/// by where their buffers are.
 struct Split {
     token: Token,
     addr: usize,
@@ -501,7 +503,8 @@ mod tests {
         let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(compressed(8192, 256 << 10), plan));
         let chain = ChainStore::new(vec![faulty, file(8192, 1 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Read).unwrap();
-        // 32 fit into the first store and the next write is refused there, so that its 34th operation is the first read.
+        // 32 fit into the first store and the next write is refused there, so that its 34th
+        // operation is the first read.
         let written: Vec<Loc> = write_some(&mut *channel, 40);
         channel.read(Token(5), &[written[39], written[0], written[38]], FrameBuf::leak(3 * 8192));
         let done = crate::store::model::wait(&mut *channel).pop().unwrap();

@@ -1,9 +1,10 @@
 //! A thread that changes what blocks a file has, for the file store.
 //!
-//! `fallocate` waits, with the inode locked and deaf to everything, for all direct I/O under way on the file. A write through io_uring
-//! is over only once the thread that began it has taken note (`IOCB_DIO_CALLER_COMP`, Linux 6.6 and later). So a thread with writes under
-//! way must not wait in `fallocate`, nor for the inode's lock: it would wait for itself, and everybody's reads behind it. Here it waits for
-//! an answer instead, which a completion interrupts.
+//! `fallocate` waits, with the inode locked and deaf to everything, for all direct I/O under way on
+//! the file. A write through io_uring is over only once the thread that began it has taken note
+//! (`IOCB_DIO_CALLER_COMP`, Linux 6.6 and later). So a thread with writes under way must not wait
+//! in `fallocate`, nor for the inode's lock: it would wait for itself, and everybody's reads behind
+//! it. Here it waits for an answer instead, which a completion interrupts.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,11 +1,13 @@
-//! The store `compressed`: sectors in this machine's memory, packed with LZ4, or with Zstandard where room is scarce.
+//! The store `compressed`: sectors in this machine's memory, packed with LZ4, or with Zstandard
+//! where room is scarce.
 //!
-//! Sectors of up to 16 KiB are one object; larger ones are pieces of 16 KiB and an object that lists them. An object as large
-//! as its piece holds it as it is, because it packs badly; a smaller one holds its packed length in two bytes, and then the packed
-//! bytes.
+//! Sectors of up to 16 KiB are one object; larger ones are pieces of 16 KiB and an object that
+//! lists them. An object as large as its piece holds it as it is, because it packs badly; a smaller
+//! one holds its packed length in two bytes, and then the packed bytes.
 //!
-//! Packing and unpacking happen in the calling thread, outside every lock, so that threads that fetch never wait for one that
-//! evicts. The memory is private: after a fork parent and child each have all of it, and nothing needs to be done.
+//! Packing and unpacking happen in the calling thread, outside every lock, so that threads that
+//! fetch never wait for one that evicts. The memory is private: after a fork parent and child each
+//! have all of it, and nothing needs to be done.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -23,14 +25,16 @@ use super::{
 };
 
 const NAME: &str = "compressed";
-/// A store within the local limit takes what packs to so many sixteenths: the rest of the room is worth more to what the program uses.
+/// A store within the local limit takes what packs to so many sixteenths: the rest of the room is
+/// worth more to what the program uses.
 const SIXTEENTHS_MAX: usize = 12;
 /// A program that has less than this for what it uses just now comes to nothing but fetching.
 const UNCOMPRESSED_BYTES_MIN: u64 = 24 << 20;
 /// After so many bytes of one write it is known how well it packs.
 const JUDGED_BYTES: usize = 64 << 10;
-/// Where nothing follows, Zstandard packs what comes: of the memory of programs it leaves 10 to 45 % where LZ4 leaves 18 to 55 %, and takes
-/// two to four times as long (`benches/codecs.rs`). A store beside the limit has its room anyway, until so much of it is used.
+/// Where nothing follows, Zstandard packs what comes: of the memory of programs it leaves 10 to 45
+/// % where LZ4 leaves 18 to 55 %, and takes two to four times as long (`benches/codecs.rs`). A
+/// store beside the limit has its room anyway, until so much of it is used.
 const SCARCE_PART: u64 = 2;
 /// Bytes in front of what is packed: its length, and in the highest bit by what.
 const HEADER: usize = 2;
@@ -46,7 +50,8 @@ struct Shared {
     sector_bytes: usize,
     /// What is packed at a time.
     piece_bytes: usize,
-    /// More than that stays as it is: unpacking takes several times as long as copying, which an eighth of the room is not worth.
+    /// More than that stays as it is: unpacking takes several times as long as copying, which an
+    /// eighth of the room is not worth.
     packed_bytes_max: usize,
     /// Its memory is a part of the local limit, and other stores take what does not compress.
     within_limit: bool,
@@ -58,8 +63,8 @@ struct Shared {
 }
 
 impl CompressedStore {
-    /// A store whose memory is a part of the local limit of `limit_bytes`. `rejects`: another store takes what does
-    /// not compress.
+    /// A store whose memory is a part of the local limit of `limit_bytes`. `rejects`: another store
+    /// takes what does not compress.
     pub fn within(
         sector_bytes: usize,
         limit_bytes: u64,
@@ -178,7 +183,8 @@ impl Store for CompressedStore {
     }
 
     fn begin_drain(&self) -> bool {
-        // The pieces of a large sector lie anywhere: its place does not tell which slabs it keeps in use.
+        // The pieces of a large sector lie anywhere: its place does not tell which slabs it keeps
+        // in use.
         self.shared.rejects && self.shared.pieces() == 1 && self.shared.slabs.close_excess()
     }
 
@@ -220,7 +226,8 @@ impl Shared {
         }
     }
 
-    /// What of the local limit may be compressed: the share, of a small limit less, if another store follows; else nearly all.
+    /// What of the local limit may be compressed: the share, of a small limit less, if another
+    /// store follows; else nearly all.
     fn share_bytes(&self) -> u64 {
         let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
         let uncompressed = limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN);
@@ -341,7 +348,8 @@ fn list_entries(list: &[u8]) -> impl Iterator<Item = Loc> + '_ {
 struct Packer {
     /// One packed piece, behind its header.
     scratch: Vec<u8>,
-    /// The last piece packed badly, so the next may: a quarter of it is tried first, which saves most of the work.
+    /// The last piece packed badly, so the next may: a quarter of it is tried first, which saves
+    /// most of the work.
     is_wary: bool,
     /// Bytes of objects that were stored for the write under way.
     stored: usize,
@@ -353,7 +361,8 @@ struct Packer {
 }
 
 impl Packer {
-    /// Packs `piece` into the scratch; the length of the object, if that is at most `object_bytes_max`.
+    /// Packs `piece` into the scratch; the length of the object, if that is at most
+    /// `object_bytes_max`.
     fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<usize> {
         let quarter = &piece[..piece.len() / 4];
         if self.is_wary && self.packed_len(quarter) > quarter.len() - quarter.len() / 16 {

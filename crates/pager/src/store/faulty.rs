@@ -15,7 +15,8 @@ use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsa
 pub struct Plan {
     /// The read or write that fails.
     pub fail_operation: Option<u64>,
-    /// Whether that is told at its completion where it is a write; else it is refused when it starts.
+    /// Whether that is told at its completion where it is a write; else it is refused when it
+    /// starts.
     pub fail_late: bool,
     /// What it fails with; nothing: an IO error.
     pub error: Option<StoreError>,

@@ -1,11 +1,13 @@
-//! The store `file:DIR`: one sparse file that has no name, read and written past the page cache where the file system allows it.
+//! The store `file:DIR`: one sparse file that has no name, read and written past the page cache
+//! where the file system allows it.
 //!
-//! Sectors lie where [`Space`] puts them. The blocks of a chunk are reserved before it is first written, so that a full disk is
-//! known when a write starts and another store can take it; chunks that become empty are punched out of the file again,
-//! except for a few that are kept for the next to come.
+//! Sectors lie where [`Space`] puts them. The blocks of a chunk are reserved before it is first
+//! written, so that a full disk is known when a write starts and another store can take it; chunks
+//! that become empty are punched out of the file again, except for a few that are kept for the next
+//! to come.
 //!
-//! Forks: the child goes on reading the parent's file, in which nothing of before the fork changes until the parent's guard is
-//! dropped, and makes a file of its own for what it writes.
+//! Forks: the child goes on reading the parent's file, in which nothing of before the fork changes
+//! until the parent's guard is dropped, and makes a file of its own for what it writes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -70,7 +72,8 @@ struct ChunkHome {
 }
 
 impl FileStore {
-    /// A store in `dir` of at most `capacity_bytes`; without that, of what is free there, less a twentieth.
+    /// A store in `dir` of at most `capacity_bytes`; without that, of what is free there, less a
+    /// twentieth.
     pub fn new(
         dir: &Path,
         sector_bytes: usize,
@@ -317,7 +320,8 @@ impl Books {
             }
             let home = &mut self.chunks[chunk.0 as usize];
             if usize::from(home.file) != self.files.len() {
-                // A home in an ancestor's file can only be a leftover: the space never fills such a chunk.
+                // A home in an ancestor's file can only be a leftover: the space never fills such a
+                // chunk.
                 *home = ChunkHome { file: self.files.len() as u16, reserved: false };
             }
             if !home.reserved {
@@ -421,7 +425,8 @@ impl Shared {
         }
     }
 
-    /// Deals with chunks that became empty: keeps some with their blocks, and punches the last ones out of the file.
+    /// Deals with chunks that became empty: keeps some with their blocks, and punches the last ones
+    /// out of the file.
     fn retire(shared: &Arc<Shared>, mut books: MutexGuard<'_, Books>, released: &[ChunkNo]) {
         let own = books.files.len() as u16;
         for chunk in released {
@@ -452,7 +457,8 @@ impl Shared {
         let punch = move || with.punch(&file, &cold);
         match shared.clerk() {
             Ok(clerk) => clerk.leave(punch),
-            // No thread to be had: what is punched out here would wait for this thread's own writes. The blocks stay withheld.
+            // No thread to be had: what is punched out here would wait for this thread's own
+            // writes. The blocks stay withheld.
             Err(_) => drop(punch),
         }
     }

@@ -1,4 +1,5 @@
-//! How the file store moves bytes: io_uring where it is allowed, a few threads with pread and pwrite elsewhere.
+//! How the file store moves bytes: io_uring where it is allowed, a few threads with pread and
+//! pwrite elsewhere.
 
 use std::collections::VecDeque;
 use std::io;
@@ -168,7 +169,8 @@ impl Queue {
         if self.in_flight == 0 {
             return;
         }
-        // First the event, then the list: what comes in between is seen now and rings once more than needed.
+        // First the event, then the list: what comes in between is seen now and rings once more
+        // than needed.
         let _ = rustix::io::read(&self.done.event, &mut [0u8; 8]);
         let mut finished = lock(&self.done.finished);
         self.in_flight -= finished.len();

@@ -1,11 +1,13 @@
 //! Where blocks go when they leave local memory: the seam that every store stands behind.
 //!
-//! A store keeps *sectors* (a power of two from 4 KiB to 2 MiB, fixed when it is opened). Where a sector lies is a [`Loc`],
-//! which the store hands out and alone understands. The pager remembers it, together with a checksum of the content, and
-//! verifies that checksum whenever a sector comes back; stores do not need to.
+//! A store keeps *sectors* (a power of two from 4 KiB to 2 MiB, fixed when it is opened). Where a
+//! sector lies is a [`Loc`], which the store hands out and alone understands. The pager remembers
+//! it, together with a checksum of the content, and verifies that checksum whenever a sector comes
+//! back; stores do not need to.
 //!
-//! Requests go through a [`Channel`], one per thread, with many under way at a time. A channel never blocks in `read`, `write`
-//! or `poll`; a store that answers at once (compressed memory) completes inside the call.
+//! Requests go through a [`Channel`], one per thread, with many under way at a time. A channel
+//! never blocks in `read`, `write` or `poll`; a store that answers at once (compressed memory)
+//! completes inside the call.
 
 pub mod chain;
 mod clerk;
@@ -84,7 +86,8 @@ pub struct StoreUsage {
     pub capacity_bytes: u64,
     /// Bytes of this process's memory spent on tables (not on content).
     pub metadata_bytes: u64,
-    /// Bytes of this process's memory spent on content (compressed memory; 0 for files and servers).
+    /// Bytes of this process's memory spent on content (compressed memory; 0 for files and
+    /// servers).
     pub local_bytes: u64,
 }
 
@@ -100,12 +103,15 @@ pub struct Balance {
     pub is_full: bool,
 }
 
-/// A place for sectors. Shared by all threads; what a thread does with it goes through a [`Channel`] of its own.
+/// A place for sectors. Shared by all threads; what a thread does with it goes through a
+/// [`Channel`] of its own.
 pub trait Store: Send + Sync {
-    /// What the user called it, for messages: `compressed`, `file:/var/tmp`, `tcp://127.0.0.1:7070`.
+    /// What the user called it, for messages: `compressed`, `file:/var/tmp`,
+    /// `tcp://127.0.0.1:7070`.
     fn name(&self) -> String;
 
-    /// Opens a channel. `Purpose` lets a store keep reads and write-backs on connections of their own.
+    /// Opens a channel. `Purpose` lets a store keep reads and write-backs on connections of their
+    /// own.
     fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError>;
 
     /// Gives sectors back. They must not have a request under way.
@@ -116,7 +122,8 @@ pub trait Store: Send + Sync {
         Vec::new()
     }
 
-    /// Whether a forked child reads what its parent keeps for it, so that it cannot do without the parent's knowledge.
+    /// Whether a forked child reads what its parent keeps for it, so that it cannot do without the
+    /// parent's knowledge.
     fn keeps_for_children(&self) -> bool {
         !self.descriptors().is_empty()
     }
@@ -129,7 +136,8 @@ pub trait Store: Send + Sync {
     /// The local limit is another one from now on.
     fn set_local_limit(&self, _bytes: u64) {}
 
-    /// Where compressed memory within the local limit is followed by another store: how the two stand.
+    /// Where compressed memory within the local limit is followed by another store: how the two
+    /// stand.
     fn balance(&self) -> Option<Balance> {
         None
     }
@@ -144,17 +152,20 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Where compressed memory takes more than its share: chooses what is to leave it. False if there is nothing.
+    /// Where compressed memory takes more than its share: chooses what is to leave it. False if
+    /// there is nothing.
     fn begin_drain(&self) -> bool {
         false
     }
 
-    /// Whether compressed memory within the local limit, with another store behind it, has room for more. Cheap.
+    /// Whether compressed memory within the local limit, with another store behind it, has room for
+    /// more. Cheap.
     fn has_room_near(&self) -> bool {
         false
     }
 
-    /// Whether compressed memory within the local limit, with another store behind it, takes more, in slabs in use or in new ones. Cheap.
+    /// Whether compressed memory within the local limit, with another store behind it, takes more,
+    /// in slabs in use or in new ones. Cheap.
     fn takes_near(&self) -> bool {
         false
     }
@@ -164,7 +175,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Compressed memory may take so much of the local limit, in parts of `hiroma_policy::sharing::PARTS`.
+    /// Compressed memory may take so much of the local limit, in parts of
+    /// `hiroma_policy::sharing::PARTS`.
     fn set_share(&self, _parts: u64) {}
 
     /// The program has ended: what is kept elsewhere for it can go.
@@ -173,16 +185,17 @@ pub trait Store: Send + Sync {
     /// How full it is.
     fn usage(&self) -> StoreUsage;
 
-    /// Called in the parent, with no request under way and no other call running until the fork is over, before the process
-    /// forks: from now on sectors that exist must keep
-    /// their content (neither overwritten nor reused) until every `ForkGuard` of this fork is dropped.
+    /// Called in the parent, with no request under way and no other call running until the fork is
+    /// over, before the process forks: from now on sectors that exist must keep their content
+    /// (neither overwritten nor reused) until every `ForkGuard` of this fork is dropped.
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError>;
 }
 
-/// What a store hands across a fork. The parent keeps its guard until the child is gone; the child calls `adopt`.
+/// What a store hands across a fork. The parent keeps its guard until the child is gone; the child
+/// calls `adopt`.
 pub trait ForkGuard: Send {
-    /// In the child, before anything else: makes the store usable there. Sectors of before the fork stay readable; what the
-    /// child writes goes to places of its own.
+    /// In the child, before anything else: makes the store usable there. Sectors of before the fork
+    /// stay readable; what the child writes goes to places of its own.
     fn adopt(&self) -> Result<(), StoreError>;
 }
 
@@ -204,14 +217,17 @@ pub enum Purpose {
     Write,
 }
 
-/// One thread's way to a store. Requests start at the next `poll` at the latest: those between two of them may go out together.
+/// One thread's way to a store. Requests start at the next `poll` at the latest: those between two
+/// of them may go out together.
 pub trait Channel: Send {
-    /// Starts to read the sectors at `locs`, in order, into `buf` (whose length is as many sectors).
+    /// Starts to read the sectors at `locs`, in order, into `buf` (whose length is as many
+    /// sectors).
     fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf);
 
-    /// Starts to write `buf` (one or more whole sectors) to places that the store chooses; they are in `locs` on return, or
-    /// nothing was started and the buffer comes back with the reason. `locs` is as long as there are sectors.
-    /// A sector's place must not be read before the write has completed.
+    /// Starts to write `buf` (one or more whole sectors) to places that the store chooses; they are
+    /// in `locs` on return, or nothing was started and the buffer comes back with the reason.
+    /// `locs` is as long as there are sectors. A sector's place must not be read before the write
+    /// has completed.
     fn write(
         &mut self,
         token: Token,
@@ -233,8 +249,8 @@ pub trait Channel: Send {
     /// Moves things on without blocking and appends what has finished to `out`.
     fn poll(&mut self, out: &mut Vec<Completion>);
 
-    /// Descriptors to wait on (for reading) while requests are under way; empty where `poll` alone suffices. Poll first: what
-    /// was done at once rings no bell.
+    /// Descriptors to wait on (for reading) while requests are under way; empty where `poll` alone
+    /// suffices. Poll first: what was done at once rings no bell.
     fn wait_fds(&self) -> Vec<RawFd>;
 
     /// Requests under way.

@@ -1,4 +1,5 @@
-//! Tests that every store must pass: it is driven with random operations beside a naive map of what it should hold.
+//! Tests that every store must pass: it is driven with random operations beside a naive map of what
+//! it should hold.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -263,7 +264,8 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Drives `store`, which nobody else uses, and compares it with the naive map. How many writes were refused.
+/// Drives `store`, which nobody else uses, and compares it with the naive map. How many writes were
+/// refused.
 pub fn check(store: &dyn Store, sector_bytes: usize, ops: &[Op]) -> usize {
     let mut driver = Driver::new(store, sector_bytes);
     for op in ops {

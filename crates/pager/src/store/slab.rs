@@ -1,8 +1,9 @@
-//! Memory for compressed sectors: slabs of 256 KiB, each cut into objects of one size, and empty slabs go back to the kernel.
+//! Memory for compressed sectors: slabs of 256 KiB, each cut into objects of one size, and empty
+//! slabs go back to the kernel.
 //!
-//! Bookkeeping is some 40 bytes a slab and a bit for each object in it; nothing lies beside an object. The lock is held for bookkeeping
-//! only: content is copied outside of it, and a read takes no lock at all, since the size of a slab's objects does not change
-//! while one of them is in use.
+//! Bookkeeping is some 40 bytes a slab and a bit for each object in it; nothing lies beside an
+//! object. The lock is held for bookkeeping only: content is copied outside of it, and a read takes
+//! no lock at all, since the size of a slab's objects does not change while one of them is in use.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +14,8 @@ use hiroma_units::Loc;
 
 /// Bytes in a slab.
 pub const SLAB_BYTES: usize = 256 << 10;
-/// Largest object: a sixteenth of a slab, so that the ends of slabs that are too short for an object stay small.
+/// Largest object: a sixteenth of a slab, so that the ends of slabs that are too short for an
+/// object stay small.
 pub const OBJECT_BYTES_MAX: usize = 16 << 10;
 /// Classes are this far apart up to [`STEP_CLASSES_MAX`]; above, so many to a slab.
 const STEP_BYTES: usize = 128;
@@ -96,12 +98,14 @@ impl Slabs {
         })
     }
 
-    /// Takes an object of at least `bytes` and at most `bytes_max`, which is at most [`OBJECT_BYTES_MAX`].
+    /// Takes an object of at least `bytes` and at most `bytes_max`, which is at most
+    /// [`OBJECT_BYTES_MAX`].
     pub fn allocate(&self, bytes: usize, bytes_max: usize) -> Result<Loc, SlabsFull> {
         let class = self.classes.partition_point(|&size| size < bytes);
         let mut books = self.books();
         if books.partial[class] == NONE && !self.add_slab(&mut books, class) {
-            // A larger object is better than none, but not a much larger one: the room would be missing elsewhere.
+            // A larger object is better than none, but not a much larger one: the room would be
+            // missing elsewhere.
             let size_max = bytes_max.min(2 * self.classes[class].max(512));
             let mut larger =
                 (class..self.classes.len()).take_while(|&larger| self.classes[larger] <= size_max);
@@ -188,9 +192,11 @@ impl Slabs {
         self.exhausted.store(false, Ordering::Relaxed);
     }
 
-    /// Closes the last slabs, as many as there are more than allowed, and opens the others. False if there are no more than allowed.
+    /// Closes the last slabs, as many as there are more than allowed, and opens the others. False
+    /// if there are no more than allowed.
     ///
-    /// Closed slabs take no more objects; they go back to the kernel when the objects that [`Slabs::is_closed`] names have been freed.
+    /// Closed slabs take no more objects; they go back to the kernel when the objects that
+    /// [`Slabs::is_closed`] names have been freed.
     pub fn close_excess(&self) -> bool {
         let mut books = self.books();
         let allowed = self.slabs_allowed.load(Ordering::Relaxed) as u64;
@@ -321,7 +327,8 @@ impl Slabs {
         }
     }
 
-    /// Gives the memory of empty slabs back to the kernel, outside the lock, but keeps one for the next to come.
+    /// Gives the memory of empty slabs back to the kernel, outside the lock, but keeps one for the
+    /// next to come.
     fn retire(&self, mut books: MutexGuard<'_, Books>, empty: &[usize]) {
         let Some((&last, rest)) = empty.split_last() else { return };
         let mut cold: Vec<usize> = rest.to_vec();
@@ -336,7 +343,8 @@ impl Slabs {
             return;
         }
         for &slab in &cold {
-            // It cannot fail on a mapping of our own; if it did, the memory would only stay with us.
+            // It cannot fail on a mapping of our own; if it did, the memory would only stay with
+            // us.
             let _ = self.memory.release(slab * SLAB_BYTES, SLAB_BYTES);
         }
         let mut books = self.books();

@@ -1,15 +1,18 @@
-//! Which sectors of a flat address space are taken: pure bookkeeping for stores that have one (a file, a server's memory).
+//! Which sectors of a flat address space are taken: pure bookkeeping for stores that have one (a
+//! file, a server's memory).
 //!
-//! Sector `n` lies at byte `n * sector_bytes`. The space is managed by chunks of 2 MiB, so that what belongs together lies
-//! together and what became free can be given back in large pieces:
+//! Sector `n` lies at byte `n * sector_bytes`. The space is managed by chunks of 2 MiB, so that
+//! what belongs together lies together and what became free can be given back in large pieces:
 //! - a request for a whole chunk gets a free chunk, contiguous, while there is one;
-//! - smaller requests fill the chunk that was used last, then the lowest one that has room, then a new one; addresses stay low
-//!   and chunks at the end drain;
-//! - a chunk that becomes empty is reported, so that a file can punch a hole and a server can release memory.
+//! - smaller requests fill the chunk that was used last, then the lowest one that has room, then a
+//!   new one; addresses stay low and chunks at the end drain;
+//! - a chunk that becomes empty is reported, so that a file can punch a hole and a server can
+//!   release memory.
 //!
-//! Forks: [`Space::freeze`] keeps every chunk that holds something from being written to or reused until [`Space::thaw`]; what is
-//! freed in it meanwhile is free only then. In the child, [`Space::seal`] turns all of them into chunks that are never allocated
-//! from again until they are empty (they are the parent's; new content goes elsewhere).
+//! Forks: [`Space::freeze`] keeps every chunk that holds something from being written to or reused
+//! until [`Space::thaw`]; what is freed in it meanwhile is free only then. In the child,
+//! [`Space::seal`] turns all of them into chunks that are never allocated from again until they are
+//! empty (they are the parent's; new content goes elsewhere).
 
 use hiroma_units::{EXTENT, Loc};
 
@@ -39,7 +42,8 @@ pub struct Run {
     pub sectors: usize,
 }
 
-/// Splits a list of sectors into the longest runs that are contiguous, in the order of the list, and at most `sectors_max` long.
+/// Splits a list of sectors into the longest runs that are contiguous, in the order of the list,
+/// and at most `sectors_max` long.
 pub fn runs(locs: &[Loc], sectors_max: usize) -> impl Iterator<Item = Run> + '_ {
     let mut rest = locs;
     std::iter::from_fn(move || {
@@ -160,8 +164,9 @@ impl Space {
         Ok(())
     }
 
-    /// Gives sectors back. Chunks that are empty thereby are appended to `released`; they may be handed out again from then on.
-    /// A caller that gives their memory back outside its lock uses [`Space::withhold`] before it lets the lock go.
+    /// Gives sectors back. Chunks that are empty thereby are appended to `released`; they may be
+    /// handed out again from then on. A caller that gives their memory back outside its lock uses
+    /// [`Space::withhold`] before it lets the lock go.
     pub fn free(&mut self, locs: &[Loc], released: &mut Vec<ChunkNo>) {
         for loc in locs {
             let (index, bit) = (loc.0 as usize / self.per_chunk, loc.0 as usize % self.per_chunk);
@@ -184,7 +189,8 @@ impl Space {
         }
     }
 
-    /// Keeps an empty chunk from being handed out until [`Space::reopen`]. False if it is not empty.
+    /// Keeps an empty chunk from being handed out until [`Space::reopen`]. False if it is not
+    /// empty.
     pub fn withhold(&mut self, chunk: ChunkNo) -> bool {
         let index = chunk.0 as usize;
         if !self.chunks.get(index).is_some_and(|chunk| chunk.live == 0 && chunk.frozen == 0) {
@@ -218,7 +224,8 @@ impl Space {
         id
     }
 
-    /// Ends a freeze; chunks that are empty now are appended to `released`. A freeze from before a [`Space::seal`] is ignored.
+    /// Ends a freeze; chunks that are empty now are appended to `released`. A freeze from before a
+    /// [`Space::seal`] is ignored.
     pub fn thaw(&mut self, id: FreezeId, released: &mut Vec<ChunkNo>) {
         let Some(position) = self.freezes.iter().position(|(known, _)| *known == id) else {
             return;
@@ -234,8 +241,9 @@ impl Space {
         }
     }
 
-    /// In the child of a fork: what is there is the parent's. It can be read and freed, and new sectors come from other chunks,
-    /// for which the limit is raised. Freezes of the parent are forgotten.
+    /// In the child of a fork: what is there is the parent's. It can be read and freed, and new
+    /// sectors come from other chunks, for which the limit is raised. Freezes of the parent are
+    /// forgotten.
     pub fn seal(&mut self) {
         self.freezes.clear();
         self.held = 0;
@@ -335,7 +343,8 @@ impl Space {
         Some(index)
     }
 
-    /// Takes free sectors of chunk `index`, in ascending order, until `out` or the chunk is full; how many.
+    /// Takes free sectors of chunk `index`, in ascending order, until `out` or the chunk is full;
+    /// how many.
     fn take(&mut self, index: usize, out: &mut [Loc]) -> usize {
         let mut done = 0;
         let words = &mut self.used[index * self.words_per_chunk..][..self.words_per_chunk];
@@ -358,7 +367,8 @@ impl Space {
         done
     }
 
-    /// After frees in a chunk that nobody keeps: reports it if it is empty, and puts it where it is found.
+    /// After frees in a chunk that nobody keeps: reports it if it is empty, and puts it where it is
+    /// found.
     fn settle(&mut self, index: usize, released: &mut Vec<ChunkNo>) {
         let chunk = &mut self.chunks[index];
         if chunk.live == 0 {

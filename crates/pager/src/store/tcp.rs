@@ -1,8 +1,9 @@
 //! Sectors in the memory of servers (`hiroma serve`).
 //!
-//! A process has one session with each server, and a connection to each server for every channel; another one is for questions.
-//! Room is set aside on a server before it is used, so that a write never meets a full server on its way. Where a channel waits, it
-//! waits on an epoll descriptor, which also knows when a connection can be written to again and when to try to reconnect. While
+//! A process has one session with each server, and a connection to each server for every channel;
+//! another one is for questions. Room is set aside on a server before it is used, so that a write
+//! never meets a full server on its way. Where a channel waits, it waits on an epoll descriptor,
+//! which also knows when a connection can be written to again and when to try to reconnect. While
 //! nobody asks anything, a thread minds the connections for questions.
 
 mod books;
@@ -33,10 +34,12 @@ use super::space::FreezeId;
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 use crate::config::{Allocation, StoreSpec};
 
-/// How long a server may take to answer when the store is opened; nothing is lost yet if it does not.
+/// How long a server may take to answer when the store is opened; nothing is lost yet if it does
+/// not.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Shorter than this no server is waited for, whatever the user says: an answer takes its time on a healthy one too.
+/// Shorter than this no server is waited for, whatever the user says: an answer takes its time on a
+/// healthy one too.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// Takes one line for the user, without a line end.
@@ -417,8 +420,8 @@ impl Store for TcpStore {
 }
 
 impl Drop for TcpStore {
-    /// Says goodbye, so that the servers free the memory at once. In a child that did not adopt the store, nothing: the connections
-    /// are the parent's.
+    /// Says goodbye, so that the servers free the memory at once. In a child that did not adopt the
+    /// store, nothing: the connections are the parent's.
     fn drop(&mut self) {
         self.leave();
     }

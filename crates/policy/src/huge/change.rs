@@ -1,18 +1,22 @@
 //! Whether a range is used in another way than before.
 //!
-//! Counts forget slowly, because many windows tell better than few how hot pages are. When a hot set moves, that is wrong: what was hot
-//! goes on counting as hot for three times as long as it was watched. So each window is compared with what windows of the range usually
-//! look like. Windows that differ widely happen by chance as well; but seldom several in a row, and how seldom follows from what was
-//! counted. Where chance is out of the question, what was counted belongs to the past.
+//! Counts forget slowly, because many windows tell better than few how hot pages are. When a hot
+//! set moves, that is wrong: what was hot goes on counting as hot for three times as long as it was
+//! watched. So each window is compared with what windows of the range usually look like. Windows
+//! that differ widely happen by chance as well; but seldom several in a row, and how seldom follows
+//! from what was counted. Where chance is out of the question, what was counted belongs to the
+//! past.
 
 use super::decide::Settings;
 
-/// Windows that count when all but the present is forgotten: as many as a decision needs ([`Settings::windows_min`]).
+/// Windows that count when all but the present is forgotten: as many as a decision needs
+/// ([`Settings::windows_min`]).
 pub const KEPT_WINDOWS: u16 = Settings::WINDOWS_MIN;
 
 /// Below this probability, in millionths, a run of windows is no longer chance.
 const CHANCE_PPM: u32 = 250;
-/// No single window is taken for less likely than this: it takes three at least, also where all were alike so far.
+/// No single window is taken for less likely than this: it takes three at least, also where all
+/// were alike so far.
 const WINDOW_PPM_MIN: u32 = 62_500;
 /// Pages that may be touched although they seldom are, without it meaning anything.
 const STRAY_PAGES: u32 = 16;
@@ -49,8 +53,8 @@ impl Default for Change {
 }
 
 impl Change {
-    /// Takes note of one window, in which `often` of the pages that often are and `others` of all others were touched. True when the range
-    /// is used in another way by now; then it begins anew.
+    /// Takes note of one window, in which `often` of the pages that often are and `others` of all
+    /// others were touched. True when the range is used in another way by now; then it begins anew.
     pub fn note(&mut self, usual: &Usual, often: u16, others: u16) -> bool {
         let windows = u32::from(usual.windows.max(1));
         // Fewer than half of those that are to be expected.
@@ -79,7 +83,8 @@ fn share_ppm(sum: u32, pages: u16, windows: u32) -> u32 {
     (u64::from(sum) * u64::from(WHOLE_PPM) / all).min(u64::from(WHOLE_PPM)) as u32
 }
 
-/// One window more: pages of a range may come and go together, so the window is as likely as one of them.
+/// One window more: pages of a range may come and go together, so the window is as likely as one of
+/// them.
 fn follow(run_ppm: &mut u32, continues: bool, window_ppm: u32) {
     *run_ppm = match continues {
         true => {
@@ -115,7 +120,8 @@ mod tests {
 
     #[test]
     fn it_takes_more_where_windows_differ_anyway() {
-        // A program that goes through its memory: the range is touched as a whole, in every second window.
+        // A program that goes through its memory: the range is touched as a whole, in every second
+        // window.
         let half = Usual { often: 512, often_sum: 512 * 50, windows: 100, ..Usual::default() };
         assert_eq!(noticed_after(half, 0, 0), Some(12));
         let seldom = Usual { seldom: 512, seldom_sum: 512 * 20, windows: 100, ..Usual::default() };

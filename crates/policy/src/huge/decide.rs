@@ -9,7 +9,8 @@ pub struct Settings {
     pub collapse_hot_pages: u16,
     /// Hot pages from which the program is asked to regroup a range that is not collapsed.
     pub regroup_hot_pages: u16,
-    /// A page is hot when it was touched in at least this share of the windows in which it was watched, in 1/1000 …
+    /// A page is hot when it was touched in at least this share of the windows in which it was
+    /// watched, in 1/1000 …
     pub hot_share_permille: u16,
     /// … and at least this often.
     pub hot_count_min: u16,
@@ -17,8 +18,8 @@ pub struct Settings {
     pub windows_min: u16,
     /// Bytes that may be in huge pages which we made.
     pub budget_bytes: u64,
-    /// By how much collapsing may grow the process, in 1/1000 of what it had resident: the pages of a range that were not there
-    /// before are there afterwards.
+    /// By how much collapsing may grow the process, in 1/1000 of what it had resident: the pages of
+    /// a range that were not there before are there afterwards.
     pub growth_permille: u32,
     /// Checks in a row that must find a huge range cold before it is split.
     pub cold_checks: u8,
@@ -45,11 +46,13 @@ impl Default for Settings {
 impl Settings {
     /// The default of [`Settings::windows_min`].
     pub const WINDOWS_MIN: u16 = 4;
-    /// However cold all pages are, none is hot that was touched in a smaller share of its windows, in 1/1000.
+    /// However cold all pages are, none is hot that was touched in a smaller share of its windows,
+    /// in 1/1000.
     pub const HOT_SHARE_PERMILLE_MIN: u16 = 100;
 
-    /// The count from which a page is hot that was watched for `windows` windows, where the hottest tenth of the pages in use was touched in
-    /// `top_permille` of theirs: where windows are short for the program, half of that is as hot as pages get.
+    /// The count from which a page is hot that was watched for `windows` windows, where the hottest
+    /// tenth of the pages in use was touched in `top_permille` of theirs: where windows are short
+    /// for the program, half of that is as hot as pages get.
     pub fn hot_count(&self, windows: u16, top_permille: u16) -> u16 {
         let permille =
             (top_permille / 2).max(Settings::HOT_SHARE_PERMILLE_MIN).min(self.hot_share_permille);
@@ -65,7 +68,8 @@ pub struct RangeFacts {
     pub range: u64,
     /// Pages present, of 512.
     pub present: u16,
-    /// Pages that are hot, of 512; of a huge range, as many as were hot before it was collapsed or when it was last checked.
+    /// Pages that are hot, of 512; of a huge range, as many as were hot before it was collapsed or
+    /// when it was last checked.
     pub hot: u16,
     /// Whether it is mapped by one huge page.
     pub huge: bool,
@@ -140,7 +144,8 @@ pub struct Verdict {
     pub reason: Reason,
 }
 
-/// What a range deserves by itself; limits come afterwards. A program that knows better brings its own.
+/// What a range deserves by itself; limits come afterwards. A program that knows better brings its
+/// own.
 pub trait Rule: Send {
     /// The decision on one range, without regard to the others.
     fn judge(&self, settings: &Settings, facts: &RangeFacts) -> (Decision, Reason);
@@ -201,8 +206,8 @@ impl Planner {
         Planner { rule, candidates: Vec::new() }
     }
 
-    /// Appends one verdict for each of `facts`, in their order. First come the ranges that add no memory, among those the hottest;
-    /// ties by address.
+    /// Appends one verdict for each of `facts`, in their order. First come the ranges that add no
+    /// memory, among those the hottest; ties by address.
     pub fn plan(
         &mut self,
         settings: &Settings,

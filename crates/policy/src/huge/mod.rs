@@ -1,8 +1,10 @@
-//! Where huge pages pay: which 2 MiB ranges of a process become huge, which are given back, and at what pace that is found out.
+//! Where huge pages pay: which 2 MiB ranges of a process become huge, which are given back, and at
+//! what pace that is found out.
 //!
-//! Source: "HPS" (Shimizu and Yamada), sections 3.2 and 4: a range is collapsed where it stands when its hot pages pass a threshold
-//! (a quarter of 512), else the program is asked to move its hot objects together. The rest is ours: a budget, a limit to the memory
-//! that collapsing may add, giving back what went cold, and the pace.
+//! Source: "HPS" (Shimizu and Yamada), sections 3.2 and 4: a range is collapsed where it stands
+//! when its hot pages pass a threshold (a quarter of 512), else the program is asked to move its
+//! hot objects together. The rest is ours: a budget, a limit to the memory that collapsing may add,
+//! giving back what went cold, and the pace.
 //!
 //! | Module | Question |
 //! |---|---|

@@ -1,9 +1,11 @@
 //! How a budget of huge pages is divided among processes.
 //!
-//! The paper (section 3.2) names the trouble: who starts first takes all huge pages, and later ones get none. Here what a process
-//! *uses* counts, not what it has: the budget goes by max-min fairness to ranges that are hot, whether they are huge already or not.
-//! Huge pages that lie idle are kept only with what is then left, so the idle give way, and whoever becomes active again gets his
-//! share back. (Idle memory that pays: Waldspurger, "Memory resource management in VMware ESX Server", OSDI 2002, section 5.)
+//! The paper (section 3.2) names the trouble: who starts first takes all huge pages, and later ones
+//! get none. Here what a process *uses* counts, not what it has: the budget goes by max-min
+//! fairness to ranges that are hot, whether they are huge already or not. Huge pages that lie idle
+//! are kept only with what is then left, so the idle give way, and whoever becomes active again
+//! gets his share back. (Idle memory that pays: Waldspurger, "Memory resource management in VMware
+//! ESX Server", OSDI 2002, section 5.)
 
 use std::collections::BTreeMap;
 
@@ -18,8 +20,9 @@ pub struct Use {
     pub idle: u64,
 }
 
-/// Divides `budget` ranges; one share for each of `uses`, in their order. The shares add up to at most the budget, nobody gets more than
-/// there is use for, and what is left over when two cannot be treated alike goes to the first.
+/// Divides `budget` ranges; one share for each of `uses`, in their order. The shares add up to at
+/// most the budget, nobody gets more than there is use for, and what is left over when two cannot
+/// be treated alike goes to the first.
 pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
     let demands: Vec<u64> =
         uses.iter().map(|each| each.active.saturating_add(each.wanted)).collect();
@@ -32,7 +35,8 @@ pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
     shares
 }
 
-/// Adds to everybody's share an equal part of what is left of the budget, so that who finds new hot ranges need not wait for a round.
+/// Adds to everybody's share an equal part of what is left of the budget, so that who finds new hot
+/// ranges need not wait for a round.
 fn add_room(budget: u64, shares: &mut [u64]) {
     let left = budget.saturating_sub(shares.iter().sum());
     let part = left / (shares.len() as u64).max(1);
@@ -46,7 +50,8 @@ fn fill_evenly(budget: u64, demands: &[u64]) -> Vec<u64> {
     let mut shares = vec![0; demands.len()];
     let mut left = budget;
     for (done, &at) in order.iter().enumerate() {
-        // Whoever could not get a whole part more comes last, and the first of them get what does not divide.
+        // Whoever could not get a whole part more comes last, and the first of them get what does
+        // not divide.
         let level = left / (order.len() - done) as u64;
         if demands[at] > level {
             let rest = &order[done..];
@@ -66,7 +71,8 @@ fn fill_evenly(budget: u64, demands: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// Shares that move at a bounded rate: taking a huge page apart and making another costs time in both processes.
+/// Shares that move at a bounded rate: taking a huge page apart and making another costs time in
+/// both processes.
 #[derive(Clone, Debug)]
 pub struct Shares {
     /// Most ranges that a process gives up in one round.
@@ -80,7 +86,8 @@ impl Shares {
         Shares { step: step.max(1), last: BTreeMap::new() }
     }
 
-    /// The shares of this round, by process, in the order of `uses`: the fair ones, and room for more where nobody needs it. Who is not among them has left, and his share is free at once.
+    /// The shares of this round, by process, in the order of `uses`: the fair ones, and room for
+    /// more where nobody needs it. Who is not among them has left, and his share is free at once.
     pub fn round(&mut self, budget: u64, uses: &[(u64, Use)]) -> Vec<(u64, u64)> {
         let plain: Vec<Use> = uses.iter().map(|&(_, each)| each).collect();
         let targets = fair_shares(budget, &plain);
@@ -186,7 +193,8 @@ mod tests {
             for (share, each) in shares.iter().zip(&uses) {
                 prop_assert!(*share <= each.active + each.wanted + each.idle);
             }
-            // Nobody who wants more has less than somebody else, but for the part that does not divide.
+            // Nobody who wants more has less than somebody else, but for the part that does not
+            // divide.
             for (at, &share) in shares.iter().enumerate() {
                 if share < demands[at] {
                     for &other in &shares {

@@ -1,4 +1,5 @@
-//! Whether collapsing has become too slow to go on: while a range is collapsed, the program waits for it if it touches it.
+//! Whether collapsing has become too slow to go on: while a range is collapsed, the program waits
+//! for it if it touches it.
 
 /// Durations that are looked at.
 pub(super) const KEPT: usize = 128;

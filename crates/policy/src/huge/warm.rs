@@ -1,9 +1,10 @@
 //! Whether the memory of a huge page is to be made ready before a range is collapsed into it.
 //!
-//! A hypervisor takes back what its guest leaves free (free page reporting, Linux 5.7), and gives it again at the first touch, in milliseconds for 2 MiB. The
-//! kernel first touches a huge page while it collapses, under the process's lock on its mappings; so whoever collapses takes a free huge page
-//! himself before, touches it, and lets it go: the next one to be had is the same one. Where memory is backed already that is
-//! work for nothing.
+//! A hypervisor takes back what its guest leaves free (free page reporting, Linux 5.7), and gives
+//! it again at the first touch, in milliseconds for 2 MiB. The kernel first touches a huge page
+//! while it collapses, under the process's lock on its mappings; so whoever collapses takes a free
+//! huge page himself before, touches it, and lets it go: the next one to be had is the same one.
+//! Where memory is backed already that is work for nothing.
 
 const MS: u64 = 1_000_000;
 /// To touch 2 MiB that are backed takes less.
@@ -12,8 +13,8 @@ const QUICK_NS: u64 = MS;
 const SLOW_NS: u64 = 2 * MS;
 /// So many in a row are no accident.
 const IN_A_ROW: u32 = 8;
-/// Once a collapse was slow, memory is backed in part: so many have to be quick then. As many as [`super::Stall`] looks back, for which two slow ones are
-/// too many.
+/// Once a collapse was slow, memory is backed in part: so many have to be quick then. As many as
+/// [`super::Stall`] looks back, for which two slow ones are too many.
 const IN_A_ROW_AFTER_SLOW: u32 = super::stall::KEPT as u32;
 /// For so many collapses it is let be where it does not help.
 const PAUSE: u32 = 256;
@@ -25,7 +26,8 @@ pub struct Warming {
     /// Times in a row that making ready was quick, and after how many it is let be.
     quick: u32,
     quick_enough: u32,
-    /// Times in a row that it was not, and the collapse took as long nevertheless: the kernel takes its pages from elsewhere.
+    /// Times in a row that it was not, and the collapse took as long nevertheless: the kernel takes
+    /// its pages from elsewhere.
     useless: u32,
 }
 
@@ -111,7 +113,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_backed_in_part_does_not_stall_managing() {
-        // Every tenth huge page is not backed: without making ready a collapse takes 12 ms then, with it that is in making ready.
+        // Every tenth huge page is not backed: without making ready a collapse takes 12 ms then,
+        // with it that is in making ready.
         let (mut warming, mut stall) = (Warming::default(), super::super::Stall::new(10 * MS));
         for turn in 1..5000 {
             let extra = if turn % 10 == 0 { 12 * MS } else { 0 };

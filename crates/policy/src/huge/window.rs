@@ -1,7 +1,8 @@
 //! How long a round watches.
 //!
-//! One bit says whether a page was touched, not how often. Over a long window every page that is used at all looks the same;
-//! over a short one few pages are seen. The window that ranks pages best is one in which a part of them is touched.
+//! One bit says whether a page was touched, not how often. Over a long window every page that is
+//! used at all looks the same; over a short one few pages are seen. The window that ranks pages
+//! best is one in which a part of them is touched.
 
 /// A window that fits itself to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +12,8 @@ pub struct Window {
     max_ns: u64,
 }
 
-/// Above this share of the present pages (in 1/1000) the window says too little about which are hotter.
+/// Above this share of the present pages (in 1/1000) the window says too little about which are
+/// hotter.
 const MANY_PERMILLE: u64 = 600;
 /// Below it, it sees too few.
 const FEW_PERMILLE: u64 = 50;

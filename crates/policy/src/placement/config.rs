@@ -1,4 +1,5 @@
-//! What a user can choose: one value per question of the paper (sections 2.1 to 2.4), with the paper's defaults.
+//! What a user can choose: one value per question of the paper (sections 2.1 to 2.4), with the
+//! paper's defaults.
 
 /// When a node tells the others how many frames it has free (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -166,9 +167,10 @@ pub struct PlacementConfig {
 }
 
 impl Default for PlacementConfig {
-    /// Table 1 of the paper; watermarks and period from section 4. The paper's watermarks are 87.5 % and 100 % (high), 75 % and 0 %
-    /// (low) of local memory, which is taken to mean memory in use: read as free frames, a node that was full once would be thought
-    /// full until nearly all of it is free again.
+    /// Table 1 of the paper; watermarks and period from section 4. The paper's watermarks are 87.5
+    /// % and 100 % (high), 75 % and 0 % (low) of local memory, which is taken to mean memory in
+    /// use: read as free frames, a node that was full once would be thought full until nearly all
+    /// of it is free again.
     fn default() -> Self {
         PlacementConfig {
             scope: ScopeKind::default(),

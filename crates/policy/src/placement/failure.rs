@@ -17,7 +17,8 @@ pub enum Arrival {
     Disk,
 }
 
-/// The fate of a page without a frame that was sent `attempts` times, where `attempts_max` repetitions are allowed.
+/// The fate of a page without a frame that was sent `attempts` times, where `attempts_max`
+/// repetitions are allowed.
 pub fn without_frame(kind: FailureKind, attempts: u32, attempts_max: u32) -> Arrival {
     if attempts > attempts_max {
         return Arrival::Disk;

@@ -1,4 +1,5 @@
-//! The gradient model (section 2.1; Willebeek-LeMair and Reeves 1993): pages move one hop at a time towards the nearest free frame.
+//! The gradient model (section 2.1; Willebeek-LeMair and Reeves 1993): pages move one hop at a time
+//! towards the nearest free frame.
 
 use super::rng::Rng;
 use super::view::{Avoid, Peer};
@@ -6,7 +7,8 @@ use super::view::{Avoid, Peer};
 /// Most neighbours that a node has (3-D torus).
 pub const NEIGHBOURS_MAX: usize = 6;
 
-/// How far the nearest free frame is, as far as the neighbours said. Neighbours count as having room until they are heard of.
+/// How far the nearest free frame is, as far as the neighbours said. Neighbours count as having
+/// room until they are heard of.
 #[derive(Clone, Debug)]
 pub struct Gradient {
     neighbours: [u16; NEIGHBOURS_MAX],
@@ -43,7 +45,8 @@ impl Gradient {
         std::mem::replace(&mut self.own, own) != own
     }
 
-    /// Whether this node has a free frame now; whether its proximity changed, so that the neighbours are told.
+    /// Whether this node has a free frame now; whether its proximity changed, so that the
+    /// neighbours are told.
     pub fn room_changed(&mut self, has_room: bool) -> bool {
         (self.own == 0) != has_room && self.renew(has_room)
     }

@@ -1,8 +1,9 @@
 //! Global page placement: which node of a cluster keeps a page that has to leave another one.
 //!
-//! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] puts them together for one node. The simulator
-//! and a live node make the same object from the same [`PlacementConfig`]: an event and the time go in, commands are appended to a
-//! buffer of the caller. A node knows of others what messages told it, and nothing else.
+//! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] puts them
+//! together for one node. The simulator and a live node make the same object from the same
+//! [`PlacementConfig`]: an event and the time go in, commands are appended to a buffer of the
+//! caller. A node knows of others what messages told it, and nothing else.
 //!
 //! | Module | Question | Paper |
 //! |---|---|---|

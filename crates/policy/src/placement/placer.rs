@@ -1,7 +1,7 @@
 //! One node's part in global page placement: events and the time go in, commands come out.
 //!
-//! The shell around it (simulator or live node) carries messages and keeps the frames. The object knows of others only what
-//! messages told it. Pages are numbers that the shell gives.
+//! The shell around it (simulator or live node) carries messages and keeps the frames. The object
+//! knows of others only what messages told it. Pages are numbers that the shell gives.
 
 use std::sync::Arc;
 
@@ -136,8 +136,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nodes with `frames` frames whose peers are `hops` away, nearest first, in a machine of `diameter` hops. For the gradient
-    /// the peers are the neighbours.
+    /// Nodes with `frames` frames whose peers are `hops` away, nearest first, in a machine of
+    /// `diameter` hops. For the gradient the peers are the neighbours.
     pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
         Shared {
@@ -243,7 +243,8 @@ impl Placer {
             + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
     }
 
-    /// What becomes of a page that `node` (the shell's name) sent here and that was sent `attempts` times, this one included.
+    /// What becomes of a page that `node` (the shell's name) sent here and that was sent `attempts`
+    /// times, this one included.
     pub fn arrival(&mut self, node: u32, attempts: u32, reserved: bool) -> Arrival {
         if reserved && self.dealings().promises.take(node) || self.free > 0 {
             return Arrival::Keep;
@@ -383,7 +384,8 @@ impl Placer {
         }
     }
 
-    /// Asks for as many frames as should be held ready; without anyone to ask, pages that wait go to disk.
+    /// Asks for as many frames as should be held ready; without anyone to ask, pages that wait go
+    /// to disk.
     fn reserve(&mut self, commands: &mut Vec<Command>) {
         let wanted = self.shared.config.reserve_frames;
         while self.dealings().in_advance.missing(wanted) > 0 {

@@ -1,4 +1,5 @@
-//! Random numbers that a policy draws: eight bytes of state, the same on every machine (splitmix64; Steele, Lea, Flood 2014).
+//! Random numbers that a policy draws: eight bytes of state, the same on every machine (splitmix64;
+//! Steele, Lea, Flood 2014).
 
 /// A generator that its owner seeds.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -18,7 +18,8 @@ impl Avoid {
     }
 }
 
-/// A domain as seen from its centre: how far the peers are, and what to think of one that has not been heard of.
+/// A domain as seen from its centre: how far the peers are, and what to think of one that has not
+/// been heard of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbourhood {
     /// Hops to each peer, nearest first.

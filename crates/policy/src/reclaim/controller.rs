@@ -25,15 +25,17 @@ const COMPACT_NS_MIN: u64 = 10 * SECOND_NS;
 const PIECES: u64 = 3;
 /// The same where the cache is in large blocks: reclaim gives these back whole, sooner or later.
 const PIECES_LARGE: u64 = 8;
-/// And not less than this part of the file cache, or 1 GiB: what is wanted for a slow stream is little, and little that is free holds large
-/// blocks by chance only. A writer of 150 MB/s wanted 30 MiB of order 8, found 2 of 90 MiB, and was given up.
+/// And not less than this part of the file cache, or 1 GiB: what is wanted for a slow stream is
+/// little, and little that is free holds large blocks by chance only. A writer of 150 MB/s wanted
+/// 30 MiB of order 8, found 2 of 90 MiB, and was given up.
 const PIECES_PART: u64 = 8;
 const PIECES_PAGES_MAX: u64 = pages(1 << 30);
 /// Fewer pages that come back are chance.
 const MISSED_PAGES_MIN: u64 = 1024;
 /// What was taken is held against what comes back for some twenty looks.
 const FADES: u64 = 16;
-/// One in so many coming back is too much; and where everybody waits for memory already, one in so many.
+/// One in so many coming back is too much; and where everybody waits for memory already, one in so
+/// many.
 const MISSED_PART: u64 = 8;
 const MISSED_PART_STALLED: u64 = 64;
 /// Everybody waits: for this part of the time, in thousandths.
@@ -44,7 +46,8 @@ const MARGIN: u64 = 2;
 const MARGIN_MAX: u64 = 8;
 /// Processor time that may be used at once.
 const BURST_NS: u64 = 2 * SECOND_NS;
-/// A cache is not believed to fill faster than this, pages in a second: 16 GiB. One reader reached 4.5 (sparse file, large folios).
+/// A cache is not believed to fill faster than this, pages in a second: 16 GiB. One reader reached
+/// 4.5 (sparse file, large folios).
 const FILL_S_MAX: u64 = pages(16 << 30);
 /// While so much enters the cache it is looked at again, but not more often than the second says.
 const LOOK_PAGES: u64 = pages(64 << 20);
@@ -59,12 +62,14 @@ const BLIND_NS_MAX: u64 = 2 * SECOND_NS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
     pub node: u32,
-    /// Reclaim so much in all, in batches of `batch_pages`, asking [`Controller::batch_done`] after each.
+    /// Reclaim so much in all, in batches of `batch_pages`, asking [`Controller::batch_done`] after
+    /// each.
     pub reclaim_pages: u64,
     pub batch_pages: u64,
     /// Compact the node's memory.
     pub compact: bool,
-    /// Drop what lies behind streams, file by file: reclaim brings no such blocks, or finds too little that is clean.
+    /// Drop what lies behind streams, file by file: reclaim brings no such blocks, or finds too
+    /// little that is clean.
     pub behind: bool,
     pub reason: Reason,
 }
@@ -376,7 +381,8 @@ impl Memory {
                 Reason::Filling { .. } | Reason::FillingBusy { .. } => {
                     by_large || settings.early_reclaim == 0
                 }
-                // It is enough because it is dropped: going on keeps it so. Far more than enough: the cache may grow again.
+                // It is enough because it is dropped: going on keeps it so. Far more than enough:
+                // the cache may grow again.
                 Reason::Enough { free, wanted } => {
                     (by_large || settings.early_reclaim == 0)
                         && free < wanted.saturating_mul(PIECES)
@@ -430,9 +436,11 @@ impl Memory {
     fn learn_from_wake(&mut self, settings: &Settings, now_ns: u64, node: &Node, change: &Change) {
         let last = &self.last;
         let used = change.fill.saturating_add(change.held);
-        // More room than was used at both ends: it was not the amount that lacked, but blocks large enough.
+        // More room than was used at both ends: it was not the amount that lacked, but blocks large
+        // enough.
         if last.above_low().min(node.above_low()) > used {
-            // At least the smallest size that can have run out; if it was a larger one, the next time shows it.
+            // At least the smallest size that can have run out; if it was a larger one, the next
+            // time shows it.
             let ran_out =
                 |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
             let large = self.order == HUGE_ORDER || caches_large(node);
@@ -496,8 +504,9 @@ impl Memory {
         Next { after_ns, changed_pages, latest_ns: after_ns.max(REST_NS_MAX) }
     }
 
-    /// Pages that should be free above the high watermarks: what enters until the next look has come and its reclaim is done, twice; and what
-    /// enters before it is noticed, should a stream as fast as lately begin again.
+    /// Pages that should be free above the high watermarks: what enters until the next look has
+    /// come and its reclaim is done, twice; and what enters before it is noticed, should a stream
+    /// as fast as lately begin again.
     fn wanted(&self, settings: &Settings) -> u64 {
         let look_ns = self.look_ns(settings);
         let until_look = mul_div(self.fill_s, look_ns, SECOND_NS);
@@ -507,7 +516,8 @@ impl Memory {
         until_done.saturating_mul(self.margin).max(unnoticed).max(pages(settings.free_bytes_min))
     }
 
-    /// How often to look while the cache fills: the faster it does, the less has to be kept free in between.
+    /// How often to look while the cache fills: the faster it does, the less has to be kept free in
+    /// between.
     fn look_ns(&self, settings: &Settings) -> u64 {
         mul_div(LOOK_PAGES, SECOND_NS, self.fill_s.max(1)).max(LOOK_NS_MIN).min(settings.poll_ns)
     }

@@ -1,9 +1,12 @@
-//! When file cache is given back before the kernel has to: how much on which node, and when to leave it to the kernel.
+//! When file cache is given back before the kernel has to: how much on which node, and when to
+//! leave it to the kernel.
 //!
-//! Source: "Elimination of OS noises caused by page reclamation" (Ishiguro, Murakami, Oyama), section 3: watch how much is read and how
-//! much memory is free; when large file reads are the cause of little free memory, reclaim before kswapd wakes; otherwise leave it to
-//! the kernel. The paper's two thresholds are fixed (free below 1 GB: reclaim 4 GB); here what must be free follows from how fast the
-//! cache fills, so that it lasts until the next look and until that look's reclaim is done, twice over.
+//! Source: "Elimination of OS noises caused by page reclamation" (Ishiguro, Murakami, Oyama),
+//! section 3: watch how much is read and how much memory is free; when large file reads are the
+//! cause of little free memory, reclaim before kswapd wakes; otherwise leave it to the kernel. The
+//! paper's two thresholds are fixed (free below 1 GB: reclaim 4 GB); here what must be free follows
+//! from how fast the cache fills, so that it lasts until the next look and until that look's
+//! reclaim is done, twice over.
 //!
 //! | Module | Question |
 //! |---|---|

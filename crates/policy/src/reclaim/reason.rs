@@ -36,7 +36,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether this is worth a line each time it begins: it changes what the machine does, or says why the daemon does not help.
+    /// Whether this is worth a line each time it begins: it changes what the machine does, or says
+    /// why the daemon does not help.
     pub fn is_notable(&self) -> bool {
         !matches!(
             self,

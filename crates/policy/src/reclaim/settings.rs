@@ -7,23 +7,27 @@ use super::pages;
 pub struct Settings {
     /// How often the machine is looked at. The paper: 1 s.
     pub poll_ns: u64,
-    /// The cache must fill at least this fast, in bytes per second, or the kernel is left alone. The paper counts requests (1,500/s); how
-    /// large those are differs by a factor of ten between programs.
+    /// The cache must fill at least this fast, in bytes per second, or the kernel is left alone.
+    /// The paper counts requests (1,500/s); how large those are differs by a factor of ten between
+    /// programs.
     pub fill_bytes_s_min: u64,
     /// File cache must be at least this share of what takes memory, in thousandths.
     pub cause_permille: u64,
-    /// What must be free above the high watermarks whatever the fill rate, in bytes: the paper's first threshold (1 GB).
+    /// What must be free above the high watermarks whatever the fill rate, in bytes: the paper's
+    /// first threshold (1 GB).
     pub free_bytes_min: u64,
-    /// At least so much is reclaimed once there is a need, in bytes: the paper's second threshold (4 GB). Large amounts buy nothing here:
-    /// the cost is linear in the amount.
+    /// At least so much is reclaimed once there is a need, in bytes: the paper's second threshold
+    /// (4 GB). Large amounts buy nothing here: the cost is linear in the amount.
     pub reclaim_bytes: u64,
     /// What is asked of the kernel at a time, in bytes.
     pub batch_bytes: u64,
-    /// Share of the file cache that must stay inactive, in thousandths: reclaiming the last of it would reach pages in use.
+    /// Share of the file cache that must stay inactive, in thousandths: reclaiming the last of it
+    /// would reach pages in use.
     pub keep_permille: u64,
     /// Share of one processor that reclaiming may take, in millionths.
     pub cpu_ppm: u64,
-    /// Whether the kernel is asked to reclaim: 0 or 1. Without it, dropping behind streams is all that is done.
+    /// Whether the kernel is asked to reclaim: 0 or 1. Without it, dropping behind streams is all
+    /// that is done.
     pub early_reclaim: u64,
     /// When to drop behind streams: one of the `BEHIND_` constants.
     pub drop_behind: u64,
@@ -33,8 +37,8 @@ pub struct Settings {
 pub const BEHIND_NEVER: u64 = 0;
 /// Where reclaim is of no use.
 pub const BEHIND_NEEDED: u64 = 1;
-/// Also wherever the cache fills in large blocks: what a stream leaves behind is such blocks, while reclaim takes what is oldest, in whatever
-/// pieces that is.
+/// Also wherever the cache fills in large blocks: what a stream leaves behind is such blocks, while
+/// reclaim takes what is oldest, in whatever pieces that is.
 pub const BEHIND_LARGE: u64 = 2;
 
 impl Default for Settings {

@@ -1,4 +1,5 @@
-//! Which part of a file lies behind a stream: read or written while it was watched, and not needed any more as far as can be told.
+//! Which part of a file lies behind a stream: read or written while it was watched, and not needed
+//! any more as far as can be told.
 
 use std::ops::Range;
 
@@ -6,7 +7,8 @@ use std::ops::Range;
 const WINDOW_BYTES: u64 = 8 << 20;
 /// What lies further behind was dropped some looks ago, or its device is slower than any look.
 const LAG_BYTES: u64 = 256 << 20;
-/// Position and bytes moved are read one after the other, and calls under way are in the one and not in the other.
+/// Position and bytes moved are read one after the other, and calls under way are in the one and
+/// not in the other.
 const SLACK_BYTES: u64 = 16 << 20;
 /// A file that moves by less between looks is not worth a call.
 const MOVED_BYTES_MIN: u64 = 1 << 20;
@@ -14,7 +16,8 @@ const MOVED_BYTES_MIN: u64 = 1 << 20;
 /// The position of an open file, from look to look.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// Where it was when it was seen first, or came to by a jump: what lies before was not read while it was watched.
+    /// Where it was when it was seen first, or came to by a jump: what lies before was not read
+    /// while it was watched.
     first: u64,
     last: u64,
     /// It went back: somebody reads parts of it again, and needs what is cached.
@@ -27,8 +30,9 @@ impl Stream {
         Stream { first: position, last: position, again: false }
     }
 
-    /// It is at `position` now, and whoever has it open has moved `moved` bytes through system calls since the last look. What can be dropped:
-    /// twice in the course of looks, as data that was written is on its device at the second time only.
+    /// It is at `position` now, and whoever has it open has moved `moved` bytes through system
+    /// calls since the last look. What can be dropped: twice in the course of looks, as data that
+    /// was written is on its device at the second time only.
     pub fn look(&mut self, position: u64, moved: u64) -> Option<Range<u64>> {
         let step = position.checked_sub(self.last);
         match step {

@@ -1,5 +1,6 @@
-//! What became of blocks that have left: a sample of them is remembered, and those that are wanted back before local memory has turned over
-//! once would still be there if they had been treated as any others.
+//! What became of blocks that have left: a sample of them is remembered, and those that are wanted
+//! back before local memory has turned over once would still be there if they had been treated as
+//! any others.
 
 use hiroma_units::BlockId;
 

@@ -1,16 +1,19 @@
 //! Least recently used, as far as a pager can see.
 //!
-//! Use shows only in the staging area: a block that is touched there was used, one that is not was not. So this is LRU by second
-//! chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted in bytes because blocks differ 512 to 1 in size:
+//! Use shows only in the staging area: a block that is touched there was used, one that is not was
+//! not. So this is LRU by second chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted
+//! in bytes because blocks differ 512 to 1 in size:
 //!
-//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the stream is a little way past them, as
-//!   long as few of them are wanted back soon ([`Trust`]).
-//! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave next, as long as they hold more
-//!   than their share of the bytes, so that one pass over a lot of data cannot push out what is used again and again.
-//! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to twice or more go round again
-//!   without being staged, once or twice: staging them would most likely only cost a fault. For each page that leaves from
-//!   here 2 to 32 leave from `recent`: what was in use once and is not any more must not stay for ever. How many, by which of the two are
-//!   wanted back sooner ([`Ghosts`]).
+//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the
+//!   stream is a little way past them, as long as few of them are wanted back soon ([`Trust`]).
+//! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave
+//!   next, as long as they hold more than their share of the bytes, so that one pass over a lot of
+//!   data cannot push out what is used again and again.
+//! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to
+//!   twice or more go round again without being staged, once or twice: staging them would most
+//!   likely only cost a fault. For each page that leaves from here 2 to 32 leave from `recent`:
+//!   what was in use once and is not any more must not stay for ever. How many, by which of the two
+//!   are wanted back sooner ([`Ghosts`]).
 //! - `cold`: blocks that somebody said will not be needed; they go before all others.
 
 use hiroma_units::{BlockId, PAGES_PER_EXTENT};
@@ -21,12 +24,15 @@ use super::queue::{Queue, share};
 use super::trust::Trust;
 use super::{Hint, Origin, Replacement, scattered};
 
-/// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against frequent ones.
+/// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against
+/// frequent ones.
 const RECENT_SHARE: u8 = 64;
-/// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind: more than the eighth that is fetched
-/// ahead of need, so that nothing leaves before its turn has come.
+/// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind:
+/// more than the eighth that is fetched ahead of need, so that nothing leaves before its turn has
+/// come.
 const STREAM_SHARE: u8 = 40;
-/// So many pages leave from the recent blocks for each one from the frequent blocks, at first; and the least and the most.
+/// So many pages leave from the recent blocks for each one from the frequent blocks, at first; and
+/// the least and the most.
 const RECENT_PER_FREQUENT: i64 = 8;
 const RECENT_PER_FREQUENT_MIN: i64 = 2;
 const RECENT_PER_FREQUENT_MAX: i64 = 32;
@@ -44,7 +50,8 @@ pub struct Lru {
     heat: Heat,
     trust: Trust,
     recent_share: u8,
-    /// Pages that left from `recent`, less `recent_per_frequent` times those that left from `frequent`.
+    /// Pages that left from `recent`, less `recent_per_frequent` times those that left from
+    /// `frequent`.
     owed_pages: i64,
     recent_per_frequent: i64,
     recent_ghosts: Ghosts,
@@ -229,8 +236,9 @@ impl Replacement for Lru {
 
 /// How often blocks were rescued, and how many laps they have left: two bits each.
 ///
-/// A table without chains: a block that falls on another's slot replaces it, and the other is treated as never rescued, which costs
-/// it a second chance and no more. A block keeps its slot while it is staged, where it has no entry in a queue.
+/// A table without chains: a block that falls on another's slot replaces it, and the other is
+/// treated as never rescued, which costs it a second chance and no more. A block keeps its slot
+/// while it is staged, where it has no entry in a queue.
 struct Heat {
     slots: Box<[u16]>,
     /// Slots in use.
@@ -265,7 +273,8 @@ impl Heat {
         let value = if (rescues, laps) == (0, 0) { 0 } else { tag | rescues << 2 | laps };
         self.used = self.used + usize::from(value != 0) - usize::from(self.slots[slot] != 0);
         self.slots[slot] = value;
-        // What a larger table would need to know of the old entries was not kept: they are forgotten, seven times at most.
+        // What a larger table would need to know of the old entries was not kept: they are
+        // forgotten, seven times at most.
         if self.used > self.slots.len() / 2 && self.slots.len() < 1 << HEAT_BITS_MAX {
             *self = Heat { slots: vec![0; 2 * self.slots.len()].into_boxed_slice(), used: 0 };
         }
@@ -324,7 +333,8 @@ mod tests {
         assert_eq!(first, [20, 21, 22, 10], "recent blocks keep their share against frequent ones");
     }
 
-    /// A thousand pages of each kind. Those of a kind that is wanted are, as soon as they have left; others come in place of the rest.
+    /// A thousand pages of each kind. Those of a kind that is wanted are, as soon as they have
+    /// left; others come in place of the rest.
     fn ratio_after(wanted_frequent: bool, wanted_recent: bool) -> i64 {
         let mut lru = Lru::new();
         (0..1000).for_each(|page| lru.admitted(block(page), Origin::Rescued));

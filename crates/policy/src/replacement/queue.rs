@@ -1,4 +1,5 @@
-//! A queue of blocks: four bytes an entry, in chunks of 4 KiB, so that it never moves its content to grow and gives memory back.
+//! A queue of blocks: four bytes an entry, in chunks of 4 KiB, so that it never moves its content
+//! to grow and gives memory back.
 
 use std::collections::VecDeque;
 
@@ -64,7 +65,8 @@ impl Queue {
         Some(block)
     }
 
-    /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order stays.
+    /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order
+    /// stays.
     pub(super) fn retain(
         &mut self,
         seen: &mut FxHashSet<BlockId>,

@@ -1,14 +1,16 @@
 //! How much of local memory is staged, so that use shows itself.
 //!
-//! A staged block that is touched proves that it is in use, and costs a fault; one that is not touched leaves. What that is worth shows in the
-//! numbers: where more than a quarter as many faults only bring staged blocks back as fetch anything, the program pays more to be watched
-//! than for what it misses, and less is staged; where it is much less, more is.
+//! A staged block that is touched proves that it is in use, and costs a fault; one that is not
+//! touched leaves. What that is worth shows in the numbers: where more than a quarter as many
+//! faults only bring staged blocks back as fetch anything, the program pays more to be watched than
+//! for what it misses, and less is staged; where it is much less, more is.
 
 /// Part of local memory that is staged at most: an eighth, as a shift.
 const MOST_SHIFT: u32 = 3;
 /// Parts in which the share is counted; all of them are the eighth.
 const PARTS: u64 = 64;
-/// Fetches for each fault that brings a staged block back: with fewer less is staged, with more than twice as many more is.
+/// Fetches for each fault that brings a staged block back: with fewer less is staged, with more
+/// than twice as many more is.
 const FETCHES_PER_RESCUE: u64 = 4;
 /// Faults after which the numbers say something.
 const JUDGED_FAULTS: u64 = 64;
@@ -33,8 +35,8 @@ impl Staging {
         Staging::default()
     }
 
-    /// Staged blocks that were brought back, and blocks that were fetched because somebody waited, both since the start. In the child of a
-    /// fork they start again.
+    /// Staged blocks that were brought back, and blocks that were fetched because somebody waited,
+    /// both since the start. In the child of a fork they start again.
     pub fn observe(&mut self, rescues: u64, fetches: u64) {
         if rescues < self.rescues || fetches < self.fetches {
             (self.rescues, self.fetches) = (0, 0);

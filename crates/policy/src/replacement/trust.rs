@@ -1,8 +1,9 @@
 //! Whether blocks of streams are left behind for good.
 //!
-//! To pass once is what most streams do, and to drop behind them keeps what else is in use. A program that goes over the same arrays again
-//! and again looks like a stream too, and needs what it has left behind. Which of the two holds shows in [`Ghosts`] of the blocks that
-//! left early. The sample is always treated as a stream, so that a wrong turn is found out either way.
+//! To pass once is what most streams do, and to drop behind them keeps what else is in use. A
+//! program that goes over the same arrays again and again looks like a stream too, and needs what
+//! it has left behind. Which of the two holds shows in [`Ghosts`] of the blocks that left early.
+//! The sample is always treated as a stream, so that a wrong turn is found out either way.
 
 use hiroma_units::BlockId;
 

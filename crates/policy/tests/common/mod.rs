@@ -1,4 +1,5 @@
-//! A small pager without memory: it drives the policies as the real one does, and counts what a program would have waited for.
+//! A small pager without memory: it drives the policies as the real one does, and counts what a
+//! program would have waited for.
 #![allow(dead_code)] // Each test file uses its own part.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -112,7 +113,8 @@ pub struct Model<R: Replacement> {
 }
 
 impl<R: Replacement> Model<R> {
-    /// A program with `local_extents` of local memory, an eighth of it for staging (one extent where rescues mean nothing).
+    /// A program with `local_extents` of local memory, an eighth of it for staging (one extent
+    /// where rescues mean nothing).
     pub fn new(replacement: R, local_extents: u64, prefetch: bool) -> Self {
         let limit_sectors = local_extents * SECTORS;
         let staging_sectors =
@@ -259,7 +261,8 @@ impl<R: Replacement> Model<R> {
             self.stats.fetched_sectors += sectors(block);
             self.install(block, origin, Place::Resident);
         } else {
-            // Missing sector of an extent in small mode. Untouched ones of a fresh extent are zeros.
+            // Missing sector of an extent in small mode. Untouched ones of a fresh extent are
+            // zeros.
             let fresh = extent.was_fresh && !extent.written.contains(&(page / SECTOR_PAGES));
             let buy = self.granularity.on_small_fault(&mut extent.history);
             self.extents.insert(number, extent);

@@ -5,7 +5,8 @@ use hiroma_units::BlockId;
 
 use super::{ALIVE, CAME, DIRTY, EXTENT, FAR, Ours, USED};
 
-/// So many small faults in such a span are dense, and for how long without a fault they are held to be.
+/// So many small faults in such a span are dense, and for how long without a fault they are held to
+/// be.
 const DENSE_FAULTS: u32 = 24;
 const DENSE_SPAN_NS: u64 = 8_000_000;
 const CALM_NS: u64 = 40_000_000;
@@ -28,7 +29,8 @@ impl Ours<'_> {
         }
     }
 
-    /// What follows once the program goes on. Its access comes first: where few blocks fit, what came may leave here again.
+    /// What follows once the program goes on. Its access comes first: where few blocks fit, what
+    /// came may leave here again.
     pub(super) fn after_fault(&mut self) {
         if self.is_quiet() {
             self.evict_here();
@@ -148,7 +150,8 @@ impl Ours<'_> {
         }
     }
 
-    /// What was asked for at the last fault has come before this one, and after the program has gone on.
+    /// What was asked for at the last fault has come before this one, and after the program has
+    /// gone on.
     pub(super) fn prefetch(&mut self) {
         let requests = std::mem::take(&mut self.requests);
         self.fetch_each_ahead(&requests);

@@ -1,8 +1,11 @@
-//! Our own policies, driven as the pager drives them: staging, write-back, modes of extents, fetching ahead.
+//! Our own policies, driven as the pager drives them: staging, write-back, modes of extents,
+//! fetching ahead.
 //!
-//! The decisions are those of `hiroma-policy`; what is here does with pages of a trace what `hiroma-pager` does with memory, step by step
-//! and with the same constants. Simplified is what depends on time alone: a write-back ends at once, what is fetched ahead has come
-//! before the next fault, and the evictor is never late. Content is not known: a page that was written counts as changed.
+//! The decisions are those of `hiroma-policy`; what is here does with pages of a trace what
+//! `hiroma-pager` does with memory, step by step and with the same constants. Simplified is what
+//! depends on time alone: a write-back ends at once, what is fetched ahead has come before the next
+//! fault, and the evictor is never late. Content is not known: a page that was written counts as
+//! changed.
 
 mod evict;
 mod fault;
@@ -109,7 +112,8 @@ struct Ours<'a> {
     requests: Vec<PrefetchRequest>,
     rescues: u64,
     fetches: u64,
-    /// Where the modelled clock stands, of the program's own work, and when statistics were last looked at.
+    /// Where the modelled clock stands, of the program's own work, and when statistics were last
+    /// looked at.
     own_ns: u64,
     tended_ns: u64,
     /// Small faults since `dense_since_ns`; until when the fault thread is quiet.
@@ -306,7 +310,8 @@ impl<'a> Ours<'a> {
         }
     }
 
-    /// The program has no more use for the content of a page. What has no content at all is unmapped.
+    /// The program has no more use for the content of a page. What has no content at all is
+    /// unmapped.
     fn discard(&mut self, page: usize) {
         let number = page / PAGES_PER_EXTENT;
         let before = self.flags[page];

@@ -67,7 +67,8 @@ proptest! {
         let capacity = capacity.max(16 << order.min(9));
         let outcome = Ours::new(&trace, capacity, options, &costs).checked();
         let belady = Kind::Belady.simulate(&trace, capacity, &Costs::default());
-        // Pages of zeros that come with a block are no faults, so only single pages can be compared.
+        // Pages of zeros that come with a block are no faults, so only single pages can be
+        // compared.
         if order == 0 {
             prop_assert!(outcome.fresh + outcome.fetches + outcome.ahead >= belady.fresh + belady.fetches);
         }

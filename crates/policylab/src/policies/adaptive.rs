@@ -1,4 +1,5 @@
-//! ARC: what was used once and what was used twice share memory, by which of the two was evicted too soon.
+//! ARC: what was used once and what was used twice share memory, by which of the two was evicted
+//! too soon.
 
 use super::Policy;
 use crate::links::Links;

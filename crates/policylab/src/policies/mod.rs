@@ -1,4 +1,5 @@
-//! Who leaves, page by page, by policies that see every touch. No pager sees that much: what these reach is what there is to gain.
+//! Who leaves, page by page, by policies that see every touch. No pager sees that much: what these
+//! reach is what there is to gain.
 
 mod adaptive;
 mod belady;

@@ -67,7 +67,8 @@ impl Policy for Clock {
     }
 }
 
-/// SIEVE: a hand goes from the oldest to the newest, takes what was not used, and leaves what was where it is.
+/// SIEVE: a hand goes from the oldest to the newest, takes what was not used, and leaves what was
+/// where it is.
 pub struct Sieve {
     links: Links,
     used: Vec<bool>,
@@ -121,7 +122,8 @@ const NOWHERE: u8 = 3;
 const SMALL_SHARE: usize = 10;
 const USES_MAX: u8 = 3;
 
-/// S3-FIFO: a small queue for what is new, a main queue with second chances, and ghosts of what left the small one.
+/// S3-FIFO: a small queue for what is new, a main queue with second chances, and ghosts of what
+/// left the small one.
 pub struct S3Fifo {
     links: Links,
     list: Vec<u8>,

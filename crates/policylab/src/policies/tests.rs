@@ -1,4 +1,5 @@
-//! Every policy against the same policy written the slow and obvious way, the optimum against all, and examples worked out by hand.
+//! Every policy against the same policy written the slow and obvious way, the optimum against all,
+//! and examples worked out by hand.
 
 use proptest::prelude::*;
 

@@ -58,7 +58,8 @@ pub fn config(local: u64) -> Config {
 
 /// `program` with the library preloaded and `config` in its environment.
 pub fn preloaded(program: impl AsRef<OsStr>, config: Option<&Config>) -> Command {
-    // `timeout` ends a program that hangs; generous, so that a slow machine is not taken for a hang.
+    // `timeout` ends a program that hangs; generous, so that a slow machine is not taken for a
+    // hang.
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "300"]);
     command.arg("env").arg(format!("LD_PRELOAD={}", library().display()));
@@ -82,7 +83,8 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Compiles and runs a test program on both kernel paths; it must print `ok` and nothing on standard error.
+/// Compiles and runs a test program on both kernel paths; it must print `ok` and nothing on
+/// standard error.
 pub fn passes(name: &str, local: u64, arguments: &[&str]) {
     passes_saying(name, local, arguments, "");
 }

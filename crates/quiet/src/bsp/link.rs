@@ -1,8 +1,11 @@
-//! Processes that meet after each step, over TCP. The first one listens; the others join it and are told what to do.
+//! Processes that meet after each step, over TCP. The first one listens; the others join it and are
+//! told what to do.
 //!
-//! All numbers are little-endian. Joining: `magic, ranks` to the first process; when all have joined, `magic, process, ranks of all, steps,
-//! step in ns, duration in ns, bytes` back. After each step: `step, thread, stolen ns, part` to the first, `step, goes on, process, thread,
-//! stolen ns, part` back, of the rank that came last. The first process tells who that was by its own clock, so the way there counts.
+//! All numbers are little-endian. Joining: `magic, ranks` to the first process; when all have
+//! joined, `magic, process, ranks of all, steps, step in ns, duration in ns, bytes` back. After
+//! each step: `step, thread, stolen ns, part` to the first, `step, goes on, process, thread, stolen
+//! ns, part` back, of the rank that came last. The first process tells who that was by its own
+//! clock, so the way there counts.
 //!
 //! There is no secret and no encryption: for a network of one's own.
 
@@ -203,7 +206,8 @@ impl Link {
         self.ranks
     }
 
-    /// Meets the others after `step`, which becomes that of the rank that came last of all. `enough`: the first process wants no more.
+    /// Meets the others after `step`, which becomes that of the rank that came last of all.
+    /// `enough`: the first process wants no more.
     pub(super) fn meet(
         &mut self,
         step: &mut Step,

@@ -1,8 +1,10 @@
-//! A bulk synchronous parallel program: every rank does the same work in a step, then all wait for the last one. What holds up one holds
-//! up all, so this is what noise costs (Petrini, Kerbyson, Pakin, "The case of the missing supercomputer performance", SC 2003).
+//! A bulk synchronous parallel program: every rank does the same work in a step, then all wait for
+//! the last one. What holds up one holds up all, so this is what noise costs (Petrini, Kerbyson,
+//! Pakin, "The case of the missing supercomputer performance", SC 2003).
 //!
-//! Ranks are threads, one on each processor, of one process or of several that meet over TCP after each step ([`link`]), also on several
-//! machines. Of each step it is kept how long it took, which rank came last, and who had held that one up.
+//! Ranks are threads, one on each processor, of one process or of several that meet over TCP after
+//! each step ([`link`]), also on several machines. Of each step it is kept how long it took, which
+//! rank came last, and who had held that one up.
 
 pub mod link;
 pub mod picture;
@@ -35,8 +37,8 @@ pub struct Options {
     pub duration: Duration,
     /// Work of a step when nothing disturbs it.
     pub step: Duration,
-    /// How much work a chunk of a microsecond is, in turns ([`crate::meter::work`]), as an earlier recording says, so that both can be
-    /// compared; none: it is found out.
+    /// How much work a chunk of a microsecond is, in turns ([`crate::meter::work`]), as an earlier
+    /// recording says, so that both can be compared; none: it is found out.
     pub chunk_turns: Option<u64>,
     /// Memory that each rank takes, touches and gives back in each step.
     pub alloc_bytes: usize,
@@ -125,7 +127,8 @@ impl Shared<'_> {
         self.finish.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the others after a step of which others took `loss`. Whether there is another step.
+    /// Waits for the others after a step of which others took `loss`. Whether there is another
+    /// step.
     fn meet(&self, thread: u32, loss: &Loss) -> bool {
         let step = self.done.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.options.cpus.len() {
@@ -137,7 +140,8 @@ impl Shared<'_> {
         let mut turns = 0;
         while self.done.load(Ordering::Acquire) == step {
             turns += 1;
-            // A processor of its own is what a rank has; where it has not, the one that is waited for may need it.
+            // A processor of its own is what a rank has; where it has not, the one that is waited
+            // for may need it.
             if turns % YIELD_EVERY == 0 {
                 thread::yield_now();
             }
@@ -151,7 +155,8 @@ impl Shared<'_> {
 const YIELD_EVERY: u32 = 1000;
 
 impl Finish {
-    /// All ranks of this process have come, `thread` last. Meets the other processes; whether there is another step.
+    /// All ranks of this process have come, `thread` last. Meets the other processes; whether there
+    /// is another step.
     fn step(&mut self, shared: &Shared, thread: u32, loss: &Loss) -> bool {
         let most = loss.most().map(|(part, _)| part);
         let mut step =
@@ -178,7 +183,8 @@ impl Finish {
     }
 }
 
-/// Runs it. With a link it is part of a run over several processes, and the options are those of whoever is joined.
+/// Runs it. With a link it is part of a run over several processes, and the options are those of
+/// whoever is joined.
 pub fn run(
     options: &Options,
     link: Option<Link>,

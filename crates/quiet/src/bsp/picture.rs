@@ -62,7 +62,8 @@ pub fn measures(recording: &Recording) -> Vec<Measure> {
     ]
 }
 
-/// Times of single steps and their sum, as the paper's figures 4 to 7 show them; one line for each run.
+/// Times of single steps and their sum, as the paper's figures 4 to 7 show them; one line for each
+/// run.
 pub fn plots(runs: &[(&str, &Recording)]) -> Vec<Plot> {
     let series = |points: fn(&Recording) -> Vec<Point>| {
         let one = |&(name, recording): &(&str, &Recording)| Series::new(name, points(recording));

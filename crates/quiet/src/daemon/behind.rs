@@ -1,11 +1,13 @@
-//! Dropping what lies behind streams, file by file: where the kernel takes no requests to reclaim, or reclaim brings no blocks of the size that lacks.
+//! Dropping what lies behind streams, file by file: where the kernel takes no requests to reclaim,
+//! or reclaim brings no blocks of the size that lacks.
 
 use std::collections::BTreeMap;
 
 use hiroma_kernel::quiet::files::{OpenFile, movers, open_files};
 use hiroma_policy::reclaim::Stream;
 
-/// Programs come and go: who streams is found out anew so often. Looking at all of them takes milliseconds.
+/// Programs come and go: who streams is found out anew so often. Looking at all of them takes
+/// milliseconds.
 const FIND_NS: u64 = 1_000_000_000;
 /// The first time sooner: who moves how much shows at the second look only.
 const FIND_FIRST_NS: u64 = 250_000_000;
@@ -14,11 +16,13 @@ const MOVED_BYTES_S_MIN: u64 = 16 << 20;
 /// So many processes that move most.
 const PROCESSES_MAX: usize = 8;
 const FILES_MAX: usize = 32;
-/// It goes on for so long after it was last wanted: a stream that pauses, for its device or its rate, goes on soon.
+/// It goes on for so long after it was last wanted: a stream that pauses, for its device or its
+/// rate, goes on soon.
 const REST_NS: u64 = 10_000_000_000;
 /// Smaller files are no streams.
 const SIZE_MIN: u64 = 64 << 20;
-/// Ahead of a stream, beyond what the kernel reads ahead: cached by more than half, the file was so before it, and somebody needs it.
+/// Ahead of a stream, beyond what the kernel reads ahead: cached by more than half, the file was so
+/// before it, and somebody needs it.
 const AHEAD_BYTES: std::ops::Range<u64> = 32 << 20..96 << 20;
 
 /// Streams that are followed.
@@ -45,7 +49,8 @@ struct Followed {
 }
 
 impl Behind {
-    /// Drops what can be dropped now, if that is `wanted` or was lately. Returns lines on files that it begins with.
+    /// Drops what can be dropped now, if that is `wanted` or was lately. Returns lines on files
+    /// that it begins with.
     pub(super) fn step(&mut self, now_ns: u64, wanted: bool) -> Vec<String> {
         if wanted {
             self.wanted_ns = Some(now_ns);
@@ -174,7 +179,8 @@ mod tests {
         }
     }
 
-    /// A stream in a process of its own that goes on only when told to, so that every look finds it where it should be.
+    /// A stream in a process of its own that goes on only when told to, so that every look finds it
+    /// where it should be.
     struct Reader {
         child: std::process::Child,
     }

@@ -1,4 +1,5 @@
-//! The daemon: looks at the machine, asks the controller, reclaims in batches, says why, and puts everything back.
+//! The daemon: looks at the machine, asks the controller, reclaims in batches, says why, and puts
+//! everything back.
 
 mod behind;
 mod observe;
@@ -40,7 +41,8 @@ pub const STATE: &str = "/run/hiroma/quiet";
 const NICE: i32 = 10;
 /// How often a stop is looked for that came just before the wait began.
 const WAKE_NS: u64 = 500_000_000;
-/// After so many batches that the kernel called done without doing anything, it is not asked any more.
+/// After so many batches that the kernel called done without doing anything, it is not asked any
+/// more.
 const HOLLOW_MAX: u32 = 3;
 /// What was reclaimed is told at least so often.
 const ACCOUNT_NS: u64 = 10_000_000_000;
@@ -49,7 +51,8 @@ const ACCOUNT_NS: u64 = 10_000_000_000;
 pub struct Options {
     /// Directory for the lock, the settings, and what has to be put back.
     pub state: PathBuf,
-    /// Processors that programs have for themselves; kswapd, kcompactd and the daemon keep off them. Empty: there are none.
+    /// Processors that programs have for themselves; kswapd, kcompactd and the daemon keep off
+    /// them. Empty: there are none.
     pub app_cpus: Vec<usize>,
     /// Say what would be done, and do nothing.
     pub dry_run: bool,
@@ -105,7 +108,8 @@ struct Account {
 }
 
 impl Daemon {
-    /// Finds out what can be done here, puts back what a killed daemon left, and confines the kernel's reclaiming threads.
+    /// Finds out what can be done here, puts back what a killed daemon left, and confines the
+    /// kernel's reclaiming threads.
     pub fn start(options: Options) -> Result<Daemon, QuietError> {
         let Options { state, app_cpus, dry_run, metrics: address, mut log } = options;
         let lock = Lock::take(&state)?;
@@ -301,7 +305,8 @@ impl Daemon {
                 }
             };
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
-            // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for is less.
+            // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for
+            // is less.
             let got_pages = match (before, self.observer.stolen(&reclaim)) {
                 (Some(before), Some(after)) => after.saturating_sub(before),
                 _ if end == BatchEnd::Whole => next,

@@ -49,9 +49,11 @@ const NAMES: &[&str] = &[
     "pgscan_direct",
 ];
 
-/// `/proc/stat` counts in steps of 10 ms: over less than this an idle share says nothing, and over the longer nothing about now.
+/// `/proc/stat` counts in steps of 10 ms: over less than this an idle share says nothing, and over
+/// the longer nothing about now.
 const IDLE_NS: std::ops::Range<u64> = 400_000_000..3_000_000_000;
-/// Watermarks change when memory is added, a setting is written, or, for a while, when kinds of pages mix: then kswapd works.
+/// Watermarks change when memory is added, a setting is written, or, for a while, when kinds of
+/// pages mix: then kswapd works.
 const WATERMARKS_NS: u64 = 30_000_000_000;
 
 impl Observer {
@@ -103,7 +105,8 @@ impl Observer {
         Ok(seen)
     }
 
-    /// Of which node the pages were that were dropped is not known: every one gets its part by the files that it holds now.
+    /// Of which node the pages were that were dropped is not known: every one gets its part by the
+    /// files that it holds now.
     fn divide_dropped(&mut self, dropped_pages: u64, nodes: &mut [Node]) {
         let added =
             dropped_pages.saturating_sub(std::mem::replace(&mut self.dropped_pages, dropped_pages));
@@ -115,8 +118,9 @@ impl Observer {
         }
     }
 
-    /// Pages that were reclaimed on request so far; none where the kernel does not count them. For a control group all file pages that
-    /// anybody reclaimed: before Linux 6.16 no counter is nearer.
+    /// Pages that were reclaimed on request so far; none where the kernel does not count them. For
+    /// a control group all file pages that anybody reclaimed: before Linux 6.16 no counter is
+    /// nearer.
     pub(super) fn stolen(&mut self, by: &Mechanism) -> Option<u64> {
         let name =
             if matches!(by, Mechanism::Node(_)) { "pgsteal_proactive" } else { "pgsteal_file" };
@@ -165,7 +169,8 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
     let all_files: u64 = info.nodes.iter().map(files).sum();
     let node = |node: &NodeInfo| {
         let own = &node.counters;
-        // Some kernels count reclaim for the machine only: then every node gets its part by the files that it holds.
+        // Some kernels count reclaim for the machine only: then every node gets its part by the
+        // files that it holds.
         let reclaim = |name: &str| match own.has(name) {
             true => own.get(name) * factor,
             false => part(info.counters.get(name) * factor, files(node), all_files),

@@ -13,13 +13,15 @@ use serde::{Deserialize, Serialize};
 use crate::error::QuietError;
 use crate::settings::write_whole;
 
-/// Held as long as a daemon lives. The file stays: removing it would let two daemons hold "the" lock.
+/// Held as long as a daemon lives. The file stays: removing it would let two daemons hold "the"
+/// lock.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Where a thread might run before it was confined. With the time of its start, the number names one thread.
+/// Where a thread might run before it was confined. With the time of its start, the number names
+/// one thread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Pin {
     tid: u32,
@@ -28,7 +30,8 @@ struct Pin {
     cpus: Vec<usize>,
 }
 
-/// Threads that were confined to some processors, and are let go when this is dropped; after SIGKILL by [`restore`].
+/// Threads that were confined to some processors, and are let go when this is dropped; after
+/// SIGKILL by [`restore`].
 #[derive(Debug)]
 pub struct Pins {
     state: PathBuf,
@@ -71,7 +74,8 @@ impl Pins {
         Pins { state: state.to_owned(), pins: Vec::new() }
     }
 
-    /// Confines a thread, having written down first where it might run. Says why not if it cannot be.
+    /// Confines a thread, having written down first where it might run. Says why not if it cannot
+    /// be.
     pub fn confine(&mut self, tid: u32, name: &str, cpus: &[usize]) -> Result<(), String> {
         let before = affinity::of(tid).map_err(|error| format!("{name}: {error}"))?;
         let started = started_at(tid).ok_or_else(|| format!("{name} has ended"))?;
@@ -110,7 +114,8 @@ fn write_pins(state: &Path, pins: &[Pin]) -> Result<(), QuietError> {
     )
 }
 
-/// Lets threads run where they might before; those that have ended do not matter. Returns lines on what was done.
+/// Lets threads run where they might before; those that have ended do not matter. Returns lines on
+/// what was done.
 fn put_back(pins: &[Pin]) -> Vec<String> {
     let alive = pins.iter().filter(|pin| started_at(pin.tid) == Some(pin.started));
     let one = |pin: &Pin| match affinity::confine(pin.tid, &pin.cpus) {

@@ -1,4 +1,5 @@
-//! Waiting for the next look, and for settings: the kernel tells when their directory changes (inotify(7)).
+//! Waiting for the next look, and for settings: the kernel tells when their directory changes
+//! (inotify(7)).
 
 use std::fs;
 use std::os::fd::OwnedFd;

@@ -89,11 +89,13 @@ pub struct CoreNoise {
     pub quanta: u64,
     /// The length of a good quantum: nine tenths take longer.
     pub best_ns: u64,
-    /// The whole time of the quanta; what others had of it; and what was lost because the work ran, but slower than in a good quantum.
+    /// The whole time of the quanta; what others had of it; and what was lost because the work ran,
+    /// but slower than in a good quantum.
     pub wall_ns: u64,
     pub stolen_ns: u64,
     pub slowed_ns: u64,
-    /// Of what was lost so: stalls of less than [`super::work::STALL_NS_MAX`] in which the kernel ran nothing else.
+    /// Of what was lost so: stalls of less than [`super::work::STALL_NS_MAX`] in which the kernel
+    /// ran nothing else.
     pub stalled_ns: u64,
     /// Length against the best, in thousandths: median, 99th percentile and longest.
     pub p50_permille: u64,
@@ -141,8 +143,8 @@ fn lost_ns(method: Method, quantum: &Quantum, good: u64) -> u64 {
     }
 }
 
-/// The length of a good quantum, or the work in one. Not of the very best: where another hardware thread happens to be idle for a moment,
-/// that one is twice as fast as any other.
+/// The length of a good quantum, or the work in one. Not of the very best: where another hardware
+/// thread happens to be idle for a moment, that one is twice as fast as any other.
 fn good(method: Method, quanta: &[Quantum]) -> u64 {
     let mut values: Vec<u64> = match method {
         Method::Fwq => quanta.iter().map(|quantum| quantum.wall_ns).collect(),
@@ -153,7 +155,8 @@ fn good(method: Method, quanta: &[Quantum]) -> u64 {
     if method == Method::Fwq { value.max(1) } else { (u64::MAX - value).max(1) }
 }
 
-/// What was read beside the quanta of a processor: who ran there, and the times of interrupts and steal.
+/// What was read beside the quanta of a processor: who ran there, and the times of interrupts and
+/// steal.
 pub(super) struct Beside {
     pub tasks: Vec<(Task, u64)>,
     pub times: (u64, u64),
@@ -204,7 +207,8 @@ pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Besid
     }
 }
 
-/// The hypervisor tells only the whole of what it took (`/proc/stat`): of what nobody was seen to take, so much is its.
+/// The hypervisor tells only the whole of what it took (`/proc/stat`): of what nobody was seen to
+/// take, so much is its.
 fn with_steal(parts: &BTreeMap<Part, u64>, steal_ns: u64) -> BTreeMap<Part, u64> {
     let mut parts = parts.clone();
     let unseen = parts.remove(&Part::Unseen).unwrap_or(0);
@@ -229,7 +233,8 @@ fn from_books(stolen: u64, waited: u64, beside: &Beside) -> BTreeMap<Part, u64> 
     parts
 }
 
-/// Divides the time that was waited among those who ran. They may have run longer than we waited: there were pauses between quanta.
+/// Divides the time that was waited among those who ran. They may have run longer than we waited:
+/// there were pauses between quanta.
 fn split_waits(waited: u64, tasks: &[(Task, u64)]) -> BTreeMap<Part, u64> {
     let own = std::process::id();
     let mut ran: BTreeMap<Part, u64> = BTreeMap::new();

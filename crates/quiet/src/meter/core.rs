@@ -31,7 +31,8 @@ pub struct Quantum {
 pub struct Detail {
     pub quantum: Quantum,
     pub loss: Loss,
-    /// The task that had the processor longest without a break, and for how long; none without BPF, or where no task had it.
+    /// The task that had the processor longest without a break, and for how long; none without BPF,
+    /// or where no task had it.
     pub longest: Option<(String, u64)>,
 }
 

@@ -1,13 +1,17 @@
-//! The noise meter: work of known length on every processor at once, and where its time went when it took longer.
+//! The noise meter: work of known length on every processor at once, and where its time went when
+//! it took longer.
 //!
-//! Fixed work quantum (FWQ): the same work again and again, its time is measured; fixed time quantum (FTQ): the same time again and
-//! again, the work done in it is counted. Both as defined by Sottile and Minnich, "Analysis of microbenchmarks for performance tuning
-//! of clusters" (Cluster 2004), and in LLNL's FTQ/FWQ benchmarks.
+//! Fixed work quantum (FWQ): the same work again and again, its time is measured; fixed time
+//! quantum (FTQ): the same time again and again, the work done in it is counted. Both as defined by
+//! Sottile and Minnich, "Analysis of microbenchmarks for performance tuning of clusters" (Cluster
+//! 2004), and in LLNL's FTQ/FWQ benchmarks.
 //!
-//! The work is done in chunks of a microsecond, so that it is measured when it stood still, and for how long, whatever the reason
-//! ([`work`]). Who took that time: with BPF the tracepoints of the scheduler, of interrupts and of memory management, gap by gap. Without:
-//! time in which another task had the processor (`run_delay` of `/proc/PID/schedstat`), and what ran meanwhile; the rest is interrupts and,
-//! where the hypervisor says so, steal (`/proc/stat`). What was lost although the work ran is shown apart.
+//! The work is done in chunks of a microsecond, so that it is measured when it stood still, and for
+//! how long, whatever the reason ([`work`]). Who took that time: with BPF the tracepoints of the
+//! scheduler, of interrupts and of memory management, gap by gap. Without: time in which another
+//! task had the processor (`run_delay` of `/proc/PID/schedstat`), and what ran meanwhile; the rest
+//! is interrupts and, where the hypervisor says so, steal (`/proc/stat`). What was lost although
+//! the work ran is shown apart.
 
 mod attribute;
 mod core;
@@ -199,7 +203,8 @@ fn probe(options: &Options) -> Result<Probe, String> {
     }
 }
 
-/// Measures. `progress` is called some times a second with what has passed; when it answers `false`, what there is so far is the result.
+/// Measures. `progress` is called some times a second with what has passed; when it answers
+/// `false`, what there is so far is the result.
 pub fn measure(
     options: &Options,
     progress: &mut dyn FnMut(Duration) -> bool,
@@ -343,7 +348,8 @@ impl Recording {
         self.ended_ns.saturating_sub(self.began_ns).max(1)
     }
 
-    /// The share of each stretch of time that others had, for each core, in millionths; `columns` stretches.
+    /// The share of each stretch of time that others had, for each core, in millionths; `columns`
+    /// stretches.
     pub fn timeline_ppm(&self, columns: usize) -> Vec<Vec<u64>> {
         let columns = columns.max(1) as u64;
         let column = |at_ns: u64| {
@@ -366,7 +372,8 @@ impl Recording {
         self.quanta.iter().map(line).collect()
     }
 
-    /// Of how many quanta others had how much: below 1 us, below 2, below 4, and so on, over all cores; as long as the longest needs.
+    /// Of how many quanta others had how much: below 1 us, below 2, below 4, and so on, over all
+    /// cores; as long as the longest needs.
     pub fn histogram(&self) -> Vec<u64> {
         let mut counts = Vec::new();
         for quanta in &self.quanta {

@@ -1,5 +1,6 @@
-//! Work of known length in small chunks, with a look at the clock after each: a chunk that takes much longer was held up, and for how
-//! long is measured, whatever the reason. Who it was is asked for only then.
+//! Work of known length in small chunks, with a look at the clock after each: a chunk that takes
+//! much longer was held up, and for how long is measured, whatever the reason. Who it was is asked
+//! for only then.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -13,11 +14,14 @@ use super::attribute::Part;
 const CHUNK_NS: u64 = 1000;
 /// How often a chunk is tried out; the median counts.
 const TRIES: usize = 2000;
-/// A chunk that takes so many times longer was held up. One less, and another hardware thread that begins to work would look like it.
+/// A chunk that takes so many times longer was held up. One less, and another hardware thread that
+/// begins to work would look like it.
 const HELD_UP: u64 = 3;
-/// What it costs at most to take a processor away or to give it back, beyond what the tracepoints enclose.
+/// What it costs at most to take a processor away or to give it back, beyond what the tracepoints
+/// enclose.
 const CHANGE_NS: u64 = 2000;
-/// Nothing in the kernel ran, and it took less than this: a stall. Longer, and somebody has taken the processor.
+/// Nothing in the kernel ran, and it took less than this: a stall. Longer, and somebody has taken
+/// the processor.
 pub const STALL_NS_MAX: u64 = 20_000;
 
 /// What others took of a stretch of work, in nanoseconds; the parts add up to the whole.
@@ -25,7 +29,8 @@ pub const STALL_NS_MAX: u64 = 20_000;
 pub struct Loss {
     pub stolen_ns: u64,
     pub parts: BTreeMap<Part, u64>,
-    /// Not stolen: short stalls in which the kernel ran nothing else. A hypervisor's own interrupts, firmware, memory.
+    /// Not stolen: short stalls in which the kernel ran nothing else. A hypervisor's own
+    /// interrupts, firmware, memory.
     pub stalled_ns: u64,
 }
 
@@ -80,8 +85,8 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// Finds out how much work a chunk is, unless that is given in turns, to compare runs. With `probe`, those who take time are named; the
-    /// calling thread has told it.
+    /// Finds out how much work a chunk is, unless that is given in turns, to compare runs. With
+    /// `probe`, those who take time are named; the calling thread has told it.
     pub fn new(cpu: usize, probe: Option<&'a Probe>, chunk_turns: Option<u64>) -> Worker<'a> {
         let mut worker =
             Worker { cpu, probe, chunk_turns: 1, usual_ns: 1, at_ns: 0, sums: Sums::default() };
@@ -171,8 +176,8 @@ fn part_of(owner: Owner) -> Part {
     }
 }
 
-/// Divides a gap among those who had the processor in it. The way there and back belongs to them. What is longer than that and was nobody's
-/// is a stall, or, if it is long, [`Part::Unseen`].
+/// Divides a gap among those who had the processor in it. The way there and back belongs to them.
+/// What is longer than that and was nobody's is a stall, or, if it is long, [`Part::Unseen`].
 fn split(gap_ns: u64, had: &Sums, loss: &mut Loss) {
     let known = had.others_ns();
     let rest = gap_ns.saturating_sub(known);

@@ -1,5 +1,5 @@
-//! Nodes that fail and come back. A node loses its memory, its thread and the pages it kept for others; its links, and a disk that
-//! stands beside it, go on working.
+//! Nodes that fail and come back. A node loses its memory, its thread and the pages it kept for
+//! others; its links, and a disk that stands beside it, go on working.
 
 use hiroma_policy::placement::replacement::AnyRanking;
 use hiroma_policy::placement::{Event, Placer, ScopeKind};

@@ -1,4 +1,5 @@
-//! The simulated machine: takes events in their order and lets nodes, network and disks act on them.
+//! The simulated machine: takes events in their order and lets nodes, network and disks act on
+//! them.
 
 mod deliver;
 mod failures;

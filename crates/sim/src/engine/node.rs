@@ -83,7 +83,8 @@ pub struct Extra {
     pub queue: VecDeque<ThreadPlan>,
     /// Pages in the node's hands: on their way out, or arrived where no frame is free.
     pub hands: Vec<InHand>,
-    /// Tables, with their serials, of threads that were lost with the node, whose pages others still keep.
+    /// Tables, with their serials, of threads that were lost with the node, whose pages others
+    /// still keep.
     pub orphans: Vec<(u32, u32)>,
 }
 

@@ -66,7 +66,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A frame for the thread of a node: whether there is one now. Else a page is leaving, and its frame will come.
+    /// A frame for the thread of a node: whether there is one now. Else a page is leaving, and its
+    /// frame will come.
     pub(super) fn acquire_frame(&mut self, number: u32) -> bool {
         let at_once = self.config.node.frame_free == FrameFree::AtOnce;
         let node = &mut self.nodes[number as usize];
@@ -87,8 +88,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes the page out of a frame, which stays in use. A page that nothing was written to is dropped; any other is in the node's
-    /// hands, on its way out.
+    /// Takes the page out of a frame, which stays in use. A page that nothing was written to is
+    /// dropped; any other is in the node's hands, on its way out.
     fn take_victim(&mut self, number: u32, place: u32, frees_frame: bool) -> Option<Leaving> {
         let node = &mut self.nodes[number as usize];
         let Frame { table, page, content, dirty } = node.empty(place);
@@ -204,7 +205,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A name for a frame of `number` that is in use for a page that left it; means nothing after the node has failed.
+    /// A name for a frame of `number` that is in use for a page that left it; means nothing after
+    /// the node has failed.
     fn frame_of(&self, number: u32) -> u32 {
         number | u32::from(self.nodes[number as usize].epoch) << 24
     }
@@ -217,7 +219,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A page has been taken by `by`: the frame that it left, if it was held until now, is free as soon as its node hears of it.
+    /// A page has been taken by `by`: the frame that it left, if it was held until now, is free as
+    /// soon as its node hears of it.
     pub(super) fn release_frame(&mut self, by: u32, table: u32, page: u32) {
         let frame = std::mem::replace(&mut self.tables.page(table, page).held, NO_HOLD);
         if frame == NO_HOLD {
@@ -256,7 +259,8 @@ impl Engine<'_> {
         self.nodes[number as usize].used -= 1;
     }
 
-    /// Whether the way of a page ends at `number`, which has it in hands: nobody wants it any more, or it is waited for right there.
+    /// Whether the way of a page ends at `number`, which has it in hands: nobody wants it any more,
+    /// or it is waited for right there.
     fn goes_no_further(&mut self, number: u32, table: u32, page: u32, content: u32) -> bool {
         if !self.tables.get(table).live {
             self.release_frame(number, table, page);
@@ -416,7 +420,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether the thread of `number` has a frame for `page` and waits to learn where it is: then it is here.
+    /// Whether the thread of `number` has a frame for `page` and waits to learn where it is: then
+    /// it is here.
     fn is_waited_for(&self, number: u32, page: u32) -> bool {
         let thread = self.nodes[number as usize].thread.as_ref();
         thread.is_some_and(|thread| {

@@ -1,5 +1,5 @@
-//! Recorded page-outs and page-ins instead of a generated load. The client's own memory is not simulated: a page is with the program,
-//! or somewhere in the machine.
+//! Recorded page-outs and page-ins instead of a generated load. The client's own memory is not
+//! simulated: a page is with the program, or somewhere in the machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -109,7 +109,8 @@ impl Engine<'_> {
                     let leaves = self.replay_leave(number, step.page);
                     self.out.replay_skipped += u64::from(self.measuring && !leaves);
                 }
-                // A simulated page is in one place only: what was dropped because of its copy goes out, unless it is out already.
+                // A simulated page is in one place only: what was dropped because of its copy goes
+                // out, unless it is out already.
                 TraceKind::Drop => {
                     let leaves = self.replay_leave(number, step.page);
                     self.out.replay_drops += u64::from(self.measuring && leaves);

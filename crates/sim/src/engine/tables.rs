@@ -1,4 +1,5 @@
-//! Page tables: what a node knows about its thread's pages (the paper's extended page table), and where the pages really are.
+//! Page tables: what a node knows about its thread's pages (the paper's extended page table), and
+//! where the pages really are.
 
 use crate::message::UNKNOWN;
 
@@ -55,7 +56,8 @@ pub struct Page {
     pub content: u32,
     /// The disk that has it, if saved.
     pub disk: u32,
-    /// The frame that it left and that stays in use until somebody has taken it (number and epoch of the node); [`NO_HOLD`] if none.
+    /// The frame that it left and that stays in use until somebody has taken it (number and epoch
+    /// of the node); [`NO_HOLD`] if none.
     pub held: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Processes and threads: they arrive, run until they touch a page that is not there, wait for it, and end.
+//! Processes and threads: they arrive, run until they touch a page that is not there, wait for it,
+//! and end.
 
 use hiroma_policy::placement::Event;
 use hiroma_policy::placement::replacement::Ranking;
@@ -11,7 +12,8 @@ use crate::engine::{Engine, Process, What};
 use crate::load::{Accesses, ThreadPlan};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
 
-/// Accesses that a thread makes at once, at most: what others do to its node in between comes after them.
+/// Accesses that a thread makes at once, at most: what others do to its node in between comes after
+/// them.
 const ACCESSES_AT_ONCE: u32 = 64;
 
 impl Engine<'_> {
@@ -198,7 +200,8 @@ impl Engine<'_> {
         });
     }
 
-    /// The page that a thread needs has come back by itself: the frame set aside for it is not needed.
+    /// The page that a thread needs has come back by itself: the frame set aside for it is not
+    /// needed.
     pub(super) fn found_resident(&mut self, number: u32) {
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return };
         let framed = std::mem::take(&mut thread.framed);

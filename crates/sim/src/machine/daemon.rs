@@ -1,4 +1,5 @@
-//! The daemon of a simulated machine: looks at intervals, and reclaims in batches that take their time.
+//! The daemon of a simulated machine: looks at intervals, and reclaims in batches that take their
+//! time.
 
 use hiroma_policy::reclaim::{
     Batch, BatchEnd, Controller, Go, Next, Observation, Reason, Settings,
@@ -9,7 +10,8 @@ use super::{COMPACT_PS, MachineOutcome, NODE_RECLAIM_PS, STEP_NS};
 
 pub(super) struct Daemon {
     controller: Controller,
-    /// The next look, and the latest if free memory has not changed from what it was at the last one.
+    /// The next look, and the latest if free memory has not changed from what it was at the last
+    /// one.
     look_at_ns: u64,
     next: Next,
     looked_ns: u64,

@@ -1,4 +1,5 @@
-//! The memory of a simulated machine: where pages are, and what the kernel does when they run short.
+//! The memory of a simulated machine: where pages are, and what the kernel does when they run
+//! short.
 
 use hiroma_policy::reclaim::observe::HUGE_ORDER;
 use hiroma_policy::reclaim::{Node, ORDERS, Zone, pages};
@@ -111,8 +112,9 @@ impl Memory {
         count - left
     }
 
-    /// Takes up to `count` free pages as the page allocator does: above the low watermarks, kswapd being woken when the first zone has no more;
-    /// else down to the lowest; else the program reclaims by itself. Says whether they came in blocks of 2 MiB.
+    /// Takes up to `count` free pages as the page allocator does: above the low watermarks, kswapd
+    /// being woken when the first zone has no more; else down to the lowest; else the program
+    /// reclaims by itself. Says whether they came in blocks of 2 MiB.
     fn take(
         &mut self,
         count: u64,
@@ -177,7 +179,8 @@ impl Memory {
         }
     }
 
-    /// kswapd, for one step: until the first zone is above its high watermark, and the large block that lacked has been worked for.
+    /// kswapd, for one step: until the first zone is above its high watermark, and the large block
+    /// that lacked has been worked for.
     pub(super) fn run_kswapd(&mut self, outcome: &mut MachineOutcome) {
         if !self.kswapd_awake {
             return;

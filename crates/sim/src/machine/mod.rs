@@ -1,9 +1,10 @@
-//! One simulated machine whose file cache fills: zones with watermarks, kswapd, direct reclaim, and the controller of
-//! [`hiroma_policy::reclaim`], the very object of the live daemon.
+//! One simulated machine whose file cache fills: zones with watermarks, kswapd, direct reclaim, and
+//! the controller of [`hiroma_policy::reclaim`], the very object of the live daemon.
 //!
-//! A fluid model in steps of 1 ms: pages have no identity, only amounts by zone, list and size of block. Costs are those that were
-//! measured (Linux 6.18, 2 cores; medians): kswapd 165 ms and node reclaim 155 ms for a GiB. Compaction was not measured: it
-//! is assumed to cost 1 s for a GiB. What is not modelled: swap, several nodes, the per-processor lists of free pages.
+//! A fluid model in steps of 1 ms: pages have no identity, only amounts by zone, list and size of
+//! block. Costs are those that were measured (Linux 6.18, 2 cores; medians): kswapd 165 ms and node
+//! reclaim 155 ms for a GiB. Compaction was not measured: it is assumed to cost 1 s for a GiB. What
+//! is not modelled: swap, several nodes, the per-processor lists of free pages.
 
 mod daemon;
 mod memory;
@@ -64,7 +65,8 @@ pub struct MachineConfig {
 }
 
 impl MachineConfig {
-    /// The machine that the costs were measured on: 20 GiB, its watermarks, 5 GiB of programs, 1 GiB of files in use.
+    /// The machine that the costs were measured on: 20 GiB, its watermarks, 5 GiB of programs, 1
+    /// GiB of files in use.
     pub fn measured() -> MachineConfig {
         let kib = |kib: u64| kib << 10;
         MachineConfig {

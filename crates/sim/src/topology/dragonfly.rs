@@ -1,4 +1,5 @@
-//! Dragonfly (Kim et al. 2008) with the shortest ways: routers of a group are fully connected, and so are groups.
+//! Dragonfly (Kim et al. 2008) with the shortest ways: routers of a group are fully connected, and
+//! so are groups.
 
 use super::levels::Blocks;
 

@@ -26,7 +26,8 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// The network of a valid configuration, with domains of at most `radius` hops and `peers_max` peers.
+    /// The network of a valid configuration, with domains of at most `radius` hops and `peers_max`
+    /// peers.
     pub fn new(config: &Config, radius: u32, peers_max: u32) -> Self {
         let (dims, most) = (&config.topology.dims, peers_max as usize);
         match config.topology.kind {
@@ -68,8 +69,8 @@ impl Topology {
         if matches!(self, Topology::Torus(_)) { source } else { 0 }
     }
 
-    /// The next link of a message, and where it is after that; none where it has arrived. All messages between two nodes take the
-    /// same way.
+    /// The next link of a message, and where it is after that; none where it has arrived. All
+    /// messages between two nodes take the same way.
     #[inline]
     pub fn next(&self, at: u32, source: u32, target: u32) -> Option<(u32, u32)> {
         match self {
@@ -117,7 +118,8 @@ impl Topology {
         }
     }
 
-    /// Where a message of `source` for its whole domain goes on from `at`: (link, node), and how many; none if there is no tree.
+    /// Where a message of `source` for its whole domain goes on from `at`: (link, node), and how
+    /// many; none if there is no tree.
     #[inline]
     pub fn spread(&self, source: u32, at: u32) -> Option<([(u32, u32); FANOUT_MAX], usize)> {
         match self {

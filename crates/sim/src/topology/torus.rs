@@ -1,4 +1,5 @@
-//! Torus in two or three dimensions. Messages go along the first dimension, then the second, then the third, the shorter way.
+//! Torus in two or three dimensions. Messages go along the first dimension, then the second, then
+//! the third, the shorter way.
 
 use hiroma_policy::placement::Peer;
 
@@ -25,7 +26,8 @@ pub struct Torus {
     reach: [i32; 3],
     /// Peers by offset.
     places: Vec<u16>,
-    /// Where a message for the whole domain goes on, by offset from its source: a bit for each link of a node, as `link` numbers them.
+    /// Where a message for the whole domain goes on, by offset from its source: a bit for each link
+    /// of a node, as `link` numbers them.
     onward: Vec<u8>,
 }
 
@@ -34,7 +36,8 @@ fn steps(offset: Offset) -> u32 {
 }
 
 impl Torus {
-    /// A torus of `dims` (the third is 1 with two axes) whose domains have `radius` hops and at most `most` peers.
+    /// A torus of `dims` (the third is 1 with two axes) whose domains have `radius` hops and at
+    /// most `most` peers.
     pub fn new(dims: [u32; 3], axes: usize, radius: u32, most: usize) -> Self {
         let strides = [1, dims[0], dims[0] * dims[1]];
         let nodes = dims.iter().product::<u32>();
@@ -236,7 +239,8 @@ impl Torus {
         (ways, count)
     }
 
-    /// Disks in the middle of equal sub-meshes, if the machine can be cut into that many; as square as possible.
+    /// Disks in the middle of equal sub-meshes, if the machine can be cut into that many; as square
+    /// as possible.
     pub(super) fn disks(&self, disks: u32) -> Option<(Vec<u32>, Vec<u32>)> {
         let [width, height, depth] = self.dims;
         let cuts = |dim: u32| (1..=dim).filter(move |cut| dim % cut == 0);

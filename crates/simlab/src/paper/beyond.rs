@@ -13,11 +13,14 @@ use crate::presets::PRESETS;
 use crate::single::{estimate_text, name_of};
 use crate::stats::{Estimate, Verdict, compare_paired};
 
-/// Time between two messages of periodic information, ms: how old it gets. Below 1 ms, receiving it is most of what nodes do.
+/// Time between two messages of periodic information, ms: how old it gets. Below 1 ms, receiving it
+/// is most of what nodes do.
 const AGES_MS: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
-/// The same where information costs nothing, so that it can be as young as one likes; 0: everybody knows of every change at once.
+/// The same where information costs nothing, so that it can be as young as one likes; 0: everybody
+/// knows of every change at once.
 const AGES_FREE_MS: [f64; 5] = [0.0, 0.1, 0.2, 0.5, 1.0];
-/// Work of a page at each link, ns, where its receiver has none with it: 0.82 ms over three hops, as the paper's.
+/// Work of a page at each link, ns, where its receiver has none with it: 0.82 ms over three hops,
+/// as the paper's.
 const LINK_OVERHEAD_NS: u64 = 110_000;
 /// Time between failures of nodes in the whole machine, ms.
 const BETWEEN_MS: [f64; 3] = [400.0, 100.0, 25.0];
@@ -34,7 +37,8 @@ pub struct Beyond {
     herding: Vec<Curve>,
     /// Most free and two choices, where a page costs the links what it else costs its receiver.
     herding_links: Vec<Curve>,
-    /// Most free and two choices with information that costs nothing: as configured, where links have the work, and where a page takes no time.
+    /// Most free and two choices with information that costs nothing: as configured, where links
+    /// have the work, and where a page takes no time.
     herding_free: [Vec<Curve>; 3],
     /// Preset and policies on it.
     presets: Vec<(&'static str, Vec<(String, Id)>)>,
@@ -334,7 +338,8 @@ fn ratio_text(book: &Book, curves: &[Curve], index: usize) -> String {
     Estimate::of_log_ratios(&two, &most_free).map_or("–".to_owned(), text)
 }
 
-/// The age from which on two choices (second line) beat most free (first), and seeds tell the two apart.
+/// The age from which on two choices (second line) beat most free (first), and seeds tell the two
+/// apart.
 fn crossover_ms(book: &Book, curves: &[Curve]) -> Option<f64> {
     let pairs = curves[0].points.iter().zip(&curves[1].points);
     let wins: Vec<(f64, bool)> = pairs

@@ -1,8 +1,9 @@
 //! The paper's claims, each as a figure that is met or not.
 //!
-//! Two policies are compared by the ratio of their responses seed by seed (geometric mean, with its 95 % interval): the same seed gives
-//! both the same processes, and runs of different seeds differ by factors. A claim about an order is met if the interval lies on the
-//! claim's side of 1; if it has 1 in it, the two are *not told apart*, and the claim is not met.
+//! Two policies are compared by the ratio of their responses seed by seed (geometric mean, with its
+//! 95 % interval): the same seed gives both the same processes, and runs of different seeds differ
+//! by factors. A claim about an order is met if the interval lies on the claim's side of 1; if it
+//! has 1 in it, the two are *not told apart*, and the claim is not met.
 
 use hiroma_report::{Better, Measure, Spread, figures as digits};
 
@@ -221,7 +222,8 @@ fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<
     ));
 }
 
-/// The paper's choice against the best of the other ones: met if it is told apart from it, and faster.
+/// The paper's choice against the best of the other ones: met if it is told apart from it, and
+/// faster.
 fn against_best<K: PartialEq>(
     book: &Book,
     name: &str,

@@ -1,4 +1,5 @@
-//! Section 4 of the paper: figures 2 to 4, the domain's size, the watermarks, the period, frames reserved in advance.
+//! Section 4 of the paper: figures 2 to 4, the domain's size, the watermarks, the period, frames
+//! reserved in advance.
 
 use hiroma_policy::placement::{
     FailureKind, InformationKind, PlacementKind, ReplacementKind, ReservationKind, ScopeKind,

@@ -1,4 +1,5 @@
-//! Every experiment of the paper on global page placement (Miyata, Masaki, Shimizu, Ashihara), and some that it left for later.
+//! Every experiment of the paper on global page placement (Miyata, Masaki, Shimizu, Ashihara), and
+//! some that it left for later.
 
 mod beyond;
 mod book;
@@ -37,8 +38,9 @@ const LOW: f64 = 20.0;
 const MIDDLE: f64 = 60.0;
 /// Memory is four fifths full, and disks are hardly needed.
 const BUSY: f64 = 90.0;
-/// Memory is nearly full: the lowest rate, in steps of ten, at which a page goes over 1.9 hops with nearest as in the paper, within a tenth.
-/// Pages go to disk, and the longer a run the more: no steady state.
+/// Memory is nearly full: the lowest rate, in steps of ten, at which a page goes over 1.9 hops with
+/// nearest as in the paper, within a tenth. Pages go to disk, and the longer a run the more: no
+/// steady state.
 const HIGH: f64 = 140.0;
 
 impl Params {

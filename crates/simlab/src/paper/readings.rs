@@ -1,4 +1,5 @@
-//! What hangs on how the paper is read: when the frame of a page that leaves is free, and how long a run at a high rate is.
+//! What hangs on how the paper is read: when the frame of a page that leaves is free, and how long
+//! a run at a high rate is.
 
 use hiroma_policy::placement::{PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
 use hiroma_report::{Axis, Report, Section, Table};

@@ -72,7 +72,8 @@ impl Merged {
         table
     }
 
-    /// Response over the setting with most values that are numbers, a line for each combination of the others; none without such a setting.
+    /// Response over the setting with most values that are numbers, a line for each combination of
+    /// the others; none without such a setting.
     fn plot(&self) -> Option<Plot> {
         let numbers = |at: usize| -> Option<Vec<f64>> {
             let mut numbers: Vec<f64> = self

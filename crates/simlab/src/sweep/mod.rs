@@ -1,4 +1,5 @@
-//! A grid of settings, each point with several seeds: planned from a file, run in shards anywhere, kept point by point, merged.
+//! A grid of settings, each point with several seeds: planned from a file, run in shards anywhere,
+//! kept point by point, merged.
 
 mod merge;
 mod plan;

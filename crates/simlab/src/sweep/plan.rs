@@ -220,7 +220,8 @@ fn cell(
     }
     let values: Vec<(String, String)> =
         values.iter().map(|(path, _, value)| ((*path).to_owned(), text_of(value))).collect();
-    // A problem that comes from a combination stands at one of its lines; which combination it is has to be said.
+    // A problem that comes from a combination stands at one of its lines; which combination it is
+    // has to be said.
     let with = |error: SettingsError| {
         if values.len() > 1 {
             SettingsError(format!("{}\n(with {})", error.0, label(&values)))

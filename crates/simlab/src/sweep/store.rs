@@ -1,7 +1,9 @@
-//! A directory of results: `sweep.json` says what sweep it is, `points/NNNNNNN.json` has one run each.
+//! A directory of results: `sweep.json` says what sweep it is, `points/NNNNNNN.json` has one run
+//! each.
 //!
-//! Every file appears whole (under its name only when it is complete), and its bytes depend on the configuration and the seed alone. So
-//! shards can share a directory, on one machine or on a shared file system, or their directories can be copied into one.
+//! Every file appears whole (under its name only when it is complete), and its bytes depend on the
+//! configuration and the seed alone. So shards can share a directory, on one machine or on a shared
+//! file system, or their directories can be copied into one.
 
 use std::fs;
 use std::io;
@@ -55,7 +57,8 @@ struct PointFile {
 }
 
 impl Store {
-    /// The directory for the results of `plan`: an empty or a new one, or one that has some of them.
+    /// The directory for the results of `plan`: an empty or a new one, or one that has some of
+    /// them.
     pub fn open(directory: &Path, plan: &Plan) -> Result<Store, StoreError> {
         let failed = |path: &Path| io_error(path.to_owned());
         let manifest = plan.manifest();
@@ -99,7 +102,8 @@ impl Store {
         self.directory.join("points").join(format!("{point:07}.json"))
     }
 
-    /// Whether the point's result is there. One that cannot be read counts as missing and is run again.
+    /// Whether the point's result is there. One that cannot be read counts as missing and is run
+    /// again.
     pub fn has(&self, point: usize) -> bool {
         self.load(point).is_ok()
     }

@@ -1,4 +1,5 @@
-//! Forking: the child gets a copy of what is in memory, shared until one of the two writes, and no thread but the one that forked.
+//! Forking: the child gets a copy of what is in memory, shared until one of the two writes, and no
+//! thread but the one that forked.
 
 use super::program::{Doing, Thread};
 use super::{State, tell};
@@ -78,7 +79,8 @@ impl State {
         child
     }
 
-    /// What other threads were in the middle of discarding nobody discards in the child; what is to be zeros there is.
+    /// What other threads were in the middle of discarding nobody discards in the child; what is to
+    /// be zeros there is.
     fn leave_half_done(&self, child: &mut State) {
         for thread in &self.threads {
             let range = match thread.doing {
@@ -100,7 +102,8 @@ impl State {
         self.holes = parent.holes.iter().filter_map(|&addr| place(addr)).collect();
     }
 
-    /// The C library touches these pages in the child before a pager is there: missing ones are filled with zeros by the kernel.
+    /// The C library touches these pages in the child before a pager is there: missing ones are
+    /// filled with zeros by the kernel.
     pub fn touch_kept(&mut self, keep: &[usize]) {
         for &page in keep {
             if self.pages[page].is_none() && self.truth[page] != 0 && !self.loose[page] {

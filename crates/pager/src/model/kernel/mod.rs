@@ -1,9 +1,11 @@
-//! A kernel and a program that exist in a test only: the program's memory is a table of words, one for each page, and every call of the
-//! pager may be refused, cut short, or met by other threads of the program in its middle.
+//! A kernel and a program that exist in a test only: the program's memory is a table of words, one
+//! for each page, and every call of the pager may be refused, cut short, or met by other threads of
+//! the program in its middle.
 //!
-//! What it keeps of the real one (userfaultfd(2), `mm/userfaultfd.c` of Linux 6.18): an event holds its thread until it was read, and moves
-//! are refused until that thread runs; what is discarded goes later, page by page; a woken thread tries again; a thread that is woken before
-//! its fault was read leaves no message.
+//! What it keeps of the real one (userfaultfd(2), `mm/userfaultfd.c` of Linux 6.18): an event holds
+//! its thread until it was read, and moves are refused until that thread runs; what is discarded
+//! goes later, page by page; a woken thread tries again; a thread that is woken before its fault
+//! was read leaves no message.
 
 mod calls;
 mod events;
@@ -23,7 +25,8 @@ use super::random::Random;
 use program::{Doing, Thread};
 pub use remap::MAPPINGS_PAGES;
 
-/// A page that is there. Its content is `word` in the first half and `!word` in the second; zero is zero throughout.
+/// A page that is there. Its content is `word` in the first half and `!word` in the second; zero is
+/// zero throughout.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     word: u64,
@@ -147,7 +150,8 @@ impl Model {
         lock(&self.state)
     }
 
-    /// Puts pages into the program, one by one; `take` is given each word and where it lies, and says what becomes of the page.
+    /// Puts pages into the program, one by one; `take` is given each word and where it lies, and
+    /// says what becomes of the page.
     fn fill(
         &self,
         dst: usize,
@@ -299,7 +303,8 @@ impl State {
         format!("{:?}", self.threads.iter().map(|thread| thread.doing).collect::<Vec<_>>())
     }
 
-    /// How often things happened that a schedule should have: touches, discards, mappings made or made longer.
+    /// How often things happened that a schedule should have: touches, discards, mappings made or
+    /// made longer.
     pub fn sums(&self) -> [u64; 3] {
         [self.touched, self.discards, self.remaps]
     }

@@ -34,7 +34,8 @@ pub(super) enum Doing {
 
 pub(super) struct Thread {
     pub doing: Doing,
-    /// The discard that it is in the middle of, where it asked the pager, and the pages that it has to zero itself.
+    /// The discard that it is in the middle of, where it asked the pager, and the pages that it has
+    /// to zero itself.
     pub asked: Option<(usize, usize)>,
     /// Its system call is `MADV_FREE`.
     pub frees: bool,
@@ -160,7 +161,8 @@ impl State {
         self.threads[at].doing = match self.random.below(24) {
             0..=10 => {
                 self.next_word += 1;
-                // Some pages are one word throughout; so far as the store is concerned, that is another kind.
+                // Some pages are one word throughout; so far as the store is concerned, that is
+                // another kind.
                 let word = if self.random.one_in(8) { 0 } else { self.next_word };
                 Doing::Touch(page, Some(word))
             }
@@ -177,7 +179,8 @@ impl State {
                 (place..to).for_each(|place| {
                     tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
                 });
-                // Without events the pager learns nothing of system calls past the C library: docs/far-memory.md.
+                // Without events the pager learns nothing of system calls past the C library:
+                // docs/far-memory.md.
                 if kind > 21 || !self.has_events {
                     Doing::Asks(place, to)
                 } else {

@@ -1,5 +1,6 @@
-//! Mappings that grow, shrink and move. `mremap` of the C library is made of calls of the pager and of a copy by the program
-//! (`Pager::resize`); past the C library the kernel moves what is in memory and tells of it, which is the end of the program.
+//! Mappings that grow, shrink and move. `mremap` of the C library is made of calls of the pager and
+//! of a copy by the program (`Pager::resize`); past the C library the kernel moves what is in
+//! memory and tells of it, which is the end of the program.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_units::{EXTENT, PAGE};
@@ -22,19 +23,22 @@ pub(super) enum Resize {
     },
     /// Asks for so many pages in place.
     Extend(usize),
-    /// Copies page by page to the new mapping; so many are done. The word has been read and is to be written.
+    /// Copies page by page to the new mapping; so many are done. The word has been read and is to
+    /// be written.
     Copy {
         to: Mapping,
         done: usize,
         word: Option<u64>,
     },
-    /// Asks for the content of this part to be forgotten; then it is zeroed, as far as the answer says, and given back.
+    /// Asks for the content of this part to be forgotten; then it is zeroed, as far as the answer
+    /// says, and given back.
     Forget(Mapping),
     Zeros(Mapping),
     Close(Mapping),
 }
 
-/// Pages of the mappings that are made one by one: what the pager opens for small ones at a time, and some more.
+/// Pages of the mappings that are made one by one: what the pager opens for small ones at a time,
+/// and some more.
 pub const MAPPINGS_PAGES: usize = 20 * EXTENT / PAGE;
 /// Pages that a mapping has at most.
 const MAPPING_MAX: usize = 48;
@@ -162,7 +166,8 @@ impl State {
         to_zero: &[(usize, usize)],
     ) {
         self.threads[at].doing = match resize {
-            // No addresses are left, in a process that has other threads' mappings from before a fork.
+            // No addresses are left, in a process that has other threads' mappings from before a
+            // fork.
             Resize::Place { .. } if result == usize::MAX => Doing::Nothing,
             Resize::Place { pages, .. } => {
                 let to = (self.page(result), pages);
@@ -204,8 +209,8 @@ impl State {
         self.remaps += 1;
     }
 
-    /// A thread moves a part of its memory past the C library, out of the arena. What is in memory goes along at once; the call waits until
-    /// its event was read.
+    /// A thread moves a part of its memory past the C library, out of the arena. What is in memory
+    /// goes along at once; the call waits until its event was read.
     pub fn move_away(&mut self) {
         let Some(at) = self.threads.iter().position(|thread| thread.doing == Doing::Nothing) else {
             return;

@@ -1,11 +1,13 @@
-//! The kernel's swap device: what it takes is not in memory and there all the same, and comes back on a touch that nobody is asked about.
+//! The kernel's swap device: what it takes is not in memory and there all the same, and comes back
+//! on a touch that nobody is asked about.
 
 use hiroma_kernel::uffd::Stop;
 
 use super::{State, tell};
 
 impl State {
-    /// The kernel needs memory: pages that lie together leave it. What was freed lazily is dropped, not swapped.
+    /// The kernel needs memory: pages that lie together leave it. What was freed lazily is dropped,
+    /// not swapped.
     pub(super) fn swap_out(&mut self) {
         let place = self.random.below(self.used.len());
         let count = 1 + self.random.below(24);
@@ -29,8 +31,8 @@ impl State {
         }
     }
 
-    /// Why a page that was swapped out does not move, if it does not: it is in the swap cache, where somebody has it locked, or it is part of
-    /// a larger folio.
+    /// Why a page that was swapped out does not move, if it does not: it is in the swap cache,
+    /// where somebody has it locked, or it is part of a larger folio.
     pub(super) fn swap_keeps(&mut self) -> Option<Stop> {
         match self.random.below(12) {
             0 => Some(Stop::Again),

@@ -250,7 +250,8 @@ fn fork(family: &mut Vec<Member>, at: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Parents free and write on while their children read what was there, children of children too, in any order.
+    /// Parents free and write on while their children read what was there, children of children
+    /// too, in any order.
     #[test]
     fn every_process_of_a_family_finds_what_it_should(ops in proptest::collection::vec(family_op(), 1..50)) {
         let store = store(8192, 64 << 20);
@@ -287,7 +288,8 @@ proptest! {
     }
 }
 
-/// A file system in memory of 8 MiB that goes away with the value; `None` without the right to mount.
+/// A file system in memory of 8 MiB that goes away with the value; `None` without the right to
+/// mount.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {

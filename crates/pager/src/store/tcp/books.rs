@@ -1,7 +1,7 @@
 //! Which sector lies on which server, and how much room is left there.
 //!
-//! Every chunk of local sector space has a *home*: a chunk of one server, named by a number that is used once. So a `Free` that is
-//! sent late, or twice, can never hit anything newer.
+//! Every chunk of local sector space has a *home*: a chunk of one server, named by a number that is
+//! used once. So a `Free` that is sent late, or twice, can never hit anything newer.
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,8 @@ impl Books {
                 self.homes.resize(index + 1, None);
             }
             if self.homes[index].is_none_or(|home| home.space != 0) {
-                // A home in an ancestor's memory can only be a leftover: the space never fills such a chunk.
+                // A home in an ancestor's memory can only be a leftover: the space never fills such
+                // a chunk.
                 self.homes[index] = None;
                 self.homes[index] = Some(self.new_home()?);
             }
@@ -208,7 +209,8 @@ impl Books {
         Ok(())
     }
 
-    /// In the child of a fork: all content is the parent's, read through attached sessions from now on.
+    /// In the child of a fork: all content is the parent's, read through attached sessions from now
+    /// on.
     pub fn become_child(&mut self) -> u16 {
         self.generation += 1;
         self.space.seal();

@@ -24,7 +24,8 @@ const IDLE_TURN: u32 = 64;
 /// How often a channel wants to be polled while all is well, and while a link is down.
 const TICK: Duration = Duration::from_secs(1);
 const TICK_DOWN: Duration = Duration::from_millis(20);
-/// Requests leave at the next `poll`, in one call; so many, or so many bytes, at once: the servers can work meanwhile.
+/// Requests leave at the next `poll`, in one call; so many, or so many bytes, at once: the servers
+/// can work meanwhile.
 const TOGETHER: usize = 32;
 const TOGETHER_BYTES: usize = 128 << 10;
 /// How long room that was given back on another channel is waited for.
@@ -118,12 +119,13 @@ pub struct TcpChannel {
     last_tick: Instant,
 }
 
-/// What a channel is waited for by. Where descriptors are few there is none: the sockets themselves are waited for, by threads that look
-/// again soon in any case.
+/// What a channel is waited for by. Where descriptors are few there is none: the sockets themselves
+/// are waited for, by threads that look again soon in any case.
 struct Waiter {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Readable from the moment on in which a request has finished although nothing will arrive on a socket.
+    /// Readable from the moment on in which a request has finished although nothing will arrive on
+    /// a socket.
     bell: OwnedFd,
     bell_rung: bool,
 }
@@ -225,7 +227,8 @@ impl TcpChannel {
         }
     }
 
-    /// Whether the process has forked since the channel was opened: its connections belong to the parent.
+    /// Whether the process has forked since the channel was opened: its connections belong to the
+    /// parent.
     fn is_stale(&self) -> bool {
         self.epoch != self.shared.epoch.load(Ordering::Relaxed)
     }

@@ -1,9 +1,10 @@
-//! One connection to one server: never blocks, sends straight from the pager's frames and receives straight into them, and comes
-//! back when it breaks.
+//! One connection to one server: never blocks, sends straight from the pager's frames and receives
+//! straight into them, and comes back when it breaks.
 //!
-//! Requests are answered in the order in which they were sent, so one queue is enough: its front part waits for an answer, its
-//! back part has not been sent yet. When the connection breaks, all of it is sent again on the next one. That is safe, because
-//! writes are idempotent and the server ends the older connection of a lane before it takes requests from the newer one.
+//! Requests are answered in the order in which they were sent, so one queue is enough: its front
+//! part waits for an answer, its back part has not been sent yet. When the connection breaks, all
+//! of it is sent again on the next one. That is safe, because writes are idempotent and the server
+//! ends the older connection of a lane before it takes requests from the newer one.
 
 mod greeting;
 
@@ -31,7 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
 /// How long a server may be silent before the user hears of it.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Who was not looked at for so long was not looked at because this process stood still (it was stopped, or its machine was).
+/// Who was not looked at for so long was not looked at because this process stood still (it was
+/// stopped, or its machine was).
 const STOOD_STILL: Duration = Duration::from_secs(2);
 /// Most frames in one call to send.
 const BATCH: usize = 16;
@@ -235,7 +237,8 @@ impl Link {
         self.push(addr, len, Ask::Control { message, keep_answer });
     }
 
-    /// Ends the session. Nobody waits for an answer, and that the server then closes the connection is as it should be.
+    /// Ends the session. Nobody waits for an answer, and that the server then closes the connection
+    /// is as it should be.
     pub fn say_goodbye(&mut self) {
         if self.is_up() {
             self.push_control(Message::Bye, false);
@@ -245,7 +248,8 @@ impl Link {
 
     /// Moves everything on as far as it goes without waiting. Finished transfers go to `requests`.
     pub fn pump(&mut self, requests: &mut Requests, look_at_idle: bool) {
-        // Servers close the connections of whoever has said goodbye: threads that have not noticed yet must not take that for a loss.
+        // Servers close the connections of whoever has said goodbye: threads that have not noticed
+        // yet must not take that for a loss.
         if self.shared.left.load(Ordering::SeqCst) {
             return;
         }
@@ -264,7 +268,8 @@ impl Link {
         }
     }
 
-    /// Time in which this process stood still does not count as the server's: it may have stood still as well.
+    /// Time in which this process stood still does not count as the server's: it may have stood
+    /// still as well.
     fn forgive_standstill(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.last_look) > STOOD_STILL {
@@ -305,7 +310,8 @@ impl Link {
         Ok(())
     }
 
-    /// A server that keeps the connection but does not answer is not waited for for ever, nor without a word.
+    /// A server that keeps the connection but does not answer is not waited for for ever, nor
+    /// without a word.
     fn look_for_silence(&mut self) -> Result<(), Trouble> {
         let (waited, patience) = (self.last_progress.elapsed(), self.shared.timeout);
         let text = &self.shared.servers[self.server].text;
@@ -387,7 +393,8 @@ impl Link {
             let missing = wire.missing();
             let mut head = [0; HEADER_BYTES + MAX_BODY];
             let mut tail = [0; HEADER_BYTES];
-            // The front of the queue says where the next payload will belong, before its header has come.
+            // The front of the queue says where the next payload will belong, before its header has
+            // come.
             let target = match front {
                 Some((request, at, len)) => {
                     requests.target(request, at + self.received, len - self.received)
@@ -418,8 +425,8 @@ impl Link {
         }
     }
 
-    /// What was received: the end of a frame's head, then bytes that already lie where the front read expects its payload, then
-    /// more.
+    /// What was received: the end of a frame's head, then bytes that already lie where the front
+    /// read expects its payload, then more.
     fn settle(
         &mut self,
         head: &[u8],

@@ -1,5 +1,6 @@
-//! Minds the servers while nobody asks them anything: a connection that broke is made again before the server gives the session up,
-//! and a server that is gone is noticed although no request finds it out.
+//! Minds the servers while nobody asks them anything: a connection that broke is made again before
+//! the server gives the session up, and a server that is gone is noticed although no request finds
+//! it out.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,8 @@ use super::channel::Requests;
 use super::{Shared, StoreError};
 use crate::host::{self, Thread};
 
-/// How often a server is asked whether it is there. With the time after which a link speaks of silence, that makes less than 10 s.
+/// How often a server is asked whether it is there. With the time after which a link speaks of
+/// silence, that makes less than 10 s.
 const ASK_EVERY: Duration = Duration::from_secs(3);
 /// How often links are looked at while all of them work, and while one does not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

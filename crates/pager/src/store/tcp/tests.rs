@@ -690,7 +690,8 @@ fn a_child_reads_what_its_parent_had_and_neither_disturbs_the_other() {
     let old = content(3, 5 * SECTOR);
     let old_locs = write_now(&mut *writer, &old, 5).unwrap();
     let guard = store.prepare_fork().unwrap();
-    // This process takes the part of the child; the connections of the "parent" go with their channels, but for the one for questions.
+    // This process takes the part of the child; the connections of the "parent" go with their
+    // channels, but for the one for questions.
     guard.adopt().unwrap();
     let mut locs = [Loc(0)];
     let (buf, error) = writer.write(Token(1), buf_with(&old[..SECTOR]), &mut locs).unwrap_err();

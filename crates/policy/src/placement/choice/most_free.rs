@@ -1,4 +1,5 @@
-//! The peer with most free frames; ties are drawn, so that nodes with the same picture do not all turn to the same peer.
+//! The peer with most free frames; ties are drawn, so that nodes with the same picture do not all
+//! turn to the same peer.
 
 use super::{Avoid, Choice, Peer, Rng, View, any_of};
 

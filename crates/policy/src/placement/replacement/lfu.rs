@@ -1,4 +1,5 @@
-//! Least frequently used since it came; among equals the one whose last use is longest ago. Counts end at [`USES_MAX`].
+//! Least frequently used since it came; among equals the one whose last use is longest ago. Counts
+//! end at [`USES_MAX`].
 
 use super::Ranking;
 use super::list::{Links, Queue};

@@ -1,4 +1,5 @@
-//! A queue of frames in which any frame can be moved or taken out at once: links kept by frame number.
+//! A queue of frames in which any frame can be moved or taken out at once: links kept by frame
+//! number.
 
 const NONE: u32 = u32::MAX;
 

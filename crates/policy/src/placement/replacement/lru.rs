@@ -2,7 +2,8 @@
 
 use super::{Fifo, Ranking};
 
-/// The frame whose last use is longest ago leaves: first in, first out, where a use counts as coming in anew.
+/// The frame whose last use is longest ago leaves: first in, first out, where a use counts as
+/// coming in anew.
 #[derive(Clone, Debug, Default)]
 pub struct Lru(Fifo);
 

@@ -1,4 +1,5 @@
-//! Which of a node's pages leaves, its own and guests alike (section 2.2): one file per way, all over the same lists of frames.
+//! Which of a node's pages leaves, its own and guests alike (section 2.2): one file per way, all
+//! over the same lists of frames.
 
 mod clock;
 mod fifo;
@@ -13,7 +14,8 @@ pub use lru::Lru;
 
 use super::config::ReplacementKind;
 
-/// An order among frames. A frame is a number that the owner gives; what is not in the order cannot be chosen.
+/// An order among frames. A frame is a number that the owner gives; what is not in the order cannot
+/// be chosen.
 pub trait Ranking {
     /// `frame`, which is not in the order, holds a page from now on.
     fn insert(&mut self, frame: u32);

@@ -1,4 +1,5 @@
-//! When a frame at another node is set aside (section 2.4): the borrower's side in two files, the lender's side here.
+//! When a frame at another node is set aside (section 2.4): the borrower's side in two files, the
+//! lender's side here.
 
 mod in_advance;
 mod on_demand;
@@ -19,7 +20,8 @@ impl Promises {
         self.to.len() as u32
     }
 
-    /// Promises a frame to `node` if one of `free` (already promised ones left out) is there; whether it did.
+    /// Promises a frame to `node` if one of `free` (already promised ones left out) is there;
+    /// whether it did.
     pub fn ask(&mut self, node: u32, free: u32) -> bool {
         if free > 0 {
             self.to.push(node);

@@ -1,4 +1,5 @@
-//! From a socket to a session: connecting, proving who we are, and opening (or coming back to) the session.
+//! From a socket to a session: connecting, proving who we are, and opening (or coming back to) the
+//! session.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
