@@ -1,24 +1,24 @@
-//! Whether faults of several threads are answered by as many fault threads, or by one.
+//! Whether one fault thread or all of them serve the faults of several threads.
 //!
-//! More fault threads answer more faults at a time. But each page that leaves the program
-//! interrupts every processor that runs it, and all of them change one state under one lock: where
-//! about as many pages leave as come, they only wait for each other. Which of the two holds depends
-//! on the machine, the store and the program, so it is tried: faults are counted for a moment with
-//! one, then with all, and again from time to time.
+//! More fault threads serve more faults in parallel. But each page that is evicted interrupts every
+//! processor that runs the program, and all fault threads change one state under one lock: where
+//! about as many pages are evicted as fetched, the threads only wait for each other. Which case
+//! applies depends on the machine, the store and the program, so it is measured: faults are counted
+//! for a short time with one thread, then with all, and again from time to time.
 
 use hiroma_units::Nanos;
 
-/// For so long faults are counted with one and with all.
+/// Time for which faults are counted with one thread, and with all.
 const TRIAL: Nanos = Nanos::from_millis(12);
-/// With all there must be so many more faults answered, in quarters.
+/// All threads must serve this many times the faults of one, in quarters.
 const BETTER_QUARTERS: u64 = 6;
-/// After so long it has to be tried again.
+/// Time after which the trial is repeated.
 const TERM: Nanos = Nanos::from_millis(1000);
-/// For how long it is not tried again where it did not pay; doubles each time.
+/// Time until the next trial where the last one did not pay; doubles each time.
 const PENALTY_MIN: Nanos = Nanos::from_millis(100);
 const PENALTY_MAX: Nanos = Nanos::from_millis(6400);
 
-/// Who is to answer.
+/// Which fault threads serve faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answering {
     One,
@@ -28,9 +28,9 @@ pub enum Answering {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     One,
-    /// Faults are counted with one, since then and from that count.
+    /// Faults are counted with one thread: start time, and the count at that time.
     CountsOne(Nanos, u64),
-    /// The same with all; and what was counted with one: faults, and in which time.
+    /// The same with all threads; last, what was counted with one: faults, and in which time.
     CountsAll(Nanos, u64, (u64, Nanos)),
     All(Nanos),
 }
@@ -51,17 +51,17 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// One without trials: all answer where several threads fault.
+    /// Without trials: all threads serve faults where several threads fault.
     pub fn decided() -> Crowd {
         Crowd { is_decided: true, ..Crowd::default() }
     }
 
-    /// Before this time what is seen changes nothing.
+    /// Before this time, [`Crowd::seen`] changes nothing.
     pub fn not_before(&self) -> Nanos {
         self.not_before
     }
 
-    /// Faults of several threads were seen at `now`. `faults`: answered so far.
+    /// Faults of several threads were seen at `now`. `faults`: served so far.
     pub fn seen(&mut self, now: Nanos, faults: u64) {
         if self.is_decided {
             self.state = State::All(now);
@@ -70,17 +70,17 @@ impl Crowd {
         }
     }
 
-    /// Whether all answer.
+    /// Whether all fault threads serve faults.
     pub fn is_all(&self) -> bool {
         matches!(self.state, State::CountsAll(..) | State::All(_))
     }
 
-    /// Whether it wants to be asked again soon.
+    /// Whether [`Crowd::look`] is to be called again soon.
     pub fn is_busy(&self) -> bool {
         self.state != State::One
     }
 
-    /// Who answers from now on.
+    /// Which threads serve faults from now on.
     pub fn look(&mut self, now: Nanos, faults: u64) -> Answering {
         match self.state {
             State::One => {}
@@ -111,7 +111,7 @@ impl Crowd {
         }
     }
 
-    /// They come from one thread again, or do not come.
+    /// Faults come from one thread again, or there are none.
     pub fn is_over(&mut self) {
         self.state = State::One;
     }
@@ -123,7 +123,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Lets `ms` pass with so many faults in each; who answered in each of them.
+    /// Lets `ms` milliseconds pass with the given faults in each; returns which threads served
+    /// them, for each millisecond.
     fn pass(crowd: &mut Crowd, at: &mut (u64, u64), ms: u64, one: u64, all: u64) -> Vec<Answering> {
         let mut who = Answering::One;
         let mut seen = Vec::new();
@@ -137,7 +138,7 @@ mod tests {
         seen
     }
 
-    /// For how many of a thousand all answered.
+    /// In how many of a thousand milliseconds all threads served faults.
     fn permille(seen: &[Answering]) -> usize {
         seen.iter().filter(|&&who| who == Answering::All).count() * 1000 / seen.len()
     }

@@ -1,29 +1,29 @@
-//! Whether blocks that are local keep their copies in compressed memory, where that takes room that
-//! the program could use.
+//! Whether local blocks keep their copies in compressed memory, where these take room that the
+//! program could use.
 //!
-//! A copy that is kept spares packing the block when it leaves unchanged. A copy that is given up
-//! leaves room for other blocks, and how much that spares follows from how densely staged blocks,
-//! the next that would have to go, are touched. Linux decides the same by how full the swap area is
-//! (`mem_cgroup_swap_full`).
+//! A copy that is kept saves compressing the block when it is evicted unchanged. A copy that is
+//! dropped makes room for other blocks; how many fetches that saves follows from how densely staged
+//! blocks, the next to be evicted, are touched. Linux makes the same decision by how full the swap
+//! area is (`mem_cgroup_swap_full`).
 
-/// What a fetch costs that more room would have spared: two switches, unpacking, and a block that
-/// has to leave for it.
+/// Cost of a fetch that more room would have avoided: two context switches, decompression, and the
+/// eviction of another block.
 const FETCH_NS: u64 = 20_000;
-/// What packing a block costs once more, mostly on another processor.
+/// Cost of compressing a block once more, mostly on another processor.
 const PACK_NS: u64 = 5_000;
-/// Fetches after which the numbers say something.
+/// Fetches before the counts are judged.
 const JUDGED_FETCHES: u64 = 256;
-/// The other way has to be so much better, in quarters.
+/// The other choice must be this much better, in quarters.
 const BETTER_QUARTERS: u64 = 5;
 
-/// What is where, in bytes.
+/// How much is where, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
-    /// Mapped into the program.
+    /// Out of the program, but still in a frame.
     pub resident_bytes: u64,
     /// Out of the program, and not yet gone.
     pub staged_bytes: u64,
-    /// Of the program in compressed memory, and what that takes there.
+    /// Bytes of the program in compressed memory, and the bytes that they take there.
     pub near_bytes: u64,
     pub packed_bytes: u64,
 }
@@ -32,10 +32,9 @@ pub struct Held {
 #[derive(Clone, Debug)]
 pub struct Duplication {
     keeps: bool,
-    /// Counts as they were last seen.
+    /// Counts at the last observation.
     before: (u64, u64),
-    /// Touches of staged blocks and fetches from compressed memory, those of long ago counting
-    /// less.
+    /// Touches of staged blocks, and fetches from compressed memory; older ones count less.
     rescues: u64,
     fetches: u64,
 }
@@ -47,7 +46,7 @@ impl Default for Duplication {
 }
 
 impl Duplication {
-    /// One that begins otherwise.
+    /// With another choice at the beginning.
     pub fn beginning(keeps: bool) -> Duplication {
         Duplication { keeps, ..Duplication::default() }
     }
@@ -57,10 +56,10 @@ impl Duplication {
         self.keeps
     }
 
-    /// Takes into account what was seen: touches of staged blocks and fetches from compressed
-    /// memory since the start, and what is where now.
+    /// Takes an observation: touches of staged blocks and fetches from compressed memory, both
+    /// since the start, and what is where now.
     pub fn observe(&mut self, rescues: u64, fetches: u64, held: &Held) {
-        // In the child of a fork the pager's counts start again.
+        // In the child of a fork the pager's counts start from zero.
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         self.rescues += since(rescues, self.before.0);
         self.fetches += since(fetches, self.before.1);
@@ -69,13 +68,13 @@ impl Duplication {
             return;
         }
         let wide = |value: u64| u128::from(value);
-        // Room that copies of local blocks take, and the fetches that it would spare.
+        // Room that copies of local blocks take, and the fetches that it would save.
         let room = wide(held.resident_bytes) * wide(held.packed_bytes) / wide(held.near_bytes);
         let spared = (room * wide(self.rescues) / wide(held.staged_bytes)).min(wide(self.fetches));
         let (gain, cost) = (spared * wide(FETCH_NS), wide(self.fetches) * wide(PACK_NS));
         let is_better = |one: u128, other: u128| one * 4 > other * wide(BETTER_QUARTERS);
         self.keeps = if self.keeps { !is_better(gain, cost) } else { is_better(cost, gain) };
-        // Half of it counts the next time.
+        // Half of the counts carry over to the next judgement.
         (self.rescues, self.fetches) = (self.rescues / 2, self.fetches / 2);
     }
 }
@@ -106,7 +105,8 @@ mod tests {
 
     #[test]
     fn copies_are_kept_where_every_block_is_as_likely_to_be_touched_as_another() {
-        // A touch of half a MiB of staged blocks comes to 768 fetches of the 384 MiB that are away.
+        // One touch for half a MiB of staged blocks corresponds to 768 fetches of the 384 MiB that
+        // are far.
         assert!(after(Duplication::default(), 2, 2 * 768, &held(230)).keeps());
     }
 

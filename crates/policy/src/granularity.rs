@@ -1,34 +1,34 @@
-//! Does an extent move whole (huge mode) or sector by sector (small mode)? Rent or buy, extent by
-//! extent, while running.
+//! Whether an extent moves as a whole (huge mode) or sector by sector (small mode): the rent-or-buy
+//! problem, decided for each extent while the program runs.
 //!
-//! A whole extent costs as much as some dozens of single sectors. Whoever streams through it should
-//! buy at once; whoever reads a word here and there should rent sectors for ever; for the rest
-//! nobody knows. Buying by mistake costs one extent, renting by mistake costs hundreds of faults:
-//! so past use decides, and what was used as a whole is rented only after it proved bad repeatedly.
-//!
-//! - **Bought** is an extent that had content in at least three quarters of its sectors when it
-//!   left for the first time, whose bucket ran over (below), or for which the program asked. It
-//!   comes back whole.
-//! - A bought extent gets a **strike** when a fault wants it back before local memory has turned
-//!   over once, and when it left after a fault had fetched it whole and was not touched once while
-//!   it waited for its write-back. Residences that a stream began or that came ahead of need give
-//!   no such strike: to pass once is what streams do. A fault on a far extent that is not thrashing
-//!   takes a strike away.
+//! A whole extent costs as much as some dozens of single sectors. A program that streams through it
+//! should buy immediately; one that reads single words here and there should rent sectors for ever;
+//! for all other programs the answer is not known in advance. Buying by mistake costs one extent,
+//! renting by mistake costs hundreds of faults. So past use decides, and an extent that was used as
+//! a whole is rented only after buying it proved bad repeatedly.
+//! - An extent is **bought** if it had content in at least three quarters of its sectors when it
+//!   was evicted for the first time, if its bucket overflowed (below), or if the program requested
+//!   it. It is fetched whole.
+//! - A bought extent gets a **strike** when a fault refaults it before local memory has turned over
+//!   once, and when it was evicted after a fault had fetched it whole and it was never touched
+//!   while it waited for its write-back. Residences that began with a stream or with a prefetch
+//!   give no strike of the second kind: streams pass once by nature. A fault on a far extent that
+//!   is not thrashing removes a strike.
 //! - A bought extent that thrashes with all `MOST_STRIKES` strikes already against it is
-//!   **rented**: it comes back in sectors. One bad turn gives two strikes at most, the first only
+//!   **rented**: it is fetched in sectors. One bad turn gives two strikes at most, the first only
 //!   one, so that at least two refaults are served whole before; random use of more than local
 //!   memory ends in sectors after four or five.
-//! - The small faults of a rented extent are counted in a **bucket** that leaks one fault whenever
-//!   as many other faults have passed as local memory has extents. It fills only while the extents
-//!   that are faulting at the time would all fit into local memory: then the rest of the extent is
-//!   bought. Each strike doubles the price.
-//! - An extent that was touched while it was staged, time and again, is **broken up** when its turn
-//!   to leave comes: it goes on in sectors, and is rented. One touch of 2 MiB says nothing of the
-//!   rest, and an extent that is kept for a few words of it takes the place of hundreds of sectors
-//!   that are in use as much. Where most sectors of the extents that were broken up before turned
-//!   out to be in use, a region's extents stay whole.
-//! - Every other far extent is rented at first. A fault inside a stream takes the whole extent
-//!   whatever its past, and empties the bucket.
+//! - The small faults of a rented extent are counted in a **bucket**, which leaks one fault for
+//!   every N other faults, where N is the number of extents that fit into local memory. It fills
+//!   only while all extents that are faulting at the time would fit into local memory: then the
+//!   rest of the extent is bought. Each strike doubles the price.
+//! - An extent that was touched repeatedly while it was staged is **broken up** when it is next to
+//!   be evicted: it continues in sectors, and is rented. One touch of 2 MiB says nothing about the
+//!   rest, and an extent that stays local for a few words takes the place of hundreds of sectors
+//!   that are used as much. Where most sectors of the extents that were broken up before turned out
+//!   to be in use, a region's extents stay whole.
+//! - Every other far extent is rented at first. A fault inside a stream fetches the whole extent,
+//!   whatever its history, and empties the bucket.
 
 /// How an extent moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,13 +39,13 @@ pub enum Mode {
     Small,
 }
 
-/// What is remembered of one extent. All zeros: nothing yet.
+/// History of one extent. All zeros: no history yet.
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, zerocopy::FromZeros)]
 pub struct ExtentHistory {
     /// Fault clock at the last small fault, coarse.
     fault_tick: u16,
-    /// Inflow clock when it last left in huge mode, coarse.
+    /// Inflow clock at its last eviction in huge mode, coarse.
     evict_tick: u16,
     /// Small faults in the bucket, in `LEVEL` parts.
     level: u16,
@@ -55,13 +55,13 @@ pub struct ExtentHistory {
 }
 
 impl ExtentHistory {
-    /// The program said that the extent will be used from end to end: it comes back whole.
+    /// The program stated that it will use the extent from end to end: it is fetched whole.
     pub fn hint_dense(&mut self) {
         self.flags = BOUGHT;
     }
 
-    /// The program said that the extent will be used here and there: it comes back in sectors, and
-    /// buying it is dear.
+    /// The program stated that it will use single places of the extent: it is fetched in sectors,
+    /// and buying it is expensive.
     pub fn hint_sparse(&mut self) {
         self.flags = MOST_STRIKES << STRIKES_SHIFT;
     }
@@ -69,23 +69,23 @@ impl ExtentHistory {
 
 /// The extent was bought (or proved useful as a whole): its next far fault is served whole.
 const BOUGHT: u8 = 1;
-/// `evict_tick` means something.
+/// `evict_tick` is valid.
 const EVICTED: u8 = 2;
-/// A fault fetched it whole, outside of any stream: whether that was worth it shows when it leaves.
+/// A fault fetched it whole, outside of any stream: its eviction shows whether that was worth it.
 const PAID: u8 = 4;
 const STRIKES_SHIFT: u32 = 3;
 const MOST_STRIKES: u8 = 3;
-/// Parts of a fault in which the bucket is counted.
+/// Fractions of a fault in which the bucket is counted.
 const LEVEL: u64 = 64;
 /// Coarse ticks of both clocks in one turnover of local memory; 16 bits hold a thousand turnovers.
 const TICKS: u64 = 64;
 
-/// What is remembered of one region (one mapping of the program). All zeros: nothing yet.
+/// History of one region (one mapping of the program). All zeros: no history yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct RegionHistory {
     /// Share of sectors with content at first eviction, of 65,536; moving average.
     filled: u16,
-    /// Extents that went into it, saturating.
+    /// Extents in that average, saturating.
     samples: u16,
     /// Fresh extents since the last probe.
     since_probe: u8,
@@ -93,28 +93,29 @@ pub struct RegionHistory {
     broken: u8,
     /// Share of their sectors that turned out to be in use, of 256; moving average.
     broken_use: u8,
-    /// Extents that were not broken up since the last probe.
+    /// Extents that were kept whole since the last probe.
     since_break: u8,
 }
 
 /// First evictions before a region is judged.
 const MIN_SAMPLES: u16 = 4;
-/// One of so many fresh extents is huge in a region that is held to be sparse, to see whether it
-/// still is.
+/// In a region that is considered sparse, one fresh extent in this many is huge, to check whether
+/// the region still is sparse.
 const PROBE_EVERY: u8 = 32;
 /// A region is sparse when less than this (of 65,536) has content at the first eviction.
 const SPARSE_BELOW: u16 = 1 << 14;
-/// An extent of which so much (of 65,536) has content at its first eviction was used as a whole.
+/// An extent with at least this share (of 65,536) of content at its first eviction was used as a
+/// whole.
 const DENSE_FROM: u64 = 3 << 14;
-/// Where fewer extents than this are local at a time, none comes whole: room for one is hard to
-/// make, and it takes that of many sectors.
+/// Where fewer extents than this are local at a time, none is fetched whole: room for one is hard
+/// to make, and takes the room of many sectors.
 const LEAST_EXTENTS: u64 = 16;
-/// An extent that was rescued so often in one residence is broken up.
+/// An extent that was rescued this many times in one residence is broken up.
 const BREAK_UP_AFTER: u8 = 3;
 /// Sectors of a broken extent that are staged before it is judged.
 pub const JUDGED_STAGINGS: u8 = 128;
-/// Broken extents before a region is judged, and the use (of 256) from which its extents are held
-/// to be in use as a whole.
+/// Broken extents before a region is judged, and the use (of 256) from which its extents are
+/// considered to be in use as a whole.
 const MIN_BROKEN: u8 = 2;
 const DENSE_USE: u8 = 192;
 /// Weight of a new extent in the moving average: one part in `1 << AVERAGE_SHIFT`.
@@ -133,9 +134,9 @@ pub struct Granularity {
 }
 
 impl Granularity {
-    /// `sectors_per_extent` sectors make an extent; after `buy_after_faults` small faults in a
-    /// burst the rest is bought (about the cost of fetching 2 MiB over that of a sector; 48 is
-    /// usual); `local_extents` fit into local memory.
+    /// `sectors_per_extent` sectors make an extent. After `buy_after_faults` small faults in a
+    /// burst the rest is bought (about the cost of fetching 2 MiB divided by that of a sector; 48
+    /// is usual). `local_extents` extents fit into local memory.
     pub fn new(sectors_per_extent: u16, buy_after_faults: u16, local_extents: u32) -> Self {
         let mut granularity = Granularity {
             sectors_per_extent: u64::from(sectors_per_extent.max(1)),
@@ -158,14 +159,15 @@ impl Granularity {
         self.inflow += u64::from(sectors);
     }
 
-    /// A fault on a far extent, nothing of which is resident or staged: how shall it come back?
+    /// A fault on a far extent, no part of which is resident or staged. Returns the mode in which
+    /// the extent is fetched.
     pub fn on_far_fault(&mut self, state: &mut ExtentHistory, is_stream: bool) -> Mode {
         let thrashing = state.flags & EVICTED != 0
             && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
         let bought = state.flags & BOUGHT != 0;
         self.faults += 1;
         if self.local_extents < LEAST_EXTENTS {
-            // The few that fit would push each other out, also where each is read from end to end.
+            // The few that fit would push each other out, even where each is read from end to end.
             state.flags &= !(BOUGHT | EVICTED | PAID);
             self.inflow += 1;
             return Mode::Small;
@@ -177,7 +179,7 @@ impl Granularity {
             return Mode::Huge;
         }
         // One bad turn proves little (the first extents of a stream look like it), and renting by
-        // mistake is the dearer mistake.
+        // mistake is the more expensive mistake.
         let worn_out = thrashing && state.strikes() == MOST_STRIKES;
         state.set_strikes(if bought && thrashing {
             state.strikes() + 1
@@ -196,7 +198,7 @@ impl Granularity {
     }
 
     /// A fault on a missing sector of an extent in small mode. True: fetch the rest of the extent
-    /// now, it is huge from here on.
+    /// now; from here on it is huge.
     pub fn on_small_fault(&mut self, state: &mut ExtentHistory) -> bool {
         self.faults += 1;
         self.inflow += 1;
@@ -238,8 +240,8 @@ impl Granularity {
         Mode::Huge
     }
 
-    /// The extent left local memory in huge mode. `nonzero_sectors` are not a repeated word (known
-    /// and used only at the first eviction after being fresh; none of them: nothing is learnt); it
+    /// The extent was evicted in huge mode. `nonzero_sectors` sectors are not a repeated word
+    /// (known and used only at the first eviction after being fresh; if 0, nothing is learnt). It
     /// was rescued from staging `rescues` times during this residence.
     pub fn on_huge_evicted(
         &mut self,
@@ -252,12 +254,12 @@ impl Granularity {
         state.flags |= EVICTED;
         state.evict_tick = self.inflow_tick();
         if state.flags & PAID != 0 && rescues == 0 {
-            // Not touched once in all the time that it waited for its write-back: too dear by
+            // Never touched in all the time that it waited for its write-back: too expensive by
             // itself.
             state.set_strikes(state.strikes() + 1);
         }
         state.flags &= !PAID;
-        // With nothing in it, it was mapped ahead of a stream and not reached: that says nothing of
+        // Without content, it was mapped ahead of a stream and not reached: that says nothing about
         // the region.
         if was_fresh && nonzero_sectors > 0 {
             let filled = (u64::from(nonzero_sectors) << 16) / self.sectors_per_extent;
@@ -270,8 +272,8 @@ impl Granularity {
         }
     }
 
-    /// An extent in huge mode is to leave, and was rescued `rescues` times in this residence. True:
-    /// it goes on in sectors.
+    /// An extent in huge mode is to be evicted, and was rescued `rescues` times in this residence.
+    /// True: it continues in sectors.
     pub fn breaks_up(
         &self,
         state: &mut ExtentHistory,
@@ -301,7 +303,7 @@ impl Granularity {
         region.broken = region.broken.saturating_add(1);
     }
 
-    /// Puts one fault into the bucket, after it has leaked.
+    /// Adds one fault to the bucket, after the leak.
     fn rent(&self, state: &mut ExtentHistory) {
         let tick = self.fault_tick();
         let gap_faults = u64::from(tick.wrapping_sub(state.fault_tick)) * self.faults_per_tick();
@@ -331,14 +333,14 @@ impl Granularity {
         (self.inflow / self.sectors_per_tick()) as u16
     }
 
-    /// Sectors that came in since the extent left.
+    /// Sectors that came into local memory since the extent was evicted.
     fn inflow_since(&self, state: &ExtentHistory) -> u64 {
         u64::from(self.inflow_tick().wrapping_sub(state.evict_tick)) * self.sectors_per_tick()
     }
 }
 
 impl ExtentHistory {
-    /// How often having it whole proved bad.
+    /// How often buying it proved bad.
     fn strikes(self) -> u8 {
         self.flags >> STRIKES_SHIFT
     }

@@ -1,8 +1,8 @@
-//! The decisions, and nothing else: which block leaves, what is fetched ahead, how much moves at a
+//! The decisions, and nothing else: which block is evicted, what is prefetched, how much moves at a
 //! time, which server is filled next, where huge pages pay.
 //!
-//! Everything here is pure: an event goes in, the object changes itself, and the answer comes back
-//! or is appended to a buffer that the caller owns. No IO, no clock, no threads, no floats, no
+//! Everything here is pure: an event goes in, the object changes itself, and the answer is returned
+//! or appended to a buffer that the caller owns. No IO, no clock, no threads, no floats, no
 //! randomness; time is counted in events. The same events give the same answers, so that a
 //! recording can be replayed and a simulator can run the very objects of the live system.
 //!
@@ -12,18 +12,18 @@
 //!
 //! | Module | Question |
 //! |---|---|
-//! | [`replacement`] | who leaves local memory |
-//! | [`prefetch`] | what is fetched before it is asked for |
-//! | [`granularity`] | does an extent move whole or in sectors |
+//! | [`replacement`] | which block is evicted from local memory |
+//! | [`prefetch`] | what is fetched ahead of need |
+//! | [`granularity`] | whether an extent moves whole or in sectors |
 //! | [`reuse`] | how much more local memory would have kept a block |
-//! | [`loss`] | what waiting has cost, and how much of it more local memory would spare |
+//! | [`loss`] | what waiting has cost, and how much of it more local memory would save |
 //! | [`sharing`] | how much of local memory holds compressed blocks |
-//! | [`duplication`] | do local blocks keep their compressed copies |
+//! | [`duplication`] | whether local blocks keep their compressed copies |
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
-//! | [`reclaim`] | when file cache is given back before the kernel has to |
-//! | [`pace`] | when work may go on that keeps to a share of a processor |
-//! | [`placement`] | which node of a cluster keeps a page, and who tells whom about free memory |
+//! | [`reclaim`] | when file cache is reclaimed before the kernel has to |
+//! | [`pace`] | when work may continue that is limited to a share of a processor |
+//! | [`placement`] | which node of a cluster keeps a page, and how nodes learn about free memory |
 
 pub mod allocation;
 pub mod crowd;

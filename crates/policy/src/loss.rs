@@ -1,14 +1,14 @@
 //! What waiting for far memory has cost, and how much of it a larger local memory would have
-//! spared.
+//! avoided.
 
 /// Buckets of a [`Curve`]: four for each doubling of the extra bytes, from [`FIRST_BYTES`] on; the
-/// last is for what no size would spare.
+/// last is for what no size would avoid.
 pub const BUCKETS: usize = 96;
-/// The first bucket ends here.
+/// End of the first bucket.
 const FIRST_BYTES: u64 = 256 << 10;
 
-/// The bucket of a fetch that `extra_bytes` more of local memory would have spared. None: nobody
-/// knows how many.
+/// The bucket of a fetch that `extra_bytes` more of local memory would have avoided. None: the
+/// number is not known.
 pub fn bucket(extra_bytes: Option<u64>) -> usize {
     let Some(bytes) = extra_bytes else { return BUCKETS - 1 };
     if bytes <= FIRST_BYTES {
@@ -20,7 +20,7 @@ pub fn bucket(extra_bytes: Option<u64>) -> usize {
     ((power - FIRST_BYTES.ilog2()) as usize * 4 + quarter + 1).min(BUCKETS - 1)
 }
 
-/// The most extra bytes that a fetch in this bucket needs. None: the last.
+/// The most extra bytes that a fetch in this bucket needs. None for the last bucket.
 pub fn bucket_end(bucket: usize) -> Option<u64> {
     match bucket {
         0 => Some(FIRST_BYTES),
@@ -29,14 +29,15 @@ pub fn bucket_end(bucket: usize) -> Option<u64> {
     }
 }
 
-/// The extra bytes of a limit that keep `kept_bytes` more in local memory, of `far_bytes` that have
-/// left. What once left keeps its packed copy, also when it has come back; these copies take
-/// `packed_bytes` of the limit. Only a limit at which nothing leaves at all needs none of them.
+/// The extra bytes of a limit that keep `kept_bytes` more in local memory, of `far_bytes` that were
+/// evicted. A block that was evicted once keeps its compressed copy, also after it was fetched;
+/// these copies take `packed_bytes` of the limit. Only a limit at which nothing is evicted at all
+/// needs none of them.
 pub fn extra_limit(kept_bytes: u64, packed_bytes: u64, far_bytes: u64) -> u64 {
     kept_bytes.min(far_bytes.saturating_sub(packed_bytes).max(far_bytes / 8))
 }
 
-/// Amounts (bytes fetched, or time waited) by the extra local memory that would have spared them.
+/// Amounts (bytes fetched, or time waited) by the extra local memory that would have avoided them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Curve(pub [u64; BUCKETS]);
 
@@ -47,12 +48,12 @@ impl Default for Curve {
 }
 
 impl Curve {
-    /// All of it.
+    /// The sum of all amounts.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The same with another total. Of nothing known, all is beyond any size.
+    /// The same curve with another total. If nothing is known, all of it is beyond any size.
     pub fn scaled(&self, total: u64) -> Curve {
         let known = u128::from(self.total());
         let mut scaled = Curve(self.0.map(|amount| {
@@ -62,7 +63,7 @@ impl Curve {
         scaled
     }
 
-    /// What is left of it with `extra_bytes` more, in millionths.
+    /// The share that is left with `extra_bytes` more, in millionths.
     pub fn left_ppm(&self, extra_bytes: u64) -> u64 {
         let left: u64 = (0..BUCKETS)
             .filter(|&at| bucket_end(at).is_none_or(|end| end > extra_bytes))
@@ -71,17 +72,17 @@ impl Curve {
         ppm(left, self.total())
     }
 
-    /// Sizes at which something is spared, with what is left of it at each, in millionths.
+    /// Sizes at which something is avoided, with the share that is left at each, in millionths.
     pub fn points(&self) -> Vec<(u64, u64)> {
         let used = (0..BUCKETS).filter(|&at| self.0[at] > 0).filter_map(bucket_end);
         used.map(|extra| (extra, self.left_ppm(extra))).collect()
     }
 
-    /// The smallest extra size that spares most of what can be spared, with what is left there in
-    /// millionths. None: no size spares much.
+    /// The smallest extra size that avoids most of what can be avoided, with the share that is left
+    /// there in millionths. None: no size avoids much.
     ///
-    /// Most is three quarters: the next quarter often takes as much memory again. But not less than
-    /// a fifth of all is spared.
+    /// Most is three quarters, because the next quarter often takes as much memory again; and at
+    /// least a fifth of the total must be avoided.
     pub fn advice(&self) -> Option<(u64, u64)> {
         let least = self.points().last().map(|&(_, left)| left)?;
         let spared = 1_000_000u64.saturating_sub(least);
@@ -91,23 +92,24 @@ impl Curve {
     }
 }
 
-/// `part` of `whole`, in millionths; of nothing, nothing.
+/// `part` of `whole`, in millionths; 0 if `whole` is 0.
 pub fn ppm(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 1_000_000).checked_div(u128::from(whole)).unwrap_or(0) as u64
 }
 
-/// Time that at least one of several intervals covers. They come in about the order of their ends.
+/// Time that at least one of several intervals covers. Intervals are added in about the order of
+/// their ends.
 #[derive(Default)]
 pub struct Covered {
-    /// Disjoint, in order; the oldest are forgotten.
+    /// Disjoint, in order; the oldest are dropped.
     parts: std::collections::VecDeque<(u64, u64)>,
 }
 
-/// Intervals that are remembered: more threads than that do not wait for so short a time each.
+/// Intervals that are remembered: no more threads than that wait for so short a time each.
 const PARTS_MAX: usize = 64;
 
 impl Covered {
-    /// Adds one; returns how much of it no other has covered.
+    /// Adds an interval; returns how much of it no other has covered.
     pub fn add(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;
@@ -134,9 +136,9 @@ impl Covered {
     }
 }
 
-/// A table of the ranges that most faults are in: few entries, whatever the number of ranges (the
-/// space-saving algorithm of Metwally, Agrawal and El Abbadi, 2005). A range with more than one of
-/// [`RANGES_MAX`] of all faults is in it for certain.
+/// A table of the ranges with the most faults: few entries, whatever the number of ranges (the
+/// space-saving algorithm of Metwally, Agrawal and El Abbadi, 2005). A range with more than
+/// 1/[`RANGES_MAX`] of all faults is certain to be in it.
 #[derive(Default)]
 pub struct Busiest {
     entries: Vec<(u64, u64)>,
@@ -147,7 +149,8 @@ pub struct Busiest {
 pub const RANGES_MAX: usize = 48;
 
 impl Busiest {
-    /// A fault in `range`. Returns its entry, and whether that was another's before.
+    /// Adds a fault in `range`. Returns its entry, and whether the entry belonged to another range
+    /// before.
     pub fn add(&mut self, range: u64) -> (usize, bool) {
         if self.entries.get(self.last).is_none_or(|&(other, _)| other != range) {
             let found = self.entries.iter().position(|&(other, _)| other == range);
@@ -170,7 +173,7 @@ impl Busiest {
         (self.last, is_new)
     }
 
-    /// The faults of an entry; those of the ranges that it belonged to before count as well.
+    /// The faults of an entry, including those of the ranges that it belonged to before.
     pub fn count(&self, entry: usize) -> u64 {
         self.entries[entry].1
     }
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_advice_is_the_smallest_size_that_spares_most() {
-        // A little soon, most at 32 MiB, the rest only at 10 GiB.
+        // A little early, most at 32 MiB, the rest only at 10 GiB.
         let mut loss = curve(&[(1 << 20, 10), (32 << 20, 80), (10 << 30, 10)]);
         assert_eq!(loss.advice(), Some((32 << 20, 100_000)));
         assert_eq!(

@@ -1,27 +1,27 @@
 //! When the next round may run: a token bucket of processor time.
 //!
-//! Two of them keep a tracker in check: one for the time that it takes itself, one for what it
+//! A tracker is limited by two of them: one for the time that it takes itself, one for what it
 //! costs the program.
 
-/// What it costs a program that the accessed bit of a page which it uses was cleared: the next
-/// touch has to walk the page tables and to write the bit, both with little else going on. An
-/// estimate on the safe side: measured at 0.1 to 0.2 us (`hiroma bench huge --only slowdown`,
-/// random touches, virtual machine).
+/// Cost for a program of clearing the accessed bit of a page that it uses: the next touch has to
+/// walk the page tables and write the bit, both with little overlap with other work. An estimate on
+/// the safe side: measured at 0.1 to 0.2 us (`hiroma bench huge --only slowdown`, random touches,
+/// virtual machine).
 pub const BURDEN_PER_PAGE_NS: u64 = 200;
 
-/// Keeps work to a share of one processor, with a credit for the beginning.
+/// Limits work to a share of one processor, with a credit at the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
     share_ppm: u64,
     burst_ns: u64,
-    /// Processor time that may be spent; negative when more was spent than there was.
+    /// Processor time that may be spent; negative when more was spent than was available.
     credit_ns: i64,
     last_ns: u64,
 }
 
 impl Pace {
-    /// `share_ppm` millionths of a processor (10,000 is 1 %), with `burst_ns` of credit at once and
-    /// at most.
+    /// `share_ppm` millionths of a processor (10,000 is 1 %), with an initial and maximum credit of
+    /// `burst_ns`.
     pub fn new(share_ppm: u64, burst_ns: u64, now_ns: u64) -> Pace {
         Pace {
             share_ppm: share_ppm.clamp(1, 1_000_000),
@@ -31,12 +31,12 @@ impl Pace {
         }
     }
 
-    /// Changes the share; what was earned or owed stays.
+    /// Changes the share; credit and debt stay.
     pub fn set_share(&mut self, share_ppm: u64) {
         self.share_ppm = share_ppm.clamp(1, 1_000_000);
     }
 
-    /// Pays for work that took `cpu_ns`.
+    /// Deducts work that took `cpu_ns`.
     pub fn spend(&mut self, cpu_ns: u64) {
         self.credit_ns = self.credit_ns.saturating_sub(cpu_ns.min(i64::MAX as u64) as i64);
     }
@@ -45,8 +45,8 @@ impl Pace {
     pub fn next_ns(&mut self, now_ns: u64) -> u64 {
         let passed = now_ns.saturating_sub(self.last_ns);
         let earned = u128::from(passed) * u128::from(self.share_ppm) / 1_000_000;
-        // What is too little to count is not lost: the clock of the bucket stands still until it
-        // counts.
+        // Amounts that round down to zero are not lost: the clock of the bucket does not advance
+        // until there is something to add.
         if earned > 0 {
             self.last_ns = now_ns;
         }

@@ -1,28 +1,27 @@
-//! Whether a range is used in another way than before.
+//! Whether the way in which a range is used has changed.
 //!
-//! Counts forget slowly, because many windows tell better than few how hot pages are. When a hot
-//! set moves, that is wrong: what was hot goes on counting as hot for three times as long as it was
-//! watched. So each window is compared with what windows of the range usually look like. Windows
-//! that differ widely happen by chance as well; but seldom several in a row, and how seldom follows
-//! from what was counted. Where chance is out of the question, what was counted belongs to the
-//! past.
+//! Counts are forgotten slowly, because many windows show better than few how hot pages are. When a
+//! hot set moves, that is wrong: what was hot continues to count as hot for three times as long as
+//! it was watched. So each window is compared with the usual windows of the range. Windows that
+//! differ widely also happen by chance; but seldom several in a row, and how seldom follows from
+//! the counts. Where chance is ruled out, the old counts are obsolete.
 
 use super::decide::Settings;
 
-/// Windows that count when all but the present is forgotten: as many as a decision needs
+/// Windows that count when all but the present is forgotten: the number that a decision needs
 /// ([`Settings::windows_min`]).
 pub const KEPT_WINDOWS: u16 = Settings::WINDOWS_MIN;
 
-/// Below this probability, in millionths, a run of windows is no longer chance.
+/// Below this probability, in millionths, a run of windows is no longer attributed to chance.
 const CHANCE_PPM: u32 = 250;
-/// No single window is taken for less likely than this: it takes three at least, also where all
-/// were alike so far.
+/// Lower bound of the probability of a single window: a change takes at least three windows, even
+/// where all were alike so far.
 const WINDOW_PPM_MIN: u32 = 62_500;
-/// Pages that may be touched although they seldom are, without it meaning anything.
+/// Seldom touched pages that may be touched in one window without any significance.
 const STRAY_PAGES: u32 = 16;
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// What windows of a range usually look like.
+/// The usual windows of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usual {
     /// Pages that are touched in many windows …
@@ -33,16 +32,16 @@ pub struct Usual {
     pub seldom: u16,
     /// … and the sum of their counts.
     pub seldom_sum: u32,
-    /// Windows in which was counted.
+    /// Number of counted windows.
     pub windows: u16,
 }
 
-/// How likely the last windows are, if the range is used as before.
+/// Probability of the last windows if the use of the range is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Windows in a row in which pages were missing that are often touched.
+    /// Windows in a row in which pages that are often touched were missing.
     missing_ppm: u32,
-    /// Windows in a row in which many were touched that seldom are.
+    /// Windows in a row in which many pages that are seldom touched were touched.
     surging_ppm: u32,
 }
 
@@ -53,15 +52,16 @@ impl Default for Change {
 }
 
 impl Change {
-    /// Takes note of one window, in which `often` of the pages that often are and `others` of all
-    /// others were touched. True when the range is used in another way by now; then it begins anew.
+    /// Records one window, in which `often` of the often touched pages and `others` of all other
+    /// pages were touched. Returns true when the use of the range has changed; then counting starts
+    /// anew.
     pub fn note(&mut self, usual: &Usual, often: u16, others: u16) -> bool {
         let windows = u32::from(usual.windows.max(1));
-        // Fewer than half of those that are to be expected.
+        // Fewer than half of the expected number.
         let is_missing = u32::from(often) * windows * 2 < usual.often_sum;
         let touched_ppm = share_ppm(usual.often_sum, usual.often, windows);
         follow(&mut self.missing_ppm, is_missing, WHOLE_PPM - touched_ppm);
-        // More than four times as many, and not only a few.
+        // More than four times as many, and not only a few pages.
         let is_surging =
             u32::from(others).saturating_sub(STRAY_PAGES) * windows > usual.seldom_sum * 4;
         follow(
@@ -77,14 +77,14 @@ impl Change {
     }
 }
 
-/// In which share of windows one of `pages` was touched, in the mean.
+/// Mean share of windows in which one of `pages` was touched.
 fn share_ppm(sum: u32, pages: u16, windows: u32) -> u32 {
     let all = u64::from(pages.max(1)) * u64::from(windows);
     (u64::from(sum) * u64::from(WHOLE_PPM) / all).min(u64::from(WHOLE_PPM)) as u32
 }
 
-/// One window more: pages of a range may come and go together, so the window is as likely as one of
-/// them.
+/// Adds one window to the run. Pages of a range may be used together, so the window is as probable
+/// as one of them.
 fn follow(run_ppm: &mut u32, continues: bool, window_ppm: u32) {
     *run_ppm = match continues {
         true => {
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// After how many windows like this one a change is noticed.
+    /// The number of windows like this one after which a change is detected.
     fn noticed_after(usual: Usual, often: u16, others: u16) -> Option<usize> {
         let mut change = Change::default();
         (1..1000).find(|_| change.note(&usual, often, others))
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn it_takes_more_where_windows_differ_anyway() {
-        // A program that goes through its memory: the range is touched as a whole, in every second
-        // window.
+        // A program that passes through its memory: the range is touched as a whole, in every
+        // second window.
         let half = Usual { often: 512, often_sum: 512 * 50, windows: 100, ..Usual::default() };
         assert_eq!(noticed_after(half, 0, 0), Some(12));
         let seldom = Usual { seldom: 512, seldom_sum: 512 * 20, windows: 100, ..Usual::default() };

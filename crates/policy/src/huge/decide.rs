@@ -1,4 +1,4 @@
-//! What happens to each 2 MiB range.
+//! The decision on each 2 MiB range.
 
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
@@ -16,14 +16,14 @@ pub struct Settings {
     pub hot_count_min: u16,
     /// Windows that a range must have been watched for before anything is decided on it.
     pub windows_min: u16,
-    /// Bytes that may be in huge pages which we made.
+    /// Upper limit of the bytes in huge pages that the service made.
     pub budget_bytes: u64,
-    /// By how much collapsing may grow the process, in 1/1000 of what it had resident: the pages of
-    /// a range that were not there before are there afterwards.
+    /// By how much collapsing may grow the process, in 1/1000 of what it had resident: pages of a
+    /// range that were not present before are present after the collapse.
     pub growth_permille: u32,
     /// Checks in a row that must find a huge range cold before it is split.
     pub cold_checks: u8,
-    /// Ranges collapsed in one step at most.
+    /// Maximum number of ranges collapsed in one step.
     pub collapses_per_step: u16,
 }
 
@@ -46,12 +46,12 @@ impl Default for Settings {
 impl Settings {
     /// The default of [`Settings::windows_min`].
     pub const WINDOWS_MIN: u16 = 4;
-    /// However cold all pages are, none is hot that was touched in a smaller share of its windows,
-    /// in 1/1000.
+    /// A page that was touched in a smaller share of its windows than this is never hot, however
+    /// cold all pages are; in 1/1000.
     pub const HOT_SHARE_PERMILLE_MIN: u16 = 100;
 
-    /// The count from which a page is hot that was watched for `windows` windows, where the hottest
-    /// tenth of the pages in use was touched in `top_permille` of theirs: where windows are short
+    /// The count from which a page that was watched for `windows` windows is hot. The hottest tenth
+    /// of the pages in use was touched in `top_permille` of its windows: where windows are short
     /// for the program, half of that is as hot as pages get.
     pub fn hot_count(&self, windows: u16, top_permille: u16) -> u16 {
         let permille =
@@ -61,21 +61,21 @@ impl Settings {
     }
 }
 
-/// What is known of one range.
+/// What is known about one range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeFacts {
     /// Its number: address divided by 2 MiB.
     pub range: u64,
     /// Pages present, of 512.
     pub present: u16,
-    /// Pages that are hot, of 512; of a huge range, as many as were hot before it was collapsed or
-    /// when it was last checked.
+    /// Hot pages, of 512; for a huge range, the pages that were hot before the collapse or at the
+    /// last check.
     pub hot: u16,
     /// Whether it is mapped by one huge page.
     pub huge: bool,
-    /// Whether that was our doing.
+    /// Whether the service made it huge.
     pub ours: bool,
-    /// Whether it lies as a whole in memory that can be huge, and was not refused before.
+    /// Whether it is completely in memory that can be huge, and was not refused before.
     pub may_be_huge: bool,
     /// Windows in which it was watched, as far as they are still remembered.
     pub windows: u16,
@@ -83,48 +83,48 @@ pub struct RangeFacts {
     pub cold_checks: u8,
 }
 
-/// What is true of the process and the machine.
+/// State of the process and the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Situation {
     /// Bytes resident when managing began.
     pub resident_bytes: u64,
     /// Bytes that collapsing has added so far.
     pub grown_bytes: u64,
-    /// Bytes in huge pages that we made.
+    /// Bytes in huge pages that the service made.
     pub huge_bytes: u64,
-    /// Huge pages that the machine can make without compacting memory first.
+    /// Huge pages that the kernel can allocate without compacting memory first.
     pub free_huge_pages: u64,
 }
 
 /// What to do with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
-    /// Make it huge where it stands.
+    /// Make it huge in place.
     Collapse,
     /// Ask the program to move its hot objects elsewhere, onto a huge page.
     Regroup,
-    /// Take the huge page apart again.
+    /// Split the huge page.
     Split,
-    /// Nothing.
+    /// Do nothing.
     Leave,
 }
 
-/// Why.
+/// The reason for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// Its hot pages pass the threshold.
+    /// Its number of hot pages reaches the threshold.
     HotEnough,
     /// It has hot pages, but too few.
     TooFewHot,
-    /// Nothing in it is hot.
+    /// It has no hot pages.
     Cold,
-    /// It has not been watched for long enough.
+    /// It has not been watched long enough.
     NotYetKnown,
     /// It is huge and in use.
     InUse,
     /// It was found cold in several checks.
     WentCold,
-    /// More is huge than the budget allows.
+    /// The huge pages exceed the budget.
     OverBudget,
     /// It would add more memory than is allowed.
     GrowsTooMuch,
@@ -132,7 +132,7 @@ pub enum Reason {
     NoFreeHugePage,
     /// It cannot be huge: not aligned memory of one kind, or refused by the kernel.
     CannotBeHuge,
-    /// Its turn comes with a later step.
+    /// Deferred to a later step.
     Later,
 }
 
@@ -144,14 +144,14 @@ pub struct Verdict {
     pub reason: Reason,
 }
 
-/// What a range deserves by itself; limits come afterwards. A program that knows better brings its
-/// own.
+/// The decision on a range by itself; limits are applied afterwards. A program with better
+/// knowledge can supply its own rule.
 pub trait Rule: Send {
     /// The decision on one range, without regard to the others.
     fn judge(&self, settings: &Settings, facts: &RangeFacts) -> (Decision, Reason);
 }
 
-/// The paper's rule, and giving back what went cold.
+/// The paper's rule, and splitting ranges that became cold.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PaperRule;
 
@@ -182,7 +182,7 @@ impl Rule for PaperRule {
     }
 }
 
-/// Applies a rule to all ranges, and the limits to what comes out.
+/// Applies a rule to all ranges, and the limits to the results.
 pub struct Planner {
     rule: Box<dyn Rule>,
     candidates: Vec<Candidate>,
@@ -201,13 +201,13 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// A planner that asks `rule`.
+    /// A planner that applies `rule`.
     pub fn new(rule: Box<dyn Rule>) -> Planner {
         Planner { rule, candidates: Vec::new() }
     }
 
-    /// Appends one verdict for each of `facts`, in their order. First come the ranges that add no
-    /// memory, among those the hottest; ties by address.
+    /// Appends one verdict for each of `facts`, in their order. Ranges that add no memory are
+    /// collapsed first, among those the hottest; ties are broken by address.
     pub fn plan(
         &mut self,
         settings: &Settings,
@@ -264,7 +264,7 @@ impl Planner {
                 None
             };
             if let Some(reason) = refusal {
-                // Hot objects can still be moved to where they cost nothing.
+                // Hot objects can still be moved to where they cost no memory.
                 let decision = if reason == Reason::GrowsTooMuch {
                     Decision::Regroup
                 } else {
@@ -281,7 +281,8 @@ impl Planner {
     }
 }
 
-/// Splits the coldest of our huge ranges until the rest is within the budget; returns what is left.
+/// Splits the coldest of the ranges that the service made huge until the rest is within the budget;
+/// returns the huge bytes that remain.
 fn shrink(
     settings: &Settings,
     mut huge_bytes: u64,

@@ -1,19 +1,19 @@
-//! Where huge pages pay: which 2 MiB ranges of a process become huge, which are given back, and at
-//! what pace that is found out.
+//! Where huge pages pay: which 2 MiB ranges of a process are collapsed, which are split again, and
+//! at what pace that is found out.
 //!
-//! Source: "HPS" (Shimizu and Yamada), sections 3.2 and 4: a range is collapsed where it stands
-//! when its hot pages pass a threshold (a quarter of 512), else the program is asked to move its
-//! hot objects together. The rest is ours: a budget, a limit to the memory that collapsing may add,
-//! giving back what went cold, and the pace.
+//! Source: "HPS" (Shimizu and Yamada), sections 3.2 and 4: a range is collapsed in place when the
+//! number of its hot pages reaches a threshold (a quarter of 512); otherwise the program is asked
+//! to move its hot objects together. The rest is not from the paper: a budget, a limit to the
+//! memory that collapsing may add, splitting ranges that became cold, and the pace.
 //!
 //! | Module | Question |
 //! |---|---|
-//! | [`change`] | whether a range is used in another way than before, so that what was counted is of the past |
-//! | [`decide`] | what happens to a range: [`Decision`] for each, within the limits of [`Settings`] and [`Situation`] |
+//! | [`change`] | whether the use of a range has changed, so that its old counts are obsolete |
+//! | [`decide`] | what happens to a range: a [`Decision`] within [`Settings`] and [`Situation`] |
 //! | [`shares`] | how a budget is divided among processes |
 //! | [`stall`] | whether collapsing has become too slow to go on |
-//! | [`warm`] | whether the memory of a huge page is to be made ready before it is collapsed into |
-//! | [`window`] | how long a round should watch |
+//! | [`warm`] | whether the memory of a huge page is made ready before a collapse |
+//! | [`window`] | how long a round watches |
 
 pub mod change;
 pub mod decide;

@@ -1,28 +1,28 @@
 //! How a budget of huge pages is divided among processes.
 //!
-//! The paper (section 3.2) names the trouble: who starts first takes all huge pages, and later ones
-//! get none. Here what a process *uses* counts, not what it has: the budget goes by max-min
-//! fairness to ranges that are hot, whether they are huge already or not. Huge pages that lie idle
-//! are kept only with what is then left, so the idle give way, and whoever becomes active again
-//! gets his share back. (Idle memory that pays: Waldspurger, "Memory resource management in VMware
-//! ESX Server", OSDI 2002, section 5.)
+//! The paper (section 3.2) names the problem: the process that starts first takes all huge pages,
+//! and later ones get none. Here a process's *use* counts, not what it has: the budget goes by
+//! max-min fairness to ranges that are hot, whether they are huge already or not. Idle huge pages
+//! are kept only with what remains of the budget. So idle processes give way, and a process that
+//! becomes active again gets its share back. (Idle memory tax: Waldspurger, "Memory resource
+//! management in VMware ESX Server", OSDI 2002, section 5.)
 
 use std::collections::BTreeMap;
 
-/// What a process does with huge pages, in ranges of 2 MiB.
+/// A process's use of huge pages, in ranges of 2 MiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Use {
-    /// Of its ranges that were made huge, how many are in use.
+    /// Ranges that were made huge and are in use.
     pub active: u64,
     /// Hot ranges that are not huge yet.
     pub wanted: u64,
-    /// Ranges that were made huge and lie idle.
+    /// Ranges that were made huge and are idle.
     pub idle: u64,
 }
 
-/// Divides `budget` ranges; one share for each of `uses`, in their order. The shares add up to at
-/// most the budget, nobody gets more than there is use for, and what is left over when two cannot
-/// be treated alike goes to the first.
+/// Divides `budget` ranges; returns one share for each of `uses`, in their order. The shares add up
+/// to at most the budget, and no process gets more than it can use. A remainder that does not
+/// divide goes to the first.
 pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
     let demands: Vec<u64> =
         uses.iter().map(|each| each.active.saturating_add(each.wanted)).collect();
@@ -35,23 +35,23 @@ pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
     shares
 }
 
-/// Adds to everybody's share an equal part of what is left of the budget, so that who finds new hot
-/// ranges need not wait for a round.
+/// Adds an equal part of what is left of the budget to every share, so that a process that finds
+/// new hot ranges need not wait for a round.
 fn add_room(budget: u64, shares: &mut [u64]) {
     let left = budget.saturating_sub(shares.iter().sum());
     let part = left / (shares.len() as u64).max(1);
     shares.iter_mut().for_each(|share| *share += part);
 }
 
-/// Max-min fairness: everybody gets the same, except that nobody gets more than he demands.
+/// Max-min fairness: every process gets the same, but not more than it demands.
 fn fill_evenly(budget: u64, demands: &[u64]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..demands.len()).collect();
     order.sort_by_key(|&at| (demands[at], at));
     let mut shares = vec![0; demands.len()];
     let mut left = budget;
     for (done, &at) in order.iter().enumerate() {
-        // Whoever could not get a whole part more comes last, and the first of them get what does
-        // not divide.
+        // Processes that could not get a whole part more come last, and the first of them get the
+        // remainder.
         let level = left / (order.len() - done) as u64;
         if demands[at] > level {
             let rest = &order[done..];
@@ -71,27 +71,28 @@ fn fill_evenly(budget: u64, demands: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// Shares that move at a bounded rate: taking a huge page apart and making another costs time in
+/// Shares that change at a bounded rate: splitting a huge page and making another costs time in
 /// both processes.
 #[derive(Clone, Debug)]
 pub struct Shares {
-    /// Most ranges that a process gives up in one round.
+    /// Maximum number of ranges that a process gives up in one round.
     step: u64,
     last: BTreeMap<u64, u64>,
 }
 
 impl Shares {
-    /// Everybody gives up at most `step` ranges (at least 1) a round.
+    /// Every process gives up at most `step` ranges (at least 1) in a round.
     pub fn new(step: u64) -> Shares {
         Shares { step: step.max(1), last: BTreeMap::new() }
     }
 
     /// The shares of this round, by process, in the order of `uses`: the fair ones, and room for
-    /// more where nobody needs it. Who is not among them has left, and his share is free at once.
+    /// more where no other process needs it. A process that is not among them has exited, and its
+    /// share is free immediately.
     pub fn round(&mut self, budget: u64, uses: &[(u64, Use)]) -> Vec<(u64, u64)> {
         let plain: Vec<Use> = uses.iter().map(|&(_, each)| each).collect();
         let targets = fair_shares(budget, &plain);
-        // What cannot be taken at once stays; only a smaller budget takes more than a step.
+        // What cannot be taken in this round stays; only a smaller budget takes more than a step.
         let kept: Vec<u64> = uses
             .iter()
             .zip(&targets)
@@ -103,7 +104,7 @@ impl Shares {
                 holds.saturating_sub(self.step).saturating_sub(target)
             })
             .collect();
-        // Those who give way still hold something: it is missing from what the others grow by.
+        // Processes that give way still have huge pages, which limits the growth of the others.
         let held = fill_evenly(budget, &kept);
         let left = budget - held.iter().sum::<u64>();
         let paid = fill_evenly(left, &targets);
@@ -145,7 +146,7 @@ mod tests {
     fn an_idle_process_gives_way_step_by_step_and_gets_back_when_it_returns() {
         let mut shares = Shares::new(16);
         assert_eq!(shares.round(100, &[(1, busy(0, 100))]), [(1, 100)]);
-        // The second comes, the first falls idle.
+        // The second starts, the first becomes idle.
         let mut second = 0;
         for _ in 0..6 {
             let first = 100 - second;
@@ -157,7 +158,7 @@ mod tests {
             second = round[1].1;
         }
         assert!(second >= 90, "{second}");
-        // The first returns.
+        // The first becomes active again.
         let mut first = 100 - second;
         for _ in 0..6 {
             let round = shares.round(100, &[(1, busy(first, 100 - first)), (2, busy(second, 0))]);
@@ -193,8 +194,7 @@ mod tests {
             for (share, each) in shares.iter().zip(&uses) {
                 prop_assert!(*share <= each.active + each.wanted + each.idle);
             }
-            // Nobody who wants more has less than somebody else, but for the part that does not
-            // divide.
+            // No process that wants more has less than another one, except for the remainder.
             for (at, &share) in shares.iter().enumerate() {
                 if share < demands[at] {
                     for &other in &shares {
@@ -212,14 +212,15 @@ mod tests {
             let mut uses: Vec<(u64, Use)> = uses.into_iter().enumerate().map(|(id, each)| (id as u64, each)).collect();
             for round in 0..400 {
                 if round == 100 {
-                    // Somebody falls idle.
+                    // One process becomes idle.
                     let at = turned % uses.len();
                     let each = &mut uses[at].1;
                     *each = Use { active: 0, wanted: 0, idle: each.active + each.idle };
                 }
                 let given = shares.round(budget, &uses);
                 prop_assert!(given.iter().map(|&(_, share)| share).sum::<u64>() <= budget);
-                // Everybody does as he is told: gives up the idle first, makes huge what he may.
+                // Every process obeys: it splits idle ranges first, and collapses as many as it
+                // may.
                 for ((_, each), (_, share)) in uses.iter_mut().zip(given) {
                     let demand = each.active + each.wanted;
                     each.idle = each.idle.min(share.saturating_sub(each.active));

@@ -1,14 +1,14 @@
-//! Whether collapsing has become too slow to go on: while a range is collapsed, the program waits
-//! for it if it touches it.
+//! Whether collapsing has become too slow to continue: while a range is collapsed, a thread of the
+//! program that touches it waits.
 
-/// Durations that are looked at.
+/// Durations that are remembered.
 pub(super) const KEPT: usize = 128;
-/// Fewer say nothing about a 99th percentile.
+/// Fewer durations do not give a 99th percentile.
 const ENOUGH: usize = 100;
-/// So many in a row are no accident, whatever was before.
+/// This many slow ones in a row are not chance, whatever was before.
 const IN_A_ROW: u32 = 16;
 
-/// The last durations, and what they say.
+/// The last durations.
 #[derive(Clone, Debug)]
 pub struct Stall {
     limit_ns: u64,
@@ -18,12 +18,12 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Collapsing goes on while the 99th percentile of its durations stays below `limit_ns`.
+    /// Collapsing continues while the 99th percentile of its durations stays below `limit_ns`.
     pub fn new(limit_ns: u64) -> Stall {
         Stall { limit_ns, last: Vec::with_capacity(KEPT), next: 0, slow_in_a_row: 0 }
     }
 
-    /// Takes note of a collapse.
+    /// Records the duration of a collapse.
     pub fn note(&mut self, duration_ns: u64) {
         self.slow_in_a_row = if duration_ns > self.limit_ns { self.slow_in_a_row + 1 } else { 0 };
         if self.last.len() < KEPT {

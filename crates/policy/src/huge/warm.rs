@@ -1,33 +1,33 @@
-//! Whether the memory of a huge page is to be made ready before a range is collapsed into it.
+//! Whether the memory of a huge page is made ready before a range is collapsed into it.
 //!
-//! A hypervisor takes back what its guest leaves free (free page reporting, Linux 5.7), and gives
-//! it again at the first touch, in milliseconds for 2 MiB. The kernel first touches a huge page
-//! while it collapses, under the process's lock on its mappings; so whoever collapses takes a free
-//! huge page himself before, touches it, and lets it go: the next one to be had is the same one.
-//! Where memory is backed already that is work for nothing.
+//! A hypervisor reclaims memory that its guest leaves free (free page reporting, Linux 5.7), and
+//! backs it again at the first touch, which takes milliseconds for 2 MiB. The kernel first touches
+//! a huge page during the collapse, with the process's `mmap_lock` held. So the service takes a
+//! free huge page before, touches it, and frees it: the next huge page that is allocated is the
+//! same one. Where memory is backed already, this is unnecessary work.
 
 const MS: u64 = 1_000_000;
-/// To touch 2 MiB that are backed takes less.
+/// Touching 2 MiB that are backed takes less.
 const QUICK_NS: u64 = MS;
-/// A collapse that is not held up takes less.
+/// A collapse that is not delayed takes less.
 const SLOW_NS: u64 = 2 * MS;
-/// So many in a row are no accident.
+/// This many in a row are not chance.
 const IN_A_ROW: u32 = 8;
-/// Once a collapse was slow, memory is backed in part: so many have to be quick then. As many as
-/// [`super::Stall`] looks back, for which two slow ones are too many.
+/// After a slow collapse memory is backed in part only, and this many must be quick. Equal to the
+/// number of durations in [`super::Stall`], for which two slow ones are too many.
 const IN_A_ROW_AFTER_SLOW: u32 = super::stall::KEPT as u32;
-/// For so many collapses it is let be where it does not help.
+/// Collapses for which making ready is suspended where it does not help.
 const PAUSE: u32 = 256;
 
-/// What was seen so far, and what follows.
+/// What was measured so far, and the resulting state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warming {
     state: State,
-    /// Times in a row that making ready was quick, and after how many it is let be.
+    /// How often in a row making ready was quick, and the number at which it is suspended.
     quick: u32,
     quick_enough: u32,
-    /// Times in a row that it was not, and the collapse took as long nevertheless: the kernel takes
-    /// its pages from elsewhere.
+    /// How often in a row making ready was slow and the collapse was slow too: the kernel takes its
+    /// pages from elsewhere.
     useless: u32,
 }
 
@@ -36,12 +36,12 @@ enum State {
     Wanted,
     /// Until a collapse is slow.
     NotNeeded,
-    /// For so many collapses.
+    /// For this many collapses.
     Paused(u32),
 }
 
 impl Default for Warming {
-    /// Begins with making ready: the first collapses should not be those that find out.
+    /// Begins with making ready: the first collapses should not be the ones that find out.
     fn default() -> Warming {
         Warming { state: State::Wanted, quick: 0, quick_enough: IN_A_ROW, useless: 0 }
     }
@@ -53,7 +53,7 @@ impl Warming {
         self.state == State::Wanted
     }
 
-    /// Takes note of a collapse, and of how long making ready took before it, if that was done.
+    /// Records a collapse, and the time of making ready before it, if that was done.
     pub fn note(&mut self, warm_ns: Option<u64>, collapse_ns: u64) {
         match (self.state, warm_ns) {
             (State::Wanted, Some(warm_ns)) => self.judge(warm_ns, collapse_ns),
@@ -106,15 +106,15 @@ mod tests {
         assert!(!backed.is_wanted());
         let slow = after(backed, 1, 0, 8 * MS);
         assert!(slow.is_wanted());
-        // Now it takes longer to be sure.
+        // Now more quick ones are required.
         assert!(after(slow.clone(), 127, MS / 5, MS / 2).is_wanted());
         assert!(!after(slow, 128, MS / 5, MS / 2).is_wanted());
     }
 
     #[test]
     fn memory_that_is_backed_in_part_does_not_stall_managing() {
-        // Every tenth huge page is not backed: without making ready a collapse takes 12 ms then,
-        // with it that is in making ready.
+        // Every tenth huge page is not backed: then a collapse takes 12 ms without making ready;
+        // with it, making ready takes that time.
         let (mut warming, mut stall) = (Warming::default(), super::super::Stall::new(10 * MS));
         for turn in 1..5000 {
             let extra = if turn % 10 == 0 { 12 * MS } else { 0 };
@@ -135,7 +135,7 @@ mod tests {
             collapses += 1;
         }
         assert_eq!(collapses, PAUSE + 1);
-        // Now and then one that was slow all the same is no reason.
+        // An occasional slow collapse is no reason to suspend.
         let mut mixed = Warming::default();
         for turn in 0..1000 {
             mixed.note(Some(7 * MS), if turn % 4 == 0 { 8 * MS } else { MS });

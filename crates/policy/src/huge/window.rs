@@ -1,10 +1,10 @@
 //! How long a round watches.
 //!
-//! One bit says whether a page was touched, not how often. Over a long window every page that is
-//! used at all looks the same; over a short one few pages are seen. The window that ranks pages
-//! best is one in which a part of them is touched.
+//! An accessed bit states whether a page was touched, not how often. Over a long window all pages
+//! in use look the same; over a short one few pages are seen. The window that ranks pages best is
+//! one in which a part of them is touched.
 
-/// A window that fits itself to the program.
+/// A window that adapts to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     ns: u64,
@@ -12,10 +12,10 @@ pub struct Window {
     max_ns: u64,
 }
 
-/// Above this share of the present pages (in 1/1000) the window says too little about which are
+/// Above this share of the present pages (in 1/1000) the window does not show well enough which are
 /// hotter.
 const MANY_PERMILLE: u64 = 600;
-/// Below it, it sees too few.
+/// Below it, the window sees too few pages.
 const FEW_PERMILLE: u64 = 50;
 
 impl Window {
@@ -24,7 +24,7 @@ impl Window {
         Window { ns: ns.clamp(min_ns, max_ns.max(min_ns)), min_ns, max_ns: max_ns.max(min_ns) }
     }
 
-    /// One that keeps its length.
+    /// A window of constant length.
     pub fn fixed(ns: u64) -> Window {
         Window { ns, min_ns: ns, max_ns: ns }
     }
@@ -34,7 +34,7 @@ impl Window {
         self.ns
     }
 
-    /// Learns that `touched` of `present` pages were touched within one window.
+    /// Reports that `touched` of `present` pages were touched within one window.
     pub fn learn(&mut self, touched: u64, present: u64) {
         if present == 0 {
             return;

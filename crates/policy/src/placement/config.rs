@@ -1,7 +1,7 @@
-//! What a user can choose: one value per question of the paper (sections 2.1 to 2.4), with the
+//! The choices of a user: one value per question of the paper (sections 2.1 to 2.4), with the
 //! paper's defaults.
 
-/// When a node tells the others how many frames it has free (section 2.1).
+/// When a node tells its peers how many frames it has free (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -14,11 +14,11 @@ pub enum InformationKind {
     /// When the free frames reach a high watermark from below or a low one from above.
     #[default]
     OnChange,
-    /// Never by itself; who has a page to place asks for bids.
+    /// Never by itself; a node that has a page to place requests bids.
     OnDemand,
 }
 
-/// With whom a node exchanges information and pages (section 2.1).
+/// The nodes with which a node exchanges information and pages (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -26,7 +26,7 @@ pub enum InformationKind {
     serde(rename_all = "snake_case")
 )]
 pub enum ScopeKind {
-    /// Nobody: pages leave to disk only.
+    /// None: pages go to disk only.
     Disk,
     /// The nodes within `domain_radius` hops; every node is the centre of its own domain.
     #[default]
@@ -47,14 +47,14 @@ pub enum PlacementKind {
     MostFree,
     /// The nearest one with a free frame.
     Nearest,
-    /// Any with a free frame, each with the same chance.
+    /// Any with a free frame, each with the same probability.
     #[default]
     Random,
     /// The greatest free frames per hop.
     WeightedNearest,
-    /// Two drawn at random, the one of them with more free frames.
+    /// The one of two drawn at random that has more free frames.
     TwoChoices,
-    /// In turn.
+    /// One after the other.
     RoundRobin,
     /// The first in a fixed order until it is full.
     Fill,
@@ -81,9 +81,9 @@ impl PlacementKind {
     serde(rename_all = "snake_case")
 )]
 pub enum FailureKind {
-    /// It takes the place of another page there, which is paged out in turn.
+    /// It replaces another page there, which is paged out in turn.
     Replace,
-    /// It goes back to where it came from, which chooses again.
+    /// It is returned to its sender, which chooses again.
     Return,
     /// The node where it arrived chooses again.
     #[default]
@@ -92,7 +92,7 @@ pub enum FailureKind {
     Disk,
 }
 
-/// When a frame at another node is set aside (section 2.4).
+/// When a frame at another node is reserved (section 2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -100,16 +100,16 @@ pub enum FailureKind {
     serde(rename_all = "snake_case")
 )]
 pub enum ReservationKind {
-    /// Never: a page is sent on the strength of what is known.
+    /// Never: a page is sent on the basis of the view.
     #[default]
     None,
-    /// When a page has to leave; it waits for the answer.
+    /// When a page has to leave the node; the page waits for the answer.
     OnDemand,
-    /// Before: `reserve_frames` are held ready all the time.
+    /// Before: `reserve_frames` frames are reserved all the time.
     InAdvance,
 }
 
-/// Which of a node's pages, its own and guests alike, leaves (section 2.2).
+/// Which of a node's pages, its own and guests alike, is evicted (section 2.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -117,12 +117,12 @@ pub enum ReservationKind {
     serde(rename_all = "snake_case")
 )]
 pub enum ReplacementKind {
-    /// The one that came first.
+    /// The one that arrived first.
     Fifo,
-    /// The one not used for longest.
+    /// The one whose last use is longest ago.
     #[default]
     Lru,
-    /// The one used least often since it came.
+    /// The one used least often since it arrived.
     Lfu,
     /// The first that was not used since the hand last passed.
     Clock,
@@ -136,41 +136,41 @@ pub enum ReplacementKind {
     serde(default, deny_unknown_fields)
 )]
 pub struct PlacementConfig {
-    /// With whom pages and information are exchanged.
+    /// The nodes with which pages and information are exchanged.
     pub scope: ScopeKind,
     /// Hops from the centre of a domain to its border.
     pub domain_radius: u32,
-    /// Nodes in a domain besides its centre, at most: the nearest ones.
+    /// Maximum number of nodes in a domain besides its centre: the nearest ones.
     pub peers_max: u32,
-    /// When others are told.
+    /// When peers are informed.
     pub information: InformationKind,
     /// Time between two messages of periodic information, ns.
     pub period_ns: u64,
-    /// Free frames, in thousandths of a node's memory: reached from below, the others are told.
+    /// Free frames, in thousandths of a node's memory: when reached from below, peers are informed.
     pub high_permille: Vec<u32>,
-    /// Free frames, in thousandths of a node's memory: reached from above, the others are told.
+    /// Free frames, in thousandths of a node's memory: when reached from above, peers are informed.
     pub low_permille: Vec<u32>,
-    /// Who gets a page.
+    /// Which node gets a page.
     pub placement: PlacementKind,
     /// What happens to a page that finds no frame.
     pub on_failure: FailureKind,
-    /// Times a page is sent on before it goes to disk.
+    /// How often a page is sent on before it goes to disk.
     pub attempts_max: u32,
-    /// When frames are set aside.
+    /// When frames are reserved.
     pub reservation: ReservationKind,
-    /// Frames that a node holds ready at others with reservation in advance.
+    /// Frames that a node keeps reserved at others, with reservation in advance.
     pub reserve_frames: u32,
-    /// Who leaves.
+    /// Which page is evicted.
     pub replacement: ReplacementKind,
-    /// Whether a node takes what it sent itself off its picture of the receiver.
+    /// Whether a node subtracts the pages that it sent itself from its view of the receiver.
     pub count_own_sends: bool,
 }
 
 impl Default for PlacementConfig {
     /// Table 1 of the paper; watermarks and period from section 4. The paper's watermarks are 87.5
     /// % and 100 % (high), 75 % and 0 % (low) of local memory, which is taken to mean memory in
-    /// use: read as free frames, a node that was full once would be thought full until nearly all
-    /// of it is free again.
+    /// use: if they were free frames, a node that was full once would be considered full until
+    /// nearly all of it is free again.
     fn default() -> Self {
         PlacementConfig {
             scope: ScopeKind::default(),

@@ -7,17 +7,17 @@ use super::config::FailureKind;
 pub enum Arrival {
     /// There is a frame for it.
     Keep,
-    /// It takes the place of another page, which leaves in turn.
+    /// It replaces another page, which leaves in turn.
     Replace,
     /// It goes back to the node that sent it.
     SendBack,
-    /// This node chooses where it goes next.
+    /// This node chooses the next destination.
     SendOn,
     /// It goes to disk.
     Disk,
 }
 
-/// The fate of a page without a frame that was sent `attempts` times, where `attempts_max`
+/// What happens to a page without a frame that was sent `attempts` times, where `attempts_max`
 /// repetitions are allowed.
 pub fn without_frame(kind: FailureKind, attempts: u32, attempts_max: u32) -> Arrival {
     if attempts > attempts_max {

@@ -4,17 +4,17 @@
 use super::rng::Rng;
 use super::view::{Avoid, Peer};
 
-/// Most neighbours that a node has (3-D torus).
+/// Maximum number of neighbours of a node (3-D torus).
 pub const NEIGHBOURS_MAX: usize = 6;
 
-/// How far the nearest free frame is, as far as the neighbours said. Neighbours count as having
-/// room until they are heard of.
+/// Distance to the nearest free frame, as far as the neighbours reported. A neighbour counts as
+/// having room until its first message.
 #[derive(Clone, Debug)]
 pub struct Gradient {
     neighbours: [u16; NEIGHBOURS_MAX],
     count: u8,
     own: u16,
-    /// Nowhere: farther than any node of the machine.
+    /// Distance that means "nowhere": greater than that of any node of the machine.
     nowhere: u16,
 }
 
@@ -45,19 +45,21 @@ impl Gradient {
         std::mem::replace(&mut self.own, own) != own
     }
 
-    /// Whether this node has a free frame now; whether its proximity changed, so that the
-    /// neighbours are told.
+    /// Whether this node has a free frame now. Returns whether its proximity changed, so that the
+    /// neighbours must be told.
     pub fn room_changed(&mut self, has_room: bool) -> bool {
         (self.own == 0) != has_room && self.renew(has_room)
     }
 
-    /// A neighbour's proximity; whether this node's own changed, so that the neighbours are told.
+    /// Takes a neighbour's proximity. Returns whether this node's own changed, so that the
+    /// neighbours must be told.
     pub fn told(&mut self, peer: Peer, proximity: u16) -> bool {
         self.neighbours[usize::from(peer.0)] = proximity.min(self.nowhere);
         self.own > 0 && self.renew(false)
     }
 
-    /// The neighbour that a page goes to next; none if no free frame is known of. Ties are drawn.
+    /// The neighbour that a page goes to next; none if no free frame is known. Ties are broken at
+    /// random.
     pub fn next(&self, avoid: Avoid, rng: &mut Rng) -> Option<Peer> {
         let (mut chosen, mut least, mut ties) = (None, self.nowhere, 1);
         for (place, &proximity) in self.neighbours[..usize::from(self.count)].iter().enumerate() {
@@ -81,7 +83,7 @@ mod tests {
     use crate::placement::rng::Rng;
     use proptest::prelude::*;
 
-    /// Nodes in a ring; messages arrive in order, one at a time, until nothing changes any more.
+    /// Nodes in a ring; messages arrive in order, one at a time, until nothing changes.
     fn settle(rooms: &[bool]) -> Vec<u16> {
         let nodes = rooms.len();
         let mut ring = vec![Gradient::new(2, (nodes / 2) as u16); nodes];

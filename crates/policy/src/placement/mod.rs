@@ -1,18 +1,18 @@
 //! Global page placement: which node of a cluster keeps a page that has to leave another one.
 //!
-//! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] puts them
-//! together for one node. The simulator and a live node make the same object from the same
+//! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] combines them
+//! for one node. The simulator and a live node make the same object from the same
 //! [`PlacementConfig`]: an event and the time go in, commands are appended to a buffer of the
-//! caller. A node knows of others what messages told it, and nothing else.
+//! caller. A node knows about others what messages told it, and nothing else.
 //!
 //! | Module | Question | Paper |
 //! |---|---|---|
-//! | [`information`] | when are others told how much is free | 2.1 |
-//! | [`view`], [`gradient`] | who is asked: a domain, or neighbours only | 2.1 |
-//! | [`replacement`] | which page leaves | 2.2 |
+//! | [`information`] | when peers are told how much is free | 2.1 |
+//! | [`view`], [`gradient`] | which nodes are asked: a domain, or neighbours only | 2.1 |
+//! | [`replacement`] | which page is evicted | 2.2 |
 //! | [`choice`] | which node gets it | 2.3 |
-//! | [`failure`] | what if no frame is free there | 2.3 |
-//! | [`reservation`] | is a frame set aside before | 2.4 |
+//! | [`failure`] | what happens if no frame is free there | 2.3 |
+//! | [`reservation`] | whether a frame is reserved before | 2.4 |
 
 pub mod choice;
 mod config;

@@ -1,7 +1,7 @@
 //! One node's part in global page placement: events and the time go in, commands come out.
 //!
 //! The shell around it (simulator or live node) carries messages and keeps the frames. The object
-//! knows of others only what messages told it. Pages are numbers that the shell gives.
+//! knows about others only what messages told it. Pages are numbers that the shell assigns.
 
 use std::sync::Arc;
 
@@ -19,60 +19,60 @@ use super::view::{Avoid, Neighbourhood, Peer, View};
 pub struct Leaving {
     /// The shell's number for it.
     pub page: u64,
-    /// How often it was sent before.
+    /// How often it was sent already.
     pub attempts: u32,
-    /// Where it must not go.
+    /// Peers that it must not go to.
     pub avoid: Avoid,
 }
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// This node has so many free frames, promised ones left out ([`Placer::promised`]).
+    /// This node has this many free frames, without promised ones ([`Placer::promised`]).
     Free(u32),
-    /// A page has to leave: from a frame, or one that arrived and cannot stay.
+    /// A page has to leave: from a frame, or on arrival because it cannot stay.
     PageLeaves(Leaving),
-    /// A peer told its free frames, or its proximity (gradient).
+    /// A peer reported its free frames, or its proximity (gradient).
     Told {
-        /// Who.
+        /// The peer.
         peer: Peer,
         /// Frames; hops.
         value: u32,
     },
-    /// A node of which `node` is the shell's name has lost its memory.
+    /// A node, named `node` by the shell, has lost its memory.
     Restarted {
-        /// Who.
+        /// The node.
         node: u32,
     },
-    /// A page came back because the peer had no frame, or is not there.
+    /// A page was returned because the peer had no frame, or cannot be reached.
     Refused {
-        /// Who sent it back.
+        /// The peer that returned it.
         peer: Peer,
-        /// The page; `attempts` counts what is behind it.
+        /// The page; `attempts` counts all attempts so far.
         page: Leaving,
     },
-    /// A node asks for a bid.
+    /// A node requests a bid.
     BidAsked {
         /// The shell's name for the node.
         node: u32,
     },
     /// A bid.
     Bid {
-        /// Whose.
+        /// The bidder.
         peer: Peer,
-        /// Free frames; 0 also for a peer that is not there.
+        /// Free frames; 0 also for a peer that cannot be reached.
         free: u32,
     },
-    /// A node asks for a frame to be set aside.
+    /// A node requests the reservation of a frame.
     ReservationAsked {
         /// The shell's name for the node.
         node: u32,
     },
     /// The answer to a reservation.
     ReservationAnswered {
-        /// Whose.
+        /// The peer that answered.
         peer: Peer,
-        /// Whether a frame is set aside; false also for a peer that is not there.
+        /// Whether a frame is reserved; false also for a peer that cannot be reached.
         granted: bool,
     },
     /// A reservation is given back.
@@ -80,52 +80,52 @@ pub enum Event {
         /// The shell's name for the node.
         node: u32,
     },
-    /// The time that [`Placer::deadline_ns`] named may have come.
+    /// The time that [`Placer::deadline_ns`] returned may have come.
     Tick,
 }
 
-/// What the shell does.
+/// What the shell is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     /// Tell all peers this number: free frames, or proximity.
     Tell(u32),
-    /// Ask all peers for bids.
+    /// Request bids from all peers.
     AskBids,
-    /// Answer a node that asked for a bid.
+    /// Answer a node that requested a bid.
     AnswerBid {
         /// The shell's name for the node.
         node: u32,
         /// Free frames.
         free: u32,
     },
-    /// Ask a peer to set a frame aside.
+    /// Request a reservation from a peer.
     AskReservation(Peer),
-    /// Answer a node that asked for a reservation; with a grant the shell has one free frame less.
+    /// Answer a node that requested a reservation; with a grant the shell has one free frame less.
     AnswerReservation {
         /// The shell's name for the node.
         node: u32,
-        /// Whether a frame is set aside.
+        /// Whether a frame is reserved.
         granted: bool,
     },
     /// Give a reservation back.
     ReleaseReservation(Peer),
     /// Send a page.
     Send {
-        /// The page; `attempts` counts this one.
+        /// The page; `attempts` includes this one.
         page: Leaving,
-        /// Where.
+        /// The destination.
         to: Peer,
-        /// Whether a frame is set aside for it there.
+        /// Whether a frame is reserved for it there.
         reserved: bool,
     },
     /// Send a page to disk.
     SendToDisk(Leaving),
 }
 
-/// Frames that a node never promises to others: it could not work at all without them.
+/// Frames that a node never promises to others: without them it could not work at all.
 const OWN_FRAMES_MIN: u32 = 2;
 
-/// What the placers of all nodes of one kind have in common.
+/// What the placers of all nodes of one kind share.
 #[derive(Clone, Debug)]
 pub struct Shared {
     config: PlacementConfig,
@@ -136,8 +136,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nodes with `frames` frames whose peers are `hops` away, nearest first, in a machine of
-    /// `diameter` hops. For the gradient the peers are the neighbours.
+    /// Nodes with `frames` frames, in a machine of `diameter` hops. `hops` are the distances of the
+    /// peers, nearest first; for the gradient the peers are the neighbours.
     pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
         Shared {
@@ -155,7 +155,7 @@ impl Shared {
     }
 }
 
-/// What only some policies need, and only nodes where something happens.
+/// State that only some policies need, and only on active nodes.
 #[derive(Clone, Debug, Default)]
 struct Dealings {
     bids: Bids,
@@ -220,7 +220,7 @@ impl Placer {
         self.information.deadline_ns()
     }
 
-    /// What is known of the peers.
+    /// The view of the peers.
     pub fn view(&self) -> &View {
         &self.view
     }
@@ -232,7 +232,7 @@ impl Placer {
             .map_or(0, |d| d.bidding.len() + d.on_demand.waiting() + d.in_advance.waiting())
     }
 
-    /// Heap memory of this object, bytes; what nodes share is left out.
+    /// Heap memory of this object, bytes, without what nodes share.
     pub fn heap_bytes(&self) -> usize {
         let dealings = self
             .dealings
@@ -243,8 +243,8 @@ impl Placer {
             + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
     }
 
-    /// What becomes of a page that `node` (the shell's name) sent here and that was sent `attempts`
-    /// times, this one included.
+    /// What happens to a page that `node` (the shell's name) sent here. `attempts` counts how often
+    /// it was sent, this time included.
     pub fn arrival(&mut self, node: u32, attempts: u32, reserved: bool) -> Arrival {
         if reserved && self.dealings().promises.take(node) || self.free > 0 {
             return Arrival::Keep;
@@ -256,7 +256,7 @@ impl Placer {
         without_frame(config.on_failure, attempts, config.attempts_max)
     }
 
-    /// Takes in what happened and appends what is to be done.
+    /// Processes an event and appends the commands to `commands`.
     pub fn handle(&mut self, now_ns: u64, event: Event, commands: &mut Vec<Command>) {
         match event {
             Event::Free(free) => self.free_changed(free, commands),
@@ -310,7 +310,8 @@ impl Placer {
             && config.scope == ScopeKind::Domain
             && before != free
         {
-            // Frames are held while they may be needed: from half of the memory in use on.
+            // Frames are reserved while they may be needed: when at least half of the memory is in
+            // use.
             let half = self.shared.frames / 2;
             if free <= half {
                 self.reserve(commands);
@@ -332,7 +333,7 @@ impl Placer {
         }
     }
 
-    /// Decides where a page goes, or asks first.
+    /// Decides where a page goes, or asks peers first.
     fn place(&mut self, page: Leaving, commands: &mut Vec<Command>) {
         let config = &self.shared.config;
         if page.attempts > config.attempts_max || config.scope == ScopeKind::Disk {
@@ -355,7 +356,7 @@ impl Placer {
         }
     }
 
-    /// Decides where a page goes with what is known.
+    /// Decides where a page goes, from what is known.
     fn place_known(&mut self, page: Leaving, commands: &mut Vec<Command>) {
         if self.shared.config.reservation == ReservationKind::InAdvance {
             match self.dealings().in_advance.take() {
@@ -384,7 +385,7 @@ impl Placer {
         }
     }
 
-    /// Asks for as many frames as should be held ready; without anyone to ask, pages that wait go
+    /// Requests as many frames as should be reserved. If there is no peer to ask, waiting pages go
     /// to disk.
     fn reserve(&mut self, commands: &mut Vec<Command>) {
         let wanted = self.shared.config.reserve_frames;
@@ -410,7 +411,7 @@ impl Placer {
             let half = self.shared.frames / 2;
             if !granted {
                 self.dealings().in_advance.refused();
-                // A frame that is not needed any more is not asked for again.
+                // A frame that is no longer needed is not requested again.
                 if self.free <= half || self.dealings().in_advance.waiting() > 0 {
                     self.reserve(commands);
                 }
@@ -436,7 +437,7 @@ impl Placer {
         if self.dealings().bids.answered() {
             for page in std::mem::take(&mut self.dealings().bidding) {
                 self.place_known(page, commands);
-                // The next page of the round sees what this one took.
+                // The next page of the round takes this one into account.
                 if let Some(Command::Send { to, .. } | Command::AskReservation(to)) =
                     commands.last()
                 {

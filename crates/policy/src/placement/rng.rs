@@ -1,7 +1,7 @@
 //! Random numbers that a policy draws: eight bytes of state, the same on every machine (splitmix64;
 //! Steele, Lea, Flood 2014).
 
-/// A generator that its owner seeds.
+/// A generator seeded by its owner.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rng(u64);
 
@@ -11,7 +11,7 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A generator for part `part` of something that has `seed`.
+    /// A generator for part `part` of an object that has `seed`.
     pub fn part(seed: u64, part: u64) -> Self {
         let mut rng = Rng(seed ^ part.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(17));
         let state = rng.next_u64();
@@ -28,7 +28,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound` (greater than 0), each with the same chance to within 2^-32.
+    /// A number below `bound` (greater than 0), uniform to within 2^-32.
     #[inline]
     pub fn below(&mut self, bound: u32) -> u32 {
         debug_assert!(bound > 0);

@@ -1,12 +1,12 @@
-//! What a node knows about the others of its domain: only what messages told it.
+//! What a node knows about the other nodes of its domain: only what messages told it.
 
 use std::sync::Arc;
 
-/// A node of the own domain, by its place in the list of peers (nearest first).
+/// A node of the domain, by its index in the list of peers (nearest first).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer(pub u16);
 
-/// Peers that a page must not go to: where it just came from, and whose it is.
+/// Peers that a page must not go to: its sender, and its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Avoid(pub [Option<Peer>; 2]);
 
@@ -18,13 +18,13 @@ impl Avoid {
     }
 }
 
-/// A domain as seen from its centre: how far the peers are, and what to think of one that has not
-/// been heard of.
+/// A domain as seen from its centre: the distance of each peer, and what to assume about a peer
+/// before its first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbourhood {
     /// Hops to each peer, nearest first.
     pub hops: Box<[u16]>,
-    /// Frames that each peer has free as long as it has said nothing.
+    /// Free frames assumed for each peer before its first message.
     unheard: Box<[u32]>,
 }
 
@@ -42,12 +42,12 @@ impl Neighbourhood {
 #[derive(Clone, Debug)]
 pub struct View {
     around: Arc<Neighbourhood>,
-    /// Allocated when the first peer is heard of: most nodes of a large machine are idle.
+    /// Allocated at the first message of a peer: most nodes of a large machine are idle.
     heard: Option<Box<[u32]>>,
 }
 
 impl View {
-    /// Nobody heard of yet.
+    /// A view before the first message.
     pub fn new(around: Arc<Neighbourhood>) -> Self {
         View { around, heard: None }
     }
@@ -80,7 +80,7 @@ impl View {
         self.frees()[usize::from(peer.0)]
     }
 
-    /// `peer` has `free` frames.
+    /// Records that `peer` has `free` frames.
     #[inline]
     pub fn set(&mut self, peer: Peer, free: u32) {
         let around = &self.around;

@@ -1,4 +1,4 @@
-//! One peer after the other: the first in the list until it has nothing left. Pages of a node stay
+//! One peer after the other: the first in the list until it has no free frame. Pages of a node stay
 //! together.
 
 use super::{Avoid, Choice, Peer, Rng, View};

@@ -75,7 +75,8 @@ impl Choice for AnyChoice {
     }
 }
 
-/// One of the candidates that `best` accepts, each with the same chance: two passes, one draw.
+/// One of the candidates that `best` accepts, each with the same probability: two passes, one
+/// random number.
 fn any_of(
     view: &View,
     avoid: Avoid,

@@ -1,9 +1,9 @@
-//! The peer with most free frames; ties are drawn, so that nodes with the same picture do not all
-//! turn to the same peer.
+//! The peer with the most free frames. Ties are broken at random, so that nodes with the same view
+//! do not all choose the same peer.
 
 use super::{Avoid, Choice, Peer, Rng, View, any_of};
 
-/// Most free frames.
+/// The most free frames.
 #[derive(Clone, Copy, Debug)]
 pub struct MostFree;
 

@@ -1,8 +1,8 @@
-//! The nearest peer with a free frame; ties are drawn.
+//! The nearest peer with a free frame; ties are broken at random.
 
 use super::{Avoid, Choice, Peer, Rng, View};
 
-/// Least hops.
+/// Fewest hops.
 #[derive(Clone, Copy, Debug)]
 pub struct Nearest;
 

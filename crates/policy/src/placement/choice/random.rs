@@ -2,14 +2,14 @@
 
 use super::{Avoid, Choice, Peer, Rng, View, any_of};
 
-/// All candidates have the same chance.
+/// All candidates have the same probability.
 #[derive(Clone, Copy, Debug)]
 pub struct Random;
 
 impl Choice for Random {
     fn choose(&mut self, view: &View, avoid: Avoid, rng: &mut Rng) -> Option<Peer> {
-        // A few draws from all peers find a candidate nearly always, and each with the same chance;
-        // else they are counted.
+        // A few draws from all peers find a candidate nearly always, and each with the same
+        // probability; otherwise candidates are counted.
         let peers = u32::try_from(view.len()).ok().filter(|&peers| peers > 0)?;
         for _ in 0..4 {
             let peer = Peer(rng.below(peers) as u16);

@@ -2,7 +2,7 @@
 
 use super::{Avoid, Choice, Peer, Rng, View};
 
-/// Remembers whose turn is next; the first turn is drawn, so that nodes do not move in step.
+/// Remembers the next peer; the first one is random, so that nodes do not move in step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundRobin {
     pub(super) next: Option<u16>,

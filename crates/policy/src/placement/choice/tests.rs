@@ -15,7 +15,7 @@ fn view(frees: &[u32], mut hops: Vec<u16>) -> View {
     view
 }
 
-/// All peers that the rule allows, found the slow way.
+/// All peers that the rule allows, found by exhaustive search.
 fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
     let peers: Vec<u16> = (0..view.len() as u16)
         .filter(|&peer| view.free(Peer(peer)) > 0 && !avoid.has(Peer(peer)))

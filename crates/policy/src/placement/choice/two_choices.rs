@@ -1,5 +1,6 @@
-//! Two peers are drawn and the one with more free frames gets the page (Mitzenmacher 2001): nearly
-//! as even as the best choice with fresh information, and no herd with old information.
+//! Two peers are drawn at random, and the one with more free frames gets the page (Mitzenmacher
+//! 2001): nearly as even as the best choice with fresh information, and no herd effect with old
+//! information.
 
 use super::{Avoid, Choice, Peer, Random, Rng, View};
 

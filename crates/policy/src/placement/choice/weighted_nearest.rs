@@ -1,4 +1,4 @@
-//! Free frames and distance together: most free frames per hop. Ties are drawn.
+//! Free frames and distance together: most free frames per hop. Ties are broken at random.
 
 use super::{Avoid, Choice, Peer, Rng, View, any_of};
 

@@ -1,4 +1,4 @@
-//! When a node tells the others how many frames it has free (section 2.1): one file per way.
+//! When a node tells its peers how many frames it has free (section 2.1): one file per way.
 
 mod on_change;
 mod on_demand;
@@ -8,12 +8,12 @@ pub use on_change::{OnChange, Watermarks};
 pub use on_demand::Bids;
 pub use periodic::Periodic;
 
-/// A way to decide when the others are told.
+/// A way to decide when peers are informed.
 pub trait Information {
-    /// Free frames are now `free`; whether the others are told.
+    /// Free frames are now `free`. Returns whether peers must be told.
     fn free_changed(&mut self, free: u32) -> bool;
 
-    /// The clock says `now_ns`; whether the others are told. Being called early does no harm.
+    /// The time is `now_ns`. Returns whether peers must be told. Early calls do no harm.
     fn tick(&mut self, now_ns: u64) -> bool;
 
     /// When [`tick`](Information::tick) next has something to do, ns.

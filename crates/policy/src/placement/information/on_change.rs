@@ -34,7 +34,7 @@ impl Watermarks {
     }
 }
 
-/// Tells when a watermark is reached.
+/// Informs peers when a watermark is reached.
 #[derive(Clone, Debug)]
 pub struct OnChange {
     marks: Arc<Watermarks>,

@@ -1,6 +1,6 @@
-//! Bidding: who has a page to place asks all peers, and chooses when all have answered.
+//! Bidding: a node that has a page to place asks all peers, and chooses when all have answered.
 
-/// The bids that one node waits for. Pages that come up meanwhile share the answers.
+/// The bids that one node waits for. Pages that have to leave meanwhile share the answers.
 #[derive(Clone, Debug, Default)]
 pub struct Bids {
     missing: u32,
@@ -12,13 +12,13 @@ impl Bids {
         self.missing > 0
     }
 
-    /// `peers` are being asked.
+    /// Requests to `peers` peers are being sent.
     pub fn ask(&mut self, peers: u32) {
         debug_assert_eq!(self.missing, 0, "one round of bids at a time");
         self.missing = peers;
     }
 
-    /// One answered, or cannot be reached; whether that was the last one.
+    /// A peer answered, or cannot be reached. Returns whether that was the last one.
     pub fn answered(&mut self) -> bool {
         let was = self.missing;
         self.missing = was.saturating_sub(1);

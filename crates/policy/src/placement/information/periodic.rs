@@ -1,8 +1,8 @@
-//! Every so often, whether anything changed or not.
+//! At fixed intervals, whether anything changed or not.
 
 use super::Information;
 
-/// Tells every `period_ns`.
+/// Informs peers every `period_ns`.
 #[derive(Clone, Debug)]
 pub struct Periodic {
     period_ns: u64,
@@ -10,7 +10,7 @@ pub struct Periodic {
 }
 
 impl Periodic {
-    /// Tells for the first time at `first_ns`: nodes should not all speak at once.
+    /// First message at `first_ns`: nodes should not all send at the same time.
     pub fn new(period_ns: u64, first_ns: u64) -> Self {
         Periodic { period_ns: period_ns.max(1), next_ns: first_ns }
     }
@@ -25,7 +25,7 @@ impl Information for Periodic {
         if now_ns < self.next_ns {
             return false;
         }
-        // Whoever slept through several periods speaks once.
+        // After several missed periods, one message is sent.
         self.next_ns += ((now_ns - self.next_ns) / self.period_ns + 1) * self.period_ns;
         true
     }

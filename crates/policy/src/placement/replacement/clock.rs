@@ -1,9 +1,10 @@
-//! Second chance: what was used since the hand last passed is passed over once.
+//! Second chance: a page that was used since the hand last passed is skipped once.
 
 use super::Ranking;
 use super::list::{Links, Queue};
 
-/// A ring of frames; the hand stands at the front of the queue, and what it passes goes to the end.
+/// A ring of frames; the hand is at the front of the queue, and frames that it passes move to the
+/// end.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     links: Links,

@@ -3,7 +3,7 @@
 use super::Ranking;
 use super::list::{Links, Queue};
 
-/// The frame that was filled first leaves.
+/// The frame that was filled first is the victim.
 #[derive(Clone, Debug, Default)]
 pub struct Fifo {
     links: Links,
@@ -11,7 +11,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// As if `frame` had been filled just now.
+    /// Treats `frame` as if it had been filled just now.
     #[inline]
     pub(super) fn move_to_end(&mut self, frame: u32) {
         self.queue.move_to_end(&mut self.links, frame);

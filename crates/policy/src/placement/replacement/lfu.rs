@@ -1,10 +1,10 @@
-//! Least frequently used since it came; among equals the one whose last use is longest ago. Counts
-//! end at [`USES_MAX`].
+//! Least frequently used since arrival; ties are broken by the oldest last use. Counts saturate at
+//! [`USES_MAX`].
 
 use super::Ranking;
 use super::list::{Links, Queue};
 
-/// Uses that are told apart; who has more counts as having this many.
+/// Maximum count of uses.
 pub const USES_MAX: u32 = 255;
 
 /// One queue per number of uses.
@@ -12,7 +12,7 @@ pub const USES_MAX: u32 = 255;
 pub struct Lfu {
     links: Links,
     queues: [Queue; USES_MAX as usize + 1],
-    /// No queue below this one has a frame.
+    /// All queues below this one are empty.
     least: u32,
 }
 

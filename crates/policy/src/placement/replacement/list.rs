@@ -1,5 +1,5 @@
-//! A queue of frames in which any frame can be moved or taken out at once: links kept by frame
-//! number.
+//! A queue of frames from which any frame can be moved or removed in constant time: links are
+//! indexed by frame number.
 
 const NONE: u32 = u32::MAX;
 
@@ -30,13 +30,13 @@ impl Default for Queue {
 }
 
 impl Links {
-    /// The number kept for `frame`.
+    /// The number stored for `frame`.
     #[inline]
     pub fn mark(&self, frame: u32) -> u32 {
         self.0[frame as usize].mark
     }
 
-    /// Changes the number kept for `frame`.
+    /// Changes the number stored for `frame`.
     #[inline]
     pub fn set_mark(&mut self, frame: u32, mark: u32) {
         self.0[frame as usize].mark = mark;
@@ -70,7 +70,7 @@ impl Queue {
         self.last = frame;
     }
 
-    /// Takes `frame`, which is in this queue, out.
+    /// Removes `frame`, which is in this queue.
     #[inline]
     pub fn remove(&mut self, links: &mut Links, frame: u32) {
         let Link { before, after, .. } = links.0[frame as usize];

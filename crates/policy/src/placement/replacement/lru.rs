@@ -2,8 +2,8 @@
 
 use super::{Fifo, Ranking};
 
-/// The frame whose last use is longest ago leaves: first in, first out, where a use counts as
-/// coming in anew.
+/// The victim is the frame whose last use is longest ago: first in, first out, where a use moves
+/// the frame to the end.
 #[derive(Clone, Debug, Default)]
 pub struct Lru(Fifo);
 

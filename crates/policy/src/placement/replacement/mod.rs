@@ -1,5 +1,5 @@
-//! Which of a node's pages leaves, its own and guests alike (section 2.2): one file per way, all
-//! over the same lists of frames.
+//! Which of a node's pages is evicted, its own and guests alike (section 2.2): one file per way,
+//! all based on the same lists of frames.
 
 mod clock;
 mod fifo;
@@ -14,16 +14,17 @@ pub use lru::Lru;
 
 use super::config::ReplacementKind;
 
-/// An order among frames. A frame is a number that the owner gives; what is not in the order cannot
+/// An order among frames. A frame is a number that the owner assigns; only frames in the order can
 /// be chosen.
 pub trait Ranking {
     /// `frame`, which is not in the order, holds a page from now on.
     fn insert(&mut self, frame: u32);
     /// The page in `frame` was used.
     fn touch(&mut self, frame: u32);
-    /// The page in `frame`, which is in the order, left or must stay for the time being.
+    /// The page in `frame`, which is in the order, was evicted or must stay for the time being.
     fn remove(&mut self, frame: u32);
-    /// The frame whose page leaves next, taken out of the order; none if it is empty.
+    /// Returns the frame whose page is evicted next and removes it from the order; none if the
+    /// order is empty.
     fn victim(&mut self) -> Option<u32>;
     /// Heap memory, bytes.
     fn heap_bytes(&self) -> usize;

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A frame as the naive version sees it: when it came, when it was last used, how often.
+/// A frame in the naive version: when it was filled, when it was last used, how often.
 #[derive(Clone, Copy, Debug)]
 struct Naive {
     frame: u32,
@@ -13,7 +13,7 @@ struct Naive {
     chance: bool,
 }
 
-/// The naive version: a list that is searched.
+/// The naive version: a list with linear search.
 struct Model {
     kind: ReplacementKind,
     frames: Vec<Naive>,

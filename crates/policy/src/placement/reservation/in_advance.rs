@@ -1,11 +1,11 @@
-//! Frames are asked for before pages have to leave, and asked for again as they are used.
+//! Frames are requested before pages have to leave, and requested again as they are used.
 
 use std::collections::VecDeque;
 
 use crate::placement::placer::Leaving;
 use crate::placement::view::Peer;
 
-/// Frames held ready at peers, requests under way, and pages for which none was ready.
+/// Frames reserved at peers, requests under way, and pages for which no frame was ready.
 #[derive(Clone, Debug, Default)]
 pub struct InAdvance {
     ready: VecDeque<Peer>,
@@ -14,7 +14,7 @@ pub struct InAdvance {
 }
 
 impl InAdvance {
-    /// A peer with a frame for a page that leaves now.
+    /// A peer with a reserved frame, for a page that leaves now.
     pub fn take(&mut self) -> Option<Peer> {
         self.ready.pop_front()
     }
@@ -24,7 +24,8 @@ impl InAdvance {
         self.waiting.push_back(page);
     }
 
-    /// Requests to be sent so that `wanted` frames are ready, waiting pages besides.
+    /// Requests to be sent so that `wanted` frames are ready in addition to those for waiting
+    /// pages.
     pub fn missing(&self, wanted: u32) -> u32 {
         (wanted + self.waiting.len() as u32).saturating_sub(self.ready.len() as u32 + self.asked)
     }
@@ -34,7 +35,7 @@ impl InAdvance {
         self.asked += 1;
     }
 
-    /// `peer` promised a frame: the page that it is for, or none, and it is held ready.
+    /// `peer` promised a frame. Returns the page that it is for; none if the frame stays reserved.
     pub fn granted(&mut self, peer: Peer) -> Option<Leaving> {
         self.asked = self.asked.saturating_sub(1);
         let page = self.waiting.pop_front();
@@ -49,7 +50,7 @@ impl InAdvance {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// No peer is left to ask: a page that waits and for which no request is under way.
+    /// There is no peer to ask: returns a waiting page for which no request is under way.
     pub fn give_up(&mut self) -> Option<Leaving> {
         if self.waiting.len() as u32 > self.asked { self.waiting.pop_front() } else { None }
     }
@@ -59,7 +60,7 @@ impl InAdvance {
         self.waiting.len()
     }
 
-    /// Everything held ready, to be given back.
+    /// Removes all reserved frames, to be released.
     pub fn release(&mut self) -> impl Iterator<Item = Peer> + '_ {
         self.ready.drain(..)
     }

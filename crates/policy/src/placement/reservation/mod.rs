@@ -1,4 +1,4 @@
-//! When a frame at another node is set aside (section 2.4): the borrower's side in two files, the
+//! When a frame at another node is reserved (section 2.4): the borrower's side in two files, the
 //! lender's side here.
 
 mod in_advance;
@@ -10,7 +10,7 @@ pub use on_demand::OnDemand;
 /// Frames that a node has promised to others.
 #[derive(Clone, Debug, Default)]
 pub struct Promises {
-    /// To whom, one entry for each frame; the number is the shell's name for a node.
+    /// The borrowers, one entry for each frame; the number is the shell's name for a node.
     to: Vec<u32>,
 }
 
@@ -20,7 +20,7 @@ impl Promises {
         self.to.len() as u32
     }
 
-    /// Promises a frame to `node` if one of `free` (already promised ones left out) is there;
+    /// Promises a frame to `node` if `free` (without frames already promised) is not 0. Returns
     /// whether it did.
     pub fn ask(&mut self, node: u32, free: u32) -> bool {
         if free > 0 {
@@ -29,13 +29,14 @@ impl Promises {
         free > 0
     }
 
-    /// `node` uses or gives back a frame promised to it; whether there was one.
+    /// `node` uses or releases a frame promised to it. Returns whether there was one.
     pub fn take(&mut self, node: u32) -> bool {
         let place = self.to.iter().position(|&holder| holder == node);
         place.map(|place| self.to.swap_remove(place)).is_some()
     }
 
-    /// `node` has lost its memory: nothing is promised to it any more. Frames that become free.
+    /// `node` has lost its memory: promises to it are cancelled. Returns the number of frames that
+    /// become free.
     pub fn forget(&mut self, node: u32) -> u32 {
         let before = self.count();
         self.to.retain(|&holder| holder != node);

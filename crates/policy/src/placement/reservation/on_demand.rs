@@ -1,4 +1,4 @@
-//! A frame is asked for when a page has to leave; the page waits for the answer.
+//! A frame is requested when a page has to leave; the page waits for the answer.
 
 use crate::placement::placer::Leaving;
 use crate::placement::view::Peer;
@@ -15,7 +15,7 @@ impl OnDemand {
         self.waiting.push((peer, page));
     }
 
-    /// `peer` answered: the page that waited longest for it.
+    /// `peer` answered. Returns the page that has waited longest for it.
     pub fn answered(&mut self, peer: Peer) -> Option<Leaving> {
         let place = self.waiting.iter().position(|&(asked, _)| asked == peer)?;
         Some(self.waiting.remove(place).1)
