@@ -1,19 +1,19 @@
-//! What is fetched before it is asked for.
+//! What is fetched ahead of need.
 //!
-//! Several streams are followed at once, each by the place that it has reached and the place up to
-//! which blocks were requested. A fault that no stream explains is compared with the last
-//! unexplained ones: three blocks in a row, upwards or downwards, make a stream (four for whole
-//! extents, which are few enough that chance would do it); so do four pages at equal distances; so
-//! does a distance that has the majority among the recent ones (the idea of Leap, which finds a
-//! trend in spite of noise).
+//! Several streams are followed at the same time, each by the place that it has reached and the
+//! place up to which blocks were requested. A fault that no stream explains is compared with the
+//! last unexplained ones: three blocks in a row, upwards or downwards, make a stream (four for
+//! whole extents, which are so few that rows also occur by chance); so do four pages at equal
+//! distances; so does a distance that has the majority among the recent ones (the idea of Leap,
+//! which finds a trend in spite of noise).
 //!
 //! A stream starts with a window of one block and doubles it from window to window. All blocks of a
-//! window may be mapped as soon as they have come, except the one in the middle: the fault on it
-//! says that the stream goes on, and the next window is requested while half of this one is still
-//! ahead. So a stream costs one short fault a window. Blocks that leave unused halve the window; a
-//! window of nothing silences the stream for a while.
+//! window may be mapped as soon as they are fetched, except the one in the middle: the fault on it
+//! shows that the stream continues, and the next window is requested while half of this one is
+//! still ahead. So a stream costs one short fault per window. Blocks that are evicted unused halve
+//! the window; a window of zero mutes the stream for a while.
 //!
-//! Streams are kept in pages, because extents change between huge and small mode on the way.
+//! Streams are tracked in pages, because extents change between huge and small mode on the way.
 
 use hiroma_units::PAGES_PER_EXTENT;
 
@@ -21,34 +21,33 @@ use hiroma_units::PAGES_PER_EXTENT;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PrefetchRequest {
     /// The page at which the stream enters the block, counted from the start of the arena: the
-    /// block's first page, except where a downward stream of small blocks asks for a whole extent.
-    /// It may lie outside of anything mapped: the caller looks.
+    /// block's first page, except where a downward stream of small blocks requests a whole extent.
+    /// It may be outside of any mapping: the caller checks.
     pub page: u64,
-    /// Pages of the block, as in the fault that led here; but where a dense stream of small blocks
-    /// enters the next extent, it asks for all of that (512). The caller fetches the extent if it
-    /// is far as a whole and modes are free, else the sector at `page`.
+    /// Pages of the block, as in the fault that led here; but a dense stream of small blocks that
+    /// enters the next extent requests all of it (512). The caller fetches the extent if it is
+    /// completely far and its mode can be chosen, else the sector at `page`.
     pub unit: u16,
-    /// The block must be fetched but not mapped: the fault on it is wanted.
+    /// The block must be fetched but not mapped: the fault on it is needed.
     pub leave_unmapped: bool,
 }
 
 /// Unexplained faults that are remembered.
 const RECENT: usize = 64;
-/// Of these, how many whole extents are compared with: they are few, and chance makes rows among
-/// them.
+/// How many of them are compared for whole extents: these are few, and form rows by chance.
 const RECENT_HUGE: usize = 16;
-/// How far back equal distances are looked for.
+/// How many of them are searched for equal distances.
 const RECENT_STRIDE: usize = 16;
-/// Distances that vote.
+/// Distances that take part in the vote.
 const VOTERS: usize = 32;
 /// A larger stride uses too little of an extent for it to be fetched whole.
 const DENSE_STRIDE_PAGES: u64 = 16;
 /// Largest window of whole extents, and of small blocks.
 const WINDOW_HUGE_PAGES: u16 = 4096;
 const WINDOW_SMALL_PAGES: u16 = 128;
-/// A window of large blocks that are less than extents.
+/// Window of blocks that are large but smaller than extents.
 const WINDOW_BLOCKS_MIN: u16 = 8;
-/// Faults of a stream that pass without prefetch after its window has come to nothing.
+/// Faults of a stream without prefetch after its window has shrunk to zero.
 const MUTE_FAULTS: u8 = 4;
 const MUTE_FAULTS_MAX: u8 = 64;
 /// Part of the bound on what is ahead that each stream has for itself.
@@ -61,7 +60,7 @@ const HUGE: u16 = PAGES_PER_EXTENT as u16;
 struct Stream {
     /// The place that the program is known to have reached.
     head: u64,
-    /// The last place that was requested; `head` if nothing is ahead.
+    /// The last place that was requested; equal to `head` if nothing is ahead.
     edge: u64,
     /// Pages from one place to the next.
     step: i64,
@@ -69,13 +68,13 @@ struct Stream {
     unit: u16,
     /// Blocks in the last window.
     window: u16,
-    /// Blocks that left unused since the window last changed.
+    /// Blocks that were evicted unused since the window last changed.
     wasted: u16,
-    /// Faults to let pass before the next request.
+    /// Faults to ignore before the next request.
     muted: u8,
-    /// How long it is muted the next time.
+    /// Value of `muted` the next time.
     mute_next: u8,
-    /// Every block in turn, rather than one at each step.
+    /// Whether it visits every block, rather than one at each step.
     dense: bool,
     live: bool,
     /// Fault count at the last fault of this stream, and the usual distance between its faults.
@@ -83,7 +82,7 @@ struct Stream {
     gap: u32,
 }
 
-/// Follows streams of faults and says what to fetch ahead of them.
+/// Follows streams of faults and decides what to fetch ahead of them.
 #[derive(Clone, Debug)]
 pub struct Prefetcher {
     streams: Box<[Stream]>,
@@ -93,10 +92,10 @@ pub struct Prefetcher {
     recent_len: usize,
     recent_next: usize,
     tick: u32,
-    /// Sinks when blocks leave unused, rises when they are used; below zero, new streams must prove
-    /// themselves first.
+    /// Falls when blocks are evicted unused, rises when they are used; below zero, new streams must
+    /// prove themselves first.
     trust: i16,
-    /// Most pages that may be ahead of all streams together.
+    /// Maximum number of pages that may be ahead of all streams together.
     ahead_max_pages: u64,
 }
 
@@ -115,8 +114,8 @@ impl Prefetcher {
         }
     }
 
-    /// Bounds what may be ahead of all streams together; an eighth of local memory is usual. What
-    /// is fetched ahead of one stream would otherwise push out what was fetched ahead of another.
+    /// Limits what may be ahead of all streams together; an eighth of local memory is usual.
+    /// Otherwise blocks fetched ahead of one stream would push out those fetched ahead of another.
     pub fn set_ahead_max_pages(&mut self, pages: u64) {
         self.ahead_max_pages = pages;
     }
@@ -162,16 +161,16 @@ impl Prefetcher {
             .filter(|stream| stream.is_alive(tick))
             .map(Stream::ahead_pages)
             .sum();
-        // Each stream has a little that the others cannot take: they may have ended without anybody
-        // knowing yet.
+        // Each stream has a small part that the others cannot take: they may have ended without
+        // this being known yet.
         let own =
             (self.ahead_max_pages / OWN_SHARE).saturating_sub(self.streams[index].ahead_pages());
         let room = self.ahead_max_pages.saturating_sub(ahead).max(own) / u64::from(unit);
         self.streams[index].request(budget.min(room as usize), out);
     }
 
-    /// Whether `page` continues a stream that is dense enough to be worth whole extents. Asked
-    /// before `on_fault`.
+    /// Whether `page` continues a stream that is dense enough to be worth whole extents. To be
+    /// called before `on_fault`.
     pub fn is_stream(&self, page: u64) -> bool {
         let worth = |stream: &Stream| {
             stream.muted == 0 && (stream.dense || stream.step.unsigned_abs() <= DENSE_STRIDE_PAGES)
@@ -189,7 +188,7 @@ impl Prefetcher {
         }
     }
 
-    /// A prefetched block left without having been used.
+    /// A prefetched block was evicted without having been used.
     pub fn wasted(&mut self, page: u64) {
         self.trust = (self.trust - 2).max(-TRUST_MAX);
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.requested(page)) {
@@ -209,7 +208,7 @@ impl Prefetcher {
         (self.recent_next + RECENT - 1 - age) % RECENT
     }
 
-    /// The stream that `page` and the faults before it make, if any.
+    /// The stream that `page` and the faults before it form, if any.
     fn detect(&self, page: u64, unit: u16) -> Option<Stream> {
         let (step, dense, age) = self
             .row(page, unit)
@@ -231,7 +230,7 @@ impl Prefetcher {
         })
     }
 
-    /// Blocks one after the other: step, dense, and the age of the previous one.
+    /// Consecutive blocks: returns step, dense, and the age of the previous one.
     fn row(&self, page: u64, unit: u16) -> Option<(i64, bool, usize)> {
         let shift = unit.trailing_zeros();
         let block = page >> shift;
@@ -263,7 +262,7 @@ impl Prefetcher {
         }
     }
 
-    /// Four pages at equal distances, in order, other faults between them.
+    /// Four pages at equal distances, in order, with other faults between them.
     fn stride(&self, page: u64, unit: u16) -> Option<(i64, bool, usize)> {
         let horizon = self.recent_len.min(RECENT_STRIDE);
         let mut pages = [u64::MAX; RECENT_STRIDE];
@@ -288,16 +287,16 @@ impl Prefetcher {
         None
     }
 
-    /// The distance that most of the recent faults have from the one before (Boyer and Moore's
-    /// vote), if more than half do.
+    /// The distance between consecutive faults that more than half of the recent ones have, if any
+    /// (Boyer and Moore's vote).
     fn majority(&self, unit: u16) -> Option<(i64, bool, usize)> {
         if self.recent_len <= VOTERS {
             return None;
         }
         let distance =
             |age: usize| self.recent[self.at(age)].wrapping_sub(self.recent[self.at(age + 1)]);
-        // Where one distance has the majority, the last three hardly ever differ all. Saves the
-        // count for each random fault.
+        // Where one distance has the majority, the last three hardly ever all differ. This saves
+        // counting for each random fault.
         let (last, second, third) = (distance(0), distance(1), distance(2));
         if last != second && last != third && second != third {
             return None;
@@ -315,8 +314,8 @@ impl Prefetcher {
         (moves && count * 2 > VOTERS).then_some((candidate as i64, false, 0))
     }
 
-    /// The slot for a new stream: a free one, or that of the stream which has been silent longest
-    /// in terms of its own rhythm.
+    /// The slot for a new stream: a free one, or that of the stream that has been silent longest
+    /// relative to its own rhythm.
     fn replaceable(&self) -> usize {
         let tick = self.tick;
         let silence = |stream: &Stream| {
@@ -337,12 +336,12 @@ impl Prefetcher {
 }
 
 impl Stream {
-    /// A stream that has been silent for much longer than it usually is has ended.
+    /// A stream that has been silent for much longer than is usual for it has ended.
     fn is_alive(&self, tick: u32) -> bool {
         self.live && tick.wrapping_sub(self.seen) <= self.gap.saturating_mul(8).saturating_add(32)
     }
 
-    /// How far `page` lies from `from` in the direction of the stream.
+    /// Distance of `page` from `from` in the direction of the stream.
     fn along(&self, from: u64, page: u64) -> i64 {
         let distance = page.wrapping_sub(from) as i64;
         if self.step < 0 { -distance } else { distance }
@@ -354,14 +353,13 @@ impl Stream {
         places * u64::from(self.unit)
     }
 
-    /// Whether a fault on `page` is one that this stream would make.
+    /// Whether this stream would fault on `page`.
     fn explains(&self, page: u64, unit: u16) -> bool {
         let place = page & !(u64::from(unit) - 1);
         let requested = self.along(self.head, self.edge);
         if self.dense {
             let unit = i64::from(unit.max(self.unit));
-            // Small blocks may be passed over now and then, where the program's own records are
-            // larger.
+            // A program with larger records may skip small blocks now and then.
             let slack = if unit < i64::from(HUGE) { 4 * unit } else { unit };
             let ahead = self.along(self.head, place);
             return 0 <= ahead && ahead <= requested + slack;
@@ -371,12 +369,12 @@ impl Stream {
         0 <= ahead && ahead <= requested + 2 * step && ahead % step == 0
     }
 
-    /// Whether `page` lies where this stream goes on.
+    /// Whether `page` is where this stream continues.
     fn covers(&self, page: u64) -> bool {
         self.explains(page, self.unit)
     }
 
-    /// Whether `page` may have been requested for this stream not long ago.
+    /// Whether `page` may have been requested for this stream recently.
     fn requested(&self, page: u64) -> bool {
         if !self.live {
             return false;
@@ -386,7 +384,7 @@ impl Stream {
         -i64::from(self.unit) < behind_edge && behind_edge <= span
     }
 
-    /// The program has reached `page`. Whether it is time to request more.
+    /// The program has reached `page`. Returns whether it is time to request more.
     fn advance(&mut self, page: u64, unit: u16, tick: u32) -> bool {
         let place = if self.dense { page & !(u64::from(unit) - 1) } else { page };
         let moved = place != self.head;
@@ -429,13 +427,13 @@ impl Stream {
                 self.dense && self.unit < HUGE && next / u64::from(HUGE) != edge / u64::from(HUGE);
             edge = next;
             if enters_extent {
-                // Left unmapped: the fault on it tells how the extent came, and the stream goes on
-                // in that size.
+                // Left unmapped: the fault on it shows how the extent was fetched, and the stream
+                // continues in that size.
                 out.push(PrefetchRequest { page: next & mask, unit: HUGE, leave_unmapped: true });
                 cut = true;
                 break;
             }
-            // Small steps may fall into the same block twice.
+            // Small steps may hit the same block twice.
             if next & mask != last {
                 last = next & mask;
                 out.push(PrefetchRequest { page: last, unit: self.unit, leave_unmapped: false });
@@ -449,7 +447,7 @@ impl Stream {
         }
     }
 
-    /// A requested block left unused. The window halves when half of it has.
+    /// A requested block was evicted unused. The window halves when half of it has been.
     fn shrink(&mut self) {
         self.wasted += 1;
         if self.wasted < (self.window / 2).max(1) {

@@ -1,34 +1,34 @@
-//! How much more local memory would have kept a block: the other half of a miss-ratio curve,
-//! sampled while the program runs.
+//! How much more local memory would have kept a block: one half of a miss-ratio curve, sampled
+//! while the program runs.
 //!
-//! Far blocks stand in a list in the order in which they left (ghosts: nothing but their numbers).
-//! A block that is fetched stands at some depth there, and as many more bytes of local memory, with
-//! the same choice of victims, would have kept it. So the depths of all fetches say how many of
-//! them each larger size would have spared. Of smaller sizes they say nothing: nobody sees the hits
-//! in local memory.
+//! Far blocks are in a list in the order of their eviction (ghosts: only their numbers). A block
+//! that is fetched is at some depth in the list, and that many more bytes of local memory, with the
+//! same choice of victims, would have kept it. So the depths of all fetches show how many of them
+//! each larger size would have avoided. They say nothing about smaller sizes: hits in local memory
+//! are not observable.
 //!
 //! Only a sample of the sectors is in the list, chosen by their numbers (SHARDS: Waldspurger et
 //! al., FAST 2015, with a fixed number of samples: when the list is full, the rate is halved and
-//! half of the sample leaves). Unlike there, the sample is stratified: of each aligned group of
-//! `2^n` sectors exactly one is in it, which one is a matter of hashes. That varies less, and the
-//! sampled sectors of a large block are found without a look at all of its sectors.
+//! half of the sample is removed). Unlike there, the sample is stratified: of each aligned group of
+//! `2^n` sectors exactly one is in it, selected by hashes. That reduces the variance, and the
+//! sampled sectors of a large block are found without checking each of its sectors.
 
-/// Places in the list; half of them are in use at most, so that it is renumbered seldom.
+/// Places in the list; at most half of them are in use, so that it is seldom renumbered.
 const SLOTS: usize = 8192;
-/// Sectors in the list at a time.
+/// Maximum number of sectors in the list.
 pub const SAMPLE_MAX: usize = SLOTS / 2;
-/// Sectors of one block in the list at a time: to look each of them up takes 36 ns.
+/// Maximum number of sectors of one block in the list: looking up each of them takes 36 ns.
 const OF_ONE_MAX: usize = 64;
 /// Entries of the index, which is never more than half full.
 const INDEX: usize = 2 * SAMPLE_MAX;
 const EMPTY: u16 = u16::MAX;
 
-/// The list of a process: 50 KiB, taken when the first block leaves.
+/// The list of a process: 50 KiB, allocated when the first block is evicted.
 #[derive(Default)]
 pub struct Reuse {
-    /// The sector in each place, in the order of leaving.
+    /// The sector in each place, in the order of eviction.
     slots: Vec<u32>,
-    /// Which places hold a sector.
+    /// Which places have a sector.
     used: Vec<u64>,
     /// Places by hash of the sector, open addressing.
     index: Vec<u16>,
@@ -39,33 +39,33 @@ pub struct Reuse {
     shift: u32,
 }
 
-/// What is known of a fetched block.
+/// What is known about a fetched block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depth {
-    /// Sectors that left later than the part of the block that left first, and that one; none if
-    /// its leaving was not seen.
+    /// Sectors that were evicted after the part of the block that was evicted first, including that
+    /// one; none if its eviction was not seen.
     pub sectors: Option<u64>,
-    /// Fetches that this one stands for.
+    /// Number of fetches that this one represents.
     pub weight: u64,
 }
 
 impl Reuse {
-    /// Sectors for which one in the sample stands.
+    /// Sectors that one in the sample represents.
     pub fn rate(&self) -> u64 {
         1 << self.shift
     }
 
-    /// Sectors that have left and not come back, as estimated.
+    /// Estimated number of sectors that were evicted and not fetched since.
     pub fn sectors(&self) -> u64 {
         self.count as u64 * self.rate()
     }
 
-    /// Bytes of its tables.
+    /// Size of its tables in bytes.
     pub fn metadata_bytes(&self) -> usize {
         self.slots.capacity() * 4 + self.used.capacity() * 8 + self.index.capacity() * 2
     }
 
-    /// A block leaves: `sectors` of them from `first` on; a power of two, aligned to itself.
+    /// A block is evicted: `sectors` sectors from `first` on; a power of two, naturally aligned.
     pub fn left(&mut self, first: u64, sectors: u64) {
         if self.slots.is_empty() {
             (self.slots, self.used, self.index) =
@@ -97,8 +97,8 @@ impl Reuse {
         let (shift, mut deepest, mut any) = (self.shift, None, false);
         each_sampled(first, sectors, shift, |sector| {
             any = true;
-            // Those of its own that left later have gone from the list, or are to be counted still;
-            // the first to leave has all of them.
+            // Its own sectors that were evicted later were removed from the list, or are still to
+            // be counted; the first one evicted counts all of them.
             let depth = self.position(sector).map(|place| (self.later(place) << shift) + 1);
             deepest = deepest.max(depth);
         });
@@ -108,7 +108,7 @@ impl Reuse {
         any.then_some(Depth { sectors: deepest, weight: (self.rate() / sectors).max(1) })
     }
 
-    /// A far sector is no more, or is local again without having been fetched.
+    /// A far sector no longer exists, or became local without having been fetched.
     pub fn forget(&mut self, first: u64, sectors: u64) {
         if self.count > 0 {
             each_sampled(first, sectors, self.shift, |sector| {
@@ -153,13 +153,13 @@ impl Reuse {
         self.index[entry] = place as u16;
     }
 
-    /// Takes a sector out of the list.
+    /// Removes a sector from the list.
     fn take(&mut self, sector: u32) -> Option<usize> {
         let mut hole = self.entry(sector)?;
         let place = self.index[hole] as usize;
         self.used[place / 64] &= !(1 << (place % 64));
         self.count -= 1;
-        // What stands behind the hole, and would not be found any more, moves up.
+        // Entries behind the hole that would not be found any more move up.
         let mut entry = (hole + 1) % INDEX;
         while self.index[entry] != EMPTY {
             let wanted = home(self.slots[self.index[entry] as usize]);
@@ -173,7 +173,7 @@ impl Reuse {
         Some(place)
     }
 
-    /// Closes the gaps in the list, and drops what is in the sample no more.
+    /// Closes the gaps in the list, and drops sectors that are no longer in the sample.
     fn renumber(&mut self) {
         let (mut to, shift) = (0, self.shift);
         self.index.fill(EMPTY);
@@ -191,14 +191,14 @@ impl Reuse {
     }
 }
 
-/// Which half of a group of `2^level` sectors has the one in the sample.
+/// Which half of a group of `2^level` sectors contains the sampled one.
 fn half(group: u64, level: u32) -> u64 {
     let mixed = (group << 6 | u64::from(level)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63
 }
 
-/// Whether the group of `2^from` sectors that `sector` belongs to has the one of its group of
-/// `2^to`.
+/// Whether the group of `2^from` sectors that `sector` belongs to contains the sampled one of its
+/// group of `2^to`.
 fn is_sampled(sector: u64, from: u32, to: u32) -> bool {
     (from + 1..=to).all(|level| sector >> (level - 1) & 1 == half(sector >> level, level))
 }
@@ -224,7 +224,7 @@ fn home(sector: u32) -> usize {
 mod tests {
     use super::*;
 
-    /// The list as it is by definition: newest last, every sector.
+    /// The list by definition: every sector, newest last.
     #[derive(Default)]
     struct Exact {
         list: Vec<u64>,
@@ -261,9 +261,8 @@ mod tests {
         }
     }
 
-    /// A local memory of `local` sectors that gives up what was used longest ago, in front of both
-    /// lists: `touch` is the trace. Returns the sectors fetched by exact depth, and by estimated
-    /// depth.
+    /// A local memory of `local` sectors with LRU replacement in front of both lists, driven by
+    /// `trace`. Returns the sectors fetched by exact depth, and by estimated depth.
     fn run(local: usize, trace: impl Iterator<Item = u64>) -> (Vec<u64>, Vec<(u64, u64)>, Reuse) {
         let (mut recent, mut exact, mut reuse) =
             (std::collections::VecDeque::new(), Exact::default(), Reuse::default());
@@ -287,7 +286,7 @@ mod tests {
         (depths, estimates, reuse)
     }
 
-    /// By how many of 10,000 fetches the spared ones are wrong at most, at any size.
+    /// The maximum error in avoided fetches, at any size, per 10,000 fetches.
     fn worst_error(depths: &[u64], estimates: &[(u64, u64)]) -> u64 {
         let total: u64 = estimates.iter().map(|&(_, weight)| weight).sum();
         let deepest = *depths.iter().max().unwrap();
@@ -331,11 +330,11 @@ mod tests {
         }
     }
 
-    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. It is random by
-    /// its nature, and these seeds keep it.
+    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. The error is
+    /// random by nature; these seeds stay within the bound.
     #[test]
     fn a_sample_is_wrong_by_five_percent_of_the_fetches_at_most() {
-        // Some sectors more often than others, several times what the list can hold.
+        // Some sectors more often than others; several times what the list can contain.
         for seed in 1..=4 {
             let mut random = Random(seed);
             let skewed = (0..50_000).map(move |_| {

@@ -1,70 +1,71 @@
 //! How much of local memory holds compressed blocks, where another store follows behind them.
 //!
-//! Room for compressed blocks spares waits for what is behind them; the same room for what the
-//! program uses spares fetches of any kind. A smaller share is judged by the curve of fetches that
-//! more room would have spared ([`crate::reuse`]); of a larger one only the first step is known,
-//! from how densely staged blocks, the next that would have to go, are touched. So the share begins
-//! small, and goes back at once when a larger one has pushed out what the program uses over and
-//! over: many programs have such an edge, below which they do little but fetch.
+//! Room for compressed blocks avoids waits for what is behind them; the same room for the program
+//! avoids fetches of any kind. A smaller share is judged by the curve of fetches that more room
+//! would have avoided ([`crate::reuse`]). Of a larger one only the first step is known, from how
+//! densely staged blocks, the next to be evicted, are touched. So the share begins small, and is
+//! reduced immediately when a larger one has pushed out what the program uses repeatedly: many
+//! programs have such an edge, below which they do little but fetch.
 //!
-//! The same curve tells what compressed memory would answer if it always held what left last: the
-//! fetches that as much more local memory would have spared. Where that is clearly more than its
-//! part of all far memory, blocks are *demoted*: those that left first go behind.
+//! The same curve shows what compressed memory would serve if it always held what was evicted last:
+//! the fetches that as much more local memory would have avoided. Where that is clearly more than
+//! its part of all far memory, blocks are *demoted*: those that were evicted first move behind.
 
 use crate::loss::Curve;
 
 /// Shares are counted in parts of local memory.
 pub const PARTS: u64 = 32;
-/// The share at first.
+/// Initial share.
 pub const BEGIN: u64 = PARTS / 8;
 /// The smallest and the largest.
 const LEAST: u64 = 2;
 const MOST: u64 = PARTS / 4 * 3;
-/// Waits after which the numbers say something, and fetches of the curve.
+/// Waits before the counts are judged, and fetches of the curve.
 const JUDGED_WAITS: u64 = 64;
 const JUDGED_SAMPLES: u64 = 48;
-/// What a fetch costs beside its wait: two switches, and another block that has to leave.
+/// Cost of a fetch besides its wait: two context switches, and the eviction of another block.
 const OVERHEAD_NS: u64 = 15_000;
-/// A wait for compressed memory, and for the store behind, before there was one.
+/// Assumed wait for compressed memory, and for the store behind, before one was measured.
 const NEAR_NS: u64 = 10_000;
 const BEHIND_NS: u64 = 100_000;
-/// A smaller share has to spare one part in so many; each step to a larger one, too.
+/// A smaller share must save one part in this many; so must each step to a larger one.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
-/// What it costs to move 4 KiB behind. A smaller share is taken when the present one has cost as
-/// much more than it: so neither a short phase of the program makes much move, nor does a long one
-/// go on with the wrong share.
+/// Cost of moving 4 KiB behind. A smaller share is chosen when the present one has cost as much
+/// more than it: so a short phase of the program does not cause much moving, nor does a long one
+/// continue with the wrong share.
 const MOVED_NS: u64 = 20_000;
-/// Blocks are demoted where so much more of the fetches would be answered by compressed memory, in
-/// millionths; and until it is less than half of it.
+/// Blocks are demoted where compressed memory would serve this much more of the fetches, in
+/// millionths, and until it is less than half of that.
 const DEMOTES_PPM: u64 = 125_000;
-/// Judgements for which a share that was too large is not tried again: at first, and at most.
+/// Number of judgements for which a share that was too large is not tried again: initial and
+/// maximum.
 const BARRED: u32 = 16;
 const BARRED_MAX: u32 = 1024;
 
-/// What was seen; all counts since the start, all bytes now.
+/// An observation; all counts since the start, all bytes current.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Fetches from compressed memory and from behind it that somebody waited for, and for how long
-    /// in all.
+    /// Fetches from compressed memory and from behind it that a thread waited for, with the total
+    /// wait.
     pub near: Waits,
     pub behind: Waits,
     /// Staged blocks that were touched.
     pub rescues: u64,
     /// Bytes that are staged.
     pub staged_bytes: u64,
-    /// Bytes of the program in compressed memory, what they take there, and bytes of the program
-    /// behind it.
+    /// Bytes of the program in compressed memory, the bytes that they take there, and bytes of the
+    /// program behind it.
     pub near_bytes: u64,
     pub packed_bytes: u64,
     pub behind_bytes: u64,
     /// The local limit.
     pub limit_bytes: u64,
-    /// Compressed memory takes no more.
+    /// Compressed memory is full.
     pub is_full: bool,
 }
 
-/// Fetches that somebody waited for.
+/// Fetches that a thread waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     pub count: u64,
@@ -72,7 +73,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// One more.
+    /// Adds one wait.
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.total_ns += ns;
@@ -82,13 +83,13 @@ impl Waits {
         self.total_ns.checked_div(self.count).unwrap_or(otherwise)
     }
 
-    /// Half of these, and newer ones.
+    /// Half of these, plus newer ones.
     fn fading(self, newer: Waits) -> Waits {
         Waits { count: self.count / 2 + newer.count, total_ns: self.total_ns / 2 + newer.total_ns }
     }
 
     fn since(self, before: Waits) -> Waits {
-        // These go on in a child.
+        // These counts continue in a child.
         Waits { count: self.count - before.count, total_ns: self.total_ns - before.total_ns }
     }
 }
@@ -98,20 +99,20 @@ impl Waits {
 pub struct Sharing {
     parts: u64,
     before: Seen,
-    /// Counts of late; those of long ago counting less.
+    /// Recent counts; older ones count less.
     near: Waits,
     behind: Waits,
     rescues: u64,
     staged_bytes: u64,
     near_ns: u64,
-    /// Fetched bytes by the local memory that would have spared them, and how many fetches those
-    /// were; of long ago counting less.
+    /// Fetched bytes by the local memory that would have avoided them, and the number of those
+    /// fetches; older ones count less.
     spared: Curve,
     samples: u64,
-    /// The share that was too large, for how many judgements it is not tried, and for how many the
-    /// next one is not.
+    /// The share that was too large, the number of judgements for which it is not tried, and the
+    /// number for the next one.
     barred: (u64, u32, u32),
-    /// What the present share has cost more than each smaller one, in ns.
+    /// How much more the present share has cost than each smaller one, in ns.
     regrets: [u128; PARTS as usize],
     demotes: bool,
 }
@@ -135,30 +136,30 @@ impl Default for Sharing {
     }
 }
 
-/// One period, in numbers of fetches and what one costs.
+/// One period: numbers of fetches, and the cost of each.
 #[derive(Clone, Copy, Debug)]
 struct Period {
     near: u64,
     behind: u64,
     near_ns: u64,
     behind_ns: u64,
-    /// Fetches that each MiB less for the program adds.
+    /// Additional fetches per MiB less for the program.
     edge_per_mib: u64,
 }
 
 impl Sharing {
-    /// A small one, at first.
+    /// Starts with a small share.
     pub fn new() -> Self {
         Sharing::default()
     }
 
-    /// A fetch of `bytes` that more local memory would have spared, in a bucket of [`Curve`].
+    /// A fetch of `bytes` that more local memory would have avoided, in a bucket of [`Curve`].
     pub fn on_fetch(&mut self, bucket: usize, bytes: u64) {
         self.spared.0[bucket] += bytes;
         self.samples += 1;
     }
 
-    /// Whether compressed memory is to hold what left last.
+    /// Whether compressed memory is to hold what was evicted last.
     pub fn demotes(&self) -> bool {
         self.demotes
     }
@@ -173,11 +174,11 @@ impl Sharing {
         self.demotes = answered_ppm > part_ppm + more_ppm && period.behind_ns > 2 * period.near_ns;
     }
 
-    /// Takes what was seen into account. The share in parts of `PARTS`, if it is another one now.
+    /// Takes an observation. Returns the share in parts of `PARTS`, if it changed.
     pub fn observe(&mut self, seen: &Seen) -> Option<u64> {
         let (near, behind) =
             (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
-        // In the child of a fork the pager's counts start again.
+        // In the child of a fork the pager's counts start from zero.
         let rescues = seen.rescues.checked_sub(self.before.rescues).unwrap_or(seen.rescues);
         if near.count + behind.count < JUDGED_WAITS {
             return None;
@@ -186,7 +187,7 @@ impl Sharing {
         (self.near, self.behind) = (self.near.fading(near), self.behind.fading(behind));
         self.rescues = self.rescues / 2 + rescues;
         self.staged_bytes = self.staged_bytes / 2 + seen.staged_bytes / 2;
-        // Now and then a fetch waits for much that is in front of it; that says nothing of
+        // Sometimes a fetch waits for much that is queued before it; that says nothing about
         // compressed memory.
         self.near_ns = self.near.average_ns(self.near_ns).min(self.near_ns + self.near_ns / 8);
         let near_ns = self.near_ns + OVERHEAD_NS;
@@ -212,7 +213,7 @@ impl Sharing {
         }
         let changed = parts != self.parts;
         if changed {
-            // What was seen was seen of the other share.
+            // What was observed belongs to the old share.
             (self.spared, self.samples) = (Curve::default(), 0);
             self.regrets = [0; PARTS as usize];
         }
@@ -220,7 +221,7 @@ impl Sharing {
         changed.then_some(parts)
     }
 
-    /// The share that costs least, of those that can be judged.
+    /// The cheapest share of those that can be judged.
     fn choose(&mut self, seen: &Seen, period: &Period) -> u64 {
         let part = seen.limit_bytes / PARTS;
         let now = self.cost_of_more(seen, period, 0);
@@ -241,8 +242,8 @@ impl Sharing {
         best.1
     }
 
-    /// The smaller share that the present one is regretted most against, beyond what it costs to
-    /// get there.
+    /// The smaller share against which the present one has the greatest regret, beyond the cost of
+    /// moving there.
     fn choose_smaller(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
         if self.samples < JUDGED_SAMPLES {
             return None;
@@ -253,7 +254,7 @@ impl Sharing {
             let cost = self.cost_of_less(seen, period, bytes);
             let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS);
             let regret = &mut self.regrets[parts as usize];
-            // Half of the period has been counted before.
+            // Half of the period was counted before.
             *regret = if cost < now - now / SPARED_BY_LESS {
                 *regret + (now - cost) / 2
             } else {
@@ -266,7 +267,7 @@ impl Sharing {
         best.1
     }
 
-    /// What the period would have cost with `bytes` less for compressed memory.
+    /// Cost of the period with `bytes` less for compressed memory.
     fn cost_of_less(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
         let packed = (seen.packing(bytes) >> 8) as u64;
         let left_ppm = self.spared.left_ppm(bytes);
@@ -286,12 +287,12 @@ impl Sharing {
         all * wide(left_ppm) / 1_000_000
     }
 
-    /// What it would have cost with `bytes` more for compressed memory.
+    /// Cost of the period with `bytes` more for compressed memory.
     fn cost_of_more(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
         let packed = (seen.packing(bytes) >> 8) as u64;
         let fetches = wide(period.near + period.behind);
         let behind = if self.demotes {
-            // What is compressed and what the program uses together hold so much more.
+            // Compressed memory and the program's memory together hold this much more.
             self.behind_with(period, seen.near_bytes + packed.saturating_sub(bytes))
         } else {
             let moved = wide(period.behind) * wide(packed) / wide(seen.behind_bytes.max(1));
@@ -303,9 +304,9 @@ impl Sharing {
         known + known * added / fetches.max(1)
     }
 
-    /// Fetches from behind, if compressed memory held what left last: so many bytes of it.
+    /// Fetches from behind, if compressed memory held the last evicted `held_bytes`.
     fn behind_with(&self, period: &Period, held_bytes: u64) -> u128 {
-        // Of what was seen, not of what should have been.
+        // Relative to what was observed, not to what should have been.
         let now_ppm = self.spared.left_ppm(self.before.near_bytes);
         let then_ppm = self.spared.left_ppm(held_bytes);
         (wide(period.behind) * wide(then_ppm))
@@ -315,7 +316,7 @@ impl Sharing {
 }
 
 impl Seen {
-    /// Bytes of the program that so much of compressed memory holds, times 2^8.
+    /// Bytes of the program that `bytes` of compressed memory hold, times 2^8.
     fn packing(&self, bytes: u64) -> u128 {
         if self.packed_bytes < 1 << 20 {
             // Nothing is known yet.
@@ -384,7 +385,7 @@ mod tests {
         let mut sharing = Sharing::new();
         let at = |round| seen(4 * round, 100, 0);
         assert_eq!(run(&mut sharing, 1..=8, at, None), Some(24));
-        // 10 MiB more would have spared nearly all.
+        // 10 MiB more would have avoided nearly all of them.
         let less = run(&mut sharing, 9..=20, at, Some(10 * MIB)).unwrap();
         assert!((12..=21).contains(&less), "{less}");
         let after = run(&mut sharing, 21..=24, at, None);

@@ -1,4 +1,4 @@
-//! Huge or small: what becomes of extents under simulated programs.
+//! Huge or small: the modes of extents under simulated programs.
 
 mod common;
 
@@ -22,8 +22,8 @@ fn random_reads_over_four_times_local_memory_end_in_sectors() {
         (0..n).for_each(|_| model.touch(rng.below(256 * EXTENT_PAGES)));
         model.stats.since(&before)
     };
-    // They were written from end to end, so each comes back whole at first, but only as often as it
-    // takes to see that it does not pay.
+    // They were written from end to end, so each is fetched whole at first, but only until it is
+    // known that this does not pay.
     let learning = reads(&mut model, 25_000);
     assert!(
         (learning.huge_fetches + learning.bought) * 2 <= 9 * 256,
@@ -77,8 +77,8 @@ fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
         stats.small_fetches < 40 * 80,
         "less than a third of the sectors was fetched one by one: {stats:?}"
     );
-    // Far once more, it comes back whole at once: that it was bought is remembered. Local memory
-    // has turned over in between.
+    // When it is far again, it is fetched whole immediately: that it was bought is remembered.
+    // Local memory has turned over in between.
     model.evict_all();
     (1000 * EXTENT_PAGES..1200 * EXTENT_PAGES).for_each(|page| model.touch(page));
     let before = model.stats;
@@ -100,8 +100,8 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
     };
     let learning = touches(&mut model);
     assert!(learning.huge_fetches + learning.bought < 5 * 70, "{learning:?}");
-    // Some extents may stay, whole, for as long as they are in use. What moves, moves in sectors:
-    // hardly more of them than must.
+    // Some extents may stay, whole, while they are in use. Everything else moves in sectors, and
+    // hardly more of them than necessary.
     let stats = touches(&mut model);
     assert!((stats.huge_fetches + stats.bought) * 200 < stats.small_fetches, "{stats:?}");
     assert!(
@@ -115,8 +115,8 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
 fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
-    // Each time that it has been bought it is far again at once. Whole returns until it is rented,
-    // and faults until it is bought.
+    // Each time after it was bought, it is far again immediately. Counts whole fetches until it is
+    // rented, and faults until it is bought.
     let mut round = |granularity: &mut Granularity| {
         let mut whole = 0;
         while granularity.on_far_fault(&mut state, false) == Mode::Huge {
@@ -137,7 +137,7 @@ fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
     assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
 }
 
-/// An extent of which `filled` sectors in 256 had content when it left for the first time.
+/// An extent of which `filled` sectors in 256 had content at its first eviction.
 fn left_once(
     granularity: &mut Granularity,
     region: &mut RegionHistory,
@@ -172,8 +172,8 @@ fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
         left_once(&mut granularity, &mut region, 256),
     );
     for round in 0..100 {
-        // Fetched ahead of need, then by a fault of a stream: neither is waited for by a fault that
-        // could have done with a sector.
+        // Prefetched, then fetched by a fault of a stream: in neither case does a fault wait that
+        // would have needed a sector only.
         granularity.on_inflow(256);
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
         assert_eq!(granularity.on_far_fault(&mut streamed, true), Mode::Huge);
@@ -303,7 +303,7 @@ fn extents_that_leave_with_nothing_in_them_do_not_make_their_region_sparse() {
         granularity.on_huge_evicted(&mut state, region, true, nonzero, 0);
         mode
     };
-    // Mapped ahead of a stream, and pushed out before the stream came there.
+    // Mapped ahead of a stream, and pushed out before the stream reached it.
     (0..20).for_each(|_| assert_eq!(fresh(&mut granularity, &mut region, 0), Mode::Huge));
     assert_eq!(fresh(&mut granularity, &mut region, 256), Mode::Huge);
     // A few words in each: that is sparse.

@@ -1,5 +1,5 @@
-//! The layering that ARCHITECTURE.md promises: which crate may depend on which, what pure crates
-//! must not use, where unsafe may be.
+//! The layering that ARCHITECTURE.md states: which crate may depend on which, what pure crates must
+//! not use, where unsafe code may be.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
 /// Crates without IO, clocks and threads.
 const PURE: &[&str] = &["units", "policy", "policylab", "wire", "sim"];
 
-/// Crates that may contain unsafe code, and only in modules that say `#![allow(unsafe_code)]`.
+/// Crates that may contain unsafe code, and only in modules with `#![allow(unsafe_code)]`.
 const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload", "jvm"];
 
 const IMPURE: &[&str] = &[
@@ -128,7 +128,7 @@ fn crates() -> Vec<String> {
     names
 }
 
-/// Crates of this workspace that a manifest depends on, dependencies for tests left out.
+/// Crates of this workspace that a manifest depends on, without dev-dependencies.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut section = String::new();
     let mut found = Vec::new();
@@ -163,7 +163,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The code without comments and without the content of text literals.
+/// The code without comments and without the content of string literals.
 fn code_only(source: &str) -> String {
     let chars: Vec<char> = source.chars().collect();
     let starts = |at: usize, text: &str| {
@@ -218,7 +218,7 @@ fn code_only(source: &str) -> String {
     code
 }
 
-/// Whether `word` (a word or a path) occurs in `code` by itself, not as part of a longer word.
+/// Whether `word` (a word or a path) occurs in `code` as a whole, not as part of a longer word.
 fn uses(code: &str, word: &str) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {
@@ -228,8 +228,8 @@ fn uses(code: &str, word: &str) -> bool {
     })
 }
 
-/// `file: what` for each of `words` that a source of `crate_name` uses; `only` chooses among the
-/// files by their code.
+/// `file: what` for each of `words` that a source of `crate_name` uses; `only` selects files by
+/// their code.
 fn offences(crate_name: &str, words: &[&str], only: impl Fn(&str) -> bool) -> Vec<String> {
     let root = workspace();
     let mut found = Vec::new();

@@ -8,12 +8,12 @@ use proptest::prelude::*;
 mod common;
 use common::Rng;
 
-/// Memory in which every block is far at first and nothing ever leaves; counts what a program would
-/// wait for.
+/// Memory in which every block is far at first and nothing is ever evicted; counts what a program
+/// would wait for.
 struct World {
     prefetcher: Prefetcher,
     unit: u16,
-    /// Blocks that are here; false: not mapped.
+    /// Local blocks; false: not mapped.
     here: BTreeMap<u64, bool>,
     fetches: u64,
     markers: u64,
@@ -63,7 +63,7 @@ fn a_stream_costs_one_short_fault_a_window() {
             let mut world = World::new(unit);
             for block in 0..blocks {
                 let block = if down { 2 * blocks - block } else { block };
-                // Every page of small blocks, or as good as that.
+                // Every page of small blocks, or nearly every page.
                 world.touch(block * u64::from(unit));
                 world.touch(block * u64::from(unit) + u64::from(unit) / 2);
             }
@@ -163,7 +163,7 @@ fn strides_are_followed_in_both_directions() {
         (0..2000).for_each(|i| world.touch((10_000_000 + i * step) as u64));
         assert!(world.fetches <= 6, "step {step}: {} fetches", world.fetches);
         assert!(world.prefetched <= 2000 + 64, "step {step}: {} fetched ahead", world.prefetched);
-        // Worth whole extents only where many of its sectors are used.
+        // Worth whole extents only where many of their sectors are used.
         assert_eq!(
             world.prefetcher.is_stream((10_000_000 + 2000 * step) as u64),
             step.abs() <= 16,
@@ -178,7 +178,7 @@ fn a_trend_is_found_by_majority_in_spite_of_noise() {
     let mut rng = Rng(11);
     let (mut place, mut walked) = (0, 0);
     while walked < 3000 {
-        // Runs of random length at a fixed distance, cut by jumps: no row of blocks.
+        // Runs of random length at a fixed distance, interrupted by jumps: no row of blocks.
         for _ in 0..3 + rng.below(8) {
             place += 40;
             walked += 1;
@@ -256,7 +256,7 @@ fn the_ends_of_the_arena_are_no_trouble() {
 }
 
 fn faults() -> impl Strategy<Value = Vec<(u64, u8)>> {
-    // Few places, so that rows, strides and repeats come about by chance; sizes change on the way.
+    // Few places, so that rows, strides and repeats occur by chance; sizes change on the way.
     let wild = prop::collection::vec((0..4096u64, 0..=9u8), 0..300);
     let walk =
         (0..1u64 << 20, -600..600i64, 0..=9u8, 1..200i64).prop_map(|(from, step, order, n)| {

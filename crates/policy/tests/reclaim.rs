@@ -1,4 +1,4 @@
-//! What the reclaim controller never does, whatever it is shown.
+//! What the reclaim controller never does, whatever it observes.
 
 use hiroma_policy::reclaim::{
     BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, Batch, BatchEnd, Controller, Go, Node, ORDERS,
@@ -35,7 +35,7 @@ fn look(node: Node) -> Observation {
     Observation { nodes: vec![node], idle_ppm: 500_000, ..Observation::default() }
 }
 
-/// What is said at the second look, after `change`.
+/// The verdict at the second observation, after `change`.
 fn after(settings: Settings, change: impl Fn(&mut Node)) -> Verdict {
     let mut controller = Controller::new(settings, 0);
     assert_eq!(controller.observe(0, &look(node()))[0].reason, Reason::First);
@@ -53,7 +53,7 @@ fn filled(node: &mut Node) {
 #[test]
 fn files_that_fill_the_cache_are_met_with_reclaim_in_batches() {
     let verdict = after(Settings::default(), filled);
-    // 1000 MiB/s for 64 ms and the time to reclaim that, twice, less the 20 MiB above the high
+    // 1000 MiB/s for 64 ms and the time to reclaim that, twice, minus the 20 MiB above the high
     // watermark.
     assert!(matches!(verdict.reason, Reason::Filling { order: 0, .. }), "{verdict:?}");
     assert!((115 * MIB..145 * MIB).contains(&verdict.reclaim_pages), "{verdict:?}");
@@ -126,14 +126,14 @@ fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
         verdicts[0].node == 0 && matches!(verdicts[0].reason, Reason::Filling { .. }),
         "{verdicts:?}"
     );
-    // There is less than a batch on the small one: nothing is asked of it, whatever the large one
+    // The small one has less than a batch: nothing is requested from it, whatever the large one
     // has.
     assert!(
         verdicts[1].node == 7 && matches!(verdicts[1].reason, Reason::LittleInactive { .. }),
         "{verdicts:?}"
     );
     assert_eq!(verdicts[1].reclaim_pages, 0);
-    // A node that goes away is forgotten, and one that comes is looked at first.
+    // A node that disappears is forgotten, and a new one is only observed at first.
     let verdicts = controller.observe(
         2 * POLL_NS,
         &Observation { nodes: vec![small(0)], idle_ppm: 500_000, ..Observation::default() },
@@ -162,8 +162,8 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
         node.kswapd_scanned_pages += 1000;
         controller.observe(POLL_NS, &look(node))[0]
     };
-    // Three times what is wanted, but little beside the cache: some more may well hold larger
-    // blocks.
+    // Three times what is wanted, but little compared with the cache: some more may well contain
+    // larger blocks.
     let verdict = in_pieces(700 * MIB);
     assert!(
         matches!(verdict.reason, Reason::Filling { order: 4, .. }) && !verdict.compact,
@@ -286,7 +286,7 @@ fn where_everybody_waits_for_memory_already_less_that_comes_back_is_too_much() {
     assert!(!comes_back(POLL_NS, 0), "waiting alone is the kernel's affair");
 }
 
-/// What may happen between two looks, in MiB.
+/// What may happen between two observations, in MiB.
 #[derive(Clone, Debug)]
 struct Event {
     file: i64,
@@ -298,7 +298,7 @@ struct Event {
     dirty: u64,
     idle_ppm: u64,
     ms: u64,
-    /// How the batches of this look go: got of 4 quarters.
+    /// Results of the batches of this observation, in quarters of the requested amount.
     quarters: u64,
 }
 
@@ -316,7 +316,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..60)
 }
 
-/// Plays events; returns every look with its verdict and what was asked for in all.
+/// Plays events; returns every observation with its verdict and the total that was requested.
 fn play(events: &[Event]) -> Vec<(Node, Node, Verdict, u64)> {
     let mut controller = Controller::new(Settings::default(), 0);
     let mut node = node();

@@ -1,4 +1,4 @@
-//! Replacement against simulated programs: what stays local, and how many faults that saves.
+//! Replacement under simulated programs: what stays local, and how many faults that avoids.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn hot_misses<R: Replacement>(
     (0..HOT * EXTENT_PAGES).for_each(|page| model.touch(page));
     let mut misses = 0;
     for extent in 1000..1000 + 10 * LOCAL {
-        // Sixteen touches of each extent of the stream are as good as all: it is one block.
+        // Sixteen touches of each extent of the stream are equivalent to all: it is one block.
         for step in 0..16 {
             model.touch(extent * EXTENT_PAGES + step * EXTENT_PAGES / 16);
             for _ in 0..touches_per_extent / 16 {
@@ -54,7 +54,7 @@ fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
     }
 }
 
-/// A merge sort in memory: a text that is read at random, an array of lines that was filled
+/// A merge sort in memory: a text that is read at random, and an array of lines that was filled
 /// downwards and is merged level by level through an array of half its size.
 fn sort<R: Replacement>(replacement: R, local_extents: u64) -> Stats {
     const LINES: u64 = 100 * EXTENT_PAGES;
@@ -86,7 +86,7 @@ fn sort<R: Replacement>(replacement: R, local_extents: u64) -> Stats {
 fn a_sort_that_has_room_for_its_text_waits_little_under_lru() {
     let (fifo, lru) = (sort(Fifo::new(), LOCAL), sort(Lru::new(), LOCAL));
     assert!(lru.waited_us() * 5 < fifo.waited_us(), "lru {lru:?}\nfifo {fifo:?}");
-    // Little of what streams is waited for: four extents in five come ahead of need.
+    // Waits for streams are rare: four extents in five are prefetched.
     assert!(lru.huge_fetches * 5 < lru.prefetched_sectors / common::SECTORS, "{lru:?}");
 }
 
@@ -150,7 +150,7 @@ fn block(number: u64) -> BlockId {
     BlockId::new(number * EXTENT_PAGES, (number % 10) as u8)
 }
 
-/// Drives a policy beside a map of what it may still hand out.
+/// Drives a policy together with a map of what it may still return.
 fn check(
     mut policy: impl Replacement,
     events: &[Event],

@@ -1,4 +1,4 @@
-//! The same events give the same decisions, today and after every change that is not meant to alter
+//! The same events give the same decisions, now and after every change that is not meant to alter
 //! them.
 
 mod common;
@@ -8,12 +8,12 @@ use std::path::Path;
 use common::{EXTENT_PAGES, Model, Rng};
 use hiroma_policy::{Fifo, Lru, Replacement};
 
-/// Set it to write the recordings anew, after a change that is meant to alter decisions.
+/// Set it to write the recordings again, after a change that is meant to alter decisions.
 const UPDATE_ENV: &str = "HIROMA_UPDATE_GOLDEN";
 
-/// A program with something of everything, in memory that was written from end to end (which comes
-/// back whole) and in memory that was written here and there (which comes back in sectors): streams
-/// up and down, strides, a hot set, random reads.
+/// A program with all kinds of accesses: streams up and down, strides, a hot set, random reads; in
+/// memory that was written from end to end (which is fetched whole) and in memory of which single
+/// places were written (which is fetched in sectors).
 fn recording<R: Replacement>(replacement: R) -> String {
     const DENSE: u64 = 100 * EXTENT_PAGES;
     const ALL: u64 = 112 * EXTENT_PAGES;

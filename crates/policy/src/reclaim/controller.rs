@@ -7,54 +7,55 @@ use super::settings::{BEHIND_LARGE, BEHIND_NEVER, Settings};
 use crate::pace::Pace;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What a page costs to reclaim before it is known: 155 ms for a GiB, in picoseconds.
+/// Assumed cost of reclaiming a page before it is measured: 155 ms for a GiB, in picoseconds.
 const COST_PS: u64 = 591_000;
-/// The least and the most that a page can be believed to cost.
+/// Lower and upper limit of the cost of a page.
 const COST_PS_RANGE: (u64, u64) = (50_000, 50_000_000);
-/// Less idle time than this, in millionths: the processors are busy.
+/// With less idle time than this, in millionths, the processors are busy.
 const BUSY_PPM: u64 = 50_000;
 const PAUSE_NS_MIN: u64 = 500_000_000;
 const PAUSE_NS_MAX: u64 = 60 * SECOND_NS;
-/// After so long without a setback, the next pause is a short one again.
+/// After this long without a setback, the next pause is a short one again.
 const FORGIVEN_NS: u64 = 30 * SECOND_NS;
-/// How long a demand for large blocks, or for more room, is expected to come again.
+/// How long a demand for large blocks, or for more room, is expected to recur.
 const REMEMBERED_NS: u64 = 60 * SECOND_NS;
-/// Compaction of a whole node takes long: not more often.
+/// Minimum time between compactions: compacting a whole node takes long.
 const COMPACT_NS_MIN: u64 = 10 * SECOND_NS;
-/// So many times more than wanted is free without large blocks: that needs compaction, not reclaim.
+/// With this many times the wanted amount free, but not in large blocks, compaction is needed, not
+/// reclaim.
 const PIECES: u64 = 3;
-/// The same where the cache is in large blocks: reclaim gives these back whole, sooner or later.
+/// The same where the cache is in large blocks: reclaim frees these as a whole, sooner or later.
 const PIECES_LARGE: u64 = 8;
-/// And not less than this part of the file cache, or 1 GiB: what is wanted for a slow stream is
-/// little, and little that is free holds large blocks by chance only. A writer of 150 MB/s wanted
-/// 30 MiB of order 8, found 2 of 90 MiB, and was given up.
+/// And at least this part of the file cache, or 1 GiB: a slow stream wants little, and little free
+/// memory contains large blocks by chance only. For a writer of 150 MB/s, which wanted 30 MiB of
+/// order 8, 2 of 90 MiB were found, and reclaim was given up.
 const PIECES_PART: u64 = 8;
 const PIECES_PAGES_MAX: u64 = pages(1 << 30);
-/// Fewer pages that come back are chance.
+/// Fewer refaulted pages are chance.
 const MISSED_PAGES_MIN: u64 = 1024;
-/// What was taken is held against what comes back for some twenty looks.
+/// Reclaimed pages are compared with refaults for about twenty observations.
 const FADES: u64 = 16;
-/// One in so many coming back is too much; and where everybody waits for memory already, one in so
-/// many.
+/// More than one refault in this many reclaimed pages is too much; the second value applies where
+/// all threads wait for memory already.
 const MISSED_PART: u64 = 8;
 const MISSED_PART_STALLED: u64 = 64;
-/// Everybody waits: for this part of the time, in thousandths.
+/// All threads wait if they do so for this part of the time, in thousandths.
 const STALLED_PERMILLE: u64 = 100;
 /// The smallest batch: 16 MiB.
 const BATCH_PAGES_MIN: u64 = pages(16 << 20);
 const MARGIN: u64 = 2;
 const MARGIN_MAX: u64 = 8;
-/// Processor time that may be used at once.
+/// Processor time that may be used without a break.
 const BURST_NS: u64 = 2 * SECOND_NS;
-/// A cache is not believed to fill faster than this, pages in a second: 16 GiB. One reader reached
-/// 4.5 (sparse file, large folios).
+/// Upper limit of the fill rate of a cache, pages in a second: 16 GiB. One reader reached 4.5
+/// (sparse file, large folios).
 const FILL_S_MAX: u64 = pages(16 << 30);
-/// While so much enters the cache it is looked at again, but not more often than the second says.
+/// The next observation is after this much has entered the cache, but not before `LOOK_NS_MIN`.
 const LOOK_PAGES: u64 = pages(64 << 20);
 const LOOK_NS_MIN: u64 = 20_000_000;
-/// With so much of the cache in large blocks, it is one of these that lacked.
+/// With this part of the cache in large blocks, it is large blocks that ran out.
 const LARGE_PART: u64 = 4;
-/// The longest time without a look at counters, and without any look.
+/// The longest time without reading counters, and without any check.
 const REST_NS_MAX: u64 = SECOND_NS;
 const BLIND_NS_MAX: u64 = 2 * SECOND_NS;
 
@@ -62,14 +63,14 @@ const BLIND_NS_MAX: u64 = 2 * SECOND_NS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
     pub node: u32,
-    /// Reclaim so much in all, in batches of `batch_pages`, asking [`Controller::batch_done`] after
-    /// each.
+    /// Reclaim this much in all, in batches of `batch_pages`, calling [`Controller::batch_done`]
+    /// after each.
     pub reclaim_pages: u64,
     pub batch_pages: u64,
     /// Compact the node's memory.
     pub compact: bool,
-    /// Drop what lies behind streams, file by file: reclaim brings no such blocks, or finds too
-    /// little that is clean.
+    /// Drop what is behind streams, file by file: reclaim frees no blocks of the needed size, or
+    /// finds too little that is clean.
     pub behind: bool,
     pub reason: Reason,
 }
@@ -77,55 +78,55 @@ pub struct Verdict {
 /// How a batch ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BatchEnd {
-    /// As much as was asked for was reclaimed.
+    /// The requested amount was reclaimed.
     Whole,
-    /// The kernel gave up before (`EAGAIN`).
+    /// The kernel stopped before (`EAGAIN`).
     Short,
 }
 
-/// A batch that was done.
+/// A completed batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub node: u32,
     pub asked_pages: u64,
     pub got_pages: u64,
-    /// From the call to its return, and processor time.
+    /// Elapsed time of the call, and processor time.
     pub took_ns: u64,
     pub cpu_ns: u64,
     pub end: BatchEnd,
 }
 
-/// Whether to go on with the next batch.
+/// Whether to continue with the next batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Go {
-    /// With so many pages.
+    /// Continue with this many pages.
     On(u64),
     Stop(Reason),
 }
 
-/// When to look again.
+/// When to observe again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Next {
-    /// Not before so much time has passed: free memory lasts for longer, however fast it is taken.
+    /// Not before this time: free memory lasts longer, however fast it is taken.
     pub after_ns: u64,
-    /// From then on at every poll, if the machine's free memory has changed by so much...
+    /// After that, at any poll at which the machine's free memory has changed by this much ...
     pub changed_pages: u64,
-    /// ... and after so much time in any case.
+    /// ... and after this time in any case.
     pub latest_ns: u64,
 }
 
-/// Decides; the caller looks and acts.
+/// Decides; the caller observes and acts.
 #[derive(Clone, Debug)]
 pub struct Controller {
     settings: Settings,
     nodes: Vec<Memory>,
     pace: Pace,
-    /// Time that was waited for memory, and when that was looked at.
+    /// Time stalled for memory, and when it was read.
     stalled_ns: u64,
     looked_ns: u64,
 }
 
-/// What holds for all nodes at one look.
+/// State of the whole machine at one observation.
 #[derive(Clone, Copy)]
 struct Around {
     now_ns: u64,
@@ -133,18 +134,18 @@ struct Around {
     busy: bool,
     /// Threads wait for memory.
     stalled: bool,
-    /// When the share of processor time allows more.
+    /// Time from which the share of processor time allows more.
     share_ns: u64,
 }
 
-/// What is remembered of a node.
+/// What is remembered about a node.
 #[derive(Clone, Debug)]
 struct Memory {
     last: Node,
     last_ns: u64,
-    /// Pages that enter the cache in a second: rises at once, falls slowly.
+    /// Pages that enter the cache in a second: rises immediately, falls slowly.
     fill_s: u64,
-    /// The most of it within the last minute.
+    /// Its maximum within the last minute.
     peak_s: u64,
     peak_until_ns: u64,
     cost_ps: u64,
@@ -155,17 +156,17 @@ struct Memory {
     compact_at_ns: u64,
     pause_ns: u64,
     pause_until_ns: u64,
-    /// Taken lately: fades from look to look.
+    /// Reclaimed lately: decays with every observation.
     taken: u64,
-    /// Of what was decided on, what is still to be asked for.
+    /// Pages that were decided on and not requested yet.
     left: u64,
     reason: Reason,
 }
 
-/// What happened since the last look, in pages.
+/// Changes since the last observation, in pages.
 struct Change {
     fill: u64,
-    /// Of that, at least so much in large blocks.
+    /// Part of it that is at least known to be in large blocks.
     large: u64,
     held: u64,
     missed: u64,
@@ -175,7 +176,7 @@ struct Change {
 }
 
 impl Controller {
-    /// Begins at `now_ns` of a clock that does not go back.
+    /// Starts at `now_ns` of a monotonic clock.
     pub fn new(settings: Settings, now_ns: u64) -> Controller {
         Controller {
             settings,
@@ -190,13 +191,13 @@ impl Controller {
         &self.settings
     }
 
-    /// Takes other settings; what was learnt stays.
+    /// Changes the settings; what was learnt stays.
     pub fn set_settings(&mut self, settings: Settings) {
         self.pace.set_share(settings.cpu_ppm);
         self.settings = settings;
     }
 
-    /// Takes note of the machine at `now_ns` and says what to do, one verdict for each node.
+    /// Takes the observation of `now_ns` and returns one verdict for each node.
     pub fn observe(&mut self, now_ns: u64, machine: &Observation) -> Vec<Verdict> {
         let around = self.around(now_ns, machine);
         self.nodes.retain(|memory| machine.nodes.iter().any(|node| node.id == memory.last.id));
@@ -233,7 +234,7 @@ impl Controller {
         }
     }
 
-    /// When to look again: the earliest that any node needs.
+    /// When to observe again: the earliest time that any node needs.
     pub fn next(&self) -> Next {
         let poll_ns = self.settings.poll_ns;
         let nexts = self.nodes.iter().map(|memory| memory.next(&self.settings));
@@ -245,7 +246,7 @@ impl Controller {
         earliest.unwrap_or(Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns })
     }
 
-    /// Learns how a batch went, and says whether the next may follow.
+    /// Records the result of a batch, and decides whether the next may follow.
     pub fn batch_done(&mut self, now_ns: u64, batch: Batch) -> Go {
         self.pace.spend(batch.cpu_ns);
         let share_ns = self.pace.next_ns(now_ns);
@@ -278,7 +279,7 @@ impl Controller {
         Go::On(memory.left.min(self.settings.batch_pages()))
     }
 
-    /// Pages per second that enter the cache of a node, as it is reckoned with.
+    /// Estimated pages per second that enter the cache of a node.
     pub fn fill_s(&self, node: u32) -> u64 {
         self.nodes.iter().find(|memory| memory.last.id == node).map_or(0, |memory| memory.fill_s)
     }
@@ -344,7 +345,7 @@ impl Memory {
         {
             Reason::NotFiles { fill: change.fill, held: change.held }
         } else if self.order > 0 && node.above_high(0) >= in_vain(node, wanted) {
-            // So much was freed already without large blocks coming of it.
+            // That much was freed already without yielding large blocks.
             verdict.compact = now_ns >= self.compact_at_ns && !busy;
             if verdict.compact {
                 self.compact_at_ns = now_ns.saturating_add(COMPACT_NS_MIN);
@@ -381,8 +382,8 @@ impl Memory {
                 Reason::Filling { .. } | Reason::FillingBusy { .. } => {
                     by_large || settings.early_reclaim == 0
                 }
-                // It is enough because it is dropped: going on keeps it so. Far more than enough:
-                // the cache may grow again.
+                // There is enough because pages are dropped: continuing keeps it so. With far more
+                // than enough, the cache may grow again.
                 Reason::Enough { free, wanted } => {
                     (by_large || settings.early_reclaim == 0)
                         && free < wanted.saturating_mul(PIECES)
@@ -391,7 +392,7 @@ impl Memory {
             }
     }
 
-    /// What changed since the last look, and what that says of what is to come.
+    /// What changed since the last observation; updates the expectations.
     fn learn(&mut self, settings: &Settings, now_ns: u64, node: &Node) -> Change {
         let change = self.change(now_ns, node);
         if change.ns == 0 {
@@ -403,7 +404,7 @@ impl Memory {
             (self.peak_s, self.peak_until_ns) = (fill_s, now_ns.saturating_add(REMEMBERED_NS));
         }
         if change.fill >= BATCH_PAGES_MIN && change.large.saturating_mul(2) >= change.fill {
-            // It can be seen before any lacks.
+            // Detected before large blocks run out.
             self.expect_order(now_ns, HUGE_ORDER);
         }
         if change.kswapd > 0 || change.direct > 0 {
@@ -417,7 +418,7 @@ impl Memory {
     fn change(&self, now_ns: u64, node: &Node) -> Change {
         let grown = |now: u64, before: u64| now.saturating_sub(before);
         let last = &self.last;
-        // What reclaim took, or was dropped, had entered the cache too.
+        // Pages that were reclaimed or dropped had entered the cache too.
         let out = grown(node.stolen_file_pages, last.stolen_file_pages)
             .saturating_add(grown(node.dropped_file_pages, last.dropped_file_pages));
         let in_and_out = node.file_pages().saturating_add(out);
@@ -432,15 +433,15 @@ impl Memory {
         }
     }
 
-    /// The kernel had to reclaim: what was it that lacked?
+    /// The kernel had to reclaim: finds out what ran out.
     fn learn_from_wake(&mut self, settings: &Settings, now_ns: u64, node: &Node, change: &Change) {
         let last = &self.last;
         let used = change.fill.saturating_add(change.held);
-        // More room than was used at both ends: it was not the amount that lacked, but blocks large
+        // More room than was used at both ends: not the amount ran out, but blocks that are large
         // enough.
         if last.above_low().min(node.above_low()) > used {
             // At least the smallest size that can have run out; if it was a larger one, the next
-            // time shows it.
+            // time will show it.
             let ran_out =
                 |&order: &usize| last.above_high(order).min(node.above_high(order)) <= used;
             let large = self.order == HUGE_ORDER || caches_large(node);
@@ -462,7 +463,7 @@ impl Memory {
         self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
     }
 
-    /// Forgets what is long ago. What a stream needs it needs as long as it goes on.
+    /// Forgets old demands. The needs of a stream last while it continues.
     fn forget(&mut self, now_ns: u64, filling: bool) {
         if filling && self.order > 0 {
             self.order_until_ns = now_ns.saturating_add(REMEMBERED_NS);
@@ -471,7 +472,7 @@ impl Memory {
             self.order = 0;
         }
         if now_ns >= self.margin_until_ns {
-            // Step by step: whether less is enough shows at each.
+            // Step by step: each step shows whether less is enough.
             self.margin = (self.margin - 1).max(MARGIN);
             self.margin_until_ns = now_ns.saturating_add(REMEMBERED_NS);
         }
@@ -480,9 +481,9 @@ impl Memory {
         }
     }
 
-    /// When to look again, after `observe`.
+    /// When to observe again, after `observe`.
     fn next(&self, settings: &Settings) -> Next {
-        // With busy processors as little as possible.
+        // With busy processors as seldom as possible.
         let poll_ns = if matches!(self.reason, Reason::FillingBusy { .. }) {
             settings.poll_ns
         } else {
@@ -491,7 +492,7 @@ impl Memory {
         if !matches!(self.reason, Reason::Calm { .. } | Reason::Enough { .. }) {
             return Next { after_ns: poll_ns, changed_pages: 0, latest_ns: poll_ns };
         }
-        // Who filled the cache in large blocks may do so again.
+        // A cache that was filled in large blocks may be again.
         let order = if caches_large(&self.last) { HUGE_ORDER } else { self.order };
         let surplus = self.last.above_high(order).saturating_sub(self.wanted(settings));
         let after_ns =
@@ -504,9 +505,9 @@ impl Memory {
         Next { after_ns, changed_pages, latest_ns: after_ns.max(REST_NS_MAX) }
     }
 
-    /// Pages that should be free above the high watermarks: what enters until the next look has
-    /// come and its reclaim is done, twice; and what enters before it is noticed, should a stream
-    /// as fast as lately begin again.
+    /// Pages that should be free above the high watermarks: twice what enters until the next
+    /// observation and the reclaim that follows it are done; and what enters unnoticed if a stream
+    /// as fast as a recent one begins again.
     fn wanted(&self, settings: &Settings) -> u64 {
         let look_ns = self.look_ns(settings);
         let until_look = mul_div(self.fill_s, look_ns, SECOND_NS);
@@ -516,13 +517,13 @@ impl Memory {
         until_done.saturating_mul(self.margin).max(unnoticed).max(pages(settings.free_bytes_min))
     }
 
-    /// How often to look while the cache fills: the faster it does, the less has to be kept free in
-    /// between.
+    /// How often to observe while the cache fills: the faster it fills, the less must be kept free
+    /// in between.
     fn look_ns(&self, settings: &Settings) -> u64 {
         mul_div(LOOK_PAGES, SECOND_NS, self.fill_s.max(1)).max(LOOK_NS_MIN).min(settings.poll_ns)
     }
 
-    /// Leaves it to the kernel for a while, twice as long as the last time.
+    /// Leaves reclaim to the kernel for a while, twice as long as the last time.
     fn pause(&mut self, now_ns: u64) -> u64 {
         self.pause_ns = self.pause_ns.saturating_mul(2).clamp(PAUSE_NS_MIN, PAUSE_NS_MAX);
         self.pause_until_ns = now_ns.saturating_add(self.pause_ns);
@@ -530,7 +531,7 @@ impl Memory {
     }
 }
 
-/// Where so much is free and still not as much in large blocks as wanted, more of it will not help.
+/// With this much free and still less in large blocks than wanted, freeing more will not help.
 fn in_vain(node: &Node, wanted: u64) -> u64 {
     let times = if caches_large(node) { PIECES_LARGE } else { PIECES };
     wanted.saturating_mul(times).max((node.file_pages() / PIECES_PART).min(PIECES_PAGES_MAX))

@@ -1,33 +1,33 @@
-//! Why something is reclaimed or not: what stands in the journal.
+//! Why something is reclaimed or not: what is logged in the journal.
 
 use std::fmt;
 
 use super::PAGE_BYTES;
 
-/// Why. Amounts in pages of 4 KiB, rates in pages per second.
+/// The reason. Amounts in pages of 4 KiB, rates in pages per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
-    /// The first look: counters mean something from the second on.
+    /// First observation: counters are valid from the second on.
     First,
     /// The cache does not fill, or too slowly to matter.
     Calm { fill_s: u64 },
-    /// Something else than file cache takes the memory.
+    /// Something other than file cache takes the memory.
     NotFiles { fill: u64, held: u64 },
-    /// There is enough free memory for what comes.
+    /// There is enough free memory for what is expected.
     Enough { free: u64, wanted: u64 },
-    /// There is not: reclaim.
+    /// There is not enough: reclaim.
     Filling { fill_s: u64, free: u64, wanted: u64, order: usize },
-    /// There is not, and the processors are busy: as little as possible.
+    /// There is not enough, and the processors are busy: as little as possible.
     FillingBusy { fill_s: u64, free: u64, wanted: u64 },
-    /// Enough is free, but in pieces that are too small for what is asked for.
+    /// Enough is free, but in blocks that are too small for the demand.
     Pieces { order: usize, free: u64, wanted: u64, in_all: u64 },
-    /// What is inactive is needed, or not written yet.
+    /// What is inactive is needed, or not written back yet.
     LittleInactive { clean: u64, keep: u64 },
-    /// Pages that were reclaimed came back.
+    /// Reclaimed pages were refaulted.
     CameBack { missed: u64, taken: u64, pause_ns: u64 },
-    /// The kernel found less than was asked for.
+    /// The kernel reclaimed less than requested.
     Short { asked: u64, got: u64, pause_ns: u64 },
-    /// Still waiting after one of the two before.
+    /// The pause after one of the two reasons above.
     Paused { until_ns: u64 },
     /// The share of a processor is used up.
     CpuShare { until_ns: u64 },
@@ -36,8 +36,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether this is worth a line each time it begins: it changes what the machine does, or says
-    /// why the daemon does not help.
+    /// Whether this is worth a line in the journal each time it begins: it changes what the machine
+    /// does, or explains why the daemon does not help.
     pub fn is_notable(&self) -> bool {
         !matches!(
             self,
@@ -49,7 +49,7 @@ impl Reason {
         )
     }
 
-    /// A word for figures.
+    /// A one-word name for figures.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::First => "first",
@@ -68,7 +68,7 @@ impl Reason {
         }
     }
 
-    /// Pages that were free and pages that should have been, where they were compared.
+    /// Pages that were free and pages that should have been free, where they were compared.
     pub fn free_and_wanted(&self) -> Option<(u64, u64)> {
         match *self {
             Reason::Enough { free, wanted }
@@ -79,7 +79,7 @@ impl Reason {
         }
     }
 
-    /// Whether two reasons are the same but for their numbers.
+    /// Whether two reasons differ in their numbers only.
     pub fn is_like(&self, other: &Reason) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

@@ -1,33 +1,32 @@
-//! What people may set, and within which limits.
+//! What users may set, and within which limits.
 
 use super::pages;
 
 /// Settings of the controller. All can be changed while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How often the machine is looked at. The paper: 1 s.
+    /// Time between observations. The paper: 1 s.
     pub poll_ns: u64,
-    /// The cache must fill at least this fast, in bytes per second, or the kernel is left alone.
-    /// The paper counts requests (1,500/s); how large those are differs by a factor of ten between
-    /// programs.
+    /// Minimum fill rate of the cache, in bytes per second; below it reclaim is left to the kernel.
+    /// The paper counts requests (1,500/s), whose size differs by a factor of ten between programs.
     pub fill_bytes_s_min: u64,
-    /// File cache must be at least this share of what takes memory, in thousandths.
+    /// Minimum share of file cache in what takes memory, in thousandths.
     pub cause_permille: u64,
-    /// What must be free above the high watermarks whatever the fill rate, in bytes: the paper's
+    /// What must be free above the high watermarks, whatever the fill rate, in bytes: the paper's
     /// first threshold (1 GB).
     pub free_bytes_min: u64,
-    /// At least so much is reclaimed once there is a need, in bytes: the paper's second threshold
-    /// (4 GB). Large amounts buy nothing here: the cost is linear in the amount.
+    /// Minimum amount that is reclaimed once there is a need, in bytes: the paper's second
+    /// threshold (4 GB). Large amounts have no advantage here: the cost is linear in the amount.
     pub reclaim_bytes: u64,
-    /// What is asked of the kernel at a time, in bytes.
+    /// Amount of one request to the kernel, in bytes.
     pub batch_bytes: u64,
     /// Share of the file cache that must stay inactive, in thousandths: reclaiming the last of it
     /// would reach pages in use.
     pub keep_permille: u64,
     /// Share of one processor that reclaiming may take, in millionths.
     pub cpu_ppm: u64,
-    /// Whether the kernel is asked to reclaim: 0 or 1. Without it, dropping behind streams is all
-    /// that is done.
+    /// Whether to request reclaim from the kernel: 0 or 1. Without it, dropping behind streams is
+    /// the only mechanism.
     pub early_reclaim: u64,
     /// When to drop behind streams: one of the `BEHIND_` constants.
     pub drop_behind: u64,
@@ -35,10 +34,10 @@ pub struct Settings {
 
 /// Never.
 pub const BEHIND_NEVER: u64 = 0;
-/// Where reclaim is of no use.
+/// Where reclaim does not help.
 pub const BEHIND_NEEDED: u64 = 1;
-/// Also wherever the cache fills in large blocks: what a stream leaves behind is such blocks, while
-/// reclaim takes what is oldest, in whatever pieces that is.
+/// Also wherever the cache fills in large blocks: a stream leaves such blocks behind, while reclaim
+/// takes the oldest pages, whatever the size of their blocks.
 pub const BEHIND_LARGE: u64 = 2;
 
 impl Default for Settings {
@@ -58,7 +57,7 @@ impl Default for Settings {
     }
 }
 
-/// A value that is not possible.
+/// A value out of range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfRange {
     pub key: &'static str,
@@ -87,7 +86,7 @@ impl Settings {
         ]
     }
 
-    /// Changes one setting. None: there is no such setting.
+    /// Changes one setting. None: there is no setting of that name.
     pub fn set(&mut self, key: &str, value: u64) -> Option<Result<(), OutOfRange>> {
         let (key, _, min, max) = self.all().into_iter().find(|(name, ..)| *name == key)?;
         if !(min..=max).contains(&value) {

@@ -1,38 +1,41 @@
-//! Which part of a file lies behind a stream: read or written while it was watched, and not needed
-//! any more as far as can be told.
+//! Which part of a file is behind a stream: read or written while it was watched, and not needed
+//! any more as far as is known.
 
 use std::ops::Range;
 
-/// So much next to the position is left: read again soon, or not on its device yet.
+/// This much next to the position is left alone: it may be read again soon, or is not written back
+/// yet.
 const WINDOW_BYTES: u64 = 8 << 20;
-/// What lies further behind was dropped some looks ago, or its device is slower than any look.
+/// What is further behind was dropped some observations ago, or its device is slower than any
+/// interval.
 const LAG_BYTES: u64 = 256 << 20;
-/// Position and bytes moved are read one after the other, and calls under way are in the one and
-/// not in the other.
+/// Position and bytes moved are read one after the other, and calls under way are counted in only
+/// one of them.
 const SLACK_BYTES: u64 = 16 << 20;
-/// A file that moves by less between looks is not worth a call.
+/// A file that moves by less between observations is not worth a call.
 const MOVED_BYTES_MIN: u64 = 1 << 20;
 
-/// The position of an open file, from look to look.
+/// The position of an open file, from observation to observation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stream {
-    /// Where it was when it was seen first, or came to by a jump: what lies before was not read
-    /// while it was watched.
+    /// Position at the first observation, or after a jump: what is before was not read while it was
+    /// watched.
     first: u64,
     last: u64,
-    /// It went back: somebody reads parts of it again, and needs what is cached.
+    /// It moved back: parts are read again, so the cached pages are needed.
     again: bool,
 }
 
 impl Stream {
-    /// Seen first at this position.
+    /// First observation, at this position.
     pub fn new(position: u64) -> Stream {
         Stream { first: position, last: position, again: false }
     }
 
-    /// It is at `position` now, and whoever has it open has moved `moved` bytes through system
-    /// calls since the last look. What can be dropped: twice in the course of looks, as data that
-    /// was written is on its device at the second time only.
+    /// The file is at `position` now, and the processes that have it open have moved `moved` bytes
+    /// through system calls since the last observation. Returns what can be dropped; each part is
+    /// returned twice in the course of observations, because data that was written is only on its
+    /// device the second time.
     pub fn look(&mut self, position: u64, moved: u64) -> Option<Range<u64>> {
         let step = position.checked_sub(self.last);
         match step {
@@ -49,7 +52,7 @@ impl Stream {
         (start < end).then_some(start..end)
     }
 
-    /// Whether it went back.
+    /// Whether it moved back.
     pub fn is_read_again(&self) -> bool {
         self.again
     }
@@ -68,7 +71,7 @@ mod tests {
         assert_eq!(stream.look(104 * MIB, 4 * MIB), None);
         assert_eq!(stream.look(120 * MIB, 16 * MIB), Some(100 * MIB..112 * MIB));
         assert_eq!(stream.look(120 * MIB, 0), None);
-        // Once more, for what was not on its device.
+        // Once more, for data that was not written back.
         assert_eq!(stream.look(140 * MIB, 20 * MIB), Some(100 * MIB..132 * MIB));
         assert_eq!(stream.look(1140 * MIB, 1000 * MIB), Some(876 * MIB..1132 * MIB));
     }
@@ -84,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is dropped that was not passed by while it was watched.
+        /// Only what was passed while it was watched is dropped.
         #[test]
         fn only_what_was_passed_by_is_dropped(start in 0..4096u64, steps in prop::collection::vec((0..4096u64, 0..4096u64), 1..30)) {
             let mut stream = Stream::new(start * MIB);

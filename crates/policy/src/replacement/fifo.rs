@@ -6,12 +6,12 @@ use rustc_hash::FxHashSet;
 use super::queue::Queue;
 use super::{Hint, Origin, Replacement};
 
-/// Blocks leave strictly in the order in which they were admitted, used or not.
+/// Blocks are evicted strictly in the order in which they were admitted, used or not.
 ///
-/// This policy means to give no second chances. A block that is touched while it waits for its
-/// write-back has to be resident again all the same, and it queues up at the end only because it
-/// must be somewhere: at the front it would be staged and touched for ever, and nothing would
-/// leave. Hints do nothing.
+/// This policy gives no second chances. A block that is touched while it waits for its write-back
+/// has to become resident again all the same, and it goes to the end of the queue only because it
+/// must be somewhere: at the front it would be staged and touched for ever, and nothing would be
+/// evicted. Hints have no effect.
 #[derive(Default)]
 pub struct Fifo {
     queue: Queue,

@@ -1,23 +1,22 @@
-//! What became of blocks that have left: a sample of them is remembered, and those that are wanted
-//! back before local memory has turned over once would still be there if they had been treated as
-//! any others.
+//! Tracks evicted blocks: a sample of them is remembered. Those that are needed again before local
+//! memory has turned over once would still be resident if they had been treated like all others.
 
 use hiroma_units::BlockId;
 
 use super::scattered;
 
-/// Blocks that are remembered, as a shift.
+/// Number of remembered blocks, as a shift.
 const SLOTS_SHIFT: u32 = 12;
-/// Pages in a tick of the clock of leaving.
+/// Evicted pages per tick of the clock.
 const TICK_PAGES: u64 = 16;
 
 /// See the module's head.
 pub struct Ghosts {
     /// Tag and tick, 16 bits each; 0 is empty.
     slots: Box<[u32]>,
-    /// Pages that have left.
+    /// Pages that were evicted.
     clock_pages: u64,
-    /// One of so many blocks is in the sample; a power of two.
+    /// One block in this many is in the sample; a power of two.
     sample: u64,
     sample_min: u64,
     leavers: u32,
@@ -25,7 +24,7 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// One of `sample_min` blocks is in the sample, at least: a power of two.
+    /// At most one block in `sample_min`, a power of two, is in the sample.
     pub fn new(sample_min: u64) -> Self {
         Ghosts {
             slots: vec![0; 1 << SLOTS_SHIFT].into(),
@@ -37,7 +36,7 @@ impl Ghosts {
         }
     }
 
-    /// One of so many blocks is in the sample.
+    /// One block in this many is in the sample.
     pub fn sample(&self) -> u64 {
         self.sample
     }
@@ -47,20 +46,20 @@ impl Ghosts {
         hash(block) & (self.sample - 1) == 0
     }
 
-    /// Sampled blocks that have left, and those of them that were wanted back in time.
+    /// Sampled blocks that were evicted, and those of them that were needed again in time.
     pub fn counts(&self) -> (u32, u32) {
         (self.leavers, self.wanted)
     }
 
-    /// Counts from nothing. `resident_pages`: how many there are.
+    /// Resets the counts. `resident_pages`: number of resident pages.
     pub fn count_anew(&mut self, resident_pages: u64) {
         (self.leavers, self.wanted) = (0, 0);
-        // Half of the slots are enough for a turnover.
+        // Half of the slots are enough for one turnover.
         self.sample =
             (resident_pages >> (SLOTS_SHIFT - 1)).next_power_of_two().max(self.sample_min);
     }
 
-    /// A block leaves.
+    /// A block is evicted.
     pub fn left(&mut self, block: BlockId) {
         if self.is_in_sample(block) {
             let hash = hash(block);
@@ -69,12 +68,13 @@ impl Ghosts {
         }
     }
 
-    /// `pages` have left, these blocks or others.
+    /// `pages` were evicted, of these blocks or others.
     pub fn passed(&mut self, pages: u64) {
         self.clock_pages += pages;
     }
 
-    /// A block is wanted that was not resident. In time: before `kept_pages` have left.
+    /// A block is needed that was not resident. It is in time if fewer than `kept_pages` were
+    /// evicted since.
     pub fn wanted(&mut self, block: BlockId, kept_pages: u64) {
         if !self.is_in_sample(block) {
             return;

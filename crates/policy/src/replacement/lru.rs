@@ -1,20 +1,20 @@
-//! Least recently used, as far as a pager can see.
+//! Least recently used, as far as a pager can observe.
 //!
-//! Use shows only in the staging area: a block that is touched there was used, one that is not was
-//! not. So this is LRU by second chance, in segments (as 2Q, SLRU and S3-FIFO have them), counted
-//! in bytes because blocks differ 512 to 1 in size:
+//! Use is visible in the staging area only: a block that is touched there was used, one that is not
+//! was not. So this is LRU by second chance, in segments (like 2Q, SLRU and S3-FIFO), counted in
+//! bytes because the sizes of blocks differ by 512 to 1:
 //!
-//! - `stream`: blocks of streams, whether waited for or fetched ahead. Left behind first, once the
-//!   stream is a little way past them, as long as few of them are wanted back soon ([`Trust`]).
-//! - `recent`: blocks that came for any other reason and have not proved anything yet. They leave
-//!   next, as long as they hold more than their share of the bytes, so that one pass over a lot of
-//!   data cannot push out what is used again and again.
-//! - `frequent`: blocks that were touched while they were staged. Blocks that this happened to
-//!   twice or more go round again without being staged, once or twice: staging them would most
-//!   likely only cost a fault. For each page that leaves from here 2 to 32 leave from `recent`:
-//!   what was in use once and is not any more must not stay for ever. How many, by which of the two
-//!   are wanted back sooner ([`Ghosts`]).
-//! - `cold`: blocks that somebody said will not be needed; they go before all others.
+//! - `stream`: blocks of streams, waited for or prefetched. They are evicted first, once the stream
+//!   is a little way past them, while few of them are needed again soon ([`Trust`]).
+//! - `recent`: blocks that became resident for any other reason and have not proved anything yet.
+//!   They are evicted next, while they have more than their share of the bytes, so that one pass
+//!   over much data cannot push out what is used repeatedly.
+//! - `frequent`: blocks that were touched while they were staged. Blocks for which this occurred at
+//!   least twice go round again without being staged, once or twice: staging them would most likely
+//!   only cost a fault. For each page evicted from here 2 to 32 are evicted from `recent`: blocks
+//!   that were in use once and no longer are must not stay for ever. The ratio depends on which of
+//!   the two are needed again sooner ([`Ghosts`]).
+//! - `cold`: blocks that were hinted not to be needed; they are evicted before all others.
 
 use hiroma_units::{BlockId, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
@@ -28,17 +28,17 @@ use super::{Hint, Origin, Replacement, scattered};
 /// frequent ones.
 const RECENT_SHARE: u8 = 64;
 /// Share of the bytes (of 256) by which streams are ahead of the blocks that they leave behind:
-/// more than the eighth that is fetched ahead of need, so that nothing leaves before its turn has
-/// come.
+/// more than the eighth that is prefetched, so that nothing is evicted before it was due to be
+/// used.
 const STREAM_SHARE: u8 = 40;
-/// So many pages leave from the recent blocks for each one from the frequent blocks, at first; and
-/// the least and the most.
+/// Pages evicted from the recent blocks for each one from the frequent blocks: initial value,
+/// minimum and maximum.
 const RECENT_PER_FREQUENT: i64 = 8;
 const RECENT_PER_FREQUENT_MIN: i64 = 2;
 const RECENT_PER_FREQUENT_MAX: i64 = 32;
-/// Sampled blocks of each kind that have left before their ghosts say something.
+/// Sampled blocks of each kind that were evicted before their ghosts are judged.
 const JUDGED: u32 = 32;
-/// Most blocks that one call passes over because they have laps left; bounds the time of a call.
+/// Maximum number of blocks with laps left that one call skips; bounds the time of a call.
 const LAPS_PER_CALL: u32 = 8;
 
 /// Second-chance LRU in segments; see the module's head.
@@ -50,7 +50,7 @@ pub struct Lru {
     heat: Heat,
     trust: Trust,
     recent_share: u8,
-    /// Pages that left from `recent`, less `recent_per_frequent` times those that left from
+    /// Pages evicted from `recent`, minus `recent_per_frequent` times those evicted from
     /// `frequent`.
     owed_pages: i64,
     recent_per_frequent: i64,
@@ -92,14 +92,14 @@ impl Lru {
         self.stream.pages() + self.recent.pages() + self.frequent.pages()
     }
 
-    /// Whether so many pages have left from `recent` that the oldest frequent block is next.
+    /// Whether enough pages were evicted from `recent` that the oldest frequent block is next.
     fn is_frequent_due(&self) -> bool {
         self.frequent
             .peek()
             .is_some_and(|block| self.owed_pages >= self.recent_per_frequent * block.pages() as i64)
     }
 
-    /// Of the kind of which more are wanted back fewer leave from now on.
+    /// Reduces evictions of the kind of which more are needed again.
     fn balance(&mut self, left_pages: u64, resident_pages: u64) {
         self.recent_ghosts.passed(left_pages);
         self.frequent_ghosts.passed(left_pages);
@@ -120,7 +120,7 @@ impl Lru {
         self.frequent_ghosts.count_anew(resident_pages);
     }
 
-    /// The next block in the order of leaving, laps not considered.
+    /// The next block in the order of eviction, without regard to laps.
     fn pop(&mut self) -> Option<BlockId> {
         let pages = self.pages();
         if self.stream.pages() * self.trust.divisor() > share(pages, STREAM_SHARE) {
@@ -148,7 +148,7 @@ impl Lru {
         self.recent.pop().or_else(|| self.stream.pop())
     }
 
-    /// The next victim, blocks with laps left passed over.
+    /// The next victim; skips blocks with laps left.
     fn choose(&mut self) -> Option<BlockId> {
         if let Some(block) = self.cold.pop() {
             return Some(block);
@@ -236,7 +236,7 @@ impl Replacement for Lru {
 
 /// How often blocks were rescued, and how many laps they have left: two bits each.
 ///
-/// A table without chains: a block that falls on another's slot replaces it, and the other is
+/// A table without chains: a block that maps to another's slot replaces it, and the other is
 /// treated as never rescued, which costs it a second chance and no more. A block keeps its slot
 /// while it is staged, where it has no entry in a queue.
 struct Heat {
@@ -254,7 +254,7 @@ impl Heat {
         Heat { slots: vec![0; 1 << HEAT_BITS_MIN].into_boxed_slice(), used: 0 }
     }
 
-    /// The slot of `block`, and the tag that says whether it is the block's.
+    /// The slot of `block`, and the tag that identifies the block there.
     fn place(&self, block: BlockId) -> (usize, u16) {
         let hash = scattered(block);
         let slot = hash >> (64 - self.slots.len().trailing_zeros());
@@ -273,7 +273,7 @@ impl Heat {
         let value = if (rescues, laps) == (0, 0) { 0 } else { tag | rescues << 2 | laps };
         self.used = self.used + usize::from(value != 0) - usize::from(self.slots[slot] != 0);
         self.slots[slot] = value;
-        // What a larger table would need to know of the old entries was not kept: they are
+        // Growing would need information about the old entries that is not stored: they are
         // forgotten, seven times at most.
         if self.used > self.slots.len() / 2 && self.slots.len() < 1 << HEAT_BITS_MAX {
             *self = Heat { slots: vec![0; 2 * self.slots.len()].into_boxed_slice(), used: 0 };
@@ -333,8 +333,8 @@ mod tests {
         assert_eq!(first, [20, 21, 22, 10], "recent blocks keep their share against frequent ones");
     }
 
-    /// A thousand pages of each kind. Those of a kind that is wanted are, as soon as they have
-    /// left; others come in place of the rest.
+    /// A thousand pages of each kind. Those of a kind that is wanted are needed again as soon as
+    /// they are evicted; others take the place of the rest.
     fn ratio_after(wanted_frequent: bool, wanted_recent: bool) -> i64 {
         let mut lru = Lru::new();
         (0..1000).for_each(|page| lru.admitted(block(page), Origin::Rescued));

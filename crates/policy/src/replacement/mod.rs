@@ -1,8 +1,9 @@
-//! Who leaves local memory.
+//! Which block is evicted from local memory.
 //!
-//! A replacement policy sees blocks come and names the next one to go. It never sees ordinary
-//! accesses, because nobody does: the only sign of use is that a block which the pager had moved to
-//! the staging area was touched there and came back ([`Origin::Rescued`]).
+//! A replacement policy is told which blocks become resident and names the next victim. It never
+//! sees ordinary accesses, because these are not observable: the only sign of use is that a block
+//! which the pager had moved to the staging area was touched there and became resident again
+//! ([`Origin::Rescued`]).
 
 mod fifo;
 mod ghosts;
@@ -33,7 +34,7 @@ pub enum Origin {
     Rescued,
 }
 
-/// What somebody knows about a block without a fault.
+/// What is known about a block without a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
     /// In use; should stay.
@@ -47,48 +48,49 @@ pub trait Replacement: Send {
     /// `block` became resident.
     fn admitted(&mut self, block: BlockId, origin: Origin);
 
-    /// Something is known about `block` without a fault: from the program's advice, or from a
-    /// tracker of accesses.
+    /// Something is known about `block` without a fault: from the program's advice, or from an
+    /// access tracker.
     fn hinted(&mut self, block: BlockId, hint: Hint);
 
     /// The next block that should be staged.
     ///
-    /// Each admission is handed out at most once (and once more after a [`Hint::Cold`]). Blocks
-    /// that are gone since, or that are in another mode now, may still be handed out: the caller
-    /// looks whether the block is resident and asks again if not.
+    /// Each admission is returned at most once (and once more after a [`Hint::Cold`]). Blocks that
+    /// no longer exist, or are in another mode now, may still be returned: the caller checks
+    /// whether the block is resident and calls again if not.
     fn next_victim(&mut self) -> Option<BlockId>;
 
-    /// The victim could not be staged (pinned, say): it is offered again later.
+    /// The victim could not be staged (for example, because it is pinned): it is offered again
+    /// later.
     fn put_back(&mut self, block: BlockId);
 
-    /// Entries, those of blocks that are gone included.
+    /// Number of entries, including those of blocks that no longer exist.
     fn len(&self) -> usize;
 
-    /// Whether there is nothing to hand out.
+    /// Whether there are no entries.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Drops the entries of blocks for which `resident` answers false, and all but one for each
-    /// other block. Order stays.
+    /// Drops the entries of blocks for which `resident` returns false, and all but one for each
+    /// other block. Preserves the order.
     ///
-    /// For the owner to call when `len()` is far above the number of resident blocks. Takes time
-    /// and allocates.
+    /// To be called by the owner when `len()` is far above the number of resident blocks. Takes
+    /// time and allocates.
     fn compact(&mut self, resident: &mut dyn FnMut(BlockId) -> bool);
 
     /// Memory that the policy uses for itself.
     fn metadata_bytes(&self) -> usize;
 
-    /// Whether a rescue tells the policy anything. If not, the owner should stage late and write at
-    /// once: a long stay in the staging area would be a second chance that the policy does not mean
-    /// to give.
+    /// Whether the policy makes use of rescues. If not, the owner should stage late and write
+    /// immediately: a long stay in the staging area would be a second chance that the policy does
+    /// not intend to give.
     fn gives_second_chances(&self) -> bool {
         true
     }
 }
 
-/// Bits of a block for tables without chains. Multiplied twice: blocks lie at even distances, which
-/// one multiplication alone would leave in clusters.
+/// Hash of a block for tables without chains. Multiplied twice: blocks are at even distances, which
+/// a single multiplication would leave in clusters.
 fn scattered(block: BlockId) -> u64 {
     let half = (block.page() << 4 | u64::from(block.order())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (half ^ half >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)

@@ -1,5 +1,5 @@
-//! A queue of blocks: four bytes an entry, in chunks of 4 KiB, so that it never moves its content
-//! to grow and gives memory back.
+//! A queue of blocks: four bytes per entry, in chunks of 4 KiB, so that it never moves its content
+//! to grow and frees memory as it shrinks.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use hiroma_units::BlockId;
 use rustc_hash::FxHashSet;
 
 const CHUNK: usize = 1024;
-/// Emptied chunks that are kept: a queue that turns over in steady state does not allocate.
+/// Empty chunks that are kept: a queue that turns over in steady state does not allocate.
 const SPARES: usize = 2;
 
-/// First in, first out; knows how many bytes its blocks have.
+/// First in, first out; tracks the size of its blocks.
 #[derive(Default)]
 pub(super) struct Queue {
     chunks: VecDeque<Box<[BlockId; CHUNK]>>,
@@ -41,7 +41,7 @@ impl Queue {
         self.pages += block.pages() as u64;
     }
 
-    /// The block that [`Queue::pop`] would give.
+    /// The block that [`Queue::pop`] would return.
     pub(super) fn peek(&self) -> Option<BlockId> {
         (self.len > 0).then(|| self.chunks[0][self.head])
     }
@@ -65,8 +65,8 @@ impl Queue {
         Some(block)
     }
 
-    /// Keeps the newest entry of each block that `keep` wants and that is not in `seen` yet. Order
-    /// stays.
+    /// Keeps the newest entry of each block that `keep` accepts and that is not in `seen` yet.
+    /// Preserves the order.
     pub(super) fn retain(
         &mut self,
         seen: &mut FxHashSet<BlockId>,

@@ -1,21 +1,20 @@
-//! How much of local memory is staged, so that use shows itself.
+//! How much of local memory is staged, to make use observable.
 //!
 //! A staged block that is touched proves that it is in use, and costs a fault; one that is not
-//! touched leaves. What that is worth shows in the numbers: where more than a quarter as many
-//! faults only bring staged blocks back as fetch anything, the program pays more to be watched than
-//! for what it misses, and less is staged; where it is much less, more is.
+//! touched is evicted. The counts show what that is worth. With more than one rescue per four
+//! fetches, the program pays more for being observed than for its misses, and less is staged; with
+//! far fewer, more is staged.
 
-/// Part of local memory that is staged at most: an eighth, as a shift.
+/// Maximum part of local memory that is staged: an eighth, as a shift.
 const MOST_SHIFT: u32 = 3;
-/// Parts in which the share is counted; all of them are the eighth.
+/// Unit of the share; `PARTS` parts are the eighth.
 const PARTS: u64 = 64;
-/// Fetches for each fault that brings a staged block back: with fewer less is staged, with more
-/// than twice as many more is.
+/// Fetches per rescue: with fewer, less is staged; with more than twice as many, more is staged.
 const FETCHES_PER_RESCUE: u64 = 4;
-/// Faults after which the numbers say something.
+/// Faults before the counts are judged.
 const JUDGED_FAULTS: u64 = 64;
 
-/// The share that is staged, by what watching costs.
+/// The share that is staged, depending on what observing costs.
 #[derive(Clone, Debug)]
 pub struct Staging {
     parts: u64,
@@ -30,13 +29,13 @@ impl Default for Staging {
 }
 
 impl Staging {
-    /// The most that it starts with.
+    /// Starts with the maximum.
     pub fn new() -> Self {
         Staging::default()
     }
 
-    /// Staged blocks that were brought back, and blocks that were fetched because somebody waited,
-    /// both since the start. In the child of a fork they start again.
+    /// Rescued blocks, and blocks that were fetched because a thread waited, both since the start.
+    /// In the child of a fork both start from zero.
     pub fn observe(&mut self, rescues: u64, fetches: u64) {
         if rescues < self.rescues || fetches < self.fetches {
             (self.rescues, self.fetches) = (0, 0);
@@ -53,7 +52,7 @@ impl Staging {
         }
     }
 
-    /// Bytes to keep staged of `room_bytes` of local memory.
+    /// Bytes to keep staged, of `room_bytes` of local memory.
     pub fn target_bytes(&self, room_bytes: usize) -> usize {
         ((room_bytes as u64 >> MOST_SHIFT) * self.parts / PARTS) as usize
     }

@@ -1,34 +1,35 @@
-//! Whether blocks of streams are left behind for good.
+//! Whether blocks of streams are needed only once.
 //!
-//! To pass once is what most streams do, and to drop behind them keeps what else is in use. A
-//! program that goes over the same arrays again and again looks like a stream too, and needs what
-//! it has left behind. Which of the two holds shows in [`Ghosts`] of the blocks that left early.
-//! The sample is always treated as a stream, so that a wrong turn is found out either way.
+//! Most streams pass once, and dropping what is behind them protects what else is in use. A program
+//! that passes over the same arrays repeatedly looks like a stream too, and needs what it has left
+//! behind. The [`Ghosts`] of the blocks that were evicted early show which of the two applies. The
+//! sample is always treated as a stream, so that a wrong decision is detected either way.
 
 use hiroma_units::BlockId;
 
 use super::ghosts::Ghosts;
 
-/// One of so many blocks is in the sample, at least.
+/// At most one block in this many is in the sample.
 const SAMPLE_MIN: u64 = 16;
-/// Sampled blocks that have left before their ghosts say something.
+/// Sampled evictions before the ghosts are judged.
 const JUDGED: u32 = 64;
-/// Of so many that left, one that is wanted back is too much; half as many are well.
+/// More than one block needed again in this many evicted ones is too much; fewer than half of that
+/// restores trust.
 const LEAVERS_PER_GHOST: u32 = 8;
 
-/// The sample, and what it says.
+/// The sample, and the conclusion from it.
 pub struct Trust {
     ghosts: Ghosts,
     trusted: bool,
 }
 
 impl Trust {
-    /// Streams are trusted to pass once.
+    /// Initially, streams are trusted to pass once.
     pub fn new() -> Self {
         Trust { ghosts: Ghosts::new(SAMPLE_MIN), trusted: true }
     }
 
-    /// Blocks in a stream for each that is treated as such.
+    /// Blocks of a stream per block that is treated as part of a stream.
     pub fn divisor(&self) -> u64 {
         if self.trusted { 1 } else { self.ghosts.sample() }
     }
@@ -43,7 +44,7 @@ impl Trust {
         self.ghosts.left(block);
     }
 
-    /// `pages` have left. `resident_pages`: how many there are.
+    /// `pages` were evicted. `resident_pages`: number of resident pages.
     pub fn passed(&mut self, pages: u64, resident_pages: u64) {
         self.ghosts.passed(pages);
         let (leavers, wanted) = self.ghosts.counts();
@@ -58,7 +59,7 @@ impl Trust {
         self.ghosts.count_anew(resident_pages);
     }
 
-    /// A block is wanted that was not resident. `kept_pages`: what is kept longer than streams.
+    /// A block is needed that was not resident. `kept_pages`: what is kept longer than streams.
     pub fn wanted(&mut self, block: BlockId, kept_pages: u64) {
         self.ghosts.wanted(block, kept_pages);
     }
@@ -72,7 +73,7 @@ impl Trust {
 mod tests {
     use super::*;
 
-    /// Passes over `pages` pages in turn, of which each leaves `kept` pages later.
+    /// Passes over `pages` pages repeatedly; each is evicted `kept` pages later.
     fn pass(trust: &mut Trust, pages: u64, kept: u64, rounds: u64) {
         for at in 0..pages * rounds {
             trust.wanted(BlockId::new(at % pages, 0), kept);

@@ -1,4 +1,4 @@
-//! A small pager without memory: it drives the policies as the real one does, and counts what a
+//! A small pager without memory: it drives the policies like the real one, and counts what a
 //! program would have waited for.
 #![allow(dead_code)] // Each test file uses its own part.
 
@@ -15,7 +15,7 @@ pub const SECTOR_PAGES: u64 = 2;
 pub const SECTORS: u64 = 512 / SECTOR_PAGES;
 pub const EXTENT_PAGES: u64 = 512;
 
-/// SplitMix64: a generator that is the same everywhere.
+/// SplitMix64: a generator with the same results everywhere.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -35,9 +35,9 @@ pub struct Stats {
     /// Faults that waited for a whole extent, and for a sector.
     pub huge_fetches: u64,
     pub small_fetches: u64,
-    /// Rest of an extent fetched after small faults.
+    /// Rests of extents fetched after small faults.
     pub bought: u64,
-    /// Blocks fetched ahead, in sectors and in number; faults on those that were left unmapped.
+    /// Prefetched blocks, in sectors and in number; faults on those that were left unmapped.
     pub prefetched_sectors: u64,
     pub prefetched: u64,
     pub marker_faults: u64,
@@ -48,7 +48,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Time that the program waits, in microseconds, with costs of a loopback store.
+    /// Time that the program waits, in microseconds, with the costs of a loopback store.
     pub fn waited_us(&self) -> u64 {
         (self.huge_fetches + self.bought) * 400
             + self.small_fetches * 18
@@ -76,7 +76,7 @@ impl Stats {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Resident,
-    /// Fetched and not mapped: a touch is a fault.
+    /// Fetched but not mapped: a touch is a fault.
     Unmapped,
     Staged,
 }
@@ -100,7 +100,7 @@ pub struct Model<R: Replacement> {
     pub granularity: Granularity,
     pub region: RegionHistory,
     pub stats: Stats,
-    /// Every answer of the policies, in order, as text; only if wanted.
+    /// Every answer of the policies, in order, as text; only if requested.
     pub log: Option<String>,
     limit_sectors: u64,
     staging_sectors: u64,
@@ -114,7 +114,7 @@ pub struct Model<R: Replacement> {
 
 impl<R: Replacement> Model<R> {
     /// A program with `local_extents` of local memory, an eighth of it for staging (one extent
-    /// where rescues mean nothing).
+    /// where the policy ignores rescues).
     pub fn new(replacement: R, local_extents: u64, prefetch: bool) -> Self {
         let limit_sectors = local_extents * SECTORS;
         let staging_sectors =
@@ -152,13 +152,13 @@ impl<R: Replacement> Model<R> {
         self.extents.get(&extent)?.mode
     }
 
-    /// Extents by mode: huge, small; those that are far in neither.
+    /// Number of extents in huge and in small mode; far extents are in neither.
     pub fn modes(&self) -> (usize, usize) {
         let count = |mode| self.extents.values().filter(|extent| extent.mode == Some(mode)).count();
         (count(Mode::Huge), count(Mode::Small))
     }
 
-    /// Everything leaves, as between a warm-up and a measurement.
+    /// Evicts everything, as between a warm-up and a measurement.
     pub fn evict_all(&mut self) {
         let blocks: Vec<BlockId> = self.blocks.keys().copied().collect();
         blocks.into_iter().for_each(|block| self.stage(block));
@@ -307,7 +307,7 @@ impl<R: Replacement> Model<R> {
         self.replacement.admitted(block, origin);
     }
 
-    /// Tells the prefetcher of a fault and does what it asks for.
+    /// Reports a fault to the prefetcher and executes its requests.
     fn follow(&mut self, page: u64, unit: u16) {
         let Some(prefetcher) = &mut self.prefetcher else { return };
         let mut requests = std::mem::take(&mut self.requests);
