@@ -1,4 +1,4 @@
-//! Compiles the BPF programs: one that walks page tables, one that says who has the processors.
+//! Compiles the BPF programs: one walks page tables, one reports which tasks use the processors.
 
 use std::env;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn main() {
 fn compile(source: &str, object: &str) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let object = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(object);
-    // -g for the type information with which the program fits itself to the running kernel.
+    // -g for the type information with which the program adapts to the running kernel.
     let built = Command::new(&clang)
         .args(["-g", "-O2", "-Wall", "-Werror", "-target", "bpf", "-c", source, "-o"])
         .arg(&object)

@@ -1,8 +1,8 @@
-//! What BPF programs have in common: their objects, maps that are shared with them, and why they
-//! cannot be loaded.
+//! Common parts of BPF programs: their objects, maps that are shared with them, and the reasons why
+//! they cannot be loaded.
 //!
-//! Contract: a [`Shared`] is plain memory that the kernel's side may change at any time; who uses
-//! it says how that is lived with.
+//! Contract: a [`Shared`] is plain memory that the kernel's side may change at any time; its user
+//! states how it deals with that.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,11 +13,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::hot::lockdown;
 
-/// A compiled object, aligned as libbpf wants it.
+/// A compiled object, aligned as libbpf requires.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub T);
 
-/// A map of a program (`BPF_F_MMAPABLE`), mapped here.
+/// A map of a program (`BPF_F_MMAPABLE`), mapped into this process.
 pub(crate) struct Shared<T> {
     start: NonNull<T>,
     len: usize,
@@ -45,20 +45,20 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: ours, and with `self` goes the last that could use it.
+        // SAFETY: our mapping, and `self` was its last user.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
 
-/// This kernel cannot do it.
+/// An error for what this kernel does not support.
 pub(crate) fn unsupported(message: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, message.to_owned())
 }
 
-/// Why a program was refused, and what to do.
+/// Why a program was refused, and what to do about it.
 pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
-    // To a user without the rights the kernel answers EPERM, to a program that it does not like
-    // EACCES; libbpf-rs takes both for one.
+    // A user without the rights gets EPERM, a program that the verifier rejects EACCES; libbpf-rs
+    // maps both to one kind.
     let kind = if rustix::process::geteuid().is_root() {
         io::ErrorKind::Unsupported
     } else {
@@ -66,8 +66,8 @@ pub(crate) fn from_bpf(doing: &str, error: libbpf_rs::Error) -> io::Error {
     };
     let hint = match (error.kind(), kind) {
         (_, io::ErrorKind::PermissionDenied) => ": it needs root (CAP_BPF and CAP_PERFMON)".to_owned(),
-        // A helper that a locked kernel does not have is EINVAL (6.12), a program that may not be
-        // loaded EPERM.
+        // A helper that a locked-down kernel does not have gives EINVAL (6.12), a program that may
+        // not be loaded EPERM.
         (refused, _) => match lockdown::reason() {
             Some(reason) => format!(": {reason}"),
             None if refused == libbpf_rs::ErrorKind::PermissionDenied => {

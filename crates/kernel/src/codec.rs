@@ -1,9 +1,9 @@
-//! LZ4 and Zstandard for small pieces, by their C libraries, which never allocate here.
+//! LZ4 and Zstandard for small pieces, through their C libraries, which never allocate here.
 //!
-//! Contract: the state of an `Encoder` and a `Decoder` lies in memory that they own, is set up once
-//! with `ZSTD_initStatic*`, and is used by one thread at a time. The libraries allocate nothing
-//! then: their `malloc` would be the program's, whose memory the pager must not touch. LZ4 has its
-//! table on the stack (16 KiB).
+//! Contract: the state of an encoder and a decoder is in memory that they own, is set up once with
+//! `ZSTD_initStatic*`, and is used by one thread at a time. So the libraries allocate nothing:
+//! their `malloc` would be the program's, whose memory the pager must not touch. LZ4 has its table
+//! on the stack (16 KiB).
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -17,20 +17,20 @@ use zstd_sys::{
 
 /// Longest piece.
 pub const PIECE_BYTES_MAX: usize = 16 << 10;
-/// The fastest level with entropy coding, which is what packs memory better than LZ4 does.
+/// The fastest level with entropy coding, which compresses memory better than LZ4.
 const LEVEL: i32 = 1;
-/// `ZSTD_f_zstd1_magicless`: four bytes less for each piece.
+/// `ZSTD_f_zstd1_magicless`: saves four bytes for each piece.
 const MAGICLESS: i32 = 1;
 
-/// The most that a piece of `len` bytes can become.
+/// Maximum compressed size of a piece of `len` bytes.
 pub const fn packed_bytes_max(len: usize) -> usize {
     // LZ4_COMPRESSBOUND and ZSTD_COMPRESSBOUND of small pieces; the larger of the two.
     let (lz4, zstd) = (len + len / 255 + 16, len + (len >> 8) + 64);
     if lz4 > zstd { lz4 } else { zstd }
 }
 
-/// Packs `piece` with LZ4 into `out`, which has room for `packed_bytes_max`; returns the packed
-/// length.
+/// Compresses `piece` with LZ4 into `out`, which has room for `packed_bytes_max`; returns the
+/// compressed length.
 pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
     assert!(
         piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()),
@@ -49,10 +49,10 @@ pub fn lz4_pack(piece: &[u8], out: &mut [u8]) -> usize {
     len as usize
 }
 
-/// Unpacks what `lz4_pack` made; the length of the piece, or nothing where `packed` is damaged or
-/// `piece` too small.
+/// Decompresses the output of `lz4_pack`. Returns the length of the piece, or none if `packed` is
+/// damaged or `piece` too small.
 pub fn lz4_unpack(packed: &[u8], piece: &mut [u8]) -> Option<usize> {
-    // SAFETY: both lengths are those of the slices; it checks each access against them.
+    // SAFETY: both lengths are those of the slices; the library checks each access against them.
     let len = unsafe {
         lz4_sys::LZ4_decompress_safe(
             packed.as_ptr().cast(),
@@ -64,20 +64,21 @@ pub fn lz4_unpack(packed: &[u8], piece: &mut [u8]) -> Option<usize> {
     usize::try_from(len).ok()
 }
 
-/// Memory for a state of the library, aligned as it wants it.
+/// Memory for a state of the library, aligned as it requires.
 type Room = Box<[MaybeUninit<u64>]>;
 
 fn room(bytes: usize) -> Room {
     Box::new_uninit_slice(bytes.div_ceil(8))
 }
 
-/// Packs pieces with Zstandard.
+/// Compresses pieces with Zstandard.
 pub struct ZstdEncoder {
     context: NonNull<ZSTD_CCtx>,
     room: Room,
 }
 
-// SAFETY: the context is a part of what it owns, and is only reached by `&mut self`.
+// SAFETY: the context is a part of `room`, which the encoder owns, and is only accessed through
+// `&mut self`.
 unsafe impl Send for ZstdEncoder {}
 
 impl ZstdEncoder {
@@ -104,7 +105,8 @@ impl ZstdEncoder {
         ZstdEncoder { context, room }
     }
 
-    /// Packs `piece` into `out`, which has room for `packed_bytes_max`; returns the packed length.
+    /// Compresses `piece` into `out`, which has room for `packed_bytes_max`; returns the compressed
+    /// length.
     pub fn pack(&mut self, piece: &[u8], out: &mut [u8]) -> usize {
         assert!(
             piece.len() <= PIECE_BYTES_MAX && out.len() >= packed_bytes_max(piece.len()),
@@ -124,13 +126,13 @@ impl ZstdEncoder {
         code
     }
 
-    /// What its state takes up.
+    /// Size of its state.
     pub fn state_bytes(&self) -> usize {
         self.room.len() * 8
     }
 }
 
-/// Unpacks pieces that `ZstdEncoder` packed.
+/// Decompresses pieces that `ZstdEncoder` compressed.
 pub struct ZstdDecoder {
     context: NonNull<ZSTD_DCtx>,
     room: Room,
@@ -160,10 +162,10 @@ impl ZstdDecoder {
         ZstdDecoder { context, room }
     }
 
-    /// The length of the piece, or nothing where `packed` is damaged or `piece` too small.
+    /// Returns the length of the piece, or none if `packed` is damaged or `piece` too small.
     pub fn unpack(&mut self, packed: &[u8], piece: &mut [u8]) -> Option<usize> {
-        // SAFETY: the context has been set up, and both lengths are those of the slices; it checks
-        // each access against them.
+        // SAFETY: the context has been set up, and both lengths are those of the slices; the
+        // library checks each access against them.
         let code = unsafe {
             ZSTD_decompressDCtx(
                 self.context.as_ptr(),
@@ -176,7 +178,7 @@ impl ZstdDecoder {
         (!is_error(code)).then_some(code)
     }
 
-    /// What its state takes up.
+    /// Size of its state.
     pub fn state_bytes(&self) -> usize {
         self.room.len() * 8
     }

@@ -1,4 +1,4 @@
-//! Where and when threads run: affinity, scheduling class, and the I/O priority that goes with it.
+//! Where and when threads run: affinity, scheduling class, and the I/O priority that belongs to it.
 //!
 //! Contract: calls change the scheduling of threads of this process only.
 #![allow(unsafe_code)]
@@ -8,7 +8,7 @@ use std::io::Read;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// A thread of this process, as the kernel numbers it.
+/// A thread of this process, by the kernel's thread id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadId(pub u32);
 
@@ -17,7 +17,7 @@ pub fn this_thread() -> ThreadId {
     ThreadId(rustix::thread::gettid().as_raw_nonzero().get() as u32)
 }
 
-/// The processor that the calling thread runs on at this moment.
+/// The processor on which the calling thread runs now.
 pub fn this_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
@@ -27,7 +27,7 @@ pub fn this_processor() -> usize {
 pub struct Cpus(CpuSet);
 
 impl Cpus {
-    /// Those on which the calling thread may run.
+    /// The processors on which the calling thread may run.
     pub fn of_this_thread() -> Option<Cpus> {
         sched_getaffinity(None::<Pid>).ok().map(Cpus)
     }
@@ -39,23 +39,24 @@ impl Cpus {
         Cpus(set)
     }
 
-    /// One of them that is not `cpu`.
+    /// Any processor of the set that is not `cpu`.
     pub fn any_but(&self, cpu: usize) -> Option<usize> {
         (0..CpuSet::MAX_CPU).find(|&other| other != cpu && self.0.is_set(other))
     }
 
-    /// How many there are.
+    /// Number of processors in the set.
     pub fn count(&self) -> u32 {
         self.0.count()
     }
 
-    /// All but one.
+    /// The set without `cpu`.
     pub fn without(mut self, cpu: usize) -> Cpus {
         self.0.unset(cpu);
         self
     }
 
-    /// Lets a thread run on these only. False where that is not allowed, or the thread has gone.
+    /// Restricts a thread to these processors. False if that is not allowed, or the thread has
+    /// ended.
     pub fn confine(&self, thread: ThreadId) -> bool {
         sched_setaffinity(Pid::from_raw(thread.0 as i32), &self.0).is_ok()
     }
@@ -68,11 +69,11 @@ fn set_class(thread: ThreadId, class: i32) -> bool {
 }
 
 fn is_normal_class() -> bool {
-    // SAFETY: asks for the class of the calling thread.
+    // SAFETY: reads the class of the calling thread.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// Makes a thread one that runs only where nothing else wants to (`SCHED_IDLE`, `sched(7)`). To the
+/// Makes a thread run only where no other thread wants to run (`SCHED_IDLE`, `sched(7)`). To the
 /// scheduler its processor counts as idle.
 pub fn make_idle_class(thread: ThreadId) -> bool {
     set_class(thread, libc::SCHED_IDLE)
@@ -91,16 +92,16 @@ const IOPRIO_USUAL: libc::c_int = 2 << IOPRIO_CLASS_SHIFT | 4;
 /// The I/O class of a thread (`ioprio_get(2)`). 0: it has none of its own, and its scheduling class
 /// decides (1 is real time, 2 best effort, 3 idle).
 pub fn io_class(thread: ThreadId) -> u32 {
-    // SAFETY: asks for the I/O priority of a thread.
+    // SAFETY: reads the I/O priority of a thread.
     let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, thread.0) };
-    // Where it cannot be asked for, nothing is known of it.
+    // If it cannot be read, it is unknown.
     u32::try_from(priority).unwrap_or(0) >> IOPRIO_CLASS_SHIFT
 }
 
 /// Gives the calling thread the usual I/O priority, whatever its scheduling class will be: a thread
-/// without one of its own that is of the idle class reads in the idle I/O class, which
-/// `mq-deadline` and `bfq` serve when nothing else is to be done. What the user chose (`ionice(1)`,
-/// `chrt(1)`) stays.
+/// of the idle class without an I/O priority of its own reads in the idle I/O class, which
+/// `mq-deadline` and `bfq` serve only when there is nothing else to do. What the user chose
+/// (`ionice(1)`, `chrt(1)`) stays.
 pub fn keep_io_class() {
     if io_class(this_thread()) == 0 && is_normal_class() {
         // SAFETY: changes the I/O priority of the calling thread.
@@ -108,8 +109,8 @@ pub fn keep_io_class() {
     }
 }
 
-/// Makes io_uring's workers of this process normal threads: they have the class that the thread had
-/// for which they were first needed.
+/// Makes io_uring's workers of this process normal threads: they inherit the class of the thread
+/// that first needed them.
 pub fn raise_ring_workers() {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return };
     for thread in threads.flatten() {
@@ -124,7 +125,7 @@ pub fn raise_ring_workers() {
 }
 
 /// Whether the calling thread is a normal one, and a thread of the idle class could be made a
-/// normal one again: that needs `RLIMIT_NICE` of at least 20 or `CAP_SYS_NICE` (`sched(7)`). Where
+/// normal one again: that needs `RLIMIT_NICE` of at least 20 or `CAP_SYS_NICE` (`sched(7)`). If
 /// not, the calling thread stays in the idle class.
 pub fn may_raise_from_idle() -> bool {
     is_normal_class() && make_idle_class(this_thread()) && make_normal_class(this_thread())
@@ -152,7 +153,7 @@ fn task_path(pid: u32, tid: u32, buf: &mut [u8; 48]) -> Option<&str> {
     std::str::from_utf8(&buf[..used]).ok()
 }
 
-/// Ties the calling thread to one processor. False where that is not allowed.
+/// Binds the calling thread to one processor. False if that is not allowed.
 pub fn stay_on(cpu: usize) -> bool {
     Cpus::only(cpu).confine(this_thread())
 }

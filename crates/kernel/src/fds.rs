@@ -1,7 +1,7 @@
 //! Descriptors by number.
 //!
-//! Contract: numbers name descriptors that are open during the call; who places a descriptor at a
-//! number owns what was there before.
+//! Contract: numbers name descriptors that are open during the call; a caller that places a
+//! descriptor at a number owns what was there before.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,15 +9,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 /// Fewer than this are few: a pager has 12 of its own, and one for each forked child.
 const FEW: u64 = 64;
 
-/// Whether this process may have few descriptors (`RLIMIT_NOFILE`), so that what can be opened when
-/// it is needed is not kept open.
+/// Whether this process may have only few descriptors (`RLIMIT_NOFILE`), so that files that can be
+/// opened when needed are not kept open.
 pub fn are_few() -> bool {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current
         .is_some_and(|most| most < FEW)
 }
 
-/// Lends descriptors out.
+/// Calls `work` with borrowed descriptors.
 pub fn with_borrowed<R>(numbers: &[RawFd], work: impl FnOnce(&[BorrowedFd<'_>]) -> R) -> R {
     // SAFETY: see the module's contract.
     let fds: Vec<BorrowedFd<'_>> =
@@ -25,7 +25,7 @@ pub fn with_borrowed<R>(numbers: &[RawFd], work: impl FnOnce(&[BorrowedFd<'_>]) 
     work(&fds)
 }
 
-/// Keeps `number` from being given to anything else until something is placed there.
+/// Keeps `number` from being reused until a descriptor is placed there.
 pub fn occupy(number: RawFd) {
     // SAFETY: duplicates the descriptor of /dev/null at 0 onto a number that is ours.
     unsafe { libc::syscall(libc::SYS_dup3, 0, number, libc::O_CLOEXEC) };

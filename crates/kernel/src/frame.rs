@@ -1,37 +1,36 @@
 //! Byte buffers in the staging area, which the pager lends to a store while a request is under way.
 //!
-//! Contract: a `FrameBuf` is made once for a stretch of private, mapped memory which nobody else
-//! reads or writes until the `FrameBuf` has come back. The pager's frame table keeps that promise:
-//! a frame is lent to one request at a time.
+//! Contract: a `FrameBuf` is made once for a range of private, mapped memory, which nothing else
+//! reads or writes until the `FrameBuf` is returned. The pager's frame table guarantees that: a
+//! frame is lent to one request at a time.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::ptr::NonNull;
 use std::slice;
 
-/// A stretch of staging memory on loan: readable and writable by its holder alone.
+/// A range of staging memory on loan: readable and writable by its holder alone.
 #[derive(Debug)]
 pub struct FrameBuf {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: the memory belongs to the holder alone (see the contract above), so it may go to another
-// thread with it.
+// SAFETY: the memory belongs to the holder alone (see the contract above), so it may be sent to
+// another thread with it.
 unsafe impl Send for FrameBuf {}
 
 impl FrameBuf {
     /// Lends out `len` bytes from `start`.
     ///
     /// # Safety
-    /// The bytes are mapped, readable and writable, and nobody else uses them while the `FrameBuf`
+    /// The bytes are mapped, readable and writable, and nothing else uses them while the `FrameBuf`
     /// exists.
     pub unsafe fn new(start: *mut u8, len: usize) -> Self {
         FrameBuf { start, len }
     }
 
-    /// A page-aligned buffer of its own, zeros, that is never given back: for tests and
-    /// measurements.
+    /// A page-aligned buffer of zeros that is never freed: for tests and measurements.
     pub fn leak(len: usize) -> Self {
         let layout = Layout::from_size_align(len.max(1), 4096).expect("a sane length");
         // SAFETY: the layout is not empty; memory of our own that is never freed meets the contract
@@ -71,19 +70,19 @@ impl FrameBuf {
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Cuts the buffer in two: the first `mid` bytes, and the rest.
+    /// Splits the buffer in two: the first `mid` bytes, and the rest.
     pub fn split_at(self, mid: usize) -> (Self, Self) {
         assert!(mid <= self.len, "{mid} lies behind the end of {} bytes", self.len);
-        // SAFETY: the parts do not overlap, and whoever has both has the whole.
+        // SAFETY: the parts do not overlap, and together are the whole buffer.
         unsafe {
             (FrameBuf::new(self.start, mid), FrameBuf::new(self.start.add(mid), self.len - mid))
         }
     }
 
-    /// Puts together what `split_at` cut: `rest` begins where this buffer ends.
+    /// Joins what `split_at` split: `rest` begins where this buffer ends.
     pub fn join(self, rest: Self) -> Self {
         assert_eq!(self.addr() + self.len, rest.addr(), "the parts are neighbours");
-        // SAFETY: both parts are the holder's alone, and they are one stretch of memory.
+        // SAFETY: both parts belong to the holder alone, and they are adjacent.
         unsafe { FrameBuf::new(self.start, self.len + rest.len) }
     }
 }

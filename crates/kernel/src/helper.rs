@@ -1,18 +1,18 @@
-//! Threads that share this process's memory and are not the program's: a process of their own
+//! Threads that share this process's memory but do not belong to the program: a separate process
 //! beside it.
 //!
-//! `clone(2)` with `CLONE_VM` alone makes a process that has this address space, and its own thread
+//! `clone(2)` with `CLONE_VM` alone makes a process that has this address space, but its own thread
 //! group, descriptors, signal handlers, credentials and system call filters. What the program does
-//! to its descriptors, threads or rights does not reach it, and the program does not see it: not in
-//! `/proc/PID/task`, not in `/proc/PID/fd`, not among its children (an intermediate process makes
-//! it an orphan). More threads of the helper are made by [`spawn`], which clones within the
+//! to its descriptors, threads or rights does not affect it, and the program does not see it: not
+//! in `/proc/PID/task`, not in `/proc/PID/fd`, not among its children (an intermediate process
+//! makes it an orphan). More threads of the helper are made by [`spawn`], which clones within the
 //! helper's thread group.
 //!
 //! Contract: code that runs here has a thread pointer with the C library's thread-local storage
 //! (`_dl_allocate_tls`, which `pthread_create` uses too), but the C library does not know these
-//! threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of the program count them.
-//! They carry a thread id, so that they can hold its locks; but a lock that they hold while the
-//! program forks is held for ever in the child. So they may use nothing of the C library that
+//! threads: neither `setuid`, nor `fork`, nor the last `pthread_exit` of the program counts them.
+//! They have a thread id, so that they can hold its locks; but a lock that they hold while the
+//! program forks is held for ever in the child. So they must not use anything of the C library that
 //! shares state with the program: no `malloc` of glibc, no `pthread_create`, no stdio, no
 //! `getaddrinfo`, no `strerror_r`. All signals are blocked in them. Rooms are made in advance
 //! ([`prepare`]), because the dynamic linker's lock must not be waited for later.
@@ -26,13 +26,13 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::thread::futex;
 
-/// Threads that the helper can have at a time.
+/// Maximum number of threads of the helper.
 const ROOMS_MAX: usize = 16;
 const STACK_BYTES: usize = 256 << 10;
-/// No access below each stack.
+/// Guard area without access below each stack.
 const GUARD_BYTES: usize = 16 << 10;
 
-/// Where one thread lives: stack and thread-local storage.
+/// What one thread needs: stack and thread-local storage.
 struct Room {
     stack_top: AtomicUsize,
     thread_pointer: AtomicUsize,
@@ -49,12 +49,13 @@ static ROOMS: [Room; ROOMS_MAX] = [const {
         thread: AtomicU32::new(0),
     }
 }; ROOMS_MAX];
-/// The helper's process; 0: there is none.
+/// The helper's process id; 0: there is no helper.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Where the C library keeps a thread's id, in bytes from the thread pointer; 0: not known.
+/// Offset from the thread pointer, in bytes, at which the C library stores a thread's id; 0: not
+/// known.
 static TID_AT: AtomicUsize = AtomicUsize::new(0);
-/// Where glibc's control block on x86-64 can have it: behind its fixed part of 704 bytes (at 720 in
-/// all releases so far).
+/// Where that offset can be in glibc's control block on x86-64: behind its fixed part of 704 bytes
+/// (720 in all releases so far).
 const TID_BETWEEN: std::ops::Range<usize> = 704..1024;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -64,8 +65,8 @@ struct Birth {
     work: Work,
 }
 
-/// Whether this machine can have a helper: a processor architecture for which it was written, and
-/// the C library's thread-local storage.
+/// Whether this machine supports a helper: it needs a supported processor architecture, and the C
+/// library's thread-local storage.
 pub fn is_possible() -> bool {
     cfg!(target_arch = "x86_64") && allocator().is_some()
 }
@@ -75,7 +76,7 @@ pub fn process() -> Option<u32> {
     Some(PROCESS.load(Ordering::Acquire)).filter(|&pid| pid != 0)
 }
 
-/// Whether the calling thread is one of the helper's.
+/// Whether the calling thread belongs to the helper.
 pub fn is_here() -> bool {
     process() == Some(std::process::id())
 }
@@ -89,9 +90,9 @@ fn allocator() -> Option<AllocateTls> {
     (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, AllocateTls>(found) })
 }
 
-/// Finds where the C library keeps a thread's id. Its locks that know their owner (recursive
-/// mutexes, locks for readers and a writer) tell threads apart by it: without one, a free lock
-/// looks like the helper's own, and is damaged when the helper lets go of it.
+/// Finds where the C library stores a thread's id. Its locks with an owner (recursive mutexes,
+/// read-write locks) distinguish threads by it: without one, a free lock looks like the helper's
+/// own, and is damaged when the helper releases it.
 fn find_tid() -> io::Result<()> {
     if TID_AT.load(Ordering::Relaxed) != 0 {
         return Ok(());
@@ -107,7 +108,7 @@ fn find_tid() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the control block of the calling thread is.
+/// The control block of the calling thread.
 fn thread_pointer() -> *mut u8 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the first word of the block is its own address.
@@ -120,8 +121,8 @@ fn thread_pointer() -> *mut u8 {
     ptr::null_mut()
 }
 
-/// Makes all rooms. Allocates through the C library (`calloc`), so the caller's thread must be one
-/// that may.
+/// Makes all rooms. Allocates through the C library (`calloc`), so it must be called on a thread
+/// that may do so.
 pub fn prepare() -> io::Result<()> {
     let allocate = allocator().ok_or(io::ErrorKind::Unsupported)?;
     find_tid()?;
@@ -130,12 +131,12 @@ pub fn prepare() -> io::Result<()> {
             continue;
         }
         room.stack_top.store(new_stack()?, Ordering::Relaxed);
-        // SAFETY: null asks for new storage, of which the thread control block is returned.
+        // SAFETY: null requests new storage; its thread control block is returned.
         let pointer = unsafe { allocate(ptr::null_mut()) };
         if pointer.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        // SAFETY: a thread control block that nobody uses yet.
+        // SAFETY: a thread control block that is not in use yet.
         unsafe { fill_control_block(pointer.cast()) };
         room.thread_pointer.store(pointer as usize, Ordering::Relaxed);
     }
@@ -145,8 +146,8 @@ pub fn prepare() -> io::Result<()> {
 fn new_stack() -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let len = STACK_BYTES + GUARD_BYTES;
-    // SAFETY: a new mapping at an address of the kernel's choice. The system call itself: the C
-    // library's function may be replaced.
+    // SAFETY: a new mapping at an address of the kernel's choice. The raw system call, because the
+    // C library's function may be replaced.
     let stack = unsafe {
         libc::syscall(
             libc::SYS_mmap,
@@ -166,15 +167,15 @@ fn new_stack() -> io::Result<usize> {
     Ok(stack as usize + len)
 }
 
-/// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): itself, the table of
-/// modules, itself again, whether there are several threads, and at 0x28 and 0x30 the secrets of
-/// stack and pointer guards, which are the process's.
+/// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): its own address, the
+/// table of modules, its own address again, whether there are several threads, and at 0x28 and 0x30
+/// the secrets of stack and pointer guards, which are those of the process.
 ///
 /// # Safety
 /// `block` must come from `_dl_allocate_tls`.
 unsafe fn fill_control_block(block: *mut usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's; reads two words of the calling thread's own block.
+    // SAFETY: by the caller's contract; reads two words of the calling thread's own block.
     unsafe {
         let (stack_guard, pointer_guard): (usize, usize);
         std::arch::asm!("mov {0}, qword ptr fs:[0x28]", "mov {1}, qword ptr fs:[0x30]", out(reg) stack_guard, out(reg) pointer_guard,
@@ -196,14 +197,14 @@ fn take_room() -> io::Result<&'static Room> {
         ended && room.stack_top.load(Ordering::Relaxed) != 0
     };
     // Rooms are taken by the program's thread that starts a helper, and later by the helper's first
-    // thread, never by two at once.
+    // thread, never by two at the same time.
     let room = ROOMS
         .iter()
         .find(is_free)
         .ok_or_else(|| io::Error::other("the helper has too many threads"))?;
     room.taken.store(1, Ordering::Release);
-    // Not zero until the kernel has cleared it: the thread may not have begun yet when another room
-    // is looked for.
+    // Not zero until the kernel has cleared it: the thread may not have started yet when the next
+    // room is taken.
     room.thread.store(u32::MAX, Ordering::Release);
     Ok(room)
 }
@@ -216,7 +217,7 @@ fn give_up(room: &Room) {
 /// The `clone` system call with a new stack, on which the new thread calls `entry(argument)`.
 ///
 /// # Safety
-/// `stack_top` must be the end of a stack that nobody uses, aligned to 16; `entry` must not return.
+/// `stack_top` must be the end of an unused stack, aligned to 16; `entry` must not return.
 #[cfg(target_arch = "x86_64")]
 unsafe fn clone(
     flags: usize,
@@ -229,7 +230,7 @@ unsafe fn clone(
 ) -> io::Result<u32> {
     let stack = (stack_top - 16) as *mut usize;
     let result: isize;
-    // SAFETY: the new thread finds `entry` and `argument` on its stack and never comes back; in the
+    // SAFETY: the new thread finds `entry` and `argument` on its stack and never returns; in the
     // parent only rax, rcx and r11 change.
     unsafe {
         stack.write(entry as usize);
@@ -267,11 +268,12 @@ unsafe fn clone(
 extern "C" fn born(birth: *mut c_void) -> ! {
     // SAFETY: takes no argument.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    // SAFETY: a word of this thread's own block, where `find_tid` found the id of another.
+    // SAFETY: a word of this thread's own block, at the offset that `find_tid` found in another
+    // thread's.
     unsafe {
         thread_pointer().byte_add(TID_AT.load(Ordering::Relaxed)).cast::<u32>().write_volatile(tid)
     };
-    // SAFETY: the box that the creator made for this thread alone.
+    // SAFETY: the box that the creator made for this thread only.
     let Birth { work } = *unsafe { Box::from_raw(birth.cast::<Birth>()) };
     work();
     end_thread()
@@ -297,15 +299,15 @@ const MORE: usize = FIRST
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM) as usize;
-/// Flags of the process between: it shares all that costs to copy, and its creator waits for its
-/// end.
+/// Flags of the intermediate process: it shares everything that is expensive to copy, and its
+/// creator waits for its end.
 const BETWEEN: usize = (libc::CLONE_VM
     | libc::CLONE_VFORK
     | libc::CLONE_FS
     | libc::CLONE_FILES
     | libc::CLONE_UNTRACED) as usize;
 
-/// What the process between is to do.
+/// Task of the intermediate process.
 struct Between {
     room: &'static Room,
     birth: *mut Birth,
@@ -325,13 +327,13 @@ impl Between {
 }
 
 extern "C" fn between(argument: *mut c_void) -> ! {
-    // SAFETY: the creator's variable; it waits until we have ended.
+    // SAFETY: the creator's variable; the creator waits until this process has ended.
     unsafe { (*argument.cast::<Between>()).make_first() };
     end_thread()
 }
 
-/// Starts the helper: `work` is what its first thread does, with all signals blocked and a
-/// descriptor table that is a copy of the caller's. [`prepare`] must have been called.
+/// Starts the helper. Its first thread runs `work`, with all signals blocked and a descriptor table
+/// that is a copy of the caller's. [`prepare`] must have been called.
 pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let work = move || {
         PROCESS.store(std::process::id(), Ordering::Release);
@@ -341,12 +343,12 @@ pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
     let mut plan = Between { room, birth, result: Err(io::ErrorKind::Other.into()) };
     crate::signals::blocked(|| {
-        // In a process number one orphans would become our children: there it is one from the
-        // start, that only `__WALL` finds.
+        // In process 1 orphans would become our children: there the helper is our child from the
+        // start, one that only `__WALL` finds.
         if std::process::id() == 1 { plan.make_first() } else { through_process_between(&mut plan) }
     });
     if plan.result.is_err() {
-        // SAFETY: no thread has taken it.
+        // SAFETY: no thread took it.
         drop(unsafe { Box::from_raw(birth) });
         give_up(room);
     }
@@ -362,13 +364,13 @@ fn through_process_between(plan: &mut Between) {
         }
     };
     let stack = room.stack_top.load(Ordering::Relaxed);
-    // SAFETY: a room that was taken for it; it runs while we wait (CLONE_VFORK), so it can use our
-    // thread pointer.
+    // SAFETY: a room that was taken for it; it runs while this thread waits (CLONE_VFORK), so it
+    // can use our thread pointer.
     match unsafe { clone(BETWEEN, stack, 0, 0, 0, between, ptr::from_mut(plan).cast()) } {
         Ok(pid) => {
             let mut status = 0;
-            // SAFETY: waits for a process of ours that no other wait finds (it sends no signal at
-            // its end).
+            // SAFETY: waits for a process of ours that no other wait finds (it sends no signal when
+            // it ends).
             unsafe { libc::syscall(libc::SYS_wait4, pid, &raw mut status, libc::__WALL, 0usize) };
         }
         Err(error) => plan.result = Err(error),
@@ -380,20 +382,20 @@ fn through_process_between(plan: &mut Between) {
 pub struct Thread(&'static Room);
 
 impl Thread {
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     pub fn join(&self) {
         loop {
             let thread = self.0.thread.load(Ordering::Acquire);
             if thread == 0 {
                 return;
             }
-            // The kernel wakes without the flag of a private futex.
+            // The kernel's wake-up is not that of a private futex.
             let _ = futex::wait(&self.0.thread, futex::Flags::empty(), thread, None);
         }
     }
 }
 
-/// Starts another thread of the helper; only a thread of the helper may.
+/// Starts another thread of the helper. Must be called by a thread of the helper.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let room = take_room()?;
     let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
@@ -404,7 +406,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     match unsafe { clone(MORE, stack, word, word, tls, born, birth.cast()) } {
         Ok(_) => Ok(Thread(room)),
         Err(error) => {
-            // SAFETY: no thread has taken it.
+            // SAFETY: no thread took it.
             drop(unsafe { Box::from_raw(birth) });
             give_up(room);
             Err(error)
@@ -412,22 +414,22 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     }
 }
 
-/// In the child of a fork: the parent's helper is not here, and its rooms can be used again.
+/// In the child of a fork: the parent's helper does not exist here, and its rooms can be reused.
 pub fn forget() {
     PROCESS.store(0, Ordering::Release);
     ROOMS.iter().for_each(give_up);
 }
 
-/// Makes the helper a process on its own: no descriptors of the program (0 to 2 lead to /dev/null),
+/// Detaches the helper from the program: no descriptors of the program (0 to 2 refer to /dev/null),
 /// another process group, another directory.
 pub fn detach() {
-    // SAFETY: closes descriptors of the helper's own table, which nobody has used yet.
+    // SAFETY: closes descriptors of the helper's own table, none of which is in use yet.
     unsafe {
         libc::syscall(libc::SYS_close_range, 0u32, u32::MAX, 0u32);
         for _ in 0..3 {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR);
         }
-        // Not a session of its own: the scheduler would weigh it against the program as a whole
+        // Not a separate session: the scheduler would then weigh it against the program as a whole
         // (sched_autogroup).
         libc::syscall(libc::SYS_setpgid, 0, 0);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
@@ -435,8 +437,8 @@ pub fn detach() {
     name_thread(c"hiroma-pager");
 }
 
-/// Lifts limits that the program has set for itself and that its helper inherited in a fork, as far
-/// as the helper may: as far as the hard ones, or altogether.
+/// Raises limits that the program set for itself and that its helper inherited in a fork, as far as
+/// the helper may: to the hard limits, or to unlimited.
 pub fn lift_limits() {
     for resource in [
         libc::RLIMIT_AS,
@@ -466,13 +468,13 @@ pub fn lift_limits() {
     }
 }
 
-/// Gives the calling thread a name.
+/// Sets the name of the calling thread.
 pub fn name_thread(name: &std::ffi::CStr) {
     // SAFETY: reads a string that ends with a zero.
     unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// Ends the helper, all threads.
+/// Ends the helper with all its threads.
 pub fn end() -> ! {
     loop {
         // SAFETY: does not return.
@@ -480,9 +482,9 @@ pub fn end() -> ! {
     }
 }
 
-/// Whether process or thread `pid` still has the memory that this process has: it may have executed
-/// another program since. `None`: it has none, because it has ended. `mark` is a word that no other
-/// program has at its address by chance.
+/// Whether process or thread `pid` still has the memory of this process: it may have executed
+/// another program since. `None`: it has no memory, because it has ended. `mark` is a word that no
+/// other program has at its address by chance.
 pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
     let mut found = 0u64;
     let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
@@ -510,16 +512,16 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
     }
 }
 
-/// A killed process executes nothing more of its own after so long, whatever keeps it from ending.
+/// Time after which a killed process executes no more of its own code, whatever delays its end.
 const KILLED_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Kills process `pid` and returns when it has ended, or is certain to. Its end can wait for a
-/// thread of ours in the kernel, which our own end wakes.
+/// Kills process `pid` and returns when it has ended, or is certain to. Its end may wait for one of
+/// our threads in the kernel, which is woken when we end.
 pub fn kill_and_wait(pid: u32) {
     if let Some(process) = rustix::process::Pid::from_raw(pid as i32) {
         let is_killed =
             rustix::process::kill_process(process, rustix::process::Signal::KILL).is_ok();
-        // The first process of a namespace does not heed a signal from inside.
+        // The init process of a namespace ignores signals from inside.
         wait_at_most(pid, (is_killed && pid != 1).then_some(KILLED_WITHIN));
     }
 }
@@ -533,8 +535,8 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     let Some(process) = rustix::process::Pid::from_raw(pid as i32) else { return };
     let Ok(handle) = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())
     else {
-        // No descriptor to be had: the program's limit on them holds for a helper that was forked
-        // under it.
+        // No descriptor available: the program's limit applies to a helper that was forked under
+        // it.
         for _ in 0..100 {
             if !exists(pid) {
                 break;
@@ -549,11 +551,11 @@ fn wait_at_most(pid: u32, most: Option<std::time::Duration>) {
     while rustix::event::poll(&mut fds, most.as_ref()) == Err(rustix::io::Errno::INTR) {}
 }
 
-/// The calling process as `/proc` numbers it: in the child of `clone` with `CLONE_NEWPID`, the
-/// number that those outside know.
+/// The process id of the calling process in `/proc`: in the child of `clone` with `CLONE_NEWPID`,
+/// the number that is valid outside.
 pub fn pid_in_proc() -> u32 {
     let mut text = [0u8; 16];
-    // SAFETY: writes at most as many bytes as there are.
+    // SAFETY: writes at most `text.len()` bytes.
     let len = unsafe {
         libc::syscall(
             libc::SYS_readlinkat,
@@ -573,7 +575,7 @@ pub fn exists(pid: u32) -> bool {
         .is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }
 
-/// Has the kernel kill the program that `command` starts when the thread that starts it ends
+/// Makes the kernel kill the program that `command` starts when the thread that starts it ends
 /// (`PR_SET_PDEATHSIG`).
 pub fn end_with_us(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
@@ -582,7 +584,7 @@ pub fn end_with_us(command: &mut std::process::Command) {
         // SAFETY: two system calls with numbers, between fork and exec.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            // Too late for the signal.
+            // Already too late for the signal.
             if libc::getppid() as u32 != us {
                 libc::_exit(137);
             }

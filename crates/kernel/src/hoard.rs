@@ -1,9 +1,8 @@
-//! Memory that is held so that others find few huge pages: what a machine looks like that has been
-//! up for long.
+//! Memory that is held to make huge pages scarce: the state of a machine with a long uptime.
 //!
-//! Contract: both reservations are of this module alone, and nobody holds references into them;
-//! words in them are reached with volatile accesses. Pages that are moved out of `slots` are pinned
-//! by `rings` in `pins`, which stays mapped until the rings have gone.
+//! Contract: both reservations belong to this module alone, and no references into them exist;
+//! words in them are accessed with volatile accesses. Pages that are moved out of `slots` are
+//! pinned by `rings` in `pins`, which stays mapped until the rings are dropped.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,13 +15,13 @@ use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed};
 use crate::hot::pagemap::Pagemap;
 use crate::vm::{Access, Advise, Reservation};
 
-/// As much as one buffer of io_uring may have (`io_uring_register(2)`).
+/// The maximum size of one buffer of io_uring (`io_uring_register(2)`).
 const BUFFER_MAX: usize = 1 << 30;
 
 /// Slots of 2 MiB, each empty, held, or crumbled.
 pub struct Hoard {
     slots: Reservation,
-    // Before `pins`, so that it goes first.
+    // Before `pins`, so that it is dropped first.
     rings: Vec<IoUring>,
     pins: Reservation,
     pinned_pages: usize,
@@ -44,7 +43,7 @@ impl Hoard {
         })
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub fn count(&self) -> usize {
         self.slots.len() / EXTENT
     }
@@ -59,7 +58,8 @@ impl Hoard {
         unsafe { ptr::with_exposed_provenance_mut::<u64>(address).write_volatile(address as u64) };
     }
 
-    /// Takes memory for an empty slot if the kernel has a huge page for it; whether it had.
+    /// Allocates memory for an empty slot if the kernel has a huge page for it. Returns whether it
+    /// had.
     pub fn take_huge(&self, slot: usize) -> io::Result<bool> {
         let address = self.address(slot);
         self.touch(address);
@@ -71,20 +71,20 @@ impl Hoard {
         Ok(huge)
     }
 
-    /// Gives back what a slot holds, but for what is pinned.
+    /// Frees the memory of a slot, except for what is pinned.
     pub fn empty(&self, slot: usize) -> io::Result<()> {
         self.slots.advise(self.address(slot), EXTENT, Advise::Drop)
     }
 
-    /// Takes huge pages of `slots` apart and gives all of each back but one small page, which is
-    /// pinned: nothing can move it, so no huge page comes about there again. The slots cannot be
-    /// used any more.
+    /// Splits huge pages of `slots` and frees each of them except for one small page, which is
+    /// pinned: it cannot be moved, so no huge page can form there again. The slots cannot be used
+    /// any more.
     pub fn crumble(&mut self, slots: &[usize]) -> io::Result<()> {
         let first = self.pins.base() + self.pinned_pages * PAGE;
         for (number, &slot) in slots.iter().enumerate() {
             let kept = ptr::with_exposed_provenance_mut(self.address(slot));
             let place = ptr::with_exposed_provenance_mut(first + number * PAGE);
-            // SAFETY: pages of ours; the advice keeps content, and the move goes from one of our
+            // SAFETY: pages of ours; the advice preserves content, and the move is from one of our
             // reservations to an unused page of the other.
             unsafe {
                 madvise(kept, PAGE, Advice::LinuxCold)?;
@@ -99,8 +99,8 @@ impl Hoard {
                 iov_base: ptr::with_exposed_provenance_mut(start),
                 iov_len: BUFFER_MAX.min(end - start),
             };
-            // SAFETY: `pins` stays mapped for as long as the ring is there, and nothing is ever
-            // submitted to the ring.
+            // SAFETY: `pins` stays mapped while the ring exists, and nothing is ever submitted to
+            // the ring.
             unsafe { ring.submitter().register_buffers(&[buffer])? };
             self.rings.push(ring);
         }

@@ -1,9 +1,9 @@
-//! Control groups: where memory is limited, which group a process belongs to, and moving into one.
+//! Control groups: where memory is limited, the group of a process, and moving into a group.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Root of the hierarchy in which memory is limited, and whether it is of version 2.
+/// Root of the hierarchy in which memory is limited, and whether it is version 2.
 pub fn memory_controller() -> io::Result<(PathBuf, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts")
         .map_err(|error| doing("reading /proc/self/mounts", &error))?;
@@ -40,8 +40,7 @@ fn doing(what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// A process's group in the hierarchy of `controller` (empty: version 2), out of
-/// `/proc/PID/cgroup`.
+/// A process's group in the hierarchy of `controller` (empty: version 2), from `/proc/PID/cgroup`.
 pub fn group_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;

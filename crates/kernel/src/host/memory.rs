@@ -1,5 +1,5 @@
-//! How much memory there is: of the machine, and of the cgroup that bounds this process (versions 1
-//! and 2).
+//! How much memory there is: in the machine, and within the cgroup that limits this process
+//! (versions 1 and 2).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,7 +8,7 @@ use hiroma_units::Bytes;
 
 use super::cgroup::group_of;
 
-/// What bounds this process's memory.
+/// The limits of this process's memory.
 #[derive(Debug, PartialEq)]
 pub struct Limits {
     /// Memory of the machine.
@@ -18,7 +18,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Reads them.
+    /// Reads the limits.
     pub fn read() -> io::Result<Limits> {
         Limits::read_below(Path::new("/"))
     }
@@ -37,19 +37,19 @@ impl Limits {
     }
 }
 
-/// Memory of the machine that can be had without swapping.
+/// Memory of the machine that is available without swapping.
 pub fn available() -> io::Result<Bytes> {
     meminfo(Path::new("/"), "MemAvailable:")
 }
 
-/// Memory of the machine, by `sysinfo(2)`: without a file, and so at any time.
+/// Memory of the machine, from `sysinfo(2)`: needs no file, and so works at any time.
 pub fn machine() -> Bytes {
     let info = rustix::system::sysinfo();
     Bytes(scaled(&info, info.totalram))
 }
 
-/// Memory of the machine that nobody uses, and that holds no cached files either, by `sysinfo(2)`:
-/// the cheapest look there is.
+/// Memory of the machine that is neither in use nor file cache, from `sysinfo(2)`: the cheapest way
+/// to read it.
 pub fn free() -> Bytes {
     let info = rustix::system::sysinfo();
     Bytes(scaled(&info, info.freeram))
@@ -73,7 +73,7 @@ fn meminfo(root: &Path, key: &str) -> io::Result<Bytes> {
     Ok(Bytes(kib << 10))
 }
 
-/// The tightest limit in the hierarchy that is mounted as one line of `mountinfo` says.
+/// The tightest limit in the hierarchy that one line of `mountinfo` describes.
 fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf)> {
     let (left, right) = mount.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
@@ -88,8 +88,8 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
         _ => return None,
     };
     let group = group_of(groups, controller)?;
-    // In a container the group's path may lie outside what is mounted; then the mount point itself
-    // is the group.
+    // In a container the group's path may be outside of what is mounted; then the mount point
+    // itself is the group.
     let inside = Path::new(group).strip_prefix(mount_root).unwrap_or(Path::new(""));
     let top = root.join(mount_point.trim_start_matches('/'));
     let deepest = top.join(inside);

@@ -1,5 +1,5 @@
-//! What is true of this machine, each thing found in one place: its memory, and the control groups
-//! that bound it.
+//! Facts about this machine, each determined in one place: its memory, and the control groups that
+//! limit it.
 
 pub mod cgroup;
 pub mod memory;

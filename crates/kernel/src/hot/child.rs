@@ -1,5 +1,5 @@
-//! A child that shares all memory with its parent and does nothing: what a program looks like that
-//! has forked.
+//! A child that shares all memory with its parent and does nothing: the state of a program that has
+//! forked.
 //!
 //! Contract: the child makes async-signal-safe calls only (`prctl`, `pause`, `_exit`), as is
 //! required after a fork in a program with threads.
@@ -9,7 +9,7 @@ use std::io;
 
 /// Forks a child that waits for its parent's end. Returns its process id.
 pub fn fork_idle() -> io::Result<u32> {
-    // SAFETY: the child only makes calls that the contract names.
+    // SAFETY: the child only makes the calls that the contract names.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => loop {
@@ -23,7 +23,7 @@ pub fn fork_idle() -> io::Result<u32> {
     }
 }
 
-/// Switches transparent huge pages off for this process and those that it starts
+/// Disables transparent huge pages for this process and those that it starts
 /// (`PR_SET_THP_DISABLE`).
 pub fn disable_huge_pages() -> io::Result<()> {
     // SAFETY: numbers only.

@@ -1,14 +1,14 @@
-//! What the entries of a page table say, 512 at a time.
+//! Decodes the entries of a page table, 512 at a time.
 //!
-//! Contract: instructions that only some processors have are executed after the processor was asked
-//! for them.
+//! Contract: instructions that only some processors have are executed only after a check that this
+//! one has them.
 #![allow(unsafe_code)]
 
 use hiroma_units::PAGES_PER_EXTENT;
 
 use super::pagemap::PageBits;
 
-/// Entries of a page table.
+/// Number of entries in a page table.
 pub const ENTRIES: usize = PAGES_PER_EXTENT;
 
 /// A page table, or a page.
@@ -18,14 +18,14 @@ pub type Table = [u64; ENTRIES];
 pub const PRESENT: u64 = 1;
 /// The processor has used it.
 pub const ACCESSED: u64 = 1 << 5;
-/// Linux: there, but not accessible (`PROT_NONE`).
+/// Linux: present, but not accessible (`PROT_NONE`).
 pub const PROT_NONE: u64 = 1 << 8;
 
 /// Linux: not an ordinary page (`_PAGE_SPECIAL`). In private memory without a file that is the
-/// shared page of zeros, which a page that was only read maps: it takes no memory of its own.
+/// shared zero page, which a page that was only read maps: it takes no memory of its own.
 pub const SPECIAL: u64 = 1 << 9;
 
-/// Pages that are there and the process's own, and those of them that were accessed.
+/// Pages that are present and the process's own, and those of them that were accessed.
 pub fn bits_of(table: &Table) -> (PageBits, PageBits) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
@@ -49,8 +49,8 @@ fn bits_of_any(table: &Table) -> (PageBits, PageBits) {
     (present, accessed)
 }
 
-/// The same, 32 entries at a time: all that is wanted is in their lowest bits, so they are packed
-/// to 16 bits each, and the bit that is wanted goes to where `movemask` takes it from.
+/// The same, 32 entries at a time: all bits of interest are in the lowest ones, so entries are
+/// packed to 16 bits each, and the bit of interest is shifted to where `movemask` reads it.
 ///
 /// # Safety
 /// The processor has AVX2.
@@ -63,8 +63,8 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
         _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_shuffle_ps,
         _mm256_slli_epi16, _mm256_srli_epi16,
     };
-    // Packing takes turns between its arguments every eight bytes of each half; this puts them one
-    // after the other.
+    // Packing alternates between its arguments every eight bytes of each half; this restores the
+    // order.
     const IN_ORDER: i32 = 0b11_01_10_00;
     const LOW_HALVES: i32 = 0b10_00_10_00;
     let mut present = PageBits::default();
@@ -73,7 +73,7 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
         let (mut there, mut touched) = (0u64, 0u64);
         for (half, entries) in entries.chunks_exact(32).enumerate() {
             // SAFETY: 32 entries are eight times 32 bytes; loads need no alignment. The rest is
-            // arithmetic that the caller vouches for.
+            // arithmetic, for which the caller guarantees AVX2.
             let (p, a) = unsafe {
                 let wanted = _mm256_set1_epi32((PRESENT | ACCESSED | PROT_NONE | SPECIAL) as i32);
                 let four = |at: usize| {
@@ -108,7 +108,7 @@ unsafe fn bits_of_avx2(table: &Table) -> (PageBits, PageBits) {
                     ))) as u32
                 };
                 // Bits 0 and 8 (present, PROT_NONE) without bit 9 (special), and bit 5 (accessed),
-                // to the sign.
+                // to the sign bit.
                 (
                     mask(either(low), either(high)),
                     mask(_mm256_slli_epi16::<10>(low), _mm256_slli_epi16::<10>(high)),
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn each_entry_says_whether_it_is_there_and_was_accessed() {
         let mut table = [0u64; ENTRIES];
-        // Everything else that an entry has is set.
+        // All other bits of an entry are set.
         let others = !(PRESENT | ACCESSED | PROT_NONE | SPECIAL);
         for (at, entry) in table.iter_mut().enumerate() {
             *entry = others

@@ -1,10 +1,9 @@
 //! The idle page bitmap (Documentation/admin-guide/mm/idle_page_tracking.rst) and
 //! `/proc/kpageflags` (…/pagemap.rst): one bit and 64 flags for each page frame of the machine.
 //!
-//! Marking a frame clears the accessed bits of all that map it and remembers it as idle; the kernel
-//! takes the mark away when it next finds one of them set. Only the first frame of a larger folio
-//! can be marked, and only what is on a list of memory that can be reclaimed. Translations are not
-//! flushed.
+//! Marking a frame clears the accessed bits of all mappings of it and marks it as idle; the kernel
+//! clears the mark when it next finds one of these bits set. Only the first frame of a larger folio
+//! can be marked, and only frames on an LRU list. Translations are not flushed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,26 +13,26 @@ use std::path::Path;
 
 /// The bitmap, in kernels with `CONFIG_IDLE_PAGE_TRACKING`.
 pub const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
-/// The flags of frames.
+/// The flags of page frames.
 pub const FLAGS: &str = "/proc/kpageflags";
 
 /// `KPF_LRU`: can be marked, unless it is a [`TAIL`].
 pub const LRU: u64 = 1 << 5;
 /// `KPF_COMPOUND_HEAD`: the first frame of a larger folio.
 pub const HEAD: u64 = 1 << 15;
-/// `KPF_COMPOUND_TAIL`: one of its others.
+/// `KPF_COMPOUND_TAIL`: any other frame of it.
 pub const TAIL: u64 = 1 << 16;
 
 const FRAMES_PER_WORD: u64 = 64;
 const WORD: usize = 8;
-/// sysfs takes a page at a time.
+/// sysfs transfers at most one page per call.
 const WORDS_MAX: usize = 4096 / WORD;
-/// Words and flags between two that are wanted are read along where there are no more than this:
-/// cheaper than another call.
+/// Words and flags between two wanted ones are read as well if there are no more than this: cheaper
+/// than another call.
 const WORDS_BETWEEN: u64 = 1;
 const FLAGS_BETWEEN: u64 = 8;
 
-/// The two files, opened.
+/// The two open files.
 #[derive(Debug)]
 pub struct IdleBitmap {
     bitmap: File,
@@ -56,8 +55,8 @@ impl IdleBitmap {
         })
     }
 
-    /// Marks `frames` (ascending, without repetition). What cannot be marked is passed over without
-    /// a word.
+    /// Marks `frames` (ascending, without duplicates). Frames that cannot be marked are silently
+    /// skipped.
     pub fn mark(&self, frames: &[u64]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(WORDS_MAX * WORD);
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
@@ -70,15 +69,15 @@ impl IdleBitmap {
             bytes.extend(marks.iter().flat_map(|word| word.to_ne_bytes()));
             match self.bitmap.write_at(&bytes, words.start * WORD as u64) {
                 Ok(_) => Ok(()),
-                // Behind the last frame of the machine's own memory.
+                // After the last frame of the machine's own memory.
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(()),
                 Err(error) => Err(error),
             }
         })
     }
 
-    /// Which of `frames` (ascending, without repetition) are marked, and were not touched since; in
-    /// their order.
+    /// Whether each of `frames` (ascending, without duplicates) is marked, and was not touched
+    /// since; in their order.
     pub fn idle(&self, frames: &[u64]) -> io::Result<Vec<bool>> {
         let mut idle = Vec::with_capacity(frames.len());
         each_stretch(frames, FRAMES_PER_WORD, WORDS_BETWEEN, |words, inside| {
@@ -94,7 +93,7 @@ impl IdleBitmap {
         Ok(idle)
     }
 
-    /// The flags of `frames` (ascending, without repetition), in their order; 0 where there is no
+    /// The flags of `frames` (ascending, without duplicates), in their order; 0 where there is no
     /// memory.
     pub fn flags(&self, frames: &[u64]) -> io::Result<Vec<u64>> {
         let mut flags = Vec::with_capacity(frames.len());
@@ -107,7 +106,7 @@ impl IdleBitmap {
     }
 }
 
-/// Reads the words of `stretch`; zeros behind the end.
+/// Reads the words of `stretch`; zeros after the end of the file.
 fn read(file: &File, stretch: &Range<u64>) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0u8; (stretch.end - stretch.start) as usize * WORD];
     let mut at = 0;
@@ -123,8 +122,8 @@ fn read(file: &File, stretch: &Range<u64>) -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Calls `act` for stretches of words that hold all `frames`, `per_word` to a word, with the frames
-/// that lie in each. At most `between` words in a row hold none.
+/// Calls `act` for ranges of words that cover all `frames`, `per_word` to a word, with the frames
+/// in each. At most `between` consecutive words contain none.
 fn each_stretch(
     frames: &[u64],
     per_word: u64,
@@ -155,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Files in the place of the kernel's, with flags that are the frame's number.
+    /// Files in place of the kernel's, with flags equal to the frame's number.
     fn stand_in(frames: u64) -> (tempfile::TempDir, IdleBitmap) {
         let dir = tempfile::tempdir().unwrap();
         let (bitmap, flags) = (dir.path().join("bitmap"), dir.path().join("kpageflags"));

@@ -1,13 +1,13 @@
 //! Whether the kernel is locked down (`kernel_lockdown(7)`): in mode `confidentiality` BPF programs
-//! may not read kernel memory.
+//! must not read kernel memory.
 
-/// `[none] integrity confidentiality`, the mode in force in brackets.
+/// `[none] integrity confidentiality`; the current mode is in brackets.
 const MODES: &str = "/sys/kernel/security/lockdown";
 
-/// What the kernel was started with.
+/// The kernel's command line.
 const COMMAND_LINE: &str = "/proc/cmdline";
 
-/// Why BPF cannot read kernel memory; none where lockdown is not the reason, or not known.
+/// Why BPF cannot read kernel memory; none if lockdown is not the reason, or not known to be.
 pub fn reason() -> Option<String> {
     match std::fs::read_to_string(MODES) {
         Ok(modes) => reason_in(&modes),

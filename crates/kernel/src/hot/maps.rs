@@ -1,4 +1,4 @@
-//! What a process has mapped (`/proc/PID/maps`, `proc_pid_maps(5)`).
+//! The mappings of a process (`/proc/PID/maps`, `proc_pid_maps(5)`).
 
 use std::fs;
 use std::io;
@@ -8,19 +8,19 @@ use std::io;
 pub struct Vma {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
     pub writable: bool,
-    /// Changes are seen by others.
+    /// Changes are visible to other processes.
     pub shared: bool,
-    /// Whether it has no file behind it; heap and stack have none.
+    /// Whether no file backs it; heap and stack have none.
     pub anonymous: bool,
     /// Its file, or its name in brackets; often empty.
     pub name: String,
 }
 
-/// The mappings of process `pid`, by address. Needs the right to trace it (`ptrace(2)`, access mode
-/// read).
+/// The mappings of process `pid`, by address. Needs permission to trace it (`ptrace(2)`, access
+/// mode read).
 pub fn of(pid: u32) -> io::Result<Vec<Vma>> {
     let text = fs::read(format!("/proc/{pid}/maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse).collect())
@@ -37,7 +37,8 @@ fn parse(line: &str) -> Option<Vma> {
         end: u64::from_str_radix(end, 16).ok()?,
         writable: rights.get(1) == Some(&b'w'),
         shared: rights.get(3) == Some(&b's'),
-        // The kernel's own mappings have names in brackets; their pages are not the program's.
+        // The kernel's own mappings have names in brackets; their pages do not belong to the
+        // program.
         anonymous: inode == "0"
             && !matches!(name, "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]" | "[uprobes]"),
         name: name.to_owned(),

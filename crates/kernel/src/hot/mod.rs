@@ -1,11 +1,11 @@
-//! Looking at the pages of other processes, and changing how they are mapped.
+//! Reading the pages of other processes, and changing how they are mapped.
 //!
 //! | Module | What |
 //! |---|---|
 //! | [`target`] | a process: identity that survives reuse of its number, advice on its memory |
 //! | [`child`] | a child that shares everything, and what it inherits |
 //! | [`maps`] | `/proc/PID/maps` |
-//! | [`lockdown`] | whether the kernel keeps BPF from reading |
+//! | [`lockdown`] | whether the kernel prevents BPF from reading |
 //! | [`walk`] | its page tables, through BPF |
 //! | [`pagemap`] | `/proc/PID/pagemap`: which pages only this process maps |
 //! | [`idle`] | the idle page bitmap, and the flags of page frames |

@@ -1,7 +1,7 @@
 //! Which pages only one process maps, and which are huge (`/proc/PID/pagemap`,
 //! Documentation/admin-guide/mm/pagemap.rst).
 //!
-//! Contract: one `ioctl`, which only reads, and writes to what it is given here.
+//! Contract: one `ioctl`, which only reads, and writes only to the buffers passed to it here.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -14,23 +14,23 @@ use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 /// One bit for each page of a 2 MiB range.
 pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
 
-/// Bit 56 of an entry: mapped by nobody else.
+/// Bit 56 of an entry: mapped by no other process.
 const EXCLUSIVE: u64 = 1 << 56;
-/// Bit 63: there.
+/// Bit 63: present.
 const PRESENT: u64 = 1 << 63;
-/// Bits 0 to 54: the page frame; zeros for who lacks CAP_SYS_ADMIN.
+/// Bits 0 to 54: the page frame; zeros without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
 /// `PAGEMAP_SCAN` (Linux 6.7, `ioctl_pagemap_scan(2)`): `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 /// `PAGE_IS_PRESENT`.
 const IS_PRESENT: u64 = 1 << 3;
-/// `PAGE_IS_PFNZERO`: the shared page of zeros.
+/// `PAGE_IS_PFNZERO`: the shared zero page.
 const IS_ZERO: u64 = 1 << 5;
 /// `PAGE_IS_HUGE`: mapped by a huge page.
 const IS_HUGE: u64 = 1 << 6;
 
-/// Regions of one call.
+/// Maximum number of regions per call.
 const REGIONS: usize = 256;
 
 /// `struct pm_scan_arg`.
@@ -60,22 +60,22 @@ struct PageRegion {
     categories: u64,
 }
 
-/// What the page map says of one page.
+/// The page map entry of one page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageEntry(u64);
 
 impl PageEntry {
-    /// Whether the page is there.
+    /// Whether the page is present.
     pub fn is_present(self) -> bool {
         self.0 & PRESENT != 0
     }
 
-    /// Whether nobody else maps it.
+    /// Whether no other process maps it.
     pub fn is_exclusive(self) -> bool {
         self.0 & EXCLUSIVE != 0
     }
 
-    /// Number of its page frame; none where it is not there, or the kernel does not tell us
+    /// Number of its page frame; none if it is not present, or the kernel does not reveal it
     /// (CAP_SYS_ADMIN).
     pub fn frame(self) -> Option<u64> {
         Some(self.0 & FRAME).filter(|&frame| self.is_present() && frame != 0)
@@ -87,24 +87,23 @@ impl PageEntry {
 pub struct Pagemap(File);
 
 impl Pagemap {
-    /// Opens the map of process `pid`. Needs the right to trace it (access mode read).
+    /// Opens the map of process `pid`. Needs permission to trace it (access mode read).
     pub fn open(pid: u32) -> io::Result<Pagemap> {
         File::open(format!("/proc/{pid}/pagemap")).map(Pagemap)
     }
 
-    /// Opens the map of this process. May be called in a signal handler, and so may
-    /// [`Pagemap::huge`].
+    /// Opens the map of this process. May be called in a signal handler, as may [`Pagemap::huge`].
     pub fn own() -> io::Result<Pagemap> {
         File::open("/proc/self/pagemap").map(Pagemap)
     }
 
-    /// The pages of 2 MiB range `range` (address divided by 2 MiB) that nobody else maps.
+    /// The pages of 2 MiB range `range` (address divided by 2 MiB) that no other process maps.
     pub fn exclusive(&self, range: u64) -> io::Result<PageBits> {
         self.with(range, PageEntry::is_exclusive)
     }
 
-    /// The pages of `range` that are there; without those that map the shared page of zeros, where
-    /// the kernel tells them apart (Linux 6.7).
+    /// The pages of `range` that are present; without those that map the shared zero page, where
+    /// the kernel distinguishes them (Linux 6.7).
     pub fn present(&self, range: u64) -> io::Result<PageBits> {
         let mut found = [PageRegion::default(); PAGES_PER_EXTENT];
         let mut argument = ScanArgument {
@@ -147,12 +146,13 @@ impl Pagemap {
         Ok((found[0].start, found[0].end) == (argument.start, argument.end))
     }
 
-    /// Has the kernel look for what `argument` wants; how many regions of `found` it filled.
+    /// Makes the kernel scan for what `argument` requests; returns how many regions of `found` it
+    /// filled.
     fn scan(&self, argument: &mut ScanArgument, found: &mut [PageRegion]) -> io::Result<usize> {
         argument.size = size_of::<ScanArgument>() as u64;
         (argument.vec, argument.vec_len) = (found.as_mut_ptr() as u64, found.len() as u64);
-        // SAFETY: the kernel reads and writes `argument`, which is as large as it says, and writes
-        // at most `vec_len` regions to `found`.
+        // SAFETY: the kernel reads and writes `argument`, whose size is in `size`, and writes at
+        // most `vec_len` regions to `found`.
         match unsafe {
             libc::ioctl(self.0.as_raw_fd(), PAGEMAP_SCAN as _, std::ptr::from_mut(argument))
         } {
@@ -161,8 +161,8 @@ impl Pagemap {
         }
     }
 
-    /// Appends those of the ranges `first..end` in which something is there. Linux 6.7 passes over
-    /// what is empty; before, all of it is read.
+    /// Appends those of the ranges `first..end` in which any page is present. Linux 6.7 skips what
+    /// is empty; before, everything is read.
     pub fn populated(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
         let mut at = first;
         while at < end {
@@ -186,8 +186,8 @@ impl Pagemap {
                     (region.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));
                 out.extend(first..region.end.div_ceil(EXTENT as u64));
             }
-            // Where `found` is full it ends before a page that has no place in it: of a range that
-            // was found already, or the next.
+            // If `found` is full, the scan ends before a page that does not fit: of a range that
+            // was found already, or the next one.
             let next = out.last().map_or(at, |last| (last + 1).max(at));
             at = (argument.walk_end / EXTENT as u64).max(next);
         }
@@ -203,10 +203,10 @@ impl Pagemap {
         Ok(())
     }
 
-    /// What it says of each page of `range`.
+    /// The entries of all pages of `range`.
     pub fn entries(&self, range: u64) -> io::Result<[PageEntry; PAGES_PER_EXTENT]> {
         let mut bytes = [0u8; PAGES_PER_EXTENT * 8];
-        // A process that has ended has an empty map.
+        // The map of a process that has ended is empty.
         if self.0.read_at(&mut bytes, range * (EXTENT / PAGE * 8) as u64)? < bytes.len() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -236,7 +236,7 @@ mod tests {
         const RANGES: usize = 2000;
         let memory = Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
-        // More stretches than one call takes, some of them over the end of a range.
+        // More regions than fit into one call, some of them across the end of a range.
         let touched =
             |range: &usize| range % 3 == 0 || range % 7 == 1 || (100..140).contains(range);
         (0..RANGES)

@@ -1,7 +1,7 @@
-//! A process that is not ours: who it is, and advice on its memory.
+//! Another process: its identity, and advice on its memory.
 //!
 //! Contract: `process_madvise` is called with `MADV_COLD` and `MADV_COLLAPSE` only. Neither changes
-//! what the target's memory holds.
+//! the content of the target's memory.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
-/// As many pieces as the kernel takes in one call (`IOV_MAX`).
+/// The maximum number of pieces that the kernel accepts in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// Bytes in one call. The kernel passes over what is beyond 2 GiB less a page (`MAX_RW_COUNT`),
-/// without an error.
+/// Maximum number of bytes in one call. The kernel ignores what is beyond 2 GiB less a page
+/// (`MAX_RW_COUNT`), without an error.
 const CALL_BYTES_MAX: u64 = 1 << 30;
 
 /// Flags of a task (`include/linux/sched.h`, since 2.6).
@@ -26,21 +26,21 @@ const PF_KTHREAD: u32 = 0x20_0000;
 /// Advice on another process's memory (`process_madvise(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// `MADV_COLD` (Linux 5.4): clears the accessed bits of pages that nobody else maps, and
-    /// flushes the translations. Given for a part of a huge page it takes that apart.
+    /// `MADV_COLD` (Linux 5.4): clears the accessed bits of pages that no other process maps, and
+    /// flushes the translations. For a part of a huge page it splits that page.
     Cold,
-    /// `MADV_COLLAPSE` (Linux 6.1): puts whole 2 MiB ranges on huge pages, now.
+    /// `MADV_COLLAPSE` (Linux 6.1): collapses whole 2 MiB ranges into huge pages, synchronously.
     Collapse,
 }
 
-/// A stretch of the target's addresses.
+/// A range of the target's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub start: u64,
     pub len: u64,
 }
 
-/// A process, held on to by a pidfd, so that its number cannot come to mean another.
+/// A process, referenced by a pidfd, so that its number cannot come to mean another process.
 #[derive(Debug)]
 pub struct Target {
     pid: u32,
@@ -49,7 +49,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes hold of process `pid`. `ESRCH` if there is none.
+    /// Opens process `pid`. `ESRCH` if there is none.
     pub fn open(pid: u32) -> io::Result<Target> {
         let number = i32::try_from(pid)
             .ok()
@@ -58,17 +58,17 @@ impl Target {
         let pidfd = pidfd_open(number, PidfdFlags::empty())?;
         let started = started_at(pid).ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
         let target = Target { pid, pidfd, started };
-        // It may have ended, and its number been given away, between the two.
+        // It may have ended, and its number been reused, between the two calls.
         if target.is_alive() { Ok(target) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
     }
 
-    /// Its number.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// When it was started, in clock ticks since the machine was (`/proc/PID/stat`, field 22): with
-    /// the number, this names a process.
+    /// Its start time, in clock ticks since boot (`/proc/PID/stat`, field 22): together with the
+    /// process id it identifies a process.
     pub fn started(&self) -> u64 {
         self.started
     }
@@ -78,20 +78,20 @@ impl Target {
         self.pidfd.as_fd()
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn is_alive(&self) -> bool {
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
         !matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
     }
 
-    /// Whether it has ended or is about to: its memory may be gone before [`Target::is_alive`] says
-    /// no.
+    /// Whether it has ended or is about to: its memory may be gone before [`Target::is_alive`]
+    /// returns false.
     pub fn is_ending(&self) -> bool {
         !self.is_alive() || flags(self.pid).is_none_or(|flags| flags & PF_EXITING != 0)
     }
 
-    /// Gives advice on `spans` (page aligned), as far as the kernel takes it: returns how many
-    /// bytes it took before the first that it refused, and that refusal if nothing was taken.
+    /// Gives advice on `spans` (page aligned) as far as the kernel accepts it. Returns the number
+    /// of bytes before the first that it refused; fails with that error if nothing was accepted.
     pub fn advise(&self, spans: &[Span], advice: Advice) -> io::Result<u64> {
         let advice = match advice {
             Advice::Cold => libc::MADV_COLD,
@@ -108,7 +108,7 @@ impl Target {
                 })
                 .collect();
             // SAFETY: the kernel reads `pieces`; the addresses in it are the target's and are not
-            // followed here. The two kinds of advice leave content as it is.
+            // dereferenced here. Both kinds of advice preserve content.
             let done = unsafe {
                 libc::syscall(
                     libc::SYS_process_madvise,
@@ -134,7 +134,7 @@ impl Target {
     }
 }
 
-/// `spans` in as many pieces and calls as the kernel needs.
+/// `spans`, divided into the pieces and calls that the kernel accepts.
 fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
     let mut calls: Vec<Vec<Span>> = Vec::new();
     let mut room = 0;
@@ -148,7 +148,8 @@ fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
             let len = (end - start).min(room);
             calls.last_mut().expect("just pushed").push(Span { start, len });
             (start, room) = (start + len, room - len);
-            // An empty span is asked for all the same: who gives it wants to know whether he may.
+            // An empty span is passed on all the same: the caller wants to know whether it has
+            // permission.
             if start == end {
                 break;
             }
@@ -157,12 +158,12 @@ fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
     calls
 }
 
-/// When process `pid` was started (`/proc/PID/stat`, field 22).
+/// Start time of process `pid` (`/proc/PID/stat`, field 22).
 pub fn started_at(pid: u32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
-/// Whether process `pid` is a thread of the kernel. False for one that does not exist.
+/// Whether process `pid` is a kernel thread. False for one that does not exist.
 pub fn is_kernel_thread(pid: u32) -> bool {
     flags(pid).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
@@ -171,7 +172,8 @@ fn flags(pid: u32) -> Option<u32> {
     stat_field(pid, 9)
 }
 
-/// Field `number` of `/proc/PID/stat`, counted as `proc_pid_stat(5)` does, beyond the name.
+/// Field `number` of `/proc/PID/stat`, counted as in `proc_pid_stat(5)`; only fields after the
+/// name.
 fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat[stat.rfind(')')? + 1..].split_whitespace().nth(number - 3)?.parse().ok()
@@ -225,7 +227,7 @@ mod tests {
     fn a_thread_of_the_kernel_is_no_process() {
         assert!(!is_kernel_thread(std::process::id()));
         assert!(!is_kernel_thread(u32::MAX));
-        // Not so in a container.
+        // In a container it is not.
         if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
             assert!(is_kernel_thread(2));
         } else {

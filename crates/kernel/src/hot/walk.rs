@@ -1,11 +1,11 @@
-//! The page tables of another process, read by a BPF program that copies them (`walk.bpf.c`).
+//! The page tables of another process, read through a BPF program that copies them (`walk.bpf.c`).
 //! x86-64, four and five levels.
 //!
-//! Contract: the two maps that are shared with the program are written by the kernel only while
-//! [`Walk::copy`] runs, which needs exclusive access; so references into them that are handed out
-//! end before. Addresses found in page tables are followed by the program only, which reads with
-//! `bpf_probe_read_kernel`: it cannot crash the kernel, at worst it reads what is no page table any
-//! more.
+//! Contract: the kernel writes the two maps that are shared with the program only while
+//! [`Walk::copy`] runs, which needs exclusive access; so references into them that were returned
+//! end before. Addresses found in page tables are dereferenced by the program only, with
+//! `bpf_probe_read_kernel`: it cannot crash the kernel; at worst it reads something that is no
+//! longer a page table.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -22,12 +22,12 @@ use super::entries::{ACCESSED, ENTRIES, PRESENT, PROT_NONE, Table, bits_of};
 use super::pagemap::PageBits;
 use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
-/// Pages copied in one run of the program that copies.
+/// Maximum number of pages per run of the program that copies.
 const PAGES_MAX: usize = 512;
-/// Ranges looked at in one run of the other: their tables, half a MiB, are still in a cache of the
-/// processor when their bits are taken out.
+/// Maximum number of ranges per run of the program that scans: their tables, half a MiB, are still
+/// in a processor cache when their bits are extracted.
 const RANGES_MAX: usize = 128;
-/// Tries for the base of the direct map, 1 GiB each: as much memory as four levels can map.
+/// Candidates for the base of the direct map, 1 GiB each: as much memory as four levels can map.
 const BASES_MAX: u64 = 1 << 16;
 const GIB: u64 = 1 << 30;
 
@@ -60,7 +60,7 @@ struct Looked {
 
 static PROGRAM: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/walk.bpf.o")));
 
-/// Where the kernel's direct map of all memory begins, and how many levels page tables have. The
+/// Base address of the kernel's direct map of all memory, and number of levels of page tables. The
 /// same for all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Geometry {
@@ -73,17 +73,17 @@ static GEOMETRY: OnceLock<Geometry> = OnceLock::new();
 /// What is mapped in a 2 MiB range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeBits {
-    /// Pages that are there.
+    /// Pages that are present.
     pub present: PageBits,
     /// Pages whose accessed bit is set; of a huge page all or none.
     pub accessed: PageBits,
-    /// One huge page maps it.
+    /// Whether one huge page maps it.
     pub huge: bool,
 }
 
 /// The page tables of one process.
 pub struct Walk {
-    /// Keeps the program and its maps.
+    /// Keeps the program and its maps alive.
     _object: ManuallyDrop<Object>,
     copies: OwnedFd,
     looks: OwnedFd,
@@ -95,7 +95,7 @@ pub struct Walk {
     tables: Vec<u64>,
 }
 
-// SAFETY: the object is not used after it was loaded, only dropped; libbpf ties nothing to a
+// SAFETY: the object is not used after it was loaded, only dropped; libbpf binds nothing to a
 // thread.
 unsafe impl Send for Walk {}
 
@@ -107,7 +107,7 @@ impl Drop for Walk {
 }
 
 impl Walk {
-    /// Gets ready to read the page tables of process `pid`.
+    /// Prepares to read the page tables of process `pid`.
     pub fn open(pid: u32) -> io::Result<Walk> {
         if !cfg!(target_arch = "x86_64") {
             return Err(unsupported("page tables are read on x86-64 only"));
@@ -123,7 +123,7 @@ impl Walk {
     }
 
     fn load(pid: u32, geometry: Geometry) -> io::Result<Walk> {
-        // What libbpf would print is in the errors.
+        // The errors contain what libbpf would print.
         libbpf_rs::set_print(None);
         let opened = ObjectBuilder::default()
             .open_memory(&PROGRAM.0)
@@ -168,26 +168,26 @@ impl Walk {
     }
 
     fn request(&mut self) -> &mut Request {
-        // SAFETY: mapped, as large as a `Request`, and by the contract nobody else uses it now. Any
-        // bits are a valid `Request`.
+        // SAFETY: mapped, as large as a `Request`, and by the contract not in use elsewhere now.
+        // Any bits are a valid `Request`.
         unsafe { &mut *self.request.start() }
     }
 
     fn looked(&mut self) -> &mut Looked {
-        // SAFETY: mapped, as large as a `Looked`, and by the contract nobody else uses it now. Any
+        // SAFETY: mapped, as large as a `Looked`, and by the contract not in use elsewhere now. Any
         // bits are a valid `Looked`.
         unsafe { &mut *self.looked.start() }
     }
 
     fn page(&self, index: usize) -> &Table {
         assert!(index < PAGES_MAX, "a page outside the map");
-        // SAFETY: inside the mapping, as has just been checked; the kernel does not write while
-        // `self` is borrowed.
+        // SAFETY: inside the mapping, as was just checked; the kernel does not write while `self`
+        // is borrowed.
         unsafe { &*self.pages.start().add(index) }
     }
 
-    /// Copies the pages of kernel memory at `addresses`; returns where the top table is. `ESRCH` if
-    /// the process has no memory (any more).
+    /// Copies the pages of kernel memory at `addresses`; returns the address of the top table.
+    /// `ESRCH` if the process has no memory (any more).
     fn copy(&mut self, addresses: &[u64]) -> io::Result<u64> {
         let request = self.request();
         (request.count, request.pgd) = (addresses.len() as u64, 0);
@@ -204,16 +204,16 @@ impl Walk {
         self.request().address[index] != 0
     }
 
-    /// For each of `ranges` (ascending) the table whose entries map 2 MiB each; 0 where there is
-    /// none. Left in `tables`.
+    /// Finds for each of `ranges` (ascending) the table whose entries map 2 MiB each; 0 if there is
+    /// none. The result is in `tables`.
     fn find_tables(&mut self, ranges: &[u64]) -> io::Result<()> {
         let mut tables = std::mem::take(&mut self.tables);
         let mut entries = vec![0; ranges.len()];
         let top = self.copy(&[])?;
         tables.clear();
         tables.resize(ranges.len(), top);
-        // A range's number is cut into nine bits for each level, the lowest for the table whose
-        // entries map 2 MiB.
+        // A range's number consists of nine bits per level, the lowest for the table whose entries
+        // map 2 MiB.
         for level in (1..self.geometry.levels - 1).rev() {
             self.follow(ranges, &tables, 9 * level, &mut entries)?;
             for (table, &entry) in tables.iter_mut().zip(&entries) {
@@ -225,7 +225,7 @@ impl Walk {
         Ok(())
     }
 
-    /// For each range the entry in its table; ranges that follow one another share tables.
+    /// Reads for each range the entry in its table; consecutive ranges share tables.
     fn follow(
         &mut self,
         ranges: &[u64],
@@ -268,7 +268,8 @@ impl Walk {
     }
 
     /// Calls `see` with each of `ranges` (numbers of 2 MiB ranges, ascending) and what is mapped
-    /// there. What changes while it is read is shown as empty. `ESRCH` when the process ends.
+    /// there. A range that changes while it is read is reported as empty. `ESRCH` when the process
+    /// ends.
     pub fn scan(&mut self, ranges: &[u64], mut see: impl FnMut(u64, &RangeBits)) -> io::Result<()> {
         let Geometry { direct_map, levels } = self.geometry;
         for ranges in ranges.chunks(RANGES_MAX) {
@@ -283,8 +284,8 @@ impl Walk {
             for (index, &range) in ranges.iter().enumerate() {
                 let (entry, again) = (self.looked().entry[index], self.looked().again[index]);
                 let bits = match () {
-                    // A table that has been taken out meanwhile may have been anything by the time
-                    // it was copied.
+                    // A table that was removed meanwhile may have been reused for anything by the
+                    // time it was copied.
                     () if (entry ^ again) & !(ACCESSED | DIRTY) != 0 => RangeBits::default(),
                     () if is_table(entry) => {
                         let (present, accessed) = bits_of(self.page(index));
@@ -304,10 +305,10 @@ impl Walk {
         Ok(())
     }
 
-    /// Appends those of the ranges `first..end` in which something may be mapped. Where little of
-    /// much address space is used this reads little.
+    /// Appends those of the ranges `first..end` in which something may be mapped. Reads little
+    /// where a large address space is sparsely used.
     pub fn populated(&mut self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
-        // One of 512 ranges, all of which one table maps, stands for all.
+        // One of 512 ranges, all of which one table maps, represents all of them.
         let mut at = first;
         while at < end {
             let heads: Vec<u64> = (at / ENTRIES as u64..end.div_ceil(ENTRIES as u64))
@@ -353,20 +354,20 @@ fn is_there(entry: u64) -> bool {
     entry & PRESENT != 0 || entry & PROT_NONE != 0
 }
 
-/// Runs the program that is linked to a task, once.
+/// Runs once the program that is linked to a task.
 fn run(link: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: makes a descriptor from a descriptor.
+    // SAFETY: creates a descriptor from a descriptor.
     let fd = unsafe { sys::bpf_iter_create(link.as_raw_fd()) };
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just created, and owned by no one else.
     let mut run = unsafe { fs::File::from_raw_fd(fd) };
     // Reading runs the program; it prints nothing.
     run.read(&mut [0u8; 8]).map(drop)
 }
 
-/// Ties the program to one task (`bpf_iter_link_info.task.tid`, Linux 6.1).
+/// Binds the program to one task (`bpf_iter_link_info.task.tid`, Linux 6.1).
 fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     let mut info = sys::bpf_iter_link_info::default();
     info.task.tid = pid;
@@ -379,7 +380,7 @@ fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     let fd = unsafe { sys::bpf_link_create(program.as_raw_fd(), 0, sys::BPF_TRACE_ITER, &options) };
     match fd {
         0.. => {
-            // SAFETY: just made, and nobody else's.
+            // SAFETY: just created, and owned by no one else.
             Ok(unsafe { OwnedFd::from_raw_fd(fd) })
         }
         _ if -fd == libc::EINVAL => Err(unsupported(
@@ -389,7 +390,7 @@ fn attach(program: BorrowedFd<'_>, pid: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Finds the direct map by walking our own page tables: under the right base and number of levels
+/// Finds the direct map by walking our own page tables: with the right base and number of levels
 /// they lead to a page of known content.
 fn find_geometry() -> io::Result<Geometry> {
     let known = Box::new(Aligned4k(std::array::from_fn(|at| {
@@ -455,7 +456,7 @@ mod tests {
     use crate::hot::target::{Advice, Span, Target};
     use crate::vm::{Access, Advise, Reservation, touch};
 
-    /// The walk of this process; none, with a line that says so, where this user may not.
+    /// The walk of this process; none, and a reported skip, if this user has no permission.
     fn ours() -> Option<Walk> {
         match Walk::open(std::process::id()) {
             Ok(walk) => Some(walk),
@@ -503,7 +504,7 @@ mod tests {
     fn a_huge_page_is_seen_as_one_and_taken_apart_by_advice_on_a_part_of_it() {
         let Some(mut walk) = ours() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
-        // Pages of zeros need not be there any more when it is taken apart (Linux 6.12).
+        // Pages of zeros may be gone when it is split (Linux 6.12).
         (0..EXTENT)
             .step_by(PAGE)
             .for_each(|offset| crate::vm::fill(memory.base() + offset, PAGE, 1));
