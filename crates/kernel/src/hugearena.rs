@@ -1,7 +1,7 @@
 //! Memory for hot objects that is on huge pages from the beginning.
 //!
-//! Contract: an arena is a private mapping of its own at an address of the kernel's choice. Its
-//! bytes are the caller's to hand out; nothing here reads or writes them, except that
+//! Contract: an arena is a private mapping of its own at an address of the kernel's choice. The
+//! caller distributes its bytes; no code here reads or writes them, except that
 //! [`HugeArena::release`] makes them zeros.
 #![allow(unsafe_code)]
 
@@ -18,11 +18,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 pub enum Backing {
     /// The pool that the administrator reserved (vm.nr_hugepages): cannot fail later.
     Reserved,
-    /// Transparent huge pages, made when a part of the arena is first used.
+    /// Transparent huge pages, allocated when a part of the arena is first used.
     Transparent,
 }
 
-/// The memory.
+/// An arena on huge pages.
 pub struct HugeArena {
     mapping: NonNull<u8>,
     mapping_len: usize,
@@ -31,14 +31,14 @@ pub struct HugeArena {
     backing: Backing,
 }
 
-// SAFETY: the arena is a range of addresses; it hands out no references into it.
+// SAFETY: the arena is a range of addresses; it returns no references into it.
 unsafe impl Send for HugeArena {}
 // SAFETY: as above.
 unsafe impl Sync for HugeArena {}
 
 impl HugeArena {
-    /// Takes `len` bytes (a multiple of 2 MiB): from the reserved pool if that has them all, else
-    /// as address space whose memory is taken by [`HugeArena::populate`].
+    /// Allocates `len` bytes (a multiple of 2 MiB): from the reserved pool if it has enough for
+    /// all, else as address space whose memory is allocated by [`HugeArena::populate`].
     pub fn new(len: usize) -> io::Result<HugeArena> {
         assert!(len > 0 && len % EXTENT == 0, "an arena consists of whole extents");
         let writable = ProtFlags::READ | ProtFlags::WRITE;
@@ -81,12 +81,12 @@ impl HugeArena {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -102,8 +102,8 @@ impl HugeArena {
         unsafe { self.start.add(number * EXTENT) }.as_ptr().cast()
     }
 
-    /// Gives an extent its memory. `Ok(false)`: it is there, on small pages, since the kernel has
-    /// no huge page for it.
+    /// Allocates the memory of an extent. `Ok(false)`: it is populated, but on small pages, because
+    /// the kernel has no huge page for it.
     pub fn populate(&self, number: usize) -> io::Result<bool> {
         let at = self.extent(number);
         // SAFETY: the extent is ours, and populating does not change content.
@@ -111,9 +111,9 @@ impl HugeArena {
         Ok(self.backing == Backing::Reserved || collapse(at.expose_provenance(), EXTENT).is_ok())
     }
 
-    /// Gives the memory of an extent back. It reads as zeros until it is populated again.
+    /// Frees the memory of an extent. It reads as zeros until it is populated again.
     pub fn release(&self, number: usize) -> io::Result<()> {
-        // SAFETY: the extent is ours, and the caller has nothing in it any more.
+        // SAFETY: the extent is ours, and the caller has no objects in it any more.
         unsafe { madvise(self.extent(number), EXTENT, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -121,43 +121,43 @@ impl HugeArena {
 
 impl Drop for HugeArena {
     fn drop(&mut self) {
-        // SAFETY: nobody can use the arena any more.
+        // SAFETY: the arena has no users any more.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
     }
 }
 
-/// Makes the next huge page that the kernel hands out ready: takes one, touches it, and lets it go.
-/// The kernel keeps what was freed last at the front, for this processor, so that whoever asks
-/// next, on the same one, gets it.
+/// Makes the next huge page that the kernel allocates ready: takes one, touches it, and frees it.
+/// The kernel's per-CPU free lists reuse the page that was freed last, so the next allocation on
+/// this processor gets it.
 #[derive(Debug)]
 pub struct SparePage(Reservation);
 
 impl SparePage {
-    /// Room for it; the memory is taken only for a moment.
+    /// Reserves address space for it; the memory is allocated only for a moment.
     pub fn new() -> io::Result<SparePage> {
         let room = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
         room.advise(room.base(), EXTENT, Advise::Huge)?;
         Ok(SparePage(room))
     }
 
-    /// Takes, touches and lets go. Where no huge page is to be had, a small one: of no use and no
-    /// harm. May be called in a signal handler.
+    /// Allocates, touches and frees a page. If no huge page is available, it is a small one: of no
+    /// use, but harmless. May be called in a signal handler.
     pub fn make_ready(&self) {
         touch(self.0.base(), PAGE);
         let _ = self.0.advise(self.0.base(), EXTENT, Advise::Drop);
     }
 }
 
-/// Makes `len` bytes of this process's memory at `addr` huge where they stand (`MADV_COLLAPSE`,
-/// Linux 6.1). Content does not change, and addresses that are not mapped, or cannot be huge, are
-/// refused by the kernel. May be called in a signal handler.
+/// Collapses `len` bytes of this process's memory at `addr` in place (`MADV_COLLAPSE`, Linux 6.1).
+/// Content does not change, and the kernel refuses addresses that are not mapped or cannot be huge.
+/// May be called in a signal handler.
 ///
-/// Where two mappings meet in a range, the kernel goes mapping by mapping, finds no whole range in
-/// either, and says that all went well (seen on Linux 6.18). That is refused here like what cannot
-/// be huge (`EINVAL`), where the kernel tells what is huge (Linux 6.7).
+/// Where two mappings meet in a range, the kernel processes each mapping separately, finds no whole
+/// range in either, and reports success (observed on Linux 6.18). Here that fails like a range that
+/// cannot be huge (`EINVAL`), where the kernel reports what is huge (Linux 6.7).
 pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the call changes how memory is mapped, never what it holds, and nothing of what Rust
-    // knows about it.
+    // SAFETY: the call changes how memory is mapped, never its content, and nothing that Rust
+    // assumes about it.
     let done =
         unsafe { libc::madvise(ptr::with_exposed_provenance_mut(addr), len, libc::MADV_COLLAPSE) };
     if done != 0 {
@@ -177,7 +177,8 @@ mod tests {
     fn an_arena_is_aligned_and_its_extents_come_and_go() {
         let arena = HugeArena::new(3 * EXTENT).unwrap();
         assert_eq!(arena.base() % EXTENT, 0);
-        // Whether the kernel has a huge page is its affair; the memory is there either way.
+        // Whether the kernel has a huge page does not matter here; the memory is populated either
+        // way.
         let first = arena.populate(0).unwrap();
         println!("{:?}, huge: {first}", arena.backing());
         arena.populate(2).unwrap();
@@ -201,7 +202,7 @@ mod tests {
         if arena.backing() == Backing::Reserved || !arena.populate(1).unwrap() {
             return hiroma_testkit::skip!(Machine, "no transparent huge page was to be had");
         }
-        // Each half lies in a mapping that has room for a huge page elsewhere.
+        // Each half is in a mapping that has room for a huge page elsewhere.
         let half = ptr::with_exposed_provenance_mut(middle + EXTENT / 2);
         // SAFETY: memory of the arena, which nothing else uses.
         unsafe { madvise(half, EXTENT + EXTENT / 2, Advice::LinuxDontDump) }.unwrap();

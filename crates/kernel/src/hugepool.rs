@@ -1,10 +1,10 @@
-//! A large stretch of memory on huge pages that only ever meets sockets: bytes come in by `recvmsg`
-//! and go out by `sendmsg`.
+//! A large memory area on huge pages that is only passed to sockets: bytes come in through
+//! `recvmsg` and go out through `sendmsg`.
 //!
-//! Contract: nothing in this process reads or writes the pool's bytes; only the kernel does, in
+//! Contract: no code in this process reads or writes the pool's bytes; only the kernel does, in
 //! system calls made here, with ranges that are checked against the pool. So there are no Rust
 //! references into it, and two calls on the same range at the same time can at worst mix up bytes,
-//! which is for the callers to avoid where it matters.
+//! which callers must avoid where it matters.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use hiroma_units::EXTENT;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// The memory.
+/// A pool on huge pages.
 pub struct HugePool {
     mapping: NonNull<u8>,
     mapping_len: usize,
@@ -22,22 +22,22 @@ pub struct HugePool {
     len: usize,
 }
 
-// SAFETY: the pool hands out no references into its memory, see the contract.
+// SAFETY: the pool returns no references into its memory, see the contract.
 unsafe impl Send for HugePool {}
 // SAFETY: as above.
 unsafe impl Sync for HugePool {}
 
-/// A stretch of a pool.
+/// A range of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolRange {
     /// Offset of the first byte.
     pub at: usize,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl HugePool {
-    /// Reserves address space for `len` bytes (a multiple of 2 MiB); memory is taken when it is
+    /// Reserves address space for `len` bytes (a multiple of 2 MiB); memory is allocated when it is
     /// first filled.
     pub fn new(len: usize) -> io::Result<HugePool> {
         assert!(len > 0 && len % EXTENT == 0, "a pool consists of whole extents");
@@ -59,17 +59,17 @@ impl HugePool {
         // A kernel without huge pages serves small ones: slower, and just as right.
         // SAFETY: the range is ours; the advice does not change content.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        // SAFETY: as above. A child that some library forks off must not double the memory.
+        // SAFETY: as above. A child that a library forks must not double the memory.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork) };
         Ok(pool)
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -80,8 +80,8 @@ impl HugePool {
         unsafe { self.start.add(range.at) }.as_ptr().cast()
     }
 
-    /// Receives into `range` and, when that is full, into `tail`. Returns how many bytes came, 0 at
-    /// the end of the stream.
+    /// Receives into `range` and, when that is full, into `tail`. Returns the number of bytes
+    /// received, 0 at the end of the stream.
     pub fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -98,13 +98,14 @@ impl HugePool {
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
         let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: both parts are mapped and writable for the time of the call; see the contract for
-        // the first.
+        // SAFETY: both parts are mapped and writable during the call; see the contract for the
+        // first.
         let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends `head` and then `range`, waiting for room. Returns how many bytes were taken.
+    /// Sends `head` and then `range`, waiting for buffer space. Returns the number of bytes that
+    /// were accepted.
     pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: PoolRange) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
@@ -114,22 +115,22 @@ impl HugePool {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
-        // SAFETY: both parts are mapped and readable for the time of the call, and `sendmsg` does
-        // not write to them.
+        // SAFETY: both parts are mapped and readable during the call, and `sendmsg` does not write
+        // to them.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Has memory put behind `range`, so that nobody waits for it when it is first filled.
+    /// Populates `range`, so that nothing waits for memory when it is first filled.
     pub fn populate(&self, range: PoolRange) -> io::Result<()> {
         // SAFETY: the range is ours; populating changes no content.
         unsafe { madvise(self.pointer(range), range.len, Advice::LinuxPopulateWrite)? };
         Ok(())
     }
 
-    /// Gives the memory of `range` back; it reads as zeros from now on.
+    /// Frees the memory of `range`; it reads as zeros from now on.
     pub fn discard(&self, range: PoolRange) -> io::Result<()> {
-        // SAFETY: the range is ours, and nobody has references into it.
+        // SAFETY: the range is ours, and there are no references into it.
         unsafe { madvise(self.pointer(range), range.len, Advice::LinuxDontNeed)? };
         Ok(())
     }
@@ -137,7 +138,7 @@ impl HugePool {
 
 impl Drop for HugePool {
     fn drop(&mut self) {
-        // SAFETY: nobody can use the pool any more.
+        // SAFETY: the pool has no users any more.
         let _ = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
     }
 }

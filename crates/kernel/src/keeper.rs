@@ -1,6 +1,6 @@
-//! Keeps descriptors' files open for as long as an address space lives, without a descriptor: files
-//! that are registered with an io_uring stay open while the ring does, and the ring does while its
-//! memory is mapped.
+//! Keeps the files of descriptors open during the lifetime of an address space, without a
+//! descriptor: files that are registered with an io_uring stay open while the ring exists, and the
+//! ring exists while its memory is mapped.
 //!
 //! Contract: the mapping belongs to the keeper and is never read or written.
 #![allow(unsafe_code)]
@@ -17,18 +17,18 @@ pub struct Keeper {
     len: usize,
 }
 
-/// Where the kernel lets a ring's submission queue be mapped (`IORING_OFF_SQ_RING`).
+/// The offset at which a ring's submission queue can be mapped (`IORING_OFF_SQ_RING`).
 const OFFSET: i64 = 0;
 const LEN: usize = 4096;
 
 impl Keeper {
-    /// Keeps the files of `numbers` open. Fails where io_uring is not allowed.
+    /// Keeps the files of `numbers` open. Fails if io_uring is not allowed.
     pub fn of(numbers: &[RawFd]) -> io::Result<Keeper> {
         let ring = IoUring::new(1)?;
         ring.submitter().register_files(numbers)?;
         let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings go
-        // with `ring`.
+        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings are
+        // removed with `ring`.
         let start = unsafe {
             libc::syscall(
                 libc::SYS_mmap,
@@ -52,7 +52,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses.
+        // SAFETY: our own mapping, which is not in use.
         unsafe { libc::syscall(libc::SYS_munmap, self.start, self.len) };
     }
 }

@@ -1,6 +1,6 @@
-//! The only system calls and the only unsafe of the project.
+//! All system calls and all unsafe code of the project.
 //!
-//! Every module that holds `unsafe` states its contract at its head.
+//! Every module that contains `unsafe` states its contract at its head.
 
 mod bpf;
 pub mod codec;

@@ -1,8 +1,8 @@
-//! A lock that survives fork: the parent holds it across the fork, parent and child both let it go
-//! afterwards.
+//! A lock that survives fork: the parent holds it across the fork, and parent and child both
+//! release it afterwards.
 //!
-//! Contract: the value is reached through a [`Guard`] only, and at most one exists, except that
-//! `hold` keeps the lock without a guard until `resume_held`. Waiters spin for a short while and
+//! Contract: the value is accessed through a [`Guard`] only, and at most one exists, except that
+//! `hold` keeps the lock without a guard until `resume_held`. Waiters spin for a short time and
 //! then sleep on a futex. It never allocates.
 #![allow(unsafe_code)]
 
@@ -16,11 +16,11 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 const SPINS: u32 = if cfg!(loom) { 1 } else { 400 };
-/// Spins of the eager: some tens of microseconds, which is what putting a processor to sleep and
-/// waking it would cost.
+/// Spins of an eager waiter: some tens of microseconds, which is the cost of putting a processor to
+/// sleep and waking it.
 const EAGER_SPINS: u32 = if cfg!(loom) { 1 } else { 4000 };
-/// For how long the polite let others go first: as long as it takes to wake a processor. Who has
-/// not come by then does not run.
+/// How long a polite thread lets others go first: the time to wake a processor. A waiter that has
+/// not taken the lock by then is not running.
 const POLITE_SPINS: u32 = if cfg!(loom) { 1 } else { 800 };
 
 /// Sleeps while `word` is `value`, at most `timeout`.
@@ -28,17 +28,17 @@ pub fn wait_while(word: &AtomicU32, value: u32, timeout: Duration) {
     futex::wait(word, value, Some(timeout));
 }
 
-/// Wakes all who sleep in [`wait_while`].
+/// Wakes all threads that sleep in [`wait_while`].
 pub fn wake_all(word: &AtomicU32) {
     futex::wake(word, i32::MAX as u32);
 }
 
-/// What a value leaves to be done once its lock is free.
+/// Work that a value leaves to be done once its lock is free.
 pub trait Afterwards {
-    /// The work; kept while the lock is let go.
+    /// The work; kept while the lock is being released.
     type Work;
 
-    /// Takes the work, with the lock held. None is the usual answer.
+    /// Takes the work, with the lock held. Usually there is none.
     fn take_work(&mut self) -> Option<Self::Work>;
 
     /// Does it, without the lock.
@@ -49,12 +49,12 @@ pub trait Afterwards {
 pub struct Lock<T: Afterwards> {
     state: AtomicU32,
     held: AtomicBool,
-    /// Threads that wait for it: asleep, or eager.
+    /// Waiting threads: asleep, or eager.
     waiters: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time.
+// SAFETY: the lock gives one thread at a time access to the value.
 unsafe impl<T: Send + Afterwards> Sync for Lock<T> {}
 
 impl<T: Afterwards> Lock<T> {
@@ -86,8 +86,8 @@ impl<T: Afterwards> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Waits for the lock with a program waiting for us: those who are polite let us go first, and
-    /// learn of it while they hold it ([`Lock::is_wanted`]).
+    /// Waits for the lock while the program waits for the caller: polite threads let the caller go
+    /// first, and holders can see that it waits ([`Lock::is_wanted`]).
     pub fn lock_eagerly(&self) -> Guard<'_, T> {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -97,17 +97,17 @@ impl<T: Afterwards> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Whether somebody waits for it who should not wait long.
+    /// Whether a thread waits for it that should not wait long.
     pub fn is_wanted(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) != 0
     }
 
-    /// Waits for the lock, and lets those go first who are waiting for it already: for work that
-    /// others should not wait for.
+    /// Waits for the lock, but lets threads that are already waiting go first: for work that others
+    /// should not wait for.
     pub fn lock_politely(&self) -> Guard<'_, T> {
         if self.is_wanted() {
-            // Once only: where the processor is wanted by others too, each time would cost a turn
-            // of theirs.
+            // Once only: where other threads need the processor too, each yield would cost one of
+            // their turns.
             std::thread::yield_now();
             for _ in 0..POLITE_SPINS {
                 if !self.is_wanted() {
@@ -144,14 +144,14 @@ impl<T: Afterwards> Lock<T> {
         }
     }
 
-    /// Keeps the lock when `guard` is gone, until [`Lock::resume_held`]: across a fork.
+    /// Keeps the lock held after `guard` is dropped, until [`Lock::resume_held`]: across a fork.
     pub fn hold(guard: Guard<'_, T>) {
         guard.lock.held.store(true, Ordering::Release);
         std::mem::forget(guard);
     }
 
-    /// The guard of a lock that is held by [`Lock::hold`], in a forked child: those who waited do
-    /// not exist there.
+    /// The guard of a lock that is held by [`Lock::hold`], in a forked child: the waiters do not
+    /// exist there.
     pub fn resume_held_in_child(&self) -> Guard<'_, T> {
         self.waiters.store(0, Ordering::Relaxed);
         self.resume_held()
@@ -195,7 +195,7 @@ impl<T: Afterwards> Drop for Guard<'_, T> {
     }
 }
 
-/// A bell that one thread waits for and others ring: rings are not lost, several count as one.
+/// A bell that one thread waits for and others ring: rings are not lost; several count as one.
 #[derive(Default)]
 pub struct Bell {
     rings: AtomicU32,
@@ -203,10 +203,10 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Wakes the waiter, now or when it next waits. Cheap when nobody waits.
+    /// Wakes the waiter, now or when it next waits. Cheap when no thread waits.
     pub fn ring(&self) {
         if cfg!(loom) {
-            // The model lets a store pass for older than an exchange that has not seen it.
+            // In the model a store may count as older than an exchange that has not seen it.
             self.rings.swap(1, Ordering::Release);
         } else {
             self.rings.store(1, Ordering::Release);
@@ -295,7 +295,7 @@ mod tests {
     }
 }
 
-/// Every order of a few threads, by loom: `RUSTFLAGS="--cfg loom" cargo test --release -p
+/// All interleavings of a few threads, by loom: `RUSTFLAGS="--cfg loom" cargo test --release -p
 /// hiroma-kernel --lib lock`.
 #[cfg(all(test, loom))]
 mod models {
@@ -355,7 +355,7 @@ mod models {
                 done.store(1, Ordering::Relaxed);
                 rings.ring();
             });
-            // Its waiter looks at what there is to do after each wait, and waits again.
+            // Its waiter checks for work after each wait, and waits again.
             while work.load(Ordering::Relaxed) == 0 {
                 bell.wait(Duration::from_secs(1));
             }

@@ -1,12 +1,12 @@
 //! Requests from any thread to one thread that serves them, in memory that both share: no
 //! descriptor, no lock, no allocation.
 //!
-//! A request may be made by a thread whose stack the serving thread has to bring in first, also
-//! from a signal handler that interrupted another request: so the request and its answer lie in
-//! slots of the mailbox, never on the caller's stack.
+//! A request may be made by a thread whose stack the serving thread has to fetch first, also from a
+//! signal handler that interrupted another request: so the request and its answer are in slots of
+//! the mailbox, never on the caller's stack.
 //!
-//! Contract: a slot belongs to one side at a time. `FREE` to `TAKEN` and the answer's taking are
-//! the caller's, from `ASKED` to `ANSWERED` it is the server's.
+//! Contract: a slot belongs to one side at a time. From `FREE` to `TAKEN`, and while it takes the
+//! answer, it is the caller's; from `ASKED` to `ANSWERED` it is the server's.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -22,10 +22,10 @@ const TAKEN: u32 = 1;
 const ASKED: u32 = 2;
 const ANSWERED: u32 = 3;
 
-/// Requests at a time; more wait their turn.
+/// Maximum number of concurrent requests; more wait for a free slot.
 const SLOTS: usize = 128;
 const WORDS: usize = SLOTS / 64;
-/// Looks for an answer before going to sleep.
+/// How often to check for an answer before going to sleep.
 const SPINS: u32 = 200;
 
 struct Slot<Q, A> {
@@ -37,12 +37,12 @@ struct Slot<Q, A> {
 /// The slots, and the bell of the thread that serves them.
 pub struct Mailbox<Q, A> {
     slots: Vec<Slot<Q, A>>,
-    /// Which slots ask.
+    /// Which slots have a request.
     asked: [AtomicU64; WORDS],
     bell: Bell,
 }
 
-// SAFETY: see the module's contract; questions and answers go from thread to thread.
+// SAFETY: see the module's contract; questions and answers are sent from thread to thread.
 unsafe impl<Q: Send, A: Send> Sync for Mailbox<Q, A> {}
 // SAFETY: as above.
 unsafe impl<Q: Send, A: Send> Send for Mailbox<Q, A> {}
@@ -63,11 +63,11 @@ impl<Q: Send, A: Send> Default for Mailbox<Q, A> {
 }
 
 impl<Q: Send, A: Send> Mailbox<Q, A> {
-    /// Asks, and waits for the answer.
+    /// Makes a request, and waits for the answer.
     pub fn ask(&self, question: Q) -> A {
         let index = self.take();
         let slot = &self.slots[index];
-        // SAFETY: the slot is ours until it says ASKED.
+        // SAFETY: the slot is ours until its state is ASKED.
         unsafe { *slot.question.get() = Some(question) };
         slot.state.store(ASKED, Ordering::Release);
         self.asked[index / 64].fetch_or(1 << (index % 64), Ordering::AcqRel);
@@ -81,7 +81,7 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
                 let _ = futex::wait(&slot.state, Flags::PRIVATE, ASKED, None);
             }
         }
-        // SAFETY: ours again since it says ANSWERED.
+        // SAFETY: ours again because its state is ANSWERED.
         let answer = unsafe { (*slot.answer.get()).take() };
         slot.state.store(FREE, Ordering::Release);
         answer.expect("an answer lies where it is said to lie")
@@ -101,7 +101,7 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
         }
     }
 
-    /// Serves one question. False: nothing is asked.
+    /// Serves one request. False: there is none.
     pub fn serve_one(&self, serve: impl FnOnce(Q) -> A) -> bool {
         let first = |word: &AtomicU64| {
             Some(word.load(Ordering::Acquire)).filter(|&bits| bits != 0).map(u64::trailing_zeros)
@@ -116,7 +116,7 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
         };
         self.asked[place].fetch_and(!(1 << bit), Ordering::AcqRel);
         let slot = &self.slots[place * 64 + bit as usize];
-        // SAFETY: ours as long as it says ASKED.
+        // SAFETY: ours while its state is ASKED.
         let question = unsafe { (*slot.question.get()).take() };
         let answer = serve(question.expect("a question lies where it is said to lie"));
         // SAFETY: as above.
@@ -126,17 +126,18 @@ impl<Q: Send, A: Send> Mailbox<Q, A> {
         true
     }
 
-    /// Waits until somebody asks, at most `timeout`.
+    /// Waits for a request, at most `timeout`.
     pub fn wait(&self, timeout: Duration) {
         self.bell.wait(timeout);
     }
 
-    /// Lets [`Mailbox::wait`] return.
+    /// Makes [`Mailbox::wait`] return.
     pub fn ring(&self) {
         self.bell.ring();
     }
 
-    /// In the child of a fork, where nobody else runs: whoever asked is not here.
+    /// In the child of a fork, where no other thread runs: the threads that made requests do not
+    /// exist here.
     pub fn forget(&self) {
         self.asked.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.slots.iter().for_each(|slot| slot.state.store(FREE, Ordering::Release));

@@ -1,5 +1,5 @@
-//! What the kernel has mapped at an address of this process: `/proc/self/maps`, by `PROCMAP_QUERY`
-//! (Linux 6.11) where there is that.
+//! The mapping at an address of this process, from `/proc/self/maps`, by `PROCMAP_QUERY` (Linux
+//! 6.11) where available.
 //!
 //! Contract: the structure below has the layout of the kernel's header (`include/uapi/linux/fs.h`),
 //! and the kernel writes nothing else.

@@ -1,9 +1,9 @@
 //! The network namespace in which the pager opens its connections (`network_namespaces(7)`): the
-//! one in which the program began.
+//! one in which the program started.
 //!
-//! A child that is forked into another namespace has its helper there too, and reaches no server
-//! from it. Who has the right to (`CAP_SYS_ADMIN` in both) goes back; a child that gave its rights
-//! away, as sandboxes do, cannot.
+//! A child that is forked into another namespace has its helper there too, from where it reaches no
+//! server. With the privilege (`CAP_SYS_ADMIN` in both) the helper returns; a child that dropped
+//! its privileges, as sandboxes do, cannot.
 
 use std::fs::File;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ const HERE: &str = "/proc/thread-self/ns/net";
 /// The namespace's descriptor; -1: none.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 
-/// Keeps a descriptor of the calling thread's namespace, for those to whom it is handed over.
+/// Opens a descriptor of the calling thread's namespace and keeps it, to be handed over to others.
 /// Without `/proc` there is none.
 pub fn keep_ours() {
     if let (None, Some(here)) = (kept(), open_ours()) {
@@ -30,8 +30,8 @@ pub fn open_ours() -> Option<OwnedFd> {
     File::open(HERE).ok().map(OwnedFd::from)
 }
 
-/// Brings the calling thread, and those that it will start, into the namespace that was handed
-/// over, if it is in another one.
+/// Moves the calling thread, and those that it will start, into the namespace that was handed over,
+/// if it is in another one.
 pub fn enter(namespace: OwnedFd) {
     let namespace = File::from(namespace);
     let number = |file: &File| file.metadata().ok().map(|data| (data.dev(), data.ino()));
@@ -39,18 +39,18 @@ pub fn enter(namespace: OwnedFd) {
     if is_elsewhere
         && move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).is_err()
     {
-        // The connection will fail with a reason that the user can understand.
+        // The connection will fail with a reason that users can understand.
         return;
     }
     KEPT.store(namespace.into_raw_fd(), Ordering::Relaxed);
 }
 
-/// In the child of a fork: the descriptor is not here.
+/// In the child of a fork: the descriptor does not exist here.
 pub fn forget() {
     KEPT.store(-1, Ordering::Relaxed);
 }
 
-/// The descriptor that is kept.
+/// The descriptor that is kept open.
 pub fn kept() -> Option<RawFd> {
     Some(KEPT.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
 }

@@ -1,9 +1,9 @@
-//! Queued real-time signals that carry a number: sending them to another process, and taking them
-//! in this one.
+//! Queued real-time signals that carry a number: sending them to another process, and receiving
+//! them in this one.
 //!
-//! Contract: a function given to [`handle`] runs inside a signal handler, so it may only do what
-//! signal-safety(7) allows: no allocation, no lock that the interrupted thread may hold. errno is
-//! put back by the handler here.
+//! Contract: a function passed to [`handle`] runs inside a signal handler, so it may only do what
+//! signal-safety(7) allows: no allocation, no lock that the interrupted thread may hold. The
+//! handler here restores errno.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,7 +17,7 @@ pub fn realtime_signals() -> (i32, i32) {
     (libc::SIGRTMIN(), libc::SIGRTMAX())
 }
 
-/// `siginfo_t` as far as a queued signal fills it (Linux, 64 bit).
+/// `siginfo_t`, as far as a queued signal fills it (Linux, 64 bit).
 #[repr(C)]
 struct QueuedInfo {
     signal: i32,
@@ -33,7 +33,7 @@ struct QueuedInfo {
 const _: () = assert!(size_of::<QueuedInfo>() == size_of::<libc::siginfo_t>());
 
 /// Queues `signal` with `value` for the process of `pidfd` (Linux 5.1), as sigqueue(3) does by
-/// number. EAGAIN: its queue is full. EPERM: it belongs to somebody else. ESRCH: it has ended.
+/// process id. EAGAIN: its queue is full. EPERM: it belongs to another user. ESRCH: it has ended.
 pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
     let info = QueuedInfo {
         signal,
@@ -56,7 +56,7 @@ pub fn queue(pidfd: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
 static ACTION: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_signal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: errno is a variable of this thread, valid as long as the thread.
+    // SAFETY: errno is a variable of this thread and lives as long as the thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { *errno };
@@ -64,25 +64,25 @@ extern "C" fn on_signal(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     if action != 0 {
         // SAFETY: only `handle` writes a value other than 0, and that is a function of this type.
         let action = unsafe { mem::transmute::<usize, fn(u64)>(action) };
-        // SAFETY: the kernel hands the handler a siginfo_t of its own.
+        // SAFETY: the kernel passes the handler a siginfo_t of its own.
         action(unsafe { (*info.cast::<QueuedInfo>()).value });
     }
     // SAFETY: as above.
     unsafe { *errno = before };
 }
 
-/// What a signal did before [`handle`]; put back when this goes.
+/// The disposition of a signal before [`handle`]; restored on drop.
 pub struct Handled {
     signal: i32,
     before: libc::sigaction,
 }
 
-/// Has `action` called with the value of each `signal` that comes, in a handler, in whichever
-/// thread it comes to. One signal at a time can be handled in a process. A signal that has a
-/// handler already is refused with EBUSY.
+/// Installs a handler that calls `action` with the value of each `signal` that arrives, in
+/// whichever thread it arrives. Only one signal can be handled in a process. A signal that already
+/// has a handler is refused with EBUSY.
 pub fn handle(signal: i32, action: fn(u64)) -> io::Result<Handled> {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: only asks what the signal does now.
+    // SAFETY: only reads the current disposition of the signal.
     if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -98,7 +98,7 @@ pub fn handle(signal: i32, action: fn(u64)) -> io::Result<Handled> {
     let mut new: libc::sigaction = unsafe { mem::zeroed() };
     new.sa_sigaction = on_signal as *const () as usize;
     new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `new` is whole, and its handler keeps to what handlers may do.
+    // SAFETY: `new` is initialized, and its handler is async-signal-safe.
     if unsafe { libc::sigaction(signal, &new, ptr::null_mut()) } != 0 {
         ACTION.store(0, Ordering::Release);
         return Err(io::Error::last_os_error());
@@ -112,18 +112,17 @@ impl Handled {
         self.signal
     }
 
-    /// Whether the handler is still the one that was installed: the program may have set its own
-    /// since.
+    /// Whether the handler is still the installed one: the program may have set its own since.
     pub fn in_place(&self) -> bool {
         let mut now = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: only asks what the signal does now; the answer is read if there is one.
+        // SAFETY: only reads the current disposition; the result is used only on success.
         unsafe {
             libc::sigaction(self.signal, ptr::null(), now.as_mut_ptr()) == 0
                 && now.assume_init().sa_sigaction == on_signal as *const () as usize
         }
     }
 
-    /// Leaves the signal as it is, since somebody else handles it now.
+    /// Leaves the signal as it is, because the program handles it now.
     pub fn leave(self) {
         ACTION.store(0, Ordering::Release);
         mem::forget(self);
@@ -132,11 +131,12 @@ impl Handled {
 
 impl Drop for Handled {
     fn drop(&mut self) {
-        // A signal that is on its way would end the process once the default is back: it is ignored
-        // first, which drops what is pending. SAFETY: an all-zero sigaction is a valid one.
+        // A pending signal would end the process once the default is restored: the signal is
+        // ignored first, which discards what is pending. SAFETY: an all-zero sigaction is a valid
+        // one.
         let mut ignore: libc::sigaction = unsafe { mem::zeroed() };
         ignore.sa_sigaction = libc::SIG_IGN;
-        // SAFETY: both are whole, and say what happens to a signal that was ours.
+        // SAFETY: both are initialized, and set the disposition of a signal that was ours.
         unsafe {
             libc::sigaction(self.signal, &ignore, ptr::null_mut());
             libc::sigaction(self.signal, &self.before, ptr::null_mut());
@@ -147,7 +147,7 @@ impl Drop for Handled {
 
 fn set_of(signal: i32) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `set` is emptied, which fills it, before a signal is put in.
+    // SAFETY: `sigemptyset` initializes `set` before a signal is added.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal);
@@ -155,8 +155,8 @@ fn set_of(signal: i32) -> libc::sigset_t {
     }
 }
 
-/// Keeps `signal` from the calling thread and those that it starts: it waits until [`wait`] lets it
-/// in. Returns whether it was blocked before.
+/// Blocks `signal` in the calling thread and those that it starts: it stays pending until [`wait`]
+/// unblocks it. Returns whether it was blocked before.
 pub fn block(signal: i32) -> bool {
     change(libc::SIG_BLOCK, signal)
 }
@@ -169,36 +169,36 @@ pub fn unblock(signal: i32) {
 fn change(how: i32, signal: i32) -> bool {
     let set = set_of(signal);
     let mut before = set_of(signal);
-    // SAFETY: both are whole sets.
+    // SAFETY: both sets are initialized.
     unsafe {
         libc::pthread_sigmask(how, &set, &mut before);
         libc::sigismember(&before, signal) == 1
     }
 }
 
-/// What ended a [`wait`].
+/// The reason why a [`wait`] ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
-    /// The time has passed.
+    /// The timeout has expired.
     Time,
     /// A signal was handled in this thread.
     Signal,
-    /// These descriptors are readable, or their other ends are gone: one bit for each.
+    /// These descriptors are readable, or their other ends are closed: one bit for each.
     Readable(u32),
 }
 
-/// Most descriptors that one call waits for.
+/// Maximum number of descriptors of one call.
 const FDS_MAX: usize = 4;
 
-/// Sleeps until one of `fds` (at most 4) is readable or `signal` has been handled here; only
-/// meanwhile is `signal` let into this thread. `signal` 0: none. `timeout_ms` below 0 waits without
-/// end.
+/// Sleeps until one of `fds` (at most 4) is readable or `signal` was handled here; `signal` is
+/// unblocked in this thread only during the call. `signal` 0: none. With `timeout_ms` below 0 there
+/// is no timeout.
 pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<Woken> {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: asks for the mask of this thread and takes one signal out of the copy.
+    // SAFETY: reads the mask of this thread and removes one signal from the copy.
     let mask = unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), mask.as_mut_ptr());
-        // Refuses 0, and leaves the set as it is.
+        // Fails for 0, and leaves the set as it is.
         libc::sigdelset(mask.as_mut_ptr(), signal);
         mask.assume_init()
     };
@@ -212,7 +212,8 @@ pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<
         tv_nsec: timeout_ms.max(0) % 1000 * 1_000_000,
     };
     let time = if timeout_ms < 0 { ptr::null() } else { &raw const time };
-    // SAFETY: descriptors that are open during the call or -1, a time or none, and a whole set.
+    // SAFETY: descriptors that are open during the call or -1, a time or null, and an initialized
+    // set.
     match unsafe { libc::ppoll(polled.as_mut_ptr(), FDS_MAX as libc::nfds_t, time, &mask) } {
         0 => Ok(Woken::Time),
         1.. => Ok(Woken::Readable(
@@ -243,7 +244,7 @@ mod tests {
 
     static SUM: AtomicU64 = AtomicU64::new(0);
 
-    // One test: what a signal does is a matter of the whole process.
+    // One test: the disposition of a signal belongs to the whole process.
     #[test]
     fn values_arrive_also_those_that_came_while_the_signal_was_blocked() {
         let signal = realtime_signals().0 + 9;
@@ -258,8 +259,8 @@ mod tests {
         for value in [1, 1 << 40, 5] {
             queue(us.as_fd(), signal, value).unwrap();
         }
-        // A signal for the process goes to any thread that lets it in, and this test's harness has
-        // others.
+        // A signal for the process is delivered to any thread that does not block it, and this
+        // test's harness has others.
         let start = std::time::Instant::now();
         while SUM.load(Ordering::SeqCst) != 6 + (1 << 40) {
             wait(&[nothing.as_fd()], signal, 10).unwrap();

@@ -1,11 +1,11 @@
-//! Directories that only their user can enter.
+//! Directories that only their owner can enter.
 
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-/// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.
+/// Creates `path`, or accepts it if it is a directory of this user that no other user can enter.
 pub fn private_dir(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -1,7 +1,7 @@
-//! A descriptor table of its own for a thread.
+//! A separate descriptor table for a thread.
 //!
-//! Contract: called on a thread that has used no descriptor yet, and that starts the threads that
-//! will share the new table.
+//! Contract: called on a thread that has not used any descriptor yet, and that starts the threads
+//! that will share the new table.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,7 +10,7 @@ use std::io;
 /// error in the new one.
 pub fn leave() -> io::Result<()> {
     // SAFETY: changes which table the calling thread uses; what is closed there stays open in the
-    // process's.
+    // process's table.
     unsafe {
         if libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) != 0 {
             return Err(io::Error::last_os_error());

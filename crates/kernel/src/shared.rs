@@ -1,6 +1,7 @@
 //! Words of memory that several processes share through a file.
 //!
-//! Contract: the mapping lives as long as the `SharedWords`, and only atomic operations reach it.
+//! Contract: the mapping lives as long as the `SharedWords`, and is accessed with atomic operations
+//! only.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -19,7 +20,7 @@ pub struct SharedWords {
     on_heap: bool,
 }
 
-// SAFETY: the words are atomics; sharing them between threads is what they are for.
+// SAFETY: the words are atomics, made to be shared between threads.
 unsafe impl Send for SharedWords {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWords {}
@@ -42,7 +43,7 @@ impl SharedWords {
     }
 
     /// `count` words, all zero, that no other process sees. On the heap: where the address space is
-    /// limited there may be no mapping to be had.
+    /// limited, a mapping may not be possible.
     pub fn private(count: usize) -> io::Result<SharedWords> {
         let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
         let mut words = SharedWords::wrap(Box::into_raw(words).cast(), count)?;
@@ -57,7 +58,7 @@ impl SharedWords {
 
     /// The words.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped for as long as `self` lives; any bit pattern is an `AtomicU64`.
+        // SAFETY: mapped while `self` lives; any bit pattern is an `AtomicU64`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
@@ -65,14 +66,13 @@ impl SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         if self.on_heap {
-            // SAFETY: from `Box::into_raw`, with this length; nobody can hold a reference into it
-            // any more.
+            // SAFETY: from `Box::into_raw`, with this length; no references into it exist any more.
             drop(unsafe {
                 Box::from_raw(ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.count))
             });
             return;
         }
-        // SAFETY: nobody can hold a reference into the mapping any more.
+        // SAFETY: no references into the mapping exist any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * 8) };
     }
 }

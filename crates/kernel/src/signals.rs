@@ -1,18 +1,18 @@
-//! Signals of the program must not run on our threads: a handler may touch managed memory, and wait
-//! for the very thread it runs on.
+//! Signals of the program must not be handled on our threads: a handler may touch managed memory,
+//! and wait for the very thread it runs on.
 //!
-//! Contract: only the calling thread's signal mask is changed, and it is put back.
+//! Contract: only the calling thread's signal mask is changed, and it is restored.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Does `work` with all signals blocked. A thread that is started meanwhile is born, and stays,
-/// that way.
+/// Runs `work` with all signals blocked. A thread that is started meanwhile inherits that mask and
+/// keeps it.
 pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both are valid for writing a set to, and `all` is filled before it is used.
+    // SAFETY: both are valid for writing a set, and `all` is initialized before it is used.
     let changed = unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
@@ -29,7 +29,7 @@ pub fn blocked<R>(work: impl FnOnce() -> R) -> R {
 mod tests {
     use super::*;
 
-    /// The mask of the calling thread, as the kernel has it.
+    /// The kernel's mask of the calling thread.
     fn mask() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

@@ -1,9 +1,9 @@
-//! A large stretch of private memory that is filled and emptied by pieces, from several threads.
+//! A large area of private memory that is filled and emptied in pieces, from several threads.
 //!
-//! Contract: the mapping lives as long as the `SlabMemory`. Its content is only reached by relaxed
-//! atomic words, so threads that use the same bytes at once get mixed words but nothing worse; who
-//! may use which bytes when is the caller's business. The memory is `MAP_PRIVATE`: a child of a
-//! fork has its own copy.
+//! Contract: the mapping lives as long as the `SlabMemory`. Its content is accessed with relaxed
+//! atomic operations on words only, so threads that use the same bytes at the same time get mixed
+//! words but nothing worse; the caller decides which thread may use which bytes when. The memory is
+//! `MAP_PRIVATE`: a child of a fork has its own copy.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,13 +15,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const WORD: usize = 8;
 
-/// Mapped memory, all zeros until written, that takes up room only where it is used.
+/// Mapped memory, all zeros until written, that takes memory only where it is used.
 pub struct SlabMemory {
     start: NonNull<AtomicU64>,
     words: usize,
 }
 
-// SAFETY: the words are atomics; sharing them between threads is what they are for.
+// SAFETY: the words are atomics, made to be shared between threads.
 unsafe impl Send for SlabMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SlabMemory {}
@@ -39,11 +39,10 @@ impl SlabMemory {
             )?
         };
         // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would
-        // take up memory that nobody counted; a kernel without them refuses the advice, which is as
-        // good.
+        // take memory that is not accounted for; a kernel without them refuses the advice, which is
+        // equally good.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
-        // SAFETY: as above. For a core file the kernel looks at each page of a mapping, used or
-        // not.
+        // SAFETY: as above. For a core file the kernel visits each page of a mapping, used or not.
         let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(SlabMemory { start, words: len / WORD })
@@ -89,8 +88,8 @@ impl SlabMemory {
         }
     }
 
-    /// Gives the memory of `len` bytes from `offset` (both multiples of the page size) back to the
-    /// kernel; they are zero again.
+    /// Frees the memory of `len` bytes from `offset` (both multiples of the page size); they are
+    /// zero again.
     pub fn release(&self, offset: usize, len: usize) -> io::Result<()> {
         let words = self.words(offset, len);
         // SAFETY: inside our own private anonymous mapping; the content becomes zeros, which are
@@ -101,7 +100,7 @@ impl SlabMemory {
 
     fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
         assert!(offset % WORD == 0, "not a word's address: {offset}");
-        // SAFETY: mapped for as long as `self` lives, and any bit pattern is an `AtomicU64`.
+        // SAFETY: mapped while `self` lives, and any bit pattern is an `AtomicU64`.
         let all = unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) };
         &all[offset / WORD..][..len.div_ceil(WORD)]
     }
@@ -109,7 +108,7 @@ impl SlabMemory {
 
 impl Drop for SlabMemory {
     fn drop(&mut self) {
-        // SAFETY: nobody can hold a reference into the mapping any more.
+        // SAFETY: no references into the mapping exist any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD) };
     }
 }

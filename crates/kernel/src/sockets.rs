@@ -5,16 +5,16 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 
-/// Seconds without a sign of life after which the kernel asks whether the peer is still there.
+/// Idle seconds after which the kernel probes whether the peer is still alive.
 const KEEPALIVE_IDLE_S: u64 = 5;
 const KEEPALIVE_INTERVAL_S: u64 = 2;
 const KEEPALIVE_PROBES: u32 = 5;
-/// How long sent bytes may stay unacknowledged before the kernel gives the connection up.
+/// How long sent bytes may stay unacknowledged before the kernel closes the connection.
 const UNACKNOWLEDGED_MS_MAX: u32 = 15_000;
 
-/// Makes a TCP socket ready to carry memory: no waiting to fill packets, and a peer that vanishes
-/// without a word is noticed within about 15 seconds. Buffer sizes are left to the kernel, which
-/// lets them grow further than an ordinary process may ask for.
+/// Configures a TCP socket for memory transfers: no delay to fill packets, and a peer that vanishes
+/// silently is detected within about 15 seconds. Buffer sizes are left to the kernel, which lets
+/// them grow further than an unprivileged process may set them.
 pub fn tune(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd();
     sockopt::set_tcp_nodelay(socket, true)?;
@@ -26,15 +26,15 @@ pub fn tune(socket: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether what arrives at the socket comes from the processor that this thread runs on: its peer
-/// is on this machine, and a thread that looks for the next bytes without sleeping keeps the peer
-/// from sending them.
+/// Whether data that arrives at the socket comes from the processor on which this thread runs: then
+/// its peer is on this machine, and a thread that polls for the next bytes without sleeping keeps
+/// the peer from sending them.
 pub fn is_beside_its_peer(socket: &impl AsFd) -> bool {
     sockopt::socket_incoming_cpu(socket)
         .is_ok_and(|cpu| cpu as usize == rustix::thread::sched_getcpu())
 }
 
-/// 32 bytes from the kernel's cryptographic generator.
+/// Random bytes from the kernel's cryptographic generator.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0u8; N];
     let mut filled = 0;

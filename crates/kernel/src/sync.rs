@@ -1,5 +1,5 @@
-//! Atomics and futexes; under `--cfg loom` those of a model that tries every order in which threads
-//! may run.
+//! Atomics and futexes; under `--cfg loom` those of a model that tries every possible interleaving
+//! of threads.
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -20,7 +20,7 @@ pub mod futex {
 
     use rustix::thread::futex::{self, Flags, Timespec};
 
-    /// Sleeps while `word` is `value`, at most `timeout`; may return for no reason.
+    /// Sleeps while `word` is `value`, at most `timeout`; spurious wake-ups are possible.
     pub fn wait(word: &AtomicU32, value: u32, timeout: Option<Duration>) {
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -29,15 +29,14 @@ pub mod futex {
         let _ = futex::wait(word, Flags::PRIVATE, value, timeout.as_ref());
     }
 
-    /// Wakes at most `most` who sleep.
+    /// Wakes at most `most` sleeping threads.
     pub fn wake(word: &AtomicU32, most: u32) {
         let _ = futex::wake(word, Flags::PRIVATE, most);
     }
 }
 
-/// The same in the model: one word is compared and slept on as the kernel does it, under the lock
-/// of its bucket. Nobody wakes because time has passed, so that a wake-up that is lost is a
-/// deadlock.
+/// The same in the model: one word is compared and slept on as in the kernel, under the lock of its
+/// bucket. There are no timeouts, so that a lost wake-up is a deadlock.
 #[cfg(loom)]
 pub mod futex {
     use std::time::Duration;
@@ -46,7 +45,7 @@ pub mod futex {
     use loom::sync::{Condvar, Mutex};
 
     loom::lazy_static! {
-        /// How often somebody was woken.
+        /// Number of wake-ups.
         static ref BUCKET: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
     }
 
@@ -61,7 +60,7 @@ pub mod futex {
         }
     }
 
-    /// Wakes all: whoever is woken in vain looks again.
+    /// Wakes all: a thread that is woken unnecessarily checks again.
     pub fn wake(_word: &AtomicU32, _most: u32) {
         *BUCKET.0.lock().unwrap() += 1;
         BUCKET.1.notify_all();

@@ -1,6 +1,6 @@
-//! A large table whose entries are zero until they are first touched, and cost memory only then.
+//! A large table whose entries are zero until they are first touched, and take memory only then.
 //!
-//! Contract: an entry type for which all-zero bytes are a value (`FromZeros`), held in anonymous
+//! Contract: an entry type for which all-zero bytes are a value (`FromZeros`), stored in anonymous
 //! memory that the kernel zeroes.
 #![allow(unsafe_code)]
 
@@ -48,7 +48,7 @@ impl<T: FromZeros> Index<usize> for LazyTable<T> {
 
     fn index(&self, index: usize) -> &T {
         assert!(index < self.count, "entry {index} of {}", self.count);
-        // SAFETY: in bounds; zeroed memory is a `T`, and whatever was written since is one too.
+        // SAFETY: in bounds; zeroed memory is a `T`, and so is everything written since.
         unsafe { self.start.add(index).as_ref() }
     }
 }

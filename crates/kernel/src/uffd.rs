@@ -1,14 +1,14 @@
-//! userfaultfd(2), whole: registration, the ioctls that fill, move, protect and poison pages, and
-//! the messages.
+//! The complete userfaultfd(2): registration, the ioctls that fill, move, protect and poison pages,
+//! and the messages.
 //!
 //! The ioctls of one descriptor work on the address space of the process that opened it. Ordinary
 //! failures are results, not errors: see [`Outcome`]. Sources: `userfaultfd(2)`,
 //! `ioctl_userfaultfd(2)`, Linux `include/uapi/linux/userfaultfd.h`.
 //!
 //! Contract: the structures below have the layout of the kernel's header, and the kernel writes
-//! nothing but them. Callers name ranges by address; a wrong range is refused by the kernel (it
-//! must be registered), but a *moved* or *copied-over* page changes memory that safe code may hold
-//! references to. Callers therefore only name ranges of the arena and of staging, to which no
+//! nothing but them. Callers pass ranges by address. The kernel refuses a wrong range (it must be
+//! registered), but a *moved* or *copied-over* page changes memory that safe code may have
+//! references to. Callers therefore only pass ranges of the arena and of staging, to which no
 //! references exist.
 #![allow(unsafe_code)]
 
@@ -65,12 +65,12 @@ impl Features {
         (16, "MOVE"),
     ];
 
-    /// Whether all of `other` is there.
+    /// Whether all of `other` are included.
     pub fn has(self, other: Features) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both together.
+    /// The union of both.
     pub const fn and(self, other: Features) -> Features {
         Features(self.0 | other.0)
     }
@@ -85,11 +85,11 @@ impl Features {
     }
 }
 
-/// Why userfaultfd cannot be had. The message says what to do.
+/// Why userfaultfd is not available. The message states what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UffdError {
-    /// Neither the system call nor the device is open to this user.
+    /// This user may use neither the system call nor the device.
     #[error(
         "this user may not open userfaultfd ({0}): either `sudo setfacl -m u:$USER:rw /dev/userfaultfd` (Linux 6.1 and later) or `sudo sysctl vm.unprivileged_userfaultfd=1` allows it"
     )]
@@ -99,7 +99,7 @@ pub enum UffdError {
         "this kernel has no userfaultfd ({0}): use a kernel with CONFIG_USERFAULTFD=y, as all of Debian's and Ubuntu's are"
     )]
     NotThere(io::Error),
-    /// A feature that is needed is missing.
+    /// A required feature is missing.
     #[error(
         "this kernel's userfaultfd lacks {missing}: Linux 5.7 is the oldest that works, 6.8 the oldest that works best"
     )]
@@ -109,10 +109,10 @@ pub enum UffdError {
     Io { doing: &'static str, source: io::Error },
 }
 
-/// Which faults a registration asks for.
+/// Which faults a registration reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// Pages that are not there.
+    /// Missing pages.
     Missing,
     /// Writes to protected pages.
     WriteProtect,
@@ -120,14 +120,13 @@ pub enum Watch {
     MissingAndWriteProtect,
 }
 
-/// How an ioctl that fills or moves pages ended: so many bytes are done, and why it went no
-/// further.
+/// Result of an ioctl that fills or moves pages: how many bytes are done, and why it stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Outcome {
     /// Bytes from the start of the range that are done.
     pub done: usize,
-    /// Why the rest is not, if there is a rest.
+    /// Why it stopped, if there is a rest.
     pub stop: Option<Stop>,
 }
 
@@ -135,12 +134,12 @@ pub struct Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// The address space is changing: an event is waiting to be read, or another thread holds a
-    /// lock that is only tried (EAGAIN). Where something was done, it says no more than that there
-    /// is a rest.
+    /// lock that the kernel only tries to take (EAGAIN). If something was done, this only states
+    /// that there is a rest.
     Again,
-    /// A page is there already (EEXIST).
+    /// A page is present already (EEXIST).
     Exists,
-    /// The destination is not registered or not mapped, or (for a move) the source is not there
+    /// The destination is not registered or not mapped, or (for a move) the source is missing
     /// (ENOENT).
     NotThere,
     /// The address space is gone (ESRCH).
@@ -151,7 +150,7 @@ pub enum Stop {
     Invalid,
     /// No memory for page tables or pages (ENOMEM).
     NoMemory,
-    /// Something that the manual pages do not promise.
+    /// An error that the manual pages do not document.
     Other(Errno),
 }
 
@@ -170,7 +169,7 @@ impl From<Errno> for Stop {
     }
 }
 
-/// One message.
+/// One message of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// A thread waits for a page.
@@ -260,48 +259,48 @@ pub struct Uffd {
     features: Features,
 }
 
-/// What the kernel offers to this user.
+/// The features that the kernel offers to this user.
 pub fn probe() -> Result<Features, UffdError> {
     let fd = open_fd()?;
     handshake(fd.as_fd(), Features(0))
 }
 
-/// A descriptor of `/dev/userfaultfd` that this process was given; -1: none.
+/// A descriptor of `/dev/userfaultfd` that was passed to this process; -1: none.
 static DEVICE: AtomicI32 = AtomicI32::new(-1);
 
-/// The device that hands out userfaultfds (Linux 6.1). Who holds it may make them, whatever rights
-/// he has lost since it was opened.
+/// The device that creates userfaultfds (Linux 6.1). The owner of a descriptor may create them,
+/// whatever privileges it has lost since it was opened.
 pub fn open_device() -> Option<OwnedFd> {
     OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from)
 }
 
-/// Uses a descriptor of the device where it cannot be opened. It stays open.
+/// Keeps a descriptor of the device, for use where it cannot be opened. It stays open.
 pub fn keep_device(device: OwnedFd) {
     DEVICE.store(device.into_raw_fd(), Ordering::Relaxed);
 }
 
-/// In the child of a fork: the descriptor is not here.
+/// In the child of a fork: the descriptor does not exist here.
 pub fn forget_device() {
     DEVICE.store(-1, Ordering::Relaxed);
 }
 
-/// Closes the descriptor of the device that is kept.
+/// Closes the kept descriptor of the device.
 pub fn drop_device() {
     let kept = DEVICE.swap(-1, Ordering::Relaxed);
     if kept >= 0 {
-        // SAFETY: `keep_device` was given it, and nobody can find it any more.
+        // SAFETY: passed to `keep_device`, and no longer reachable elsewhere.
         drop(unsafe { OwnedFd::from_raw_fd(kept) });
     }
 }
 
-/// The descriptor of the device that is kept.
+/// The kept descriptor of the device.
 pub fn device() -> Option<RawFd> {
     Some(DEVICE.load(Ordering::Relaxed)).filter(|&fd| fd >= 0)
 }
 
 fn open_fd() -> Result<OwnedFd, UffdError> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-    // SAFETY: makes a descriptor; memory is affected only once ranges are registered.
+    // SAFETY: creates a descriptor; memory is affected only once ranges are registered.
     let refused = match unsafe { rustix::mm::userfaultfd(flags) } {
         Ok(fd) => return Ok(fd),
         Err(errno) => errno,
@@ -322,7 +321,7 @@ fn open_fd() -> Result<OwnedFd, UffdError> {
             source: io::Error::last_os_error(),
         });
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel just created this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -347,7 +346,7 @@ fn outcome(result: rustix::io::Result<()>, done: i64, len: usize) -> Outcome {
     }
 }
 
-/// From the start of two ranges on: bytes of pages that are at `dst` and not at `src`.
+/// Bytes of pages at the start of two ranges that are present at `dst` and missing at `src`.
 fn moved_already(dst: usize, src: usize, len: usize) -> usize {
     let pages = len / PAGE;
     let is_moved =
@@ -356,7 +355,7 @@ fn moved_already(dst: usize, src: usize, len: usize) -> usize {
 }
 
 impl Uffd {
-    /// Opens one with the features `wanted`, which must all be there.
+    /// Opens a userfaultfd with the features `wanted`, which must all be available.
     pub fn open(wanted: Features) -> Result<Uffd, UffdError> {
         let offered = probe()?;
         if !offered.has(wanted) {
@@ -368,12 +367,12 @@ impl Uffd {
         Ok(Uffd { fd, features: wanted })
     }
 
-    /// The features it was opened with.
+    /// The features with which it was opened.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Watches a range of private anonymous memory of this process.
+    /// Registers a range of private anonymous memory of this process.
     pub fn register(&self, start: usize, len: usize, watch: Watch) -> io::Result<()> {
         let mode = match watch {
             Watch::Missing => 1,
@@ -386,7 +385,7 @@ impl Uffd {
             .map_err(Into::into)
     }
 
-    /// Stops to watch a range.
+    /// Unregisters a range.
     pub fn unregister(&self, start: usize, len: usize) -> io::Result<()> {
         let mut arg = range(start, len);
         // SAFETY: UFFDIO_UNREGISTER reads one `uffdio_range`.
@@ -417,31 +416,31 @@ impl Uffd {
         outcome(result, arg.done, len)
     }
 
-    /// Fills missing pages at `dst` with a copy of `src`, and wakes who waits for them. The pages
-    /// can come write-protected.
+    /// Fills missing pages at `dst` with a copy of `src`, and wakes the threads that wait for them.
+    /// The pages can be write-protected.
     pub fn copy(&self, dst: usize, src: usize, len: usize, write_protected: bool) -> Outcome {
         self.transfer::<COPY>(dst, src, len, if write_protected { COPY_WRITE_PROTECTED } else { 0 })
     }
 
-    /// The same without waking anybody; see [`Uffd::wake`].
+    /// The same without waking threads; see [`Uffd::wake`].
     pub fn copy_quietly(&self, dst: usize, src: usize, len: usize) -> Outcome {
         self.transfer::<COPY>(dst, src, len, DONTWAKE)
     }
 
-    /// The same with pages that come write-protected.
+    /// The same with write-protected pages.
     pub fn copy_protected_quietly(&self, dst: usize, src: usize, len: usize) -> Outcome {
         self.transfer::<COPY>(dst, src, len, DONTWAKE | COPY_WRITE_PROTECTED)
     }
 
-    /// Moves the pages at `src` to `dst`, where none are, and wakes who waits for them (Linux 6.8).
-    /// `holes`: pages that are not there are passed over.
+    /// Moves the pages at `src` to `dst`, where pages must be missing, and wakes the threads that
+    /// wait for them (Linux 6.8). `holes`: missing source pages are skipped.
     pub fn move_pages(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.relocate(dst, src, len, if holes { MOVE_ALLOW_HOLES } else { 0 })
     }
 
-    /// Moves pages, and counts those too that the kernel has moved without saying so: Linux 6.18,
-    /// where memory is short, forgets to count pages of a batch that it did not get through, and
-    /// finds them in its way when it tries again (EEXIST).
+    /// Moves pages, and also counts those that the kernel moved without reporting it: when memory
+    /// is short, Linux 6.18 does not count pages of a batch that it did not complete, and fails
+    /// with EEXIST when it retries.
     fn relocate(&self, dst: usize, src: usize, len: usize, mode: u64) -> Outcome {
         let outcome = self.transfer::<MOVE>(dst, src, len, mode);
         let Outcome { done, stop: Some(stop) } = outcome else { return outcome };
@@ -451,12 +450,12 @@ impl Uffd {
         match moved_already(dst + done, src + done, len - done) {
             0 => outcome,
             more if done + more == len => Outcome { done: len, stop: None },
-            // What stopped it may hold for the next page, or not.
+            // The reason may or may not apply to the next page.
             more => Outcome { done: done + more, stop: Some(Stop::Again) },
         }
     }
 
-    /// The same without waking anybody: nobody waits at the destination, or they are to be woken
+    /// The same without waking threads: none wait at the destination, or they are to be woken
     /// later.
     pub fn move_quietly(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome {
         self.relocate(dst, src, len, DONTWAKE | if holes { MOVE_ALLOW_HOLES } else { 0 })
@@ -469,17 +468,17 @@ impl Uffd {
         outcome(result, arg.done, len)
     }
 
-    /// Maps zeros where pages are missing, and wakes who waits for them.
+    /// Maps zero pages where pages are missing, and wakes the threads that wait for them.
     pub fn zero(&self, start: usize, len: usize) -> Outcome {
         self.fill::<ZEROPAGE>(start, len)
     }
 
-    /// Makes every touch of missing pages end in SIGBUS (Linux 6.6).
+    /// Makes every touch of missing pages raise SIGBUS (Linux 6.6).
     pub fn poison(&self, start: usize, len: usize) -> Outcome {
         self.fill::<POISON>(start, len)
     }
 
-    /// Protects pages against writing, or lifts that and wakes who waits.
+    /// Write-protects pages, or removes the protection and wakes the threads that wait.
     pub fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop> {
         let mut arg = ProtectArg { range: range(start, len), mode: u64::from(on) };
         // SAFETY: UFFDIO_WRITEPROTECT reads one `uffdio_writeprotect`.
@@ -487,11 +486,11 @@ impl Uffd {
             .map_err(Stop::from)
     }
 
-    /// Appends the messages that are waiting, at most 16; never blocks.
+    /// Appends pending messages, at most 16; never blocks.
     pub fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
         let mut raw = [RawMessage::default(); 16];
         let size = size_of::<RawMessage>();
-        // SAFETY: `raw` is plain old data and as long as said.
+        // SAFETY: `raw` is plain old data of that length.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(raw.as_mut_ptr().cast::<u8>(), size * raw.len())
         };

@@ -1,15 +1,15 @@
-//! UMASH, a universal hash (<https://github.com/backtrace-labs/umash>), of bytes that lie together.
+//! UMASH, a universal hash (<https://github.com/backtrace-labs/umash>), of contiguous bytes.
 //!
-//! Contract: the parameters are a plain value, derived once and only read by the library; it
-//! allocates nothing and keeps nothing. Bytes that are fed in pieces, as the safe `umash` crate
-//! does, are hashed 16 at a time at both ends: of 4 KiB that takes twice as long.
+//! Contract: the parameters are a plain value, derived once and only read by the library, which
+//! allocates nothing and has no state. The safe `umash` crate feeds bytes in pieces and hashes them
+//! 16 at a time at both ends, which takes twice as long for 4 KiB.
 #![allow(unsafe_code)]
 
 use umash_sys::{umash_full, umash_params, umash_params_derive};
 
-/// The 64-bit hash, not the second one for fingerprints of 128 bits.
+/// The 64-bit hash, not the second one for 128-bit fingerprints.
 const FIRST: i32 = 0;
-/// The key is the secret; this is that of the library's example, whose result is known.
+/// The key is the secret; this seed is that of the library's example, whose result is known.
 const SEED: u64 = 42;
 
 /// The parameters of a hash function, chosen at random from the family.

@@ -1,10 +1,9 @@
-//! Reads and writes of files through io_uring, with the buffer owned by the ring while the kernel
-//! uses it.
+//! Reads and writes of files through io_uring; the ring owns the buffer while the kernel uses it.
 //!
-//! Contract: a buffer that was given to [`Ring::start`] stays in the ring until the kernel has
-//! answered for every piece of it; dropping the ring waits for that. A ring belongs to the process
-//! that made it: in the child of a fork it must not be used, and dropping it there leaves the
-//! parent's alone.
+//! Contract: a buffer that was passed to [`Ring::start`] stays in the ring until the kernel has
+//! completed every piece of it; dropping the ring waits for that. A ring belongs to the process
+//! that made it: in the child of a fork it must not be used, and dropping it there does not affect
+//! the parent's.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,7 +18,7 @@ use rustix::process::{Pid, getpid};
 
 use crate::frame::FrameBuf;
 
-/// Which way the bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the file to the buffer.
@@ -28,7 +27,7 @@ pub enum Direction {
     Write,
 }
 
-/// A stretch of a buffer and where it belongs in a file.
+/// A range of a buffer and its location in a file.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The file.
@@ -37,14 +36,14 @@ pub struct Piece {
     pub offset: u64,
     /// First byte in the buffer.
     pub start: usize,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// A request that is over. The buffer comes back.
+/// A completed request. The buffer is returned.
 #[derive(Debug)]
 pub struct Finished {
-    /// What `start` was given.
+    /// The token passed to `start`.
     pub token: u64,
     /// The buffer.
     pub buf: FrameBuf,
@@ -60,7 +59,7 @@ struct Request {
     result: io::Result<()>,
 }
 
-/// So many pieces that wait do not wait for more.
+/// With this many waiting pieces, submission is not delayed further.
 const TOGETHER: usize = 32;
 
 /// One submission ring and its requests.
@@ -69,9 +68,9 @@ pub struct Ring {
     owner: Pid,
     depth: usize,
     requests: Slots<Request>,
-    /// Pieces that are not over, with their request.
+    /// Pieces that are not completed, with their request.
     pieces: Slots<(usize, Piece)>,
-    /// Of `pieces`: not yet given to the kernel.
+    /// Of `pieces`: not submitted to the kernel yet.
     waiting: VecDeque<usize>,
     /// Of `pieces`: in the submission queue or under way.
     in_kernel: usize,
@@ -80,7 +79,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring with room for `depth` (a power of two) pieces under way. Fails where the kernel or a
+    /// A ring with room for `depth` (a power of two) pieces under way. Fails if the kernel or a
     /// sandbox forbids it.
     pub fn new(depth: u32) -> io::Result<Ring> {
         let ring = IoUring::new(depth)?;
@@ -97,8 +96,8 @@ impl Ring {
     }
 
     /// Queues all `pieces` (at least one, none of them empty) of `buf` for transfer. They start at
-    /// the next [`Ring::reap`] at the latest: what the kernel is given together and lies side by
-    /// side in the file becomes one request to the device.
+    /// the next [`Ring::reap`] at the latest: pieces that are submitted together and are adjacent
+    /// in the file become one request to the device.
     pub fn start(
         &mut self,
         token: u64,
@@ -126,7 +125,7 @@ impl Ring {
         }
     }
 
-    /// Moves things on without blocking and appends what is over to `out`.
+    /// Submits and completes requests without blocking; appends completed ones to `out`.
     pub fn reap(&mut self, out: &mut Vec<Finished>) {
         if self.in_kernel == 0 && self.waiting.is_empty() {
             return;
@@ -143,7 +142,7 @@ impl Ring {
         self.submit();
     }
 
-    /// Requests that are not over.
+    /// Number of requests that are not completed.
     pub fn in_flight(&self) -> usize {
         self.requests.live
     }
@@ -153,8 +152,8 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    /// Gives waiting pieces to the kernel, as many as there is room for. What it cannot take now it
-    /// takes at the next `reap`.
+    /// Submits waiting pieces to the kernel, as many as there is room for. The others are submitted
+    /// at the next `reap`.
     fn submit(&mut self) {
         while self.in_kernel < self.depth {
             let Some(index) = self.waiting.pop_front() else { break };
@@ -166,9 +165,9 @@ impl Ring {
                 Direction::Read => opcode::Read::new(fd, start, len).offset(piece.offset).build(),
                 Direction::Write => opcode::Write::new(fd, start, len).offset(piece.offset).build(),
             };
-            // SAFETY: `start` checked that the piece lies in the buffer, which stays in `requests`
-            // (and the file in `pieces`) until the completion of this entry was seen; `drop` waits
-            // for that. Nobody touches the bytes meanwhile.
+            // SAFETY: `start` checked that the piece is inside the buffer, which stays in
+            // `requests` (and the file in `pieces`) until the completion of this entry was seen;
+            // `drop` waits for that. Nothing else accesses the bytes meanwhile.
             let pushed = unsafe { self.ring.submission().push(&entry.user_data(index as u64)) };
             if pushed.is_err() {
                 self.waiting.push_front(index);
@@ -177,7 +176,7 @@ impl Ring {
             self.in_kernel += 1;
         }
         if !self.ring.submission().is_empty() {
-            // EINTR, EAGAIN, EBUSY: entries that were not taken stay in the queue for the next
+            // EINTR, EAGAIN, EBUSY: entries that were not submitted stay in the queue for the next
             // time.
             let _ = self.ring.submit();
         }
@@ -225,7 +224,7 @@ impl Drop for Ring {
             if waited.is_err_and(|error| {
                 !error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
             }) {
-                // Somebody closed the descriptor behind our back: nothing is left to wait for.
+                // The descriptor was closed by other code: there is nothing left to wait for.
                 break;
             }
         }
@@ -234,7 +233,7 @@ impl Drop for Ring {
     }
 }
 
-/// Values with small numbers that are used again.
+/// Values indexed by small numbers that are reused.
 struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,

@@ -1,21 +1,20 @@
-//! Plain Rust compiled for the vectors that the processor has.
+//! Plain Rust compiled for the vector instructions that the processor has.
 //!
-//! Contract: instructions that only some processors have are executed after the processor was asked
-//! for them.
+//! Contract: instructions that only some processors have are executed only after a check that this
+//! one has them.
 #![allow(unsafe_code)]
 
-/// Work that gains from wide vectors.
+/// Work that benefits from wide vectors.
 pub trait Wide {
-    /// What comes of it.
+    /// Its result.
     type Result;
 
-    /// Does it. To be `#[inline(always)]`, and all that matters of what it calls: only what is
-    /// inlined is compiled for wider vectors.
+    /// Does the work. Must be `#[inline(always)]`, as must be all of its callees that matter: only
+    /// inlined code is compiled for wider vectors.
     fn work(self) -> Self::Result;
 }
 
-/// Does `work` with AVX2 and POPCNT where the processor has both. The result is the same without
-/// them.
+/// Does `work` with AVX2 and POPCNT if the processor has both. The result is the same without them.
 pub fn widest<W: Wide>(work: W) -> W::Result {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("popcnt") {

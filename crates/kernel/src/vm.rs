@@ -1,10 +1,10 @@
-//! Address space: reservations, protections, advice, and bytes of memory that the program also
+//! Address space: reservations, protections, advice, and access to memory that the program also
 //! uses.
 //!
-//! Contract: `Reservation` owns its range of addresses for as long as it lives. The byte functions
+//! Contract: a `Reservation` owns its range of addresses while it lives. The byte functions
 //! (`read`, `zero`, `copy`) work on ranges inside a reservation or inside a mapping of the caller,
-//! which are mapped with the rights needed; they use volatile or bulk operations on raw memory and
-//! never make references to it, because the program may change it at the same time.
+//! which are mapped with the necessary rights. They use volatile or bulk operations on raw memory
+//! and never make references to it, because the program may change it at the same time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +22,7 @@ pub struct Reservation {
     len: usize,
 }
 
-/// What a reservation allows at first.
+/// The initial access rights of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     None,
@@ -30,8 +30,8 @@ pub enum Access {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to anybody
-    /// (`MAP_NORESERVE`). Core files leave them out, unless `Advise::DoDump` is given.
+    /// Reserves `len` bytes, aligned to `align` (a power of two), without charging them to any
+    /// process (`MAP_NORESERVE`). Core files leave them out, unless `Advise::DoDump` is given.
     pub fn new(len: usize, align: usize, access: Access) -> io::Result<Reservation> {
         let prot = match access {
             Access::None => ProtFlags::empty(),
@@ -45,12 +45,12 @@ impl Reservation {
         let base = start.next_multiple_of(align);
         for (from, to) in [(start, base), (base + len, start + padded)] {
             if from < to {
-                // SAFETY: the edges of the mapping that was just made; nobody knows them yet.
+                // SAFETY: the ends of the mapping that was just made, which are not in use yet.
                 unsafe { munmap(from as *mut _, to - from)? };
             }
         }
         let reservation = Reservation { base, len };
-        // For a core file the kernel looks at each page of a mapping, used or not.
+        // For a core file the kernel visits each page of a mapping, used or not.
         let _ = reservation.advise(base, len, Advise::DontDump);
         Ok(reservation)
     }
@@ -65,12 +65,12 @@ impl Reservation {
         self.len
     }
 
-    /// Whether it has no bytes; it never does.
+    /// Whether it has no bytes; always false.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `addr` lies inside.
+    /// Whether `addr` is inside.
     pub fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.base) < self.len
     }
@@ -82,34 +82,36 @@ impl Reservation {
             "a range outside the reservation"
         );
         let flags = MprotectFlags::from_bits_retain(prot as u32);
-        // SAFETY: inside our own reservation; who uses the memory there asked for this protection.
+        // SAFETY: inside our own reservation; the user of the memory there requested this
+        // protection.
         unsafe { mprotect(addr as *mut _, len, flags).map_err(Into::into) }
     }
 
-    /// Maps the part anew, empty and without access, whatever was there.
+    /// Replaces the mapping of a part, whatever it was, by an empty one without access.
     pub fn reclaim(&self, addr: usize, len: usize) -> io::Result<()> {
         assert!(
             self.contains(addr) && len <= self.base + self.len - addr,
             "a range outside the reservation"
         );
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: replaces memory inside our own reservation, which its user has given back.
+        // SAFETY: replaces memory inside our own reservation that its user has released.
         unsafe { mmap_anonymous(addr as *mut _, len, ProtFlags::empty(), flags)? };
         Ok(())
     }
 
-    /// Keeps a part in memory (`mlock`). The kernel then refuses advice on it, `MADV_COLD` for one.
+    /// Locks a part in memory (`mlock`). The kernel then refuses some advice on it, such as
+    /// `MADV_COLD`.
     pub fn lock(&self, addr: usize, len: usize) -> io::Result<()> {
         assert!(
             self.contains(addr) && len <= self.base + self.len - addr,
             "a range outside the reservation"
         );
-        // SAFETY: inside our own reservation; content stays as it is.
+        // SAFETY: inside our own reservation; the content does not change.
         unsafe { mlock(addr as *mut _, len).map_err(Into::into) }
     }
 
-    /// Drops the content of several parts, with one flush of translations where the kernel can
-    /// (`process_madvise` on oneself, Linux 6.13), else one by one.
+    /// Drops the content of several parts, with a single TLB flush where the kernel supports it
+    /// (`process_madvise` on the calling process, Linux 6.13), else one by one.
     pub fn drop_scattered(&self, parts: impl Iterator<Item = (usize, usize)>) {
         const MOST: usize = 64;
         let mut iovecs = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; MOST];
@@ -146,11 +148,11 @@ impl Reservation {
             Advise::Drop => Advice::LinuxDontNeed,
             Advise::Split => Advice::LinuxCold,
         };
-        // SAFETY: inside our own reservation. `Drop` discards content that the caller has no more
-        // use for.
+        // SAFETY: inside our own reservation. `Drop` discards content that the caller no longer
+        // needs.
         match unsafe { madvise(addr as *mut _, len, advice) } {
             Ok(()) => Ok(()),
-            // Somebody mapped something else into the middle; the rest was done.
+            // Something else was mapped inside the range; the rest was done.
             Err(Errno::NOMEM) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -159,7 +161,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: ours, and with `self` goes the last that could use it.
+        // SAFETY: our mapping, and `self` was its last user.
         let _ = unsafe { munmap(self.base as *mut _, self.len) };
     }
 }
@@ -190,12 +192,12 @@ pub enum Advise {
     Split,
 }
 
-/// Names the calling process in calls that want a pidfd (Linux 6.14).
+/// Denotes the calling process in calls that take a pidfd (Linux 6.14).
 const PIDFD_SELF_PROCESS: i32 = -10001;
 
 fn drop_all(iovecs: &[libc::iovec]) {
     let bytes: usize = iovecs.iter().map(|part| part.iov_len).sum();
-    // SAFETY: parts of a reservation whose content its user has given up.
+    // SAFETY: parts of a reservation whose content its user no longer needs.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,
@@ -223,7 +225,7 @@ pub fn zero(addr: usize, len: usize) {
     unsafe { ptr::write_bytes(addr as *mut u8, 0, len) }
 }
 
-/// Fills mapped memory with one 64-bit word, over and over; `len` is a multiple of 8.
+/// Fills mapped memory with repetitions of one 64-bit word; `len` is a multiple of 8.
 pub fn fill(addr: usize, len: usize, word: u64) {
     let words = addr as *mut u64;
     for index in 0..len / 8 {
@@ -232,23 +234,23 @@ pub fn fill(addr: usize, len: usize, word: u64) {
     }
 }
 
-/// Copies between stretches of mapped memory that do not overlap.
+/// Copies between ranges of mapped memory that do not overlap.
 pub fn copy(dst: usize, src: usize, len: usize) {
     // SAFETY: the module's contract: mapped, readable, writable; the caller's ranges do not
     // overlap.
     unsafe { ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, len) }
 }
 
-/// Makes sure that every page of the range is there and private, by writing what it holds
-/// (atomically, so that nobody's write is lost).
+/// Makes every page of the range present and private, by writing back its own content (atomically,
+/// so that no concurrent write is lost).
 pub fn touch(addr: usize, len: usize) {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     for page in (addr..addr + len).step_by(4096) {
         // SAFETY: the module's contract; page aligned, so aligned for the atomic.
         let word = unsafe { &*(page as *const AtomicU64) };
         let held = word.load(Relaxed);
-        // A compare-exchange always writes; a fetch_or of nothing is compiled to a read. If it
-        // fails, somebody else has written.
+        // A compare-exchange always writes; a fetch_or of zero is compiled to a read. If it fails,
+        // another thread has written.
         let _ = word.compare_exchange(held, held, Relaxed, Relaxed);
     }
 }
@@ -256,26 +258,26 @@ pub fn touch(addr: usize, len: usize) {
 /// Whether the page at `page` is mapped (`mincore(2)`).
 pub fn is_present(page: usize) -> bool {
     let mut present = 0u8;
-    // SAFETY: mincore looks only, and writes one byte for one page.
+    // SAFETY: mincore only reads the state, and writes one byte for one page.
     let result = unsafe {
         libc::mincore(ptr::without_provenance_mut(page), hiroma_units::PAGE, &raw mut present)
     };
     result == 0 && present & 1 == 1
 }
 
-/// Whether no page of a range of at most 2 MiB is mapped. False where that cannot be told.
+/// Whether no page of a range of at most 2 MiB is mapped. False if that is not known.
 pub fn is_empty(start: usize, len: usize) -> bool {
     let mut present = [0u8; hiroma_units::PAGES_PER_EXTENT];
     let pages = len / hiroma_units::PAGE;
     assert!(pages <= present.len(), "an extent at most");
-    // SAFETY: mincore looks only, and writes one byte for each page.
+    // SAFETY: mincore only reads the state, and writes one byte for each page.
     let result =
         unsafe { libc::mincore(ptr::without_provenance_mut(start), len, present.as_mut_ptr()) };
     result == 0 && present[..pages].iter().all(|byte| byte & 1 == 0)
 }
 
-/// Brings the page at `addr` into memory by reading a byte of it through the kernel. False: it
-/// cannot be read.
+/// Faults in the page at `addr` by reading a byte of it through the kernel. False: it cannot be
+/// read.
 pub fn fault_in(addr: usize) -> bool {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -294,23 +296,23 @@ pub fn fault_in(addr: usize) -> bool {
     }
 }
 
-/// Asks the processor to bring bytes near that will be read soon. Any address will do: one that is
-/// not mapped is ignored.
+/// Prefetches bytes that will be read soon into the processor's cache. Any address is allowed: one
+/// that is not mapped is ignored.
 pub fn prefetch(addr: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (addr..addr + len).step_by(64) {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch never faults and changes nothing that a program can see.
+        // SAFETY: a prefetch never faults and changes nothing that a program can observe.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line as *const i8) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (addr, len);
 }
 
-/// Lends staging memory to a request: mapped, and used by nobody else until the buffer is gone (the
-/// module's contract).
+/// Lends staging memory to a request: mapped, and not used elsewhere until the buffer is dropped
+/// (the module's contract).
 pub fn lend(addr: usize, len: usize) -> crate::frame::FrameBuf {
-    // SAFETY: the module's contract, which the pager's frame table keeps: a frame belongs to one
-    // request at a time.
+    // SAFETY: the module's contract, which the pager's frame table guarantees: a frame belongs to
+    // one request at a time.
     unsafe { crate::frame::FrameBuf::new(addr as *mut u8, len) }
 }

@@ -1,6 +1,6 @@
 //! Waiting for descriptors.
 //!
-//! Contract: the numbers are of descriptors that are open during the call; a closed one only makes
+//! Contract: the numbers name descriptors that are open during the call; a closed one only makes
 //! the call return early.
 #![allow(unsafe_code)]
 
@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Most descriptors that one call waits for.
+/// Maximum number of descriptors of one call.
 const MOST: usize = 32;
-/// Where nothing is there to wait for, the caller looks again soon.
+/// With no descriptors, the caller checks again soon.
 const NOTHING_MS_MAX: i64 = 1;
 
-/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns
-/// which are, as bits. Never allocates.
+/// Sleeps until one of the first 32 descriptors is readable, at most `ms` milliseconds. Returns the
+/// readable ones as bits. Never allocates.
 pub fn readable(fds: &[RawFd], ms: i64) -> u32 {
     let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
     let count = fds.len().min(MOST);

@@ -1,10 +1,10 @@
-//! Memory that a measurement touches: filled, read word by word, pushed out, and looked at.
+//! Memory for measurements: filled, read word by word, paged out, and queried for residency.
 //!
-//! Contract: a [`Region`] is a stretch of private memory of this process that is mapped readable
-//! and writable. It is reached only with volatile loads and stores of aligned words inside its
-//! bounds, never through references, so it does not matter that the memory's pages come and go
-//! under it. Who adopts a stretch keeps it mapped for as long as the region is used and holds no
-//! references into it.
+//! Contract: a [`Region`] is a range of private memory of this process that is mapped readable and
+//! writable. It is accessed only with volatile loads and stores of aligned words inside its bounds,
+//! never through references, so it does not matter that pages are evicted and faulted in meanwhile.
+//! A caller that adopts a range keeps it mapped while the region is used and has no references into
+//! it.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -16,15 +16,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 const WORD: usize = size_of::<u64>();
 
-/// A stretch of memory to measure with.
+/// A range of memory for measurements.
 pub struct Region {
     start: NonNull<u64>,
     len: usize,
     owned: bool,
 }
 
-// SAFETY: the memory belongs to the process, not to a thread, and the region is the only way to it
-// here.
+// SAFETY: the memory belongs to the process, not to a thread, and is accessed here through the
+// region only.
 unsafe impl Send for Region {}
 
 impl Region {
@@ -39,8 +39,8 @@ impl Region {
         Ok(Region { start, len, owned: true })
     }
 
-    /// Takes `len` bytes at `addr` that somebody else has mapped, after a look at `/proc/self/maps`
-    /// whether it is so.
+    /// Uses `len` bytes at `addr` that were mapped elsewhere, after checking in `/proc/self/maps`
+    /// that they are.
     pub fn adopt(addr: usize, len: usize) -> io::Result<Region> {
         let refused = |reason: &str| {
             io::Error::new(
@@ -65,13 +65,15 @@ impl Region {
         self.len
     }
 
-    /// Whether there is nothing to touch.
+    /// Whether the region is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The words from byte `offset` on; panics unless the stretch lies inside and is made of whole
-    /// words.
+    /// The words from byte `offset` on.
+    ///
+    /// # Panics
+    /// Unless the range is inside the region and consists of whole words.
     fn words(&self, offset: usize, len: usize) -> *mut u64 {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(
@@ -79,7 +81,7 @@ impl Region {
             "{len} bytes at {offset} of a region of {}",
             self.len
         );
-        // SAFETY: inside the region, as has just been checked.
+        // SAFETY: inside the region, as was just checked.
         unsafe { self.start.as_ptr().add(offset / WORD) }
     }
 
@@ -113,36 +115,36 @@ impl Region {
             }
             index += 4;
         }
-        // SAFETY: as above, for the up to three words that are left.
+        // SAFETY: as above, for the remaining words, three at most.
         let rest = (index..count).map(|index| unsafe { start.add(index).read_volatile() });
         sums.into_iter().chain(rest).fold(0, u64::wrapping_add)
     }
 
-    /// Touches every page, on huge pages where the kernel has some.
+    /// Touches every page, on huge pages where the kernel has any.
     pub fn populate(&self) {
-        // SAFETY: advice about our own mapping that changes no content; a kernel without huge pages
-        // refuses it, which does no harm.
+        // SAFETY: advice on our own mapping that changes no content; a kernel without huge pages
+        // refuses it, which is harmless.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
         (0..self.len).step_by(PAGE).for_each(|offset| self.write(offset, &[1]));
     }
 
-    /// Asks the kernel to reclaim `len` bytes from `offset` on (to swap, if there is any).
+    /// Requests that the kernel reclaim `len` bytes from `offset` on (to swap, if there is any).
     pub fn page_out(&self, offset: usize, len: usize) -> io::Result<()> {
         let start = self.words(offset, len);
-        // SAFETY: page-out keeps the content; inside the region.
+        // SAFETY: page-out preserves the content; inside the region.
         unsafe { madvise(start.cast(), len, Advice::LinuxPageOut)? };
         Ok(())
     }
 
-    /// Pages of the region that are in memory, the swap cache included.
+    /// Pages of the region that are in memory, including the swap cache.
     pub fn resident_pages(&self) -> io::Result<usize> {
         const STEP: usize = 64 << 20;
         let mut present = vec![0u8; STEP / PAGE];
         let mut count = 0;
         for offset in (0..self.len).step_by(STEP) {
             let len = STEP.min(self.len - offset);
-            // SAFETY: mincore looks only; the vector has room for one byte for each page asked
-            // about.
+            // SAFETY: mincore only reads the state; the vector has room for one byte for each page
+            // of the range.
             let result =
                 unsafe { libc::mincore(self.words(offset, len).cast(), len, present.as_mut_ptr()) };
             if result != 0 {
@@ -157,7 +159,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: mapped by `map`, and nobody holds a reference into it.
+            // SAFETY: mapped by `map`, and there are no references into it.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         }
     }

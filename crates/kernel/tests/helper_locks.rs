@@ -1,9 +1,8 @@
-//! Threads of a helper take the C library's locks as any thread does, and leave them as they found
-//! them.
+//! Threads of a helper take the C library's locks like any thread, and leave them unchanged.
 //!
-//! glibc tells the owner of a lock by the thread's id in its control block. With none there, a lock
-//! that is free looks like one that the helper holds, is "unlocked" by it, and whoever takes it
-//! next waits for ever.
+//! glibc identifies the owner of a lock by the thread id in its control block. Without an id there,
+//! a free lock looks like one that the helper holds, the helper "unlocks" it, and the next thread
+//! that takes it waits for ever.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hiroma_kernel::{helper, lock};
 
-/// Locks that stay where they are.
+/// Locks at a fixed address.
 struct Locks {
     shared: libc::pthread_rwlock_t,
     nested: libc::pthread_mutex_t,
@@ -44,7 +43,7 @@ fn a_helper_leaves_the_locks_of_the_c_library_usable() {
         nested: libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP,
     }));
     let (shared, nested) = (&raw mut locks.shared as usize, &raw mut locks.nested as usize);
-    // SAFETY: locks that are never moved nor freed.
+    // SAFETY: locks that are never moved or freed.
     let taken = in_helper(move || unsafe {
         let reading = libc::pthread_rwlock_rdlock(shared as *mut _);
         let read = libc::pthread_rwlock_unlock(shared as *mut _);

@@ -1,5 +1,5 @@
-//! A pool of reserved huge pages that runs out. Changes vm.nr_hugepages, and is therefore a program
-//! of its own.
+//! A pool of reserved huge pages that is exhausted. Changes vm.nr_hugepages, and is therefore a
+//! separate program.
 
 #[path = "support/pool.rs"]
 mod pool;
@@ -13,7 +13,7 @@ fn when_the_reserved_pool_is_full_an_arena_takes_other_memory() {
     let Some(pool) = Pool::with(4) else { return };
     let wanted = pool.len();
     let mut arenas = Vec::new();
-    // Others may have pages of the pool too; it is empty at the latest when all are ours.
+    // Other processes may have pages of the pool too; it is empty at the latest when all are ours.
     while arenas.last().is_none_or(|arena: &HugeArena| arena.backing() == Backing::Reserved) {
         assert!(arenas.len() as u64 <= wanted, "more reserved pages than there are");
         arenas.push(HugeArena::new(EXTENT).unwrap());

@@ -1,6 +1,6 @@
-//! How the ioctls of userfaultfd fail on the kernel that is running: each ordinary failure is
-//! provoked, and has to come out as the [`Stop`] that says so. What the kernel or the user's rights
-//! lack is skipped with a line that says what.
+//! How the ioctls of userfaultfd fail on the running kernel: each ordinary failure is provoked, and
+//! must be reported as the corresponding [`Stop`]. Tests are skipped with a reason if the kernel or
+//! the user's privileges lack something.
 //!
 //! Contract: memory of these tests belongs to the test alone; between `fork` and `_exit` nothing is
 //! allocated and no lock is taken.
@@ -20,14 +20,14 @@ use hiroma_kernel::wait;
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
 const WORD: u64 = 0x1122_3344_5566_7788;
-/// Ends a broken run; nothing here takes so long.
+/// Limit for a broken run; no test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One test at a time: what one of them forks shares the pages of all.
+/// One test at a time: a child that one of them forks shares the pages of all.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A descriptor and a watched range of `PAGES` pages, none of them there; and as much memory with
-/// content, which is not watched.
+/// A descriptor and a registered range of `PAGES` pages, all missing; and as much memory with
+/// content, which is not registered.
 struct Scene {
     uffd: Uffd,
     far: Reservation,
@@ -42,7 +42,7 @@ fn reservation() -> Reservation {
     area
 }
 
-/// None, with a line that says why, if the kernel or this user cannot do what is asked.
+/// None, with a reported reason, if the kernel or this user does not support `wanted`.
 fn scene(wanted: Features, watch: Watch) -> Option<Scene> {
     let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let uffd = match Uffd::open(wanted) {
@@ -75,7 +75,7 @@ impl Scene {
         self.uffd.move_pages(self.dst(page), self.src(page), pages * PAGE, false)
     }
 
-    /// The ioctls that fill missing pages and what this kernel has of them, by name.
+    /// The ioctls that fill missing pages, as far as this kernel has them, by name.
     fn fillers(&self) -> Vec<(&'static str, Filler)> {
         let mut all: Vec<(&'static str, Filler)> = vec![
             ("COPY", Scene::copy),
@@ -97,12 +97,12 @@ impl Scene {
         all
     }
 
-    /// Makes a watched page present.
+    /// Makes a registered page present.
     fn present(&self, page: usize) {
         assert_eq!(self.uffd.zero(self.dst(page), PAGE), all_of(1));
     }
 
-    /// Makes watched pages missing, whatever they were.
+    /// Makes registered pages missing, whatever they were.
     fn missing(&self) {
         self.far.advise(self.far.base(), self.far.len(), Advise::Drop).unwrap();
     }
@@ -160,7 +160,7 @@ fn filling_stops_before_the_first_page_that_is_there_and_says_how_far_it_got() {
     for (name, fill) in scene.fillers() {
         scene.present(2);
         assert_eq!(fill(&scene, 0, 6), stopped(2, Stop::Again), "{name}");
-        // Asked again from there, the kernel names the reason; behind it, it goes on.
+        // When called again from there, the kernel reports the reason; after it, it continues.
         assert_eq!(fill(&scene, 2, 4), stopped(0, Stop::Exists), "{name}");
         assert_eq!(fill(&scene, 3, 3), all_of(3), "{name}");
         scene.missing();
@@ -268,13 +268,12 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
     let Some(scene) = scene(Features::EVENT_REMOVE, Watch::MissingAndWriteProtect) else { return };
     for (name, fill) in scene.fillers() {
         thread::scope(|scope| {
-            // Waits until the event has been read.
+            // Blocks until the event has been read.
             let removal =
                 scope.spawn(|| scene.far.advise(scene.dst(8), PAGE, Advise::Drop).unwrap());
             let until = Instant::now() + PATIENCE;
             let mut seen = 0;
-            // The event comes at a time of its own; until then the ioctl works, on pages that are
-            // left.
+            // The event arrives asynchronously; until then the ioctl works, on pages that are left.
             while fill(&scene, 0, 1) != stopped(0, Stop::Again) {
                 seen += 1;
                 assert!(Instant::now() < until, "{name}: the kernel never asked to try again");
@@ -292,7 +291,7 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
             removal.join().unwrap();
         });
         assert_eq!(fill(&scene, 4, 2), all_of(2), "{name}");
-        // Empties it without raising an event for each page.
+        // Empties it without an event for each page.
         scene.uffd.unregister(scene.far.base(), scene.far.len()).unwrap();
         scene.missing();
         scene
@@ -319,15 +318,15 @@ fn a_move_of_what_is_not_there_stops_at_the_hole_unless_holes_are_allowed() {
 
 #[test]
 fn pages_that_have_moved_already_count_as_moved() {
-    // Linux 6.18 moves pages without counting them where memory is short; it then finds them in its
-    // way. Moved by hand here.
+    // When memory is short, Linux 6.18 moves pages without counting them, and then fails because
+    // they are present. Here they are moved explicitly.
     let Some(scene) = with_move(Watch::Missing) else { return };
     assert_eq!(scene.move_in(0, 3), all_of(3));
     assert_eq!(scene.move_in(0, 3), all_of(3));
     assert_eq!(scene.move_in(0, 8), stopped(3, Stop::Again));
     assert_eq!(scene.move_in(3, 5), all_of(5));
     assert_eq!((word(scene.dst(0)), word(scene.dst(7))), (WORD, WORD));
-    // What is there on both sides has not moved.
+    // What is present on both sides was not moved.
     vm::fill(scene.src(0), PAGE, !WORD);
     assert_eq!(scene.move_in(0, 8), stopped(0, Stop::Exists));
     assert_eq!((word(scene.src(0)), word(scene.dst(0))), (!WORD, WORD));
@@ -358,7 +357,7 @@ fn a_move_of_pages_that_are_shared_since_a_fork_is_busy_until_they_were_written(
     assert_eq!(scene.move_in(0, 1), stopped(0, Stop::Busy));
     vm::touch(scene.src(0), 2 * PAGE);
     assert_eq!(scene.move_in(0, 1), all_of(1));
-    // One page of its own, and then a shared one.
+    // One private page, and then a shared one.
     assert_eq!(scene.move_in(1, 2), stopped(1, Stop::Again));
     assert_eq!(scene.move_in(2, 1), stopped(0, Stop::Busy));
     child.ends();
@@ -389,7 +388,7 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
     assert_eq!(scene.move_in(2, 1), all_of(1));
     ring.submitter().unregister_buffers().unwrap();
     drop(ring);
-    // The kernel lets go a little later.
+    // The kernel releases the pin a little later.
     let until = Instant::now() + PATIENCE;
     while scene.move_in(1, 1) == stopped(0, Stop::Busy) {
         assert!(Instant::now() < until, "the page stays pinned");
@@ -442,7 +441,7 @@ fn a_writer_of_a_protected_page_waits_until_the_protection_is_lifted() {
             "{message:?}"
         );
         assert_eq!(word(addr), WORD);
-        // Woken without the protection being lifted, it runs into it again.
+        // Woken while the protection is still in place, it faults again.
         scene.uffd.wake(addr, PAGE);
         assert!(matches!(next_message(&scene.uffd), Message::Fault { write_protect: true, .. }));
         assert_eq!(scene.uffd.write_protect(addr, PAGE, false), Ok(()));
@@ -484,7 +483,7 @@ fn holes_and_files_cannot_be_watched() {
     drop(hole);
     assert!(scene.uffd.register(gone, PAGE, Watch::Missing).is_err());
     assert!(scene.uffd.unregister(gone, PAGE).is_err());
-    // To stop watching what is not watched is no failure.
+    // Unregistering what is not registered is no failure.
     scene.uffd.unregister(scene.src(0), PAGE).unwrap();
     let Some(file) = tempfile() else { return };
     let mapped = map_file(&file);
@@ -530,7 +529,8 @@ fn a_quiet_copy_leaves_the_thread_asleep_until_it_is_woken() {
 // The address space is gone
 // ------------------------------------------------------------------------------
 
-/// Results of the ioctls in a process whose descriptor outlived the address space it belongs to.
+/// Number of ioctl results from a process whose descriptor outlived the address space it belongs
+/// to.
 const DEAD_RESULTS: usize = 7;
 
 #[test]
@@ -541,17 +541,16 @@ fn once_the_process_is_gone_every_ioctl_is_refused() {
     let (mut alive, life) = pipe();
     let (far, near) = (scene.far.base(), scene.near.base());
     let forked = fork(|| {
-        // The owner of the address space: it watches it, leaves the descriptor to a child, and
+        // The owner of the address space: it registers it, leaves the descriptor to a child, and
         // ends.
         let Ok(uffd) = Uffd::open(Features::default()) else { return 2 };
         if uffd.register(far, PAGES * PAGE, Watch::MissingAndWriteProtect).is_err() {
             return 3;
         }
         let heir = fork(|| {
-            // SAFETY: this process' copy of the end that its parent holds; nothing uses it any
-            // more.
+            // SAFETY: this process's copy of its parent's end, which is not in use any more.
             unsafe { libc::close(life.as_raw_fd()) };
-            // The end of the parent closes its end.
+            // When the parent ends, its end of the pipe is closed.
             let _ = alive.read(&mut [0]);
             let ended = |outcome: Outcome| u8::from(outcome.done != 0) << 7 | code(outcome.stop);
             uffd.wake(far, PAGE);
@@ -567,7 +566,7 @@ fn once_the_process_is_gone_every_ioctl_is_refused() {
             let _ = (&to_test).write_all(&said);
             0
         });
-        // Not waited for: it outlives us.
+        // Not waited for: it outlives this process.
         i32::from(heir < 0)
     });
     drop((to_test, life));
@@ -575,8 +574,8 @@ fn once_the_process_is_gone_every_ioctl_is_refused() {
     let mut said = Vec::new();
     results.read_to_end(&mut said).unwrap();
     let (dead, invalid) = (code(Some(Stop::Dead)), code(Some(Stop::Invalid)));
-    // A move never crosses address spaces, so that it is refused before anything else is looked at;
-    // as is what a kernel lacks.
+    // A move never crosses address spaces, so it is refused before anything else is checked; so are
+    // ioctls that the kernel lacks.
     let poison = if probe().unwrap().has(Features::POISON) { dead } else { invalid };
     let expected: [u8; DEAD_RESULTS] = [dead, dead, invalid, poison, dead, 1, 1];
     assert_eq!(said, expected);
@@ -602,11 +601,12 @@ fn code(stop: Option<Stop>) -> u8 {
 
 /// Runs `work` in a forked child, which ends with the code that it returns.
 fn fork(work: impl FnOnce() -> i32) -> libc::pid_t {
-    // SAFETY: the child uses what it was given and ends; it never returns into the test harness.
+    // SAFETY: the child uses what was passed to it and ends; it never returns into the test
+    // harness.
     match unsafe { libc::fork() } {
         0 => {
             let code = work();
-            // SAFETY: ends the child without running what belongs to its parent.
+            // SAFETY: ends the child without running code that belongs to its parent.
             unsafe { libc::_exit(code) }
         }
         pid => pid,
@@ -650,8 +650,8 @@ fn pipe() -> (File, File) {
     (read.into(), write.into())
 }
 
-/// A file of one page without a name; None where there are only files in memory, which can be
-/// watched like memory.
+/// A file of one page without a name; None if all files are in memory, which can be registered like
+/// memory.
 fn tempfile() -> Option<File> {
     const TMPFS: i64 = 0x0102_1994;
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -685,6 +685,6 @@ fn map_file(file: &File) -> usize {
 }
 
 fn unmap(addr: usize) {
-    // SAFETY: made by `map_file`; nothing refers to it.
+    // SAFETY: made by `map_file`; there are no references to it.
     unsafe { rustix::mm::munmap(addr as *mut _, PAGE).unwrap() };
 }

@@ -1,12 +1,12 @@
-//! On which processors threads may run, kernel threads included, and how eagerly.
+//! The processors on which threads may run, kernel threads included, and their nice value.
 
 use std::io;
 
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
-/// A list of processors as the kernel writes it: `0-3,8`. None: it is none, or names more than
-/// there can be.
+/// Parses a list of processors in the kernel's format: `0-3,8`. None if it is malformed, or names
+/// more than there can be.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -22,7 +22,7 @@ pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// The same list in the kernel's words.
+/// Formats a list in the kernel's format.
 pub fn show_list(cpus: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {
@@ -46,15 +46,15 @@ pub fn of(pid: u32) -> io::Result<Vec<usize>> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Lets thread `pid` (0: the calling one) run on these only. `EINVAL`: a kernel thread that is
-/// bound to its processor, or none of the processors is there. `EPERM`: somebody else's.
+/// Restricts thread `pid` (0: the calling one) to these processors. `EINVAL`: a kernel thread that
+/// is bound to its processor, or none of the processors exists. `EPERM`: a thread of another user.
 pub fn confine(pid: u32, cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU).for_each(|&cpu| set.set(cpu));
     Ok(sched_setaffinity(Pid::from_raw(pid as i32), &set)?)
 }
 
-/// Makes this process a nice one (`nice(2)`): 0 to 19.
+/// Sets the nice value of this process (`nice(2)`): 0 to 19.
 pub fn be_nice(nice: i32) -> io::Result<()> {
     Ok(setpriority_process(None, nice)?)
 }

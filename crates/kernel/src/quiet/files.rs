@@ -1,6 +1,6 @@
 //! Files that programs stream: which processes move most bytes (`/proc/PID/io`), which regular
-//! files they have open, where they are in these (`/proc/PID/fd`, `/proc/PID/fdinfo`; proc(5)), and
-//! dropping what lies behind (posix_fadvise(2)). Other users' processes: as root only.
+//! files they have open, their positions in these (`/proc/PID/fd`, `/proc/PID/fdinfo`; proc(5)),
+//! and dropping what is behind the position (posix_fadvise(2)). Other users' processes need root.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::fs::{Advice, OFlags, SeekFrom, fadvise, seek};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// Places of a file that are looked at to find out whether it is cached.
+/// Number of positions that are checked to find out whether a file is cached.
 const SAMPLES: u64 = 16;
 
 /// A regular file that a process has open.
@@ -20,16 +20,16 @@ const SAMPLES: u64 = 16;
 pub struct OpenFile {
     pub pid: u32,
     pub fd: u32,
-    /// Device and number of the file: another one may have the same descriptor later.
+    /// Device and inode number of the file: another file may get the same descriptor later.
     pub id: (u64, u64),
-    /// As it was opened; for messages.
+    /// The name with which it was opened; for messages.
     pub name: PathBuf,
     pub position: u64,
     pub size: u64,
 }
 
-/// Bytes that a process has read and written through system calls, of whatever kind; none: it has
-/// gone, or is somebody else's.
+/// Bytes that a process has read and written through system calls of any kind; none if it has
+/// ended, or belongs to another user.
 pub fn moved_bytes(pid: u32) -> Option<u64> {
     parse_moved(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
 }
@@ -41,7 +41,7 @@ fn parse_moved(text: &str) -> Option<u64> {
     Some(value("rchar:")?.saturating_add(value("wchar:")?))
 }
 
-/// Why other users' files cannot be seen, if so.
+/// Why other users' files are not visible, if so.
 pub fn obstacle() -> Option<String> {
     let seen = fs::read_dir("/proc/1/fd");
     seen.err().map(|error| {
@@ -49,7 +49,7 @@ pub fn obstacle() -> Option<String> {
     })
 }
 
-/// All processes that can be seen, and what each has moved.
+/// All visible processes, and the bytes that each has moved.
 pub fn movers() -> Vec<(u32, u64)> {
     super::tasks::numbers_in("/proc")
         .into_iter()
@@ -75,8 +75,7 @@ fn position(pid: u32, fd: u32) -> Option<(u64, u32)> {
     parse_fdinfo(&fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?)
 }
 
-/// Regular files of at least `size_min` bytes that a process has open and that go through the
-/// cache.
+/// Regular files of at least `size_min` bytes that a process has open and that use the page cache.
 pub fn open_files(pid: u32, size_min: u64) -> Vec<OpenFile> {
     let one = |fd: u32| {
         let path = place(pid, fd);
@@ -91,14 +90,14 @@ pub fn open_files(pid: u32, size_min: u64) -> Vec<OpenFile> {
 }
 
 impl OpenFile {
-    /// Where it is now; none: it was closed.
+    /// Its current position; none if it was closed.
     pub fn position_now(&self) -> Option<u64> {
         let found = fs::metadata(place(self.pid, self.fd)).ok()?;
         (id(&found) == self.id).then_some(())?;
         Some(position(self.pid, self.fd)?.0)
     }
 
-    /// A descriptor of our own, of the very file. Not kept: it would keep a file system busy.
+    /// A separate descriptor of the same file. Not kept open: that would keep a file system busy.
     fn open(&self) -> io::Result<File> {
         let flags = (OFlags::NONBLOCK | OFlags::NOATIME | OFlags::CLOEXEC).bits() as i32;
         let file = File::options().read(true).custom_flags(flags).open(place(self.pid, self.fd))?;
@@ -109,7 +108,7 @@ impl OpenFile {
         }
     }
 
-    /// Drops a part from the cache; what is dirty begins its way to its device.
+    /// Drops a part from the cache; write-back of dirty pages is started.
     pub fn drop_cached(&self, range: &Range<u64>) -> io::Result<()> {
         Ok(fadvise(
             self.open()?,
@@ -125,23 +124,23 @@ impl OpenFile {
     }
 }
 
-/// Share of a part of a file that is in the cache, in thousandths, by some samples: a read that
-/// must not wait (`RWF_NOWAIT`) finds only what is there.
+/// Share of a part of a file that is in the cache, in thousandths, by sampling: a read that must
+/// not block (`RWF_NOWAIT`) finds only cached pages.
 pub fn cached_permille(file: &File, range: &Range<u64>) -> io::Result<u64> {
-    // A sample must not make the kernel read ahead.
+    // A sample must not trigger readahead.
     fadvise(file, 0, None, Advice::Random)?;
     let (mut there, mut byte) = (0, [0]);
     for sample in 0..SAMPLES {
         let at = range.start + (range.end - range.start) / SAMPLES * sample;
-        // A hole is filled by the look itself, and nobody needs it cached. The descriptor is not
-        // shared with the program: nothing moves there.
+        // A hole is filled by reading it, and is not needed in the cache. The descriptor is not
+        // shared with the program: no position of the program changes.
         if !matches!(seek(file, SeekFrom::Data(at)), Ok(data) if data == at) {
             continue;
         }
         match preadv2(file, &mut [io::IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
             Ok(got) => there += got as u64,
             Err(Errno::AGAIN) => {}
-            // Some file systems cannot say: counted as there, so that it is left alone.
+            // Some file systems do not support this: counted as cached, so that it is left alone.
             Err(_) => there += 1,
         }
     }

@@ -1,4 +1,4 @@
-//! Where memory is, by node and zone: `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/vmstat`,
+//! Memory by node and zone: `/proc/zoneinfo`, `/proc/buddyinfo`, `/proc/vmstat`,
 //! `/sys/devices/system/node`.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::affinity::parse_list;
 
-/// Orders of free blocks that are kept.
+/// Number of orders of free blocks that are read.
 pub const ORDERS: usize = 11;
 
 /// One zone, in pages.
@@ -21,13 +21,13 @@ pub struct ZoneInfo {
     pub low: u64,
     pub high: u64,
     pub managed: u64,
-    /// The largest entry of `protection`: what ordinary allocations leave.
+    /// The largest entry of `protection`: what ordinary allocations must leave free.
     pub reserve: u64,
     pub free_blocks: [u64; ORDERS],
 }
 
-/// Names and numbers, one pair a line (`/proc/vmstat` and a node's `vmstat`). What is not there
-/// counts as 0.
+/// Names and numbers, one pair per line (`/proc/vmstat` and a node's `vmstat`). Missing names count
+/// as 0.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters(BTreeMap<String, u64>);
 
@@ -47,7 +47,7 @@ pub struct MemoryInfo {
 }
 
 impl Counters {
-    /// Of lines `name number`.
+    /// Parses lines `name number`.
     pub fn parse(text: &str) -> Counters {
         let pair = |line: &str| {
             let (name, number) = line.split_once(' ')?;
@@ -56,7 +56,7 @@ impl Counters {
         Counters(text.lines().filter_map(pair).collect())
     }
 
-    /// Of these names only.
+    /// The same for these names only.
     pub fn parse_some(text: &str, names: &[&str]) -> Counters {
         let pair = |line: &str| {
             let (name, number) = line.split_once(' ')?;
@@ -75,7 +75,7 @@ impl Counters {
     }
 }
 
-/// `Node 0, zone   Normal`, and what follows.
+/// Parses `Node 0, zone   Normal`, and returns the rest of the line.
 fn node_and_zone(line: &str) -> Option<(u32, &str, &str)> {
     let (node, rest) = line.strip_prefix("Node ")?.split_once(", zone")?;
     let rest = rest.trim_start();
@@ -83,10 +83,10 @@ fn node_and_zone(line: &str) -> Option<(u32, &str, &str)> {
     Some((node.trim().parse().ok()?, name, rest))
 }
 
-/// Zones with pages of their own, out of `/proc/zoneinfo`.
+/// Populated zones, from `/proc/zoneinfo`.
 pub fn parse_zoneinfo(text: &str) -> Vec<ZoneInfo> {
     let mut zones: Vec<ZoneInfo> = Vec::new();
-    // The sets of every processor have lines `high:` too; they stand below.
+    // The per-CPU pagesets have lines `high:` too; they come last.
     let mut in_sets = false;
     for line in text.lines() {
         if let Some((node, name, _)) = node_and_zone(line) {
@@ -147,14 +147,14 @@ fn text_of(path: PathBuf) -> io::Result<String> {
 }
 
 impl MemoryInfo {
-    /// Reads it below `root`, which is `/` but in tests.
+    /// Reads it below `root`, which is `/` except in tests.
     pub fn read(root: &Path) -> io::Result<MemoryInfo> {
         let mut zones = parse_zoneinfo(&text_of(root.join("proc/zoneinfo"))?);
         add_buddyinfo(&mut zones, &text_of(root.join("proc/buddyinfo"))?);
         let counters = Counters::parse(&text_of(root.join("proc/vmstat"))?);
         let node = |node: u32| {
             let own = fs::read_to_string(node_dir(root, node).join("vmstat"));
-            // A kernel without NUMA has no such directory, and one node.
+            // A kernel without NUMA has no such directory, but one node.
             let counters = own.map_or_else(|_| counters.clone(), |text| Counters::parse(&text));
             NodeInfo {
                 node,
@@ -166,18 +166,18 @@ impl MemoryInfo {
     }
 }
 
-/// Time in which threads waited for memory since the machine started (`/proc/pressure/memory`,
-/// Linux 4.20, `CONFIG_PSI`): for reclaim, or for a page that had been reclaimed too early.
+/// Time in which threads waited for memory since boot (`/proc/pressure/memory`, Linux 4.20,
+/// `CONFIG_PSI`): for reclaim, or for a page that was reclaimed too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pressure {
-    /// At least one did.
+    /// At least one thread waited.
     pub some_us: u64,
-    /// All that were not idle did.
+    /// All non-idle threads waited.
     pub full_us: u64,
 }
 
-/// Reads it below `root`, which is `/` but in tests. None where the kernel does not keep it, or was
-/// started with `psi=0`.
+/// Reads it below `root`, which is `/` except in tests. None if the kernel does not support it, or
+/// was booted with `psi=0`.
 pub fn pressure(root: &Path) -> Option<Pressure> {
     let text = fs::read_to_string(root.join("proc/pressure/memory")).ok()?;
     let total_us = |kind: &str| {
@@ -192,13 +192,13 @@ pub fn node_dir(root: &Path, node: u32) -> PathBuf {
     root.join(format!("sys/devices/system/node/node{node}"))
 }
 
-/// Processors of a node; none where the kernel does not say.
+/// Processors of a node; none if the kernel does not report them.
 pub fn node_cpus(root: &Path, node: u32) -> Option<Vec<usize>> {
     parse_list(&fs::read_to_string(node_dir(root, node).join("cpulist")).ok()?)
 }
 
-/// Compacts the memory of a node (`/sys/devices/system/node/nodeN/compact`) and waits until it is
-/// done.
+/// Compacts the memory of a node (`/sys/devices/system/node/nodeN/compact`) and waits for the
+/// result.
 pub fn compact(root: &Path, node: u32) -> io::Result<()> {
     let path = node_dir(root, node).join("compact");
     fs::write(&path, "1").map_err(named(&path))

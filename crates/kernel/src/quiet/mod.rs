@@ -1,8 +1,8 @@
-//! What the kernel says of memory, reclaim and stolen time, and the few ways to tell it to reclaim:
-//! `/proc`, `/sys`, affinity.
+//! What the kernel reports about memory, reclaim and stolen time, and the few ways to make it
+//! reclaim: `/proc`, `/sys`, affinity.
 //!
-//! No unsafe here but in [`noise`]. Parsers take text, readers take a root directory, so that tests
-//! can show them other machines.
+//! No unsafe code except in [`noise`]. Parsers take text, readers take a root directory, so that
+//! tests can present other machines.
 
 pub mod affinity;
 pub mod files;

@@ -1,20 +1,20 @@
-//! Bytes that network file systems have moved, by mount: `/proc/self/mountstats` (NFS writes it;
-//! nfs(5), `net/sunrpc/stats.c`, `fs/nfs/super.c`).
+//! Bytes that network file systems have transferred, by mount: `/proc/self/mountstats` (written by
+//! NFS; nfs(5), `net/sunrpc/stats.c`, `fs/nfs/super.c`).
 
 use std::fs;
 
-/// One mount of NFS.
+/// One NFS mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NetworkMount {
-    /// `server:/export`, and where it is mounted.
+    /// `server:/export`, and the mount point.
     pub device: String,
     pub place: String,
-    /// Bytes that came from the server and went to it.
+    /// Bytes received from the server and sent to it.
     pub read_bytes: u64,
     pub written_bytes: u64,
 }
 
-/// Mounts that keep such counters.
+/// Mounts that have such counters.
 pub fn parse_mountstats(text: &str) -> Vec<NetworkMount> {
     let mut mounts: Vec<NetworkMount> = Vec::new();
     let mut is_network = false;
@@ -34,7 +34,8 @@ pub fn parse_mountstats(text: &str) -> Vec<NetworkMount> {
         } else if let (true, Some(rest), Some(mount)) =
             (is_network, line.trim_start().strip_prefix("bytes:"), mounts.last_mut())
         {
-            // Normal reads and writes of programs, direct ones, then what the server sent and got.
+            // Normal reads and writes of programs, direct ones, then bytes received from and sent
+            // to the server.
             let numbers: Vec<u64> =
                 rest.split_whitespace().map(|number| number.parse().unwrap_or(0)).collect();
             mount.read_bytes = numbers.get(4).copied().unwrap_or(0);
@@ -44,7 +45,7 @@ pub fn parse_mountstats(text: &str) -> Vec<NetworkMount> {
     mounts
 }
 
-/// Those that this process can see.
+/// The NFS mounts that are visible to this process.
 pub fn network_mounts() -> Vec<NetworkMount> {
     parse_mountstats(&fs::read_to_string("/proc/self/mountstats").unwrap_or_default())
 }

@@ -1,10 +1,10 @@
-//! Who has each processor, from the kernel's own tracepoints, by BPF (`noise.bpf.c`): Linux 6.1 or
-//! newer with BTF; root.
+//! Which task uses each processor, from the kernel's own tracepoints, by BPF (`noise.bpf.c`): Linux
+//! 6.1 or newer with BTF; root.
 //!
-//! Contract: the map that is shared with the program holds plain numbers, one block for each
-//! processor. The kernel changes a block on its processor only, so a thread that is confined there
-//! reads sums that do not change while it runs, but for interrupts; any mix of old and new numbers
-//! is a valid reading. All access is by volatile reads and writes of single numbers.
+//! Contract: the map that is shared with the program contains plain numbers, one block for each
+//! processor. The kernel changes a block on its processor only, so a thread that is bound there
+//! reads sums that do not change while it runs, except by interrupts; any mix of old and new
+//! numbers is a valid reading. All accesses are volatile reads and writes of single numbers.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::cpu::{ThreadId, this_thread};
 
 const PARTS: usize = 16;
 const NAME: usize = 16;
-/// Orders of blocks that are told apart.
+/// Number of orders of blocks that are distinguished.
 pub const ORDERS: usize = 12;
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
@@ -46,7 +46,7 @@ struct Block {
     direct: [u64; ORDERS],
 }
 
-/// Who can have a processor; the numbers are those of `noise.bpf.c`.
+/// What can use a processor; the numbers are those of `noise.bpf.c`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
     /// A task that is not measured.
@@ -61,7 +61,7 @@ pub enum Owner {
     DirectCompaction,
 }
 
-/// All but the measured thread at its own work, with the numbers of `noise.bpf.c`.
+/// All but the measured thread doing its own work, with the numbers of `noise.bpf.c`.
 const OWNERS: [(usize, Owner); 12] = [
     (1, Owner::Idle),
     (2, Owner::Task(TaskKind::Kswapd)),
@@ -77,16 +77,16 @@ const OWNERS: [(usize, Owner); 12] = [
     (12, Owner::DirectCompaction),
 ];
 
-/// Others' time on a processor so far, in nanoseconds.
+/// Time that others have used on a processor so far, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
     ns: [u64; PARTS],
-    /// How often the processor went to somebody else.
+    /// How often the processor was taken by another owner.
     pub changes: u64,
 }
 
 impl Sums {
-    /// With so much for each of these; for tests of what is made of it.
+    /// Sums with these values; for tests of their evaluation.
     pub fn of(owners: &[(Owner, u64)], changes: u64) -> Sums {
         let mut sums = Sums { changes, ..Sums::default() };
         for &(wanted, ns) in owners {
@@ -98,25 +98,25 @@ impl Sums {
         sums
     }
 
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub fn since(&self, before: &Sums) -> Sums {
         let mut ns = self.ns;
         ns.iter_mut().zip(before.ns).for_each(|(ns, before)| *ns = ns.saturating_sub(before));
         Sums { ns, changes: self.changes.saturating_sub(before.changes) }
     }
 
-    /// Everybody who had some, and how much.
+    /// All owners with a time above 0, with their times.
     pub fn owners(&self) -> impl Iterator<Item = (Owner, u64)> + '_ {
         OWNERS.iter().map(|&(at, owner)| (owner, self.ns[at])).filter(|&(_, ns)| ns > 0)
     }
 
-    /// Of all others together.
+    /// The time of all others together.
     pub fn others_ns(&self) -> u64 {
         self.ns[1..].iter().sum()
     }
 }
 
-/// A task that had a watched processor.
+/// A task that ran on a watched processor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ran {
     pub cpu: usize,
@@ -126,19 +126,19 @@ pub struct Ran {
     pub ns: u64,
 }
 
-/// What happened to memory, on all processors, by the order of the blocks that were wanted.
+/// Memory events on all processors, by the order of the requested blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryEvents {
     /// kswapd was woken from sleep.
     pub kswapd_woken: [u64; ORDERS],
-    /// kswapd went to work.
+    /// kswapd started to work.
     pub kswapd_ran: [u64; ORDERS],
-    /// A task began to reclaim for itself.
+    /// A task entered direct reclaim.
     pub direct_reclaims: [u64; ORDERS],
 }
 
 impl MemoryEvents {
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub fn since(&self, before: &MemoryEvents) -> MemoryEvents {
         let less = |now: &[u64; ORDERS], before: &[u64; ORDERS]| {
             std::array::from_fn(|at| now[at].saturating_sub(before[at]))
@@ -151,17 +151,17 @@ impl MemoryEvents {
     }
 }
 
-/// The programs, attached as long as this lives.
+/// The programs, attached while this exists.
 pub struct Probe {
     blocks: Shared<Block>,
     cpus: usize,
-    /// Dropped first: nothing runs any more when the maps go.
+    /// Dropped first: no program runs any more when the maps are freed.
     links: Vec<Link>,
     object: ManuallyDrop<Object>,
 }
 
-// SAFETY: libbpf ties nothing to a thread; the maps' calls are system calls on descriptors, and
-// blocks are used as the contract says.
+// SAFETY: libbpf binds nothing to a thread; the maps' calls are system calls on descriptors, and
+// blocks are accessed as the contract states.
 unsafe impl Send for Probe {}
 // SAFETY: as above.
 unsafe impl Sync for Probe {}
@@ -174,20 +174,21 @@ impl Drop for Probe {
     }
 }
 
-/// Address of the function that kernel workers run to write dirty pages back; 0 where the kernel
-/// does not say (`/proc/kallsyms`).
+/// Address of the function with which kernel workers write back dirty pages; 0 if the kernel does
+/// not reveal it (`/proc/kallsyms`).
 fn writeback_function() -> u64 {
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let line = symbols.lines().find(|line| line.split(' ').nth(2) == Some("wb_workfn"));
     line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok()).unwrap_or(0)
 }
 
-/// Leaves out what the running kernel does not have, and makes room for its processors.
+/// Disables programs for tracepoints that the running kernel does not have, and sizes the maps for
+/// its processors.
 fn fit(open: &mut OpenObject, cpus: usize) -> io::Result<()> {
     let types = fs::read(BTF).map_err(|error| {
         unsupported(&format!("the kernel does not describe its types ({BTF}: {error})"))
     })?;
-    // Its strings are one after another, each ended by a zero.
+    // Its strings are concatenated, each terminated by a zero byte.
     let known: std::collections::HashSet<&[u8]> =
         types.split(|&byte| byte == 0).filter(|name| name.starts_with(b"btf_trace_")).collect();
     for mut program in open.progs_mut() {
@@ -207,7 +208,7 @@ fn fit(open: &mut OpenObject, cpus: usize) -> io::Result<()> {
 impl Probe {
     /// Loads and attaches the programs, and watches `cpus`.
     pub fn open(cpus: &[usize]) -> io::Result<Probe> {
-        // What libbpf would print is in the errors.
+        // The errors contain what libbpf would print.
         libbpf_rs::set_print(None);
         let count = libbpf_rs::num_possible_cpus()
             .map_err(|error| from_bpf("counting processors", error))?;
@@ -257,7 +258,7 @@ impl Probe {
             .map_err(|error| from_bpf("telling the BPF program what to measure", error))
     }
 
-    /// A number of a processor's block.
+    /// Pointer to a number of a processor's block.
     fn field(&self, cpu: usize, offset: usize) -> Option<*mut u64> {
         debug_assert!(
             offset + size_of::<u64>() <= size_of::<Block>() && offset % size_of::<u64>() == 0
@@ -275,8 +276,8 @@ impl Probe {
         std::array::from_fn(|at| self.number(cpu, offset + at * size_of::<u64>()))
     }
 
-    /// Measures the calling thread from the next time on that it gets a processor, which is when
-    /// this returns.
+    /// Measures the calling thread from the next time that it is scheduled, which is before this
+    /// returns.
     pub fn measure_this_thread(&self) -> io::Result<()> {
         let ThreadId(tid) = this_thread();
         self.update("measured", &tid.to_ne_bytes(), &0u32.to_ne_bytes())?;
@@ -284,7 +285,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Others' time on a processor so far. To be called on it.
+    /// Time that others have used on a processor so far. Must be called on that processor.
     pub fn sums(&self, cpu: usize) -> Sums {
         Sums {
             ns: self.numbers(cpu, offset_of!(Block, ns)),
@@ -292,13 +293,13 @@ impl Probe {
         }
     }
 
-    /// Time that measured threads had at their own work on a processor so far.
+    /// Time that measured threads have used for their own work on a processor so far.
     pub fn own_ns(&self, cpu: usize) -> u64 {
         self.number(cpu, offset_of!(Block, ns))
     }
 
-    /// The longest stretch of another task on a processor since this was last asked, and whose it
-    /// was. To be called on it.
+    /// The longest run of another task on a processor since the last call, and the name of that
+    /// task. Must be called on that processor.
     pub fn take_longest(&self, cpu: usize) -> Option<(u64, [u8; NAME])> {
         let longest_ns = self.number(cpu, offset_of!(Block, longest_ns));
         if longest_ns == 0 {
@@ -315,7 +316,7 @@ impl Probe {
         Some((longest_ns, bytes))
     }
 
-    /// What happened to memory so far.
+    /// Memory events so far.
     pub fn memory_events(&self) -> MemoryEvents {
         let sum = |offset: usize| {
             let mut sum = [0; ORDERS];
@@ -333,7 +334,7 @@ impl Probe {
         }
     }
 
-    /// Every task that had a watched processor so far, threads that are measured aside.
+    /// All tasks that ran on a watched processor so far, except for measured threads.
     pub fn ran(&self) -> Vec<Ran> {
         let Some(map) = self.object.maps().find(|map| map.name() == "tasks") else {
             return Vec::new();
@@ -360,7 +361,7 @@ impl Probe {
     }
 }
 
-/// A task's name as the kernel keeps it: ended by a zero.
+/// A task's name as the kernel stores it: zero-terminated.
 pub fn name_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
 }
@@ -406,8 +407,8 @@ mod tests {
                 (seen, probe.sums(cpu).since(&before), probe.take_longest(cpu))
             });
             let (seen, sums, longest) = measured.join().unwrap();
-            // In another name space of process numbers the kernel knows the thread by another
-            // number, and says so.
+            // In another PID namespace the kernel's thread id differs from ours; the test is
+            // skipped.
             if probe.own_ns(cpu) == 0 {
                 return hiroma_testkit::skip!(
                     Machine,

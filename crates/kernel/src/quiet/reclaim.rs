@@ -1,5 +1,5 @@
-//! Asking the kernel to reclaim file cache: by node (Linux 6.17), or through the control group
-//! above all others (Linux 5.19).
+//! Requesting reclaim of file cache from the kernel: by node (Linux 6.17), or through the root
+//! control group (Linux 5.19).
 
 use std::fs;
 use std::io;
@@ -7,28 +7,29 @@ use std::path::{Path, PathBuf};
 
 use super::memory::{named, node_dir};
 
-/// What came of asking.
+/// The result of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reclaimed {
-    /// As much as was asked for, as the kernel says; counters tell whether it did.
+    /// The requested amount, as far as the kernel reports; counters show whether that is true.
     Whole,
     /// Less: the kernel gave up (`EAGAIN`).
     Short,
 }
 
-/// A way to have file cache reclaimed.
+/// A mechanism to reclaim file cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mechanism {
     /// `/sys/devices/system/node/nodeN/reclaim` below this root, restricted to the file cache by
     /// `swappiness=0`.
     Node(PathBuf),
-    /// `memory.reclaim` of a control group and all below it (cgroup v2), on whatever node. Kernels
-    /// before 6.9 take no `swappiness`.
+    /// `memory.reclaim` of a control group and its descendants (cgroup v2), on any node. Kernels
+    /// before 6.9 do not accept `swappiness`.
     Group { file: PathBuf, takes_swappiness: bool },
 }
 
 impl Mechanism {
-    /// The best one of the machine whose `/` is `root`, or why there is none: a line for each.
+    /// The best mechanism of the machine whose `/` is `root`, or the reasons why there is none: a
+    /// line for each.
     pub fn probe(root: &Path, nodes: &[u32]) -> Result<Mechanism, Vec<String>> {
         let by_node =
             nodes.iter().try_for_each(|&node| writable(&node_dir(root, node).join("reclaim")));
@@ -55,7 +56,7 @@ impl Mechanism {
         }
         let file = group.join("memory.reclaim");
         writable(&file).map_err(|error| why(error.to_string()))?;
-        // A byte is rounded to no page: nothing is reclaimed.
+        // One byte rounds down to zero pages: nothing is reclaimed.
         let takes_swappiness = fs::write(&file, "1 swappiness=0").is_ok();
         let swaps = fs::read_to_string(root.join("proc/swaps")).unwrap_or_default();
         if !takes_swappiness && swaps.lines().count() > 1 {
@@ -66,7 +67,7 @@ impl Mechanism {
         Ok(Mechanism::Group { file, takes_swappiness })
     }
 
-    /// A word for figures and messages.
+    /// A one-word name for figures and messages.
     pub fn name(&self) -> &'static str {
         match self {
             Mechanism::Node(_) => "node_reclaim",
@@ -74,8 +75,8 @@ impl Mechanism {
         }
     }
 
-    /// Asks for so many bytes of file cache, on `node` where that can be chosen, and waits until it
-    /// is done.
+    /// Requests reclaim of this many bytes of file cache, on `node` if that can be chosen, and
+    /// waits until it is done.
     pub fn ask(&self, node: u32, bytes: u64) -> io::Result<Reclaimed> {
         let (path, only_files) = match self {
             Mechanism::Node(root) => (node_dir(root, node).join("reclaim"), true),
@@ -110,7 +111,7 @@ fn writable(path: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(path).map(drop).map_err(named(path))
 }
 
-/// Where cgroup v2 is mounted.
+/// The mount point of cgroup v2.
 fn cgroup2(mounts: &str) -> Option<&str> {
     mounts
         .lines()
@@ -123,7 +124,7 @@ fn cgroup2(mounts: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A machine with a cgroup v2 at `/cg` and these controllers, and the file if asked for.
+    /// A machine with a cgroup v2 at `/cg` and these controllers, and with the file if requested.
     fn machine(mounts: &str, controllers: &str, with_file: bool) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for path in
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_would_swap_out_too_is_asked_only_where_nothing_can_be() {
-        // Whoever writes to this one is refused, as a kernel before 6.9 refuses `swappiness`.
+        // Writes to this file fail, as a kernel before 6.9 refuses `swappiness`.
         let dir = machine(SECOND, "memory", false);
         std::os::unix::fs::symlink("/dev/full", dir.path().join("cg/memory.reclaim")).unwrap();
         let mechanism = Mechanism::probe(dir.path(), &[0]).unwrap();
@@ -192,7 +193,7 @@ mod tests {
             matches!(mechanism, Mechanism::Group { takes_swappiness: false, .. }),
             "{mechanism}"
         );
-        // However full the swap is.
+        // Any configured swap counts, however full it is.
         fs::write(
             dir.path().join("proc/swaps"),
             "Filename Type Size Used Priority\n/swap file 1024 1024 -2\n",

@@ -1,38 +1,38 @@
-//! Who had the processors: `/proc/PID/schedstat`, `/proc/stat`.
+//! Which tasks used the processors: `/proc/PID/schedstat`, `/proc/stat`.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Ticks of `/proc/stat` and of `/proc/PID/stat` in a second (`USER_HZ`), the same on every Linux
-/// of the architectures we run on.
+/// Duration of a tick of `/proc/stat` and `/proc/PID/stat` (`USER_HZ`), the same on every supported
+/// Linux architecture.
 const TICK_NS: u64 = 10_000_000;
 
-/// What a thread is, as far as its name tells.
+/// The kind of a thread, as far as its name shows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TaskKind {
     Kswapd,
     Kcompactd,
     Khugepaged,
-    /// Worker threads that write dirty pages back.
+    /// Worker threads that write back dirty pages.
     Writeback,
     /// Other kernel threads.
     Kernel,
     Program,
 }
 
-/// One thread and the processor time it has had.
+/// One thread and the processor time that it has used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
     pub tid: u32,
     pub name: String,
     pub kind: TaskKind,
     pub run_ns: u64,
-    /// Where it ran last.
+    /// The processor on which it last ran.
     pub cpu: usize,
 }
 
-/// Times of one processor since the machine started (`/proc/stat`; in steps of 10 ms).
+/// Times of one processor since boot (`/proc/stat`; in steps of 10 ms).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuTimes {
     pub cpu: usize,
@@ -42,7 +42,7 @@ pub struct CpuTimes {
 }
 
 impl TaskKind {
-    /// By the name of a thread, and whether it is the kernel's own.
+    /// The kind, by the name of a thread and whether it is a kernel thread.
     pub fn of(name: &str, is_kernel: bool) -> TaskKind {
         match name {
             _ if !is_kernel => TaskKind::Program,
@@ -54,7 +54,7 @@ impl TaskKind {
         }
     }
 
-    /// For people.
+    /// A name for users.
     pub fn name(self) -> &'static str {
         match self {
             TaskKind::Kswapd => "kswapd",
@@ -94,7 +94,7 @@ fn task(dir: &str, tid: u32) -> Option<Task> {
     Some(Task { tid, kind: TaskKind::of(&name, is_kernel), name, run_ns, cpu })
 }
 
-/// Thread `tid` now; none: it has gone, or the kernel keeps no such statistics.
+/// Current values of thread `tid`; none if it has ended, or the kernel has no such statistics.
 pub fn one(tid: u32) -> Option<Task> {
     task(&format!("/proc/{tid}"), tid)
 }
@@ -104,7 +104,7 @@ pub(super) fn numbers_in(dir: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Every thread of the machine that can be seen.
+/// All visible threads of the machine.
 pub fn all() -> Vec<Task> {
     let of_process = |pid: u32| {
         let dir = format!("/proc/{pid}/task");
@@ -121,19 +121,19 @@ pub fn reclaimers() -> Vec<Task> {
     numbers_in("/proc").into_iter().filter_map(one).filter(wanted).collect()
 }
 
-/// A thread's own waiting time, read again and again.
+/// A thread's own waiting time, to be read repeatedly.
 #[derive(Debug)]
 pub struct Waited(File);
 
 impl Waited {
-    /// Of the calling thread. Fails where the kernel has no `CONFIG_SCHED_INFO`.
+    /// For the calling thread. Fails if the kernel has no `CONFIG_SCHED_INFO`.
     pub fn of_this_thread() -> io::Result<Waited> {
         let waited = Waited(File::open("/proc/thread-self/schedstat")?);
         waited.ns()?;
         Ok(waited)
     }
 
-    /// Nanoseconds in which others had its processor while it could have run.
+    /// Nanoseconds in which the thread was runnable but other tasks had its processor.
     pub fn ns(&self) -> io::Result<u64> {
         let mut buffer = [0u8; 96];
         let got = self.0.read_at(&mut buffer, 0)?;
@@ -144,7 +144,7 @@ impl Waited {
     }
 }
 
-/// Lines `cpuN` of `/proc/stat`.
+/// Parses lines `cpuN` of `/proc/stat`.
 pub fn parse_cpu_times(text: &str) -> Vec<CpuTimes> {
     let line = |line: &str| {
         let mut fields = line.strip_prefix("cpu")?.split_whitespace();

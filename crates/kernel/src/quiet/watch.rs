@@ -1,5 +1,5 @@
-//! Where memory is, looked at again and again for little: files stay open, only what is wanted is
-//! taken from them, and watermarks are read when they can have changed.
+//! Memory by node and zone, read repeatedly at low cost: files stay open, only the wanted values
+//! are parsed, and watermarks are read only when they can have changed.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use super::memory::{
     parse_zoneinfo,
 };
 
-/// A file whose content the kernel makes anew for every read from its start.
+/// A file whose content the kernel generates for every read from its start.
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
@@ -58,11 +58,11 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Of the machine whose `/` is `root`; of the counters only those with these names.
+    /// For the machine whose `/` is `root`; of the counters only those with these names.
     pub fn open(root: &Path, names: &'static [&'static str]) -> io::Result<MemoryWatch> {
         let mut zoneinfo = Source::open(root.join("proc/zoneinfo"))?;
         let zones = parse_zoneinfo(zoneinfo.read()?);
-        // A kernel without NUMA has no such files, and one node.
+        // A kernel without NUMA has no such files, but one node.
         let node = |node: u32| (node, Source::open(node_dir(root, node).join("vmstat")).ok());
         Ok(MemoryWatch {
             names,
@@ -74,7 +74,7 @@ impl MemoryWatch {
         })
     }
 
-    /// What is there now; watermarks as they were when they were last asked for.
+    /// Reads the current state; watermarks only if `with_watermarks`, else as last read.
     pub fn look(&mut self, with_watermarks: bool) -> io::Result<MemoryInfo> {
         if with_watermarks {
             self.zones = parse_zoneinfo(self.zoneinfo.read()?);
@@ -98,7 +98,7 @@ impl MemoryWatch {
         Ok(MemoryInfo { nodes, counters })
     }
 
-    /// One counter of the machine now; none where the kernel does not count that.
+    /// Current value of one counter of the machine; none if the kernel does not have it.
     pub fn counter(&mut self, name: &str) -> io::Result<Option<u64>> {
         let text = self.vmstat.read()?;
         let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok();

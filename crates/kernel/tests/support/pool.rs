@@ -1,4 +1,4 @@
-//! The machine's pool of reserved huge pages, made larger for a test and put back afterwards.
+//! The machine's pool of reserved huge pages, enlarged for a test and restored afterwards.
 
 use std::fs::{self, File};
 
@@ -7,7 +7,7 @@ use rustix::fs::{FlockOperation, flock};
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const SURPLUS: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages";
 
-/// Puts the pool back when it goes, also when the test fails.
+/// Restores the pool on drop, also when the test fails.
 pub struct Pool {
     before: u64,
     _lock: File,
@@ -18,10 +18,10 @@ fn number(path: &str) -> Option<u64> {
 }
 
 impl Pool {
-    /// With `more` pages than there are. None, with a line that says why, where that is not
+    /// The pool with `more` additional pages. None, with a reported reason, if that is not
     /// possible.
     pub fn with(more: u64) -> Option<Pool> {
-        // One at a time on this machine, or the second would put back what the first had set.
+        // One at a time on this machine, or the second would restore what the first had set.
         let lock = File::create(std::env::temp_dir().join("hiroma-test-huge-pool.lock")).unwrap();
         flock(&lock, FlockOperation::LockExclusive).unwrap();
         let (Some(before), Some(surplus)) = (number(POOL), number(SURPLUS)) else {
