@@ -1,4 +1,4 @@
-//! Identifiers of memory blocks, places in a store, and points in time.
+//! Identifiers of memory blocks, locations in a store, and points in time.
 
 use std::fmt;
 
@@ -13,8 +13,9 @@ pub struct ExtentNo(pub u32);
 /// A block is either a whole extent (huge mode) or one sector of it (small mode); its length is a
 /// power of two.
 ///
-/// Four bytes, because tables and queues are full of them: the number of the block's middle, in
-/// halves of a page. Its trailing zeros are the block's order, and no two blocks share a middle.
+/// Four bytes, because tables and queues contain many of them: the position of the block's middle,
+/// in half pages. The number of trailing zeros is the block's order, and no two blocks have the
+/// same middle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(u32);
 
@@ -25,7 +26,7 @@ impl fmt::Debug for BlockId {
 }
 
 impl BlockId {
-    /// Most pages of an arena: 8 TiB.
+    /// Maximum number of pages of an arena: 8 TiB.
     pub const PAGES_MAX: u64 = 1 << 31;
 
     /// The block of `1 << order` pages that starts at arena page `page` (a multiple of its length).
@@ -64,7 +65,7 @@ impl BlockId {
         self.page() as usize * PAGE
     }
 
-    /// The extent that holds the block.
+    /// The extent that contains the block.
     pub fn extent_no(self) -> ExtentNo {
         ExtentNo((self.page() / PAGES_PER_EXTENT as u64) as u32)
     }
@@ -80,7 +81,7 @@ impl BlockId {
     }
 }
 
-/// Where one sector lies in a store. The meaning of the number is the store's own.
+/// Location of one sector in a store. The store defines the meaning of the number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Loc(pub u32);
 
@@ -104,7 +105,7 @@ impl Nanos {
         Nanos(us * 1000)
     }
 
-    /// The span since `earlier`; zero if that lies later.
+    /// The span since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }

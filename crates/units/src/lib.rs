@@ -1,5 +1,4 @@
-//! Ids, sizes and times that every other crate speaks in. Newtypes and their text forms, nothing
-//! else.
+//! Ids, sizes and times that all other crates use. Newtypes and their text forms, nothing else.
 
 mod ids;
 mod size;

@@ -1,4 +1,4 @@
-//! Sizes in bytes, as people write them.
+//! Sizes in bytes, in their text form for users.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,25 +8,25 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Bytes(pub u64);
 
-/// A size that may be relative to the memory there is: `1G` or `25%`.
+/// A size that may be relative to the available memory: `1G` or `25%`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum SizeSpec {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(Bytes),
-    /// So many hundredths of a percent of the whole.
+    /// A share of the whole, in hundredths of a percent.
     Percent(u32),
 }
 
-/// Why a text is not a size. The message says what would be.
+/// Why a text is not a size. The message states the valid forms.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseSizeError {
-    /// No number in front, or something that is not a unit behind it.
+    /// No number at the start, or no valid unit after it.
     #[error(
         "`{0}` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)"
     )]
     Malformed(String),
-    /// Below zero, or zero where that makes no sense.
+    /// Below zero, or zero where that is not useful.
     #[error("`{0}` is not a usable size: it must be greater than zero")]
     NotPositive(String),
     /// More than 2^63 bytes.
@@ -107,7 +107,7 @@ impl FromStr for SizeSpec {
 }
 
 impl SizeSpec {
-    /// The size in bytes, where the whole is `total`.
+    /// The size in bytes, relative to a whole of `total`.
     pub fn of(self, total: Bytes) -> Bytes {
         match self {
             SizeSpec::Bytes(bytes) => bytes,

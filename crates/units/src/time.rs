@@ -1,15 +1,15 @@
-//! Times, as people write them.
+//! Times, in their text form for users.
 
 use std::time::Duration;
 
-/// Longest time that is taken for one: a year, which is as good as for ever.
+/// Longest accepted time: a year, which is in effect unlimited.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// Why a text is not a time. The message says what would be.
+/// Why a text is not a time. The message states the valid forms.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseTimeError {
-    /// No number, or something that is not a unit behind it.
+    /// No number, or no valid unit after it.
     #[error(
         "`{0}` is not a time: write a number and a unit (us, ms, s, m, h), like 500us, 1.5s or 5m"
     )]
@@ -23,7 +23,7 @@ pub enum ParseTimeError {
 /// alone means seconds.
 ///
 /// # Errors
-/// The text is not a time, or one of more than a year.
+/// The text is not a time, or the time is more than a year.
 pub fn parse_time(text: &str) -> Result<Duration, ParseTimeError> {
     if let Ok(seconds) = text.trim().parse::<u64>() {
         return parse_time(&format!("{seconds}s"));
