@@ -1,36 +1,35 @@
-//! Proving to each other that both sides have the shared key, without sending it.
+//! Mutual proof that both sides have the shared key, without sending it.
 
 use std::fmt;
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// Random bytes, used for one connection only. Who makes them must take them from a cryptographic
-/// source.
+/// Random bytes, used for one connection only. They must come from a cryptographic source.
 pub type Nonce = [u8; 32];
-/// What only somebody with the key can make out of the two nonces.
+/// A value that can only be computed from the two nonces with the key.
 pub type Proof = [u8; 32];
 
 /// A secret that client and server share.
 #[derive(Clone)]
 pub struct Key(Vec<u8>);
 
-/// What is wrong with a key, or with the lack of one.
+/// An error in a key, or a missing key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Too easily guessed.
+    /// Too easy to guess.
     #[error(
         "the key is only {0} bytes long: make one of at least 16, for example with `head -c 32 /dev/urandom | base64 > hiroma.key`"
     )]
     TooShort(usize),
-    /// Larger than a key has any reason to be.
+    /// Longer than any reasonable key.
     #[error("the key is {0} bytes long: at most 4096 are taken; is it the right file?")]
     TooLong(usize),
-    /// The server wants a key and the client has none.
+    /// The server requires a key and the client has none.
     #[error("the server asks for a key: give the one it was started with, by --key-file")]
     Needed,
-    /// The client has a key and the server wants none: somebody else may be listening there.
+    /// The client has a key and the server requires none: another program may be listening there.
     #[error(
         "the server does not ask for a key, although --key-file is given: start it with the same --key-file"
     )]
@@ -44,7 +43,7 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// The key that a key file holds: its bytes without white space at the end.
+    /// The key in a key file: its bytes without white space at the end.
     pub fn from_file_content(content: &[u8]) -> Result<Key, KeyError> {
         let key = content.trim_ascii_end();
         match key.len() {
@@ -90,7 +89,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whose proof it is; the two differ, so that neither can be sent back as the other.
+/// Which side's proof it is; the two differ, so that neither can be returned as the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,

@@ -3,12 +3,12 @@
 use crate::auth::Side;
 use crate::{Frame, Inbound, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError};
 
-/// What a client is to do about what has arrived.
+/// What a client must do in response to received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
     /// Send these bytes.
     Send(Vec<u8>),
-    /// Both sides have proved themselves: requests may be sent.
+    /// Both sides have proved that they have the key: requests may be sent.
     Ready,
     /// An answer.
     Frame(Frame),
@@ -32,7 +32,7 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// A connection that has just been made. `nonce` is fresh and random. Returns the bytes to send
+    /// A connection that was just made. `nonce` is fresh and random. Returns the bytes to send
     /// first.
     pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
         let mut hello = Vec::new();
@@ -72,8 +72,8 @@ impl ClientSession {
         self.inbound.missing()
     }
 
-    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a
-    /// payload is not taken.
+    /// Consumes bytes; returns how many were used and what to do. Call again with the rest; payload
+    /// bytes are not consumed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ClientEvent>), WireError> {
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;

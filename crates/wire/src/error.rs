@@ -1,13 +1,13 @@
-//! What can be wrong with what a peer sends.
+//! Errors in what a peer sends.
 
 use crate::auth::KeyError;
 
-/// A peer broke the protocol, or the two cannot work together. The connection is of no use any
+/// A peer violated the protocol, or the two are not compatible. The connection cannot be used any
 /// more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Not our protocol at all.
+    /// A different protocol.
     #[error(
         "the peer does not speak the hiroma protocol (first word {0:#010x}): is the address right?"
     )]
@@ -22,7 +22,7 @@ pub enum WireError {
         "no common version: the client speaks {client_min} to {client_max}, the server {server_min} to {server_max}; use the same release of hiroma on both sides"
     )]
     NoCommonVersion { client_min: u16, client_max: u16, server_min: u16, server_max: u16 },
-    /// The header's own checksum does not fit it.
+    /// The header's checksum does not match.
     #[error(
         "a frame header arrived damaged (checksum {found:#010x}, expected {expected:#010x}): check the network, or end whatever else writes to this connection"
     )]
@@ -30,28 +30,28 @@ pub enum WireError {
     /// A kind of frame that does not exist.
     #[error("unknown kind of frame {0}: use the same release of hiroma on both sides")]
     Kind(u16),
-    /// A kind that the other side may not send now.
+    /// A kind that the other side must not send now.
     #[error("a frame of kind {kind:?} came when {expected} was due")]
     Unexpected { kind: crate::Kind, expected: &'static str },
-    /// A length that no frame of this kind can have.
+    /// A length that is not possible for this kind.
     #[error("a frame of kind {kind:?} claims {len} bytes: that cannot be")]
     Length { kind: crate::Kind, len: u32 },
-    /// A body that makes no sense.
+    /// An invalid body.
     #[error("a frame of kind {kind:?} has a body that makes no sense")]
     Body { kind: crate::Kind },
-    /// The key is missing on one side, or differs.
+    /// The key is missing on one side, or the keys differ.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The peer ended the connection and said why.
+    /// The peer ended the connection and gave the reason.
     #[error("{text}")]
     Told { code: ErrorCode, text: String },
 }
 
-/// Why a request failed, as it goes over the wire.
+/// Why a request failed, as transmitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// No memory left for another chunk.
+    /// No free memory for another chunk.
     Full,
     /// Nothing is stored at that address, or a request crosses the end of a chunk.
     BadAddress,
@@ -61,11 +61,11 @@ pub enum ErrorCode {
     Key,
     /// No version in common.
     Version,
-    /// A frame that makes no sense.
+    /// An invalid frame.
     Malformed,
-    /// More connections or attached sessions than the server takes.
+    /// More connections or attached sessions than the server accepts.
     TooMany,
-    /// Something this release does not know.
+    /// A code unknown to this release.
     Other(u16),
 }
 
@@ -100,7 +100,7 @@ impl From<ErrorCode> for u16 {
 }
 
 impl WireError {
-    /// The code under which a peer is told of this error.
+    /// The code with which this error is reported to a peer.
     pub fn code(&self) -> ErrorCode {
         match self {
             WireError::Version { .. } | WireError::NoCommonVersion { .. } => ErrorCode::Version,

@@ -1,4 +1,4 @@
-//! The fixed header in front of every frame.
+//! The fixed header of every frame.
 
 use twox_hash::XxHash3_64;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -9,7 +9,7 @@ use crate::{CHUNK, WireError};
 
 /// Length of a header.
 pub const HEADER_BYTES: usize = 32;
-/// Most bytes of payload in one frame.
+/// Maximum number of payload bytes in one frame.
 pub const MAX_PAYLOAD: usize = CHUNK;
 const MAGIC: u32 = u32::from_le_bytes(*b"HIRO");
 
@@ -25,15 +25,15 @@ struct RawHeader {
     check: U32,
 }
 
-/// What one frame is. `len` is the length of what follows, except in `Read` and `Free`, where
-/// nothing follows and it is the number of bytes that are meant.
+/// Description of one frame. `len` is the length of what follows, except in `Read` and `Free`,
+/// where nothing follows and it is the number of bytes that the request refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Protocol version.
     pub version: u16,
     /// What the frame is.
     pub kind: Kind,
-    /// Number of the request; replies repeat it.
+    /// Number of the request, repeated in replies.
     pub id: u64,
     /// Address in the memory space of the session.
     pub addr: u64,
@@ -43,13 +43,13 @@ pub struct Header {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {
-        /// What a frame is.
+        /// The kind of a frame.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Kind { $($(#[$doc])* $name = $number),* }
 
         impl Kind {
-            /// Every kind there is.
+            /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
 
             fn from_number(number: u16) -> Result<Kind, WireError> {
@@ -69,7 +69,7 @@ kinds! {
     Challenge = 2,
     /// The client proves that it has the key.
     Proof = 3,
-    /// The server proves the same.
+    /// The server proves that it has the key.
     Welcome = 4,
     /// Binds the connection to a session.
     Open = 5,
@@ -77,31 +77,32 @@ kinds! {
     Opened = 6,
     /// Makes another session's memory readable.
     Attach = 7,
-    /// Announces a child that will attach this session: it must outlive us until then.
+    /// Announces a child that will attach this session: the session must outlive its client until
+    /// then.
     Fork = 8,
-    /// Asks for room for so many more chunks.
+    /// Requests room for that many more chunks.
     Reserve = 9,
-    /// Room for so many has been set aside.
+    /// Room for that many chunks was reserved.
     Granted = 10,
     /// Stores the payload at an address.
     Write = 11,
-    /// Asks for the bytes at an address.
+    /// Requests the bytes at an address.
     Read = 12,
-    /// The bytes asked for.
+    /// The requested bytes.
     ReadReply = 13,
-    /// A request without an answer of its own has been carried out.
+    /// A request without a reply of its own was executed.
     Ack = 14,
-    /// Gives chunks back.
+    /// Frees chunks.
     Free = 15,
-    /// Asks how full session and server are.
+    /// Requests the usage of session and server.
     Usage = 16,
-    /// That.
+    /// The reply to `Usage`.
     UsageReply = 17,
     /// A request failed, or the connection ends.
     Error = 18,
-    /// Asks for an `Ack`.
+    /// Requests an `Ack`.
     Ping = 19,
-    /// The client is done with the session.
+    /// The client no longer needs the session.
     Bye = 20,
 }
 
@@ -121,8 +122,7 @@ impl Header {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a header and checks everything that can be checked without knowing the state of the
-    /// session.
+    /// Decodes a header and checks everything that can be checked without the state of the session.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, WireError> {
         let raw: &RawHeader = zerocopy::transmute_ref!(bytes);
         if raw.magic.get() != MAGIC {
@@ -161,7 +161,7 @@ impl Header {
         if fits { Ok(()) } else { Err(WireError::Length { kind: self.kind, len: self.len }) }
     }
 
-    /// Bytes of control body that follow.
+    /// Number of bytes of the control body that follows.
     pub fn body_bytes(&self) -> usize {
         match self.kind {
             Kind::Read | Kind::Free | Kind::Write | Kind::ReadReply => 0,
@@ -169,7 +169,7 @@ impl Header {
         }
     }
 
-    /// Bytes of payload that follow.
+    /// Number of bytes of the payload that follows.
     pub fn payload_bytes(&self) -> usize {
         if matches!(self.kind, Kind::Write | Kind::ReadReply) { self.len as usize } else { 0 }
     }
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(Header::decode(&header.encode()), Ok(header));
     }
 
-    /// Programs and servers of different builds talk to each other: these bytes never change.
+    /// Programs and servers of different builds communicate: these bytes never change.
     #[test]
     fn the_bytes_of_a_header_are_what_they_always_were() {
         let golden = [

@@ -1,4 +1,4 @@
-//! Puts frames together from bytes as they arrive, in pieces of any size.
+//! Assembles frames from received bytes, in pieces of any size.
 
 use crate::message::MAX_BODY;
 use crate::{Frame, HEADER_BYTES, Header, Kind, Message, WireError};
@@ -18,12 +18,12 @@ impl Default for Inbound {
 }
 
 impl Inbound {
-    /// Nothing has arrived.
+    /// Initial state: nothing has arrived.
     pub fn new() -> Inbound {
         Inbound { bytes: [0; HEADER_BYTES + MAX_BODY], filled: 0, header: None, payload_left: 0 }
     }
 
-    /// Bytes until the current header or control body is complete; 0 while a payload is due.
+    /// Bytes until the current header or control body is complete; 0 while a payload is expected.
     pub fn missing(&self) -> usize {
         if self.payload_left > 0 {
             return 0;
@@ -31,21 +31,21 @@ impl Inbound {
         HEADER_BYTES + self.header.map_or(0, |header| header.body_bytes()) - self.filled
     }
 
-    /// Bytes of payload that have not been received yet. They are the transport's to receive;
+    /// Bytes of payload that have not been received yet. The transport receives them;
     /// [`Inbound::payload_received`] counts them.
     pub fn payload_left(&self) -> usize {
         self.payload_left
     }
 
-    /// So much of the payload has arrived where it belongs.
+    /// Records that this many bytes of the payload were received.
     pub fn payload_received(&mut self, bytes: usize) {
         assert!(bytes <= self.payload_left, "more payload than was announced");
         self.payload_left -= bytes;
     }
 
-    /// Takes bytes in; returns how many were used, and the frame that they completed. Never takes
-    /// bytes of a payload. `allowed` is asked as soon as a header is complete, before any of its
-    /// body is taken.
+    /// Consumes bytes; returns how many were used, and the frame that they completed. Never
+    /// consumes bytes of a payload. `allowed` is called as soon as a header is complete, before any
+    /// of its body is consumed.
     pub fn feed(
         &mut self,
         bytes: &[u8],

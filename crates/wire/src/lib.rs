@@ -1,19 +1,19 @@
-//! What a client and a memory server say to each other, without sockets, clocks or threads.
+//! The protocol between a client and a memory server, without sockets, clocks or threads.
 //!
-//! Every frame is a [`Header`] of 32 bytes, little endian, with a checksum of its own. Control
-//! messages have a body of a few bytes ([`Message`]); `Write` and `ReadReply` carry a payload that
-//! never passes through here: the session says how many bytes follow and what they are, and the
-//! transport moves them straight to where they belong.
+//! Every frame is a [`Header`] of 32 bytes, little endian, with its own checksum. Control messages
+//! have a body of a few bytes ([`Message`]). `Write` and `ReadReply` carry a payload that never
+//! passes through this crate: the session states how many bytes follow and what they are, and the
+//! transport moves them directly to their destination.
 //!
 //! A connection starts with four control frames: the client's `Hello` (versions, nonce), the
 //! server's `Challenge` (version chosen, whether a key is needed, nonce), the client's `Proof` and
 //! the server's `Welcome`. The two proofs are HMAC-SHA256 over both nonces under the shared key, so
-//! each side knows that the other one has it. Until then a server reads nothing but a `Hello` and a
-//! `Proof` of fixed length. The key proves who is there when the connection is made; what follows
-//! is not encrypted.
+//! each side knows that the other one has it. Until then a server accepts only a `Hello` and a
+//! `Proof` of fixed length. The key authenticates both sides when the connection is made; what
+//! follows is not encrypted.
 //!
-//! Then the connection is bound to a session (`Open`), with a lane number that the client chooses:
-//! if a lane is opened again, the server first ends the older connection of that lane, so that
+//! Then the connection is bound to a session (`Open`), with a lane number that the client chooses.
+//! If a lane is opened again, the server first ends the older connection of that lane, so that
 //! nothing left in it can overtake what is sent again.
 
 mod auth;
@@ -32,12 +32,12 @@ pub use inbound::Inbound;
 pub use message::{Frame, MAX_BODY, Message, Purpose, SessionToken, SessionUsage};
 pub use server::{ServerEvent, ServerSession};
 
-/// The protocol versions that this build speaks.
+/// The protocol versions that this build supports.
 pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
-/// Memory is given out, addressed and freed in chunks of 2 MiB; no request crosses the end of one.
+/// Memory is allocated, addressed and freed in chunks of 2 MiB; no request crosses the end of one.
 pub const CHUNK: usize = hiroma_units::EXTENT;
-/// Bits of an address that lie inside one memory space; the bits above name the space: 0 is the
+/// Number of address bits inside one memory space. The bits above select the space: 0 is the
 /// session's own, the others are sessions that it has attached.
 pub const SPACE_SHIFT: u32 = 48;
-/// Most sessions that one session can have attached at a time.
+/// Maximum number of sessions that one session can have attached at a time.
 pub const MAX_SPACES: u16 = 255;

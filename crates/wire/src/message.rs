@@ -1,19 +1,19 @@
-//! Frames as values: what each kind carries besides a payload.
+//! Frames as values: the content of each kind, without the payload.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{ErrorCode, Header, Kind, Nonce, Proof, WireError};
 
-/// Most bytes of a control body.
+/// Maximum number of bytes of a control body.
 pub const MAX_BODY: usize = 256;
 
-/// What a session is known by. Whoever has it may read and write the session's memory.
+/// Identifies a session. Any client that has it may read and write the session's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionToken(pub [u8; 16]);
 
 impl SessionToken {
-    /// Asks for a new session.
+    /// Requests a new session.
     pub const NEW: SessionToken = SessionToken([0; 16]);
 }
 
@@ -27,10 +27,10 @@ impl std::fmt::Debug for SessionToken {
     }
 }
 
-/// What a connection is mostly used for.
+/// The main use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Frees, reservations, questions.
+    /// Frees, reservations, usage requests.
     Control,
     /// Reads.
     Read,
@@ -38,20 +38,20 @@ pub enum Purpose {
     Write,
 }
 
-/// How full a session and its server are, in chunks and requests.
+/// Usage of a session and its server, in chunks and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SessionUsage {
-    /// Chunks that hold something of this session.
+    /// Chunks that contain data of this session.
     pub used_chunks: u64,
-    /// Chunks set aside for it and not used yet.
+    /// Chunks reserved for it and not used yet.
     pub reserved_chunks: u64,
-    /// Chunks that nobody uses or has set aside.
+    /// Chunks that are neither used nor reserved.
     pub free_chunks: u64,
-    /// Chunks of the server.
+    /// Total number of chunks of the server.
     pub total_chunks: u64,
-    /// Requests served to this session.
+    /// Read requests of this session.
     pub reads: u64,
-    /// Requests served to this session.
+    /// Write requests of this session.
     pub writes: u64,
     /// Bytes sent to it.
     pub read_bytes: u64,
@@ -64,11 +64,11 @@ pub struct SessionUsage {
 pub struct Frame {
     /// Number of the request.
     pub id: u64,
-    /// What it says.
+    /// Its content.
     pub message: Message,
 }
 
-/// What a frame says. The payload of `Write` and `ReadReply` follows the frame.
+/// The content of a frame. The payload of `Write` and `ReadReply` follows the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Message {
@@ -131,7 +131,7 @@ struct CountBody {
     chunks: U32,
 }
 
-/// Length of the control body of a kind whose bodies are all of one length.
+/// Length of the control body of a kind whose bodies all have the same length.
 pub(crate) fn body_bytes(kind: Kind) -> usize {
     match kind {
         Kind::Hello | Kind::Challenge => size_of::<NonceBody>(),
@@ -224,7 +224,7 @@ impl Message {
         }
     }
 
-    /// Appends header and control body to `out`; a payload is the transport's business.
+    /// Appends header and control body to `out`; the transport sends the payload.
     pub fn encode(&self, version: u16, id: u64, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + crate::HEADER_BYTES, 0);
@@ -294,7 +294,7 @@ impl Message {
         out[start..start + crate::HEADER_BYTES].copy_from_slice(&header.encode());
     }
 
-    /// Puts a frame together from a checked header and its control body.
+    /// Decodes a frame from a checked header and its control body.
     pub fn decode(header: &Header, body: &[u8]) -> Result<Frame, WireError> {
         let kind = header.kind;
         let wrong = || WireError::Body { kind };

@@ -3,7 +3,7 @@
 use crate::auth::Side;
 use crate::{Frame, Inbound, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError};
 
-/// What a server is to do about what has arrived.
+/// What a server must do in response to received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// Send these bytes.
@@ -33,7 +33,7 @@ pub struct ServerSession {
 }
 
 impl ServerSession {
-    /// A connection that has just been accepted. `nonce` is fresh and random.
+    /// A connection that was just accepted. `nonce` is fresh and random.
     pub fn new(key: Option<Key>, nonce: Nonce) -> ServerSession {
         ServerSession {
             inbound: Inbound::new(),
@@ -50,7 +50,7 @@ impl ServerSession {
         self.version
     }
 
-    /// Whether the client has proved itself.
+    /// Whether the client has proved that it has the key.
     pub fn is_authenticated(&self) -> bool {
         matches!(self.state, State::AwaitOpen | State::Open)
     }
@@ -65,7 +65,7 @@ impl ServerSession {
         self.inbound.missing()
     }
 
-    /// What to tell the client before the connection is ended for `error`.
+    /// The message to send to the client before the connection is ended because of `error`.
     pub fn farewell(&self, error: &WireError) -> Vec<u8> {
         let mut bytes = Vec::new();
         Message::Error { code: error.code(), text: error.to_string() }.encode(
@@ -76,8 +76,8 @@ impl ServerSession {
         bytes
     }
 
-    /// Takes bytes in; returns how many were used and what to do. Call again with the rest; a
-    /// payload is not taken.
+    /// Consumes bytes; returns how many were used and what to do. Call again with the rest; payload
+    /// bytes are not consumed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ServerEvent>), WireError> {
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
@@ -176,8 +176,8 @@ mod tests {
         Some(Key::from_file_content(text.as_bytes()).unwrap())
     }
 
-    /// Two ends wired together, in pieces of `piece` bytes, until both are quiet. The error of
-    /// whoever fails first.
+    /// Connects two ends, in pieces of `piece` bytes, until both are quiet. Returns the error of
+    /// the side that fails first.
     fn greet(
         client_key: Option<Key>,
         server_key: Option<Key>,
