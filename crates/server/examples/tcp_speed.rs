@@ -1,6 +1,6 @@
-//! How much of a raw TCP stream a store on a memory server reaches, in one run: bandwidth of 2 MiB
-//! reads and writes with 1, 2 and 4 under way, and the latency of 8 KiB reads, beside what two
-//! threads get over a plain socket.
+//! Performance of a store on a memory server relative to a raw TCP stream, in one run: bandwidth of
+//! 2 MiB reads and writes with 1, 2 and 4 under way, and the latency of 8 KiB reads, compared with
+//! two threads on a plain socket.
 //!
 //! `cargo run --release -p hiroma-server --example tcp_speed`
 
@@ -182,7 +182,7 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((ours, theirs))
 }
 
-/// GB/s of a thread that sends 2 MiB buffers to another one, as fast as it can.
+/// GB/s of a thread that sends 2 MiB buffers to another one, as fast as possible.
 fn raw_stream() -> io::Result<f64> {
     let (mut ours, mut theirs) = pair()?;
     let total = 3 * EXTENTS;
@@ -198,7 +198,7 @@ fn raw_stream() -> io::Result<f64> {
     Ok((total * EXTENT) as f64 / took.as_secs_f64() / 1e9)
 }
 
-/// Median time for 32 bytes there and 8 KiB back, with blocking calls.
+/// Median round-trip time of 32 bytes out and 8 KiB back, with blocking calls.
 fn raw_latency() -> io::Result<f64> {
     let (mut ours, mut theirs) = pair()?;
     let echo = std::thread::spawn(move || {

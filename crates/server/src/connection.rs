@@ -1,8 +1,9 @@
-//! One connection: reads requests, moves bytes between socket and pool, answers.
+//! One connection: reads requests, moves bytes between socket and pool, replies.
 //!
-//! Payloads never lie in a buffer of ours. On connections that may write, headers are received
-//! without a byte more than they have; a payload is received straight into the pool, together with
-//! the next header. A connection for reads takes many requests in one call, and may not write.
+//! Payloads are never stored in an intermediate buffer. On connections that may write, headers are
+//! received without any byte after them; a payload is received directly into the pool, together
+//! with the next header. A connection for reads receives many requests in one call, and must not
+//! write.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,24 +25,24 @@ use crate::registry::Guest;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
 
-/// How long a peer has to prove who it is.
+/// Time within which a peer must authenticate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an older connection of the same lane may take to end.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long to look for the next request before sleeping: waking up costs about as much.
+/// How long to poll for the next request before sleeping: a wake-up costs about as much.
 const SPIN_TIME: Duration = Duration::from_micros(60);
-/// How often spinning must have paid lately for more of it.
+/// Maximum credit for spinning, which is earned by spins and waits that were short.
 const SPIN_CREDIT_MAX: i32 = 16;
-/// Answers that are held back while more requests are already there.
+/// Replies that are held back while more requests are pending.
 const HELD_BYTES_MAX: usize = 64 * HEADER_BYTES;
 
 /// Why a connection ends.
 enum End {
-    /// The peer closed it, or the network did.
+    /// The peer or the network closed it.
     Closed,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Wire(WireError),
-    /// The peer said goodbye.
+    /// The peer sent `Bye`.
     Bye,
 }
 
@@ -91,15 +92,15 @@ struct Connection<'a> {
     rx: [u8; 2048],
     rx_start: usize,
     rx_end: usize,
-    /// Most bytes to receive at once; 0: no more than the frame that is arriving.
+    /// Maximum number of bytes to receive in one call; 0: only the frame that is arriving.
     rx_max: usize,
-    /// Answers that have not been sent yet.
+    /// Replies that were not sent yet.
     tx: Vec<u8>,
     credit: i32,
     seat: Seat,
-    /// The request that is being answered.
+    /// The request that is being served.
     id: u64,
-    /// When the peer must have proved who it is, as long as it has not.
+    /// The time by which the peer must authenticate, until it has.
     deadline: Option<Instant>,
 }
 
@@ -246,7 +247,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sends what is held back and then a stretch of a chunk.
+    /// Sends what is held back and then a range of a chunk.
     fn send_with(&mut self, chunk: &Chunk, at: usize, len: usize) -> io::Result<()> {
         let (mut head, mut done) = (0, 0);
         while head < self.tx.len() || done < len {
@@ -294,7 +295,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Receives a payload, and what there is of the next header.
+    /// Receives a payload, and as much of the next header as is available.
     fn receive_into(&mut self, chunk: &Chunk, at: usize, len: usize) -> Result<(), End> {
         debug_assert!(
             self.rx_start == self.rx_end,
@@ -318,7 +319,7 @@ impl Connection<'_> {
         memory.receive(self.stream.as_fd(), range, &mut self.rx[..HEADER_BYTES], wait)
     }
 
-    /// Receives a payload that there is no place for.
+    /// Receives and discards a payload that has no destination.
     fn skip(&mut self, len: usize) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
@@ -338,8 +339,8 @@ impl Connection<'_> {
         Ok(received)
     }
 
-    /// Receives: at once what is there; else sends what is held back, and waits; awake for a moment
-    /// if that has paid lately.
+    /// Receives what is available without waiting; if nothing is, sends what is held back and
+    /// waits, first spinning for a moment if that has paid lately.
     fn receive(
         &mut self,
         mut attempt: impl FnMut(&mut Self, bool) -> io::Result<usize>,
@@ -418,14 +419,14 @@ impl Connection<'_> {
         self.say(&Message::Error { code, text: text.to_owned() });
     }
 
-    /// Refuses what the connection was made for.
+    /// Refuses the purpose of the connection.
     fn refuse(&mut self, code: ErrorCode, text: &str) {
         self.fail(code, text);
         self.part_with();
     }
 
-    /// Sends the last words and gives the peer a moment to hear them: closing a socket on bytes
-    /// that were not read would take them back.
+    /// Sends the last message and gives the peer time to read it: closing a socket with unread
+    /// bytes would discard it.
     fn part_with(&mut self) {
         let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = self.stream.set_read_timeout(Some(Duration::from_secs(1)));

@@ -1,8 +1,8 @@
 //! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
 //!
-//! [`serve`] starts it; every connection has a thread of its own. A client's memory belongs to its
+//! [`serve`] starts it; every connection has its own thread. A client's memory belongs to its
 //! *session*, which lives while it has a connection, and for a grace period after the last one
-//! broke; it is freed at once when the client says goodbye.
+//! broke. It is freed immediately when the client sends `Bye`.
 
 mod connection;
 mod options;
@@ -26,12 +26,12 @@ pub use registry::{ServerStats, SessionStats};
 
 use registry::{Guest, Registry};
 
-/// Most connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 4096;
-/// Most connections that have not proved who they are.
+/// Maximum number of connections that are not authenticated.
 const STRANGERS_MAX: usize = 64;
 
-/// What all threads of one server share.
+/// State that all threads of one server share.
 pub(crate) struct Server {
     pub registry: Registry,
     pub key: Option<Key>,
@@ -48,7 +48,7 @@ pub struct ServerHandle {
     readying: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Starts a server; it runs in threads of its own.
+/// Starts a server, which runs in its own threads.
 pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let key = options.load_key()?;
     let chunks = options.check_memory()?;
@@ -82,21 +82,21 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
 }
 
 impl ServerHandle {
-    /// Where it listens; tells the port when port 0 was asked for.
+    /// The address on which it listens; shows the port when port 0 was requested.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// How full it is and what each client has.
+    /// Usage of the server and of each client.
     pub fn stats(&self) -> ServerStats {
         self.server.registry.stats()
     }
 
-    /// Ends every connection, frees the memory, and returns when that is done. Stopping twice does
-    /// no harm.
+    /// Ends every connection, frees the memory, and returns when that is done. May be called more
+    /// than once.
     pub fn stop(&self) {
         if !self.server.stopping.swap(true, Ordering::SeqCst) {
-            // The acceptor sits in `accept`; a connection of our own wakes it.
+            // The acceptor blocks in `accept`; a connection of our own wakes it.
             drop(TcpStream::connect_timeout(&self.wake_addr(), Duration::from_secs(1)));
         }
         self.server.registry.stop();
@@ -105,7 +105,7 @@ impl ServerHandle {
         self.server.registry.wait_until_idle();
     }
 
-    /// Waits until somebody stops it.
+    /// Waits until the server is stopped.
     pub fn wait(&self) {
         for thread in [&self.accepting, &self.tending, &self.readying] {
             if let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -147,7 +147,8 @@ fn accept(server: &Arc<Server>, listener: &TcpListener) {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                 ) => {}
             Err(error) => {
-                // Out of descriptors or memory: what there is goes on; others have to wait.
+                // Out of descriptors or memory: existing connections continue; new ones have to
+                // wait.
                 (server.log)(&format!("cannot accept a connection: {error}; trying again"));
                 std::thread::sleep(Duration::from_millis(100));
             }

@@ -1,4 +1,4 @@
-//! What a server can be told, and what can be wrong with it.
+//! The options of a server, and errors in them.
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -10,21 +10,21 @@ use hiroma_kernel::host::memory;
 use hiroma_units::Bytes;
 use hiroma_wire::{CHUNK, Key, KeyError};
 
-/// Takes one line about what happens, without a line end.
+/// Receives one line about an event, without a line end.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a server can be told.
+/// The options of a server.
 #[derive(Clone)]
 pub struct ServeOptions {
-    /// `HOST:PORT`; port 0 takes any. Anything but this machine's own loopback needs a key.
+    /// `HOST:PORT`; port 0 chooses any. Any address except this machine's loopback needs a key.
     pub listen: String,
     /// Memory to lend, rounded down to whole chunks of 2 MiB.
     pub memory_bytes: u64,
     /// File with the shared key.
     pub key_file: Option<PathBuf>,
-    /// How long a session is kept after its last connection broke without a goodbye.
+    /// How long a session is kept after its last connection broke without a `Bye`.
     pub grace: Duration,
-    /// Hears about clients that come and go.
+    /// Receives messages about clients that connect and disconnect.
     pub log: Log,
 }
 
@@ -40,11 +40,11 @@ impl Default for ServeOptions {
     }
 }
 
-/// Why a server does not start. Every message says what to do.
+/// Why a server does not start. Every message states what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The address makes no sense.
+    /// The address is invalid.
     #[error(
         "`{listen}` is not an address to listen on: write HOST:PORT, as in 127.0.0.1:7070 ({source})"
     )]
@@ -57,10 +57,10 @@ pub enum ServerError {
     /// The key file cannot be read.
     #[error("cannot read the key file {path}: {source}; make one with `head -c 32 /dev/urandom | base64 > {path}`", path = path.display())]
     KeyFile { path: PathBuf, source: io::Error },
-    /// The key is no good.
+    /// The key is not valid.
     #[error("{path}: {source}", path = path.display())]
     Key { path: PathBuf, source: KeyError },
-    /// Somebody else listens there.
+    /// Another program listens there.
     #[error(
         "{listen} is in use by another program: stop that one (`ss -ltnp` shows it) or choose another port with --listen"
     )]
@@ -68,7 +68,7 @@ pub enum ServerError {
     /// Listening failed for another reason.
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: io::Error },
-    /// More than there is.
+    /// More than the machine has.
     #[error(
         "--memory {asked} is more than this machine has ({machine}): lend less, and leave some for the system"
     )]
@@ -76,12 +76,12 @@ pub enum ServerError {
     /// Less than a chunk.
     #[error("--memory {asked} is too little: memory is lent in chunks of {chunk}", chunk = Bytes(CHUNK as u64))]
     TooLittle { asked: Bytes },
-    /// No address space.
+    /// Address space could not be reserved.
     #[error(
         "cannot reserve {memory} of address space: {source}; is there a limit on this shell (`ulimit -v`)?"
     )]
     Pool { memory: Bytes, source: io::Error },
-    /// No thread.
+    /// A thread could not be started.
     #[error("cannot start a thread: {source}; is there a limit on processes (`ulimit -u`)?")]
     Thread { source: io::Error },
 }

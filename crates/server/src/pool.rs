@@ -1,4 +1,4 @@
-//! Who has which chunk of the server's memory.
+//! Which chunks of the server's memory are used by which session.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,52 +8,52 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use hiroma_kernel::hugepool::{HugePool, PoolRange};
 use hiroma_wire::CHUNK;
 
-/// Free chunks of one session that keep their memory, for the next time it needs one.
+/// Free chunks of one session that keep their memory, for its next request.
 const WARM_CHUNKS_MAX: usize = 64;
-/// Free chunks that have memory behind them before anybody asks: getting it can take milliseconds,
-/// in a virtual machine ten of them, and a client that writes waits for all of it.
+/// Free chunks that are populated in advance: populating one can take milliseconds, in a virtual
+/// machine ten of them, and a client that writes waits for all of it.
 const READY_CHUNKS: usize = 32;
 
 /// The memory of a server.
 pub struct Pool {
     pub memory: HugePool,
     books: Mutex<Books>,
-    /// Rings when a ready chunk was taken.
+    /// Signalled when a ready chunk was taken.
     taken: Condvar,
     total: usize,
 }
 
 struct Books {
-    /// Chunks that have no memory behind them.
+    /// Chunks that are not populated.
     cold: Vec<u32>,
-    /// Chunks of zeros with memory behind them.
+    /// Populated chunks of zeros.
     ready: Vec<u32>,
-    /// The chunk that is being made ready. It may be taken all the same.
+    /// The chunk that is being populated. It may be taken all the same.
     preparing: Option<u32>,
     /// Chunks from here on have never been used.
     untouched: u32,
-    /// Chunks that were given back by a session and still hold its bytes: only that session may get
-    /// them as they are.
+    /// Chunks that were freed by a session and still contain its data: only that session may get
+    /// them without clearing.
     warm: BTreeMap<u64, Vec<u32>>,
     used: usize,
     reserved: usize,
 }
 
-/// One chunk on loan; it goes back when this is dropped.
+/// One chunk on loan; it is returned on drop.
 pub struct Chunk {
     pool: Arc<Pool>,
     number: u32,
     owner: u64,
 }
 
-/// What of the pool is where.
+/// Usage of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Chunks that hold something.
+    /// Chunks that contain data.
     pub used: usize,
-    /// Chunks set aside for sessions.
+    /// Chunks reserved for sessions.
     pub reserved: usize,
-    /// All of them.
+    /// Total number of chunks.
     pub total: usize,
 }
 
@@ -85,8 +85,8 @@ impl Pool {
         PoolUsage { used: books.used, reserved: books.reserved, total: self.total }
     }
 
-    /// Sets aside up to `asked` chunks: at most half of what is left (but one if there is one), so
-    /// that others get something too.
+    /// Reserves up to `asked` chunks: at most half of what is left (but one if there is one), so
+    /// that other sessions get some too.
     pub fn reserve(&self, asked: usize) -> usize {
         let mut books = self.books();
         let left = self.total - books.used - books.reserved;
@@ -95,13 +95,13 @@ impl Pool {
         granted
     }
 
-    /// Gives back what was set aside and not used.
+    /// Releases chunks that were reserved and not used.
     pub fn unreserve(&self, chunks: usize) {
         self.books().reserved -= chunks;
     }
 
-    /// A chunk for session `owner`, out of what was set aside for it if `reserved`. Its content is
-    /// zeros or the owner's own.
+    /// A chunk for session `owner`, from its reservation if `reserved`. Its content is zeros or the
+    /// owner's own data.
     pub fn take(self: &Arc<Self>, owner: u64, reserved: bool) -> Option<Chunk> {
         let (number, foreign) = {
             let mut books = self.books();
@@ -123,7 +123,7 @@ impl Pool {
         Some(chunk)
     }
 
-    /// Has memory put behind some free chunks, until `stopping` is set and [`Pool::wake`] was
+    /// Populates some free chunks in advance, until `stopping` is set and [`Pool::wake`] was
     /// called.
     pub fn keep_ready(&self, stopping: &AtomicBool) {
         let mut books = self.books();
@@ -133,7 +133,8 @@ impl Pool {
                 continue;
             };
             drop(books);
-            // Kernels before 5.14 cannot; the chunk then gets its memory when it is filled.
+            // Not supported by kernels before 5.14; the chunk then gets its memory when it is
+            // filled.
             let _ = self.memory.populate(PoolRange { at: number as usize * CHUNK, len: CHUNK });
             books = self.books();
             let ready = books.preparing.take();
@@ -141,13 +142,13 @@ impl Pool {
         }
     }
 
-    /// Has [`Pool::keep_ready`] look whether it is to stop.
+    /// Makes [`Pool::keep_ready`] check whether it must stop.
     pub fn wake(&self) {
         let _books = self.books();
         self.taken.notify_all();
     }
 
-    /// Forgets the content of a session's free chunks: it is gone.
+    /// Discards the content of a session's free chunks when the session is gone.
     pub fn cool(&self, owner: u64) {
         let warm = self.books().warm.remove(&owner).unwrap_or_default();
         for &number in &warm {
@@ -179,7 +180,7 @@ impl Pool {
 }
 
 impl Books {
-    /// A free chunk (there is one), and whether it still holds somebody else's bytes.
+    /// A free chunk (there is one), and whether it still contains data of another session.
     fn pick(&mut self, owner: u64, total: usize) -> (u32, bool) {
         if let Some(number) = self.warm.get_mut(&owner).and_then(Vec::pop) {
             return (number, false);
@@ -192,7 +193,7 @@ impl Books {
         (number.expect("the counts say that a chunk is free"), true)
     }
 
-    /// A free chunk without memory behind it.
+    /// A free chunk that is not populated.
     fn bare(&mut self, total: usize) -> Option<u32> {
         self.cold.pop().or_else(|| {
             let number = self.untouched;
@@ -201,7 +202,7 @@ impl Books {
         })
     }
 
-    /// A chunk to be made ready, if there are too few of them.
+    /// A chunk to be populated, if there are too few ready ones.
     fn begin_preparing(&mut self, total: usize) -> Option<u32> {
         if self.ready.len() < READY_CHUNKS {
             self.preparing = self.bare(total);
@@ -211,7 +212,7 @@ impl Books {
 }
 
 impl Chunk {
-    /// A stretch of the chunk.
+    /// A range of the chunk.
     pub fn range(&self, at: usize, len: usize) -> PoolRange {
         assert!(at <= CHUNK && len <= CHUNK - at, "outside the chunk");
         PoolRange { at: self.number as usize * CHUNK + at, len }

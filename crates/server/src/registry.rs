@@ -1,4 +1,4 @@
-//! All sessions of a server, and what becomes of those whose client has gone.
+//! All sessions of a server, and the handling of those whose client is gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -15,32 +15,32 @@ use crate::pool::Pool;
 use crate::session::{Memory, Session, lock};
 use crate::{Log, Server};
 
-/// How often sessions without a client are looked at.
+/// How often sessions without a client are checked.
 const TEND_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What one client has and did.
+/// Usage and requests of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionStats {
-    /// Counts up from 1.
+    /// Numbered from 1.
     pub number: u64,
-    /// Where its first connection came from.
+    /// Peer address of its first connection.
     pub peer: String,
-    /// Open connections; none means that the session waits for its client to come back.
+    /// Open connections; 0 means that the session waits for its client to reconnect.
     pub connections: usize,
     /// Memory and requests.
     pub usage: SessionUsage,
 }
 
-/// How full a server is.
+/// Usage of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerStats {
     /// Bytes that it lends.
     pub capacity_bytes: u64,
-    /// Bytes in chunks that hold something.
+    /// Bytes in chunks that contain data.
     pub used_bytes: u64,
-    /// Bytes set aside for clients.
+    /// Bytes reserved for clients.
     pub reserved_bytes: u64,
     /// One for each client.
     pub sessions: Vec<SessionStats>,
@@ -60,14 +60,14 @@ struct Listed {
     sessions: BTreeMap<SessionToken, Arc<Session>>,
     /// Memory of every session, listed or only attached by others.
     memories: HashMap<SessionToken, Weak<Memory>>,
-    /// Sockets of all connections, to end them by.
+    /// Sockets of all connections, to shut them down.
     guests: BTreeMap<u64, TcpStream>,
     strangers: usize,
     next_number: u64,
     next_guest: u64,
 }
 
-/// One connection, counted as long as this lives.
+/// One connection, counted while this exists.
 pub struct Guest {
     server: Arc<Server>,
     number: u64,
@@ -89,7 +89,7 @@ impl Registry {
         &self.pool
     }
 
-    /// A new session, or the one that `token` names. It counts as present until its first
+    /// A new session, or the one that `token` identifies. It counts as present until its first
     /// connection has entered.
     pub fn open(
         &self,
@@ -132,14 +132,14 @@ impl Registry {
         listed.memories.get(&token).and_then(Weak::upgrade).ok_or(ErrorCode::NoSession)
     }
 
-    /// The client of `session` is done with it.
+    /// The client of `session` no longer needs it.
     pub fn goodbye(&self, session: &Session) {
         lock(&session.presence).said_bye = true;
         session.shut();
     }
 
-    /// Frees what nobody will come back for: sessions that ended with a goodbye at once, the others
-    /// after the grace period.
+    /// Frees sessions that will not be used again: those that ended with a `Bye` immediately, the
+    /// others after the grace period.
     pub fn sweep(&self, log: &Log) {
         let mut gone = Vec::new();
         {
@@ -168,7 +168,7 @@ impl Registry {
         }
     }
 
-    /// Makes room by ending sessions whose client has gone without a goodbye, the oldest first,
+    /// Makes room by ending sessions whose client disconnected without a `Bye`, the oldest first,
     /// until a chunk is free.
     pub fn make_room(&self, log: &Log) {
         loop {
@@ -201,7 +201,7 @@ impl Registry {
         }
     }
 
-    /// The body of the thread that looks after sessions without a client.
+    /// Main function of the thread that manages sessions without a client.
     pub fn tend(&self, log: &Log) {
         while !self.stopping.load(Ordering::SeqCst) {
             let listed = lock(&self.listed);
@@ -223,7 +223,7 @@ impl Registry {
         self.bell.notify_all();
     }
 
-    /// Waits until the threads of all connections are done.
+    /// Waits until the threads of all connections have ended.
     pub fn wait_until_idle(&self) {
         let listed = lock(&self.listed);
         let still_busy = |listed: &mut Listed| {
@@ -259,7 +259,7 @@ impl Registry {
 }
 
 impl Guest {
-    /// Counts a new connection in, unless there are too many.
+    /// Counts a new connection, unless there are too many.
     pub fn admit(
         server: &Arc<Server>,
         socket: TcpStream,
@@ -281,7 +281,7 @@ impl Guest {
         Some(Guest { server: Arc::clone(server), number, known: AtomicBool::new(false) })
     }
 
-    /// It has proved who it is.
+    /// Records that the connection is authenticated.
     pub fn is_known(&self) {
         if !self.known.swap(true, Ordering::SeqCst) {
             lock(&self.server.registry.listed).strangers -= 1;

@@ -1,10 +1,10 @@
-//! Where a connection's thread runs while a client on this machine waits for one small answer after
-//! the other.
+//! The processor on which a connection's thread runs while a client on this machine waits for one
+//! small reply after the other.
 //!
-//! Spinning for the next request on the client's processor would keep the client from sending it,
-//! and sleeping there is no better with two processors: the other one halts, and waking it costs
-//! more than the answer (`docs/far-memory.md`). So the thread goes to another processor, and comes
-//! back to where it may run once the requests are over.
+//! Spinning for the next request on the client's processor would keep the client from sending it.
+//! Sleeping there is no better with two processors: the other one halts, and waking it costs more
+//! than the reply (`docs/far-memory.md`). So the thread moves to another processor, and is allowed
+//! on all of its processors again once the requests have ended.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 use hiroma_kernel::cpu::{self, Cpus};
 use hiroma_kernel::sockets;
 
-/// So many small answers beside the client in a row make it worth while to go.
+/// This many small replies in a row on the client's processor justify a move.
 const ANSWERS_BESIDE: u32 = 32;
-/// A client does not wait for one answer of this size after the other: it streams.
+/// A client does not wait for individual replies larger than this: it streams.
 const SMALL_BYTES_MAX: u32 = 64 << 10;
-/// The scheduler moves the client, too; not faster than this after it.
+/// The scheduler moves the client too; minimum time between moves after it.
 const MOVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module's head.
 pub struct Seat {
-    /// Where the thread may run; none where the kernel does not say, or there is only one
-    /// processor.
+    /// The processors on which the thread may run; none if they are not known, or there is only
+    /// one.
     home: Option<Cpus>,
     answers_beside: u32,
     moved_at: Option<Instant>,
@@ -38,14 +38,14 @@ impl Seat {
         }
     }
 
-    /// An answer of so many bytes of content was given.
+    /// A reply with `bytes` of content was sent.
     pub fn answered(&mut self, bytes: u32) {
         self.answers_beside =
             if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
     }
 
-    /// Before a wait: whether the thread is on its client's processor. If that has gone on for a
-    /// while it moves away.
+    /// Called before a wait. Returns whether the thread is on its client's processor; if that has
+    /// lasted for a while, the thread moves away.
     pub fn is_beside_client(&mut self, stream: &TcpStream) -> bool {
         if !sockets::is_beside_its_peer(stream) {
             self.answers_beside = 0;
@@ -61,7 +61,7 @@ impl Seat {
         !home.without(cpu::this_processor()).confine(cpu::this_thread())
     }
 
-    /// The requests do not come one after the other any more.
+    /// The sequence of small requests has ended.
     pub fn come_home(&mut self) {
         self.answers_beside = 0;
         if let (Some(home), Some(_)) = (self.home, self.moved_at.take()) {

@@ -10,7 +10,7 @@ use hiroma_wire::{CHUNK, ErrorCode, MAX_SPACES, SPACE_SHIFT, SessionToken, Sessi
 
 use crate::pool::{Chunk, Pool};
 
-/// Locks; what a panicking thread left behind is still consistent, since no lock is held over
+/// Locks a mutex. After a panic the value is still consistent, because no lock is held over
 /// anything that can panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,7 +30,7 @@ impl Drop for Memory {
     }
 }
 
-/// What one session did.
+/// Requests of one session.
 #[derive(Default)]
 pub struct Counters {
     pub reads: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Counters {
     pub written_bytes: AtomicU64,
 }
 
-/// One connection's place in a session.
+/// One connection of a session.
 pub struct Lane {
     socket: TcpStream,
     ended: Mutex<bool>,
@@ -60,8 +60,7 @@ impl Lane {
         self.signal.notify_all();
     }
 
-    /// Whether the lane's thread is done with the last of its requests, waiting up to `patience`
-    /// for that.
+    /// Whether the lane's thread has completed its last request; waits up to `patience` for that.
     fn wait_ended(&self, patience: Duration) -> bool {
         let guard = lock(&self.ended);
         let (guard, _) = self
@@ -72,19 +71,19 @@ impl Lane {
     }
 }
 
-/// The part of a session that changes when connections come and go.
+/// The part of a session that changes with its connections.
 #[derive(Default)]
 pub struct Presence {
     pub lanes: HashMap<u32, Arc<Lane>>,
     /// Lanes that are being opened.
     pub opening: usize,
-    /// Since when there has been no connection.
+    /// The time since which there has been no connection.
     pub alone_since: Option<Instant>,
-    /// The client said goodbye.
+    /// The client sent `Bye`.
     pub said_bye: bool,
     /// Children that were announced and have not attached the memory yet.
     pub forks_due: usize,
-    /// It is no longer listed; nobody may join.
+    /// It is no longer listed and accepts no connections.
     pub closed: bool,
 }
 
@@ -119,8 +118,8 @@ impl Session {
     }
 
     /// Makes `lane` the connection of number `number`. An older one of the same number is ended
-    /// first, and its last request is over when this returns: nothing of it can come after what the
-    /// new one sends.
+    /// first, and its last request is complete when this returns: nothing of it can arrive after
+    /// what the new one sends.
     pub fn enter(
         &self,
         number: u32,
@@ -138,7 +137,7 @@ impl Session {
         if older.wait_ended(patience) { Ok(()) } else { Err(ErrorCode::TooMany) }
     }
 
-    /// The connection is over. Whether it was the last one.
+    /// Removes a connection that has ended.
     pub fn leave(&self, number: u32, lane: &Arc<Lane>) {
         lane.set_ended();
         let mut presence = lock(&self.presence);
@@ -160,14 +159,14 @@ impl Session {
         lock(&self.presence).lanes.values().for_each(|lane| lane.shut());
     }
 
-    /// Sets chunks aside for this session.
+    /// Reserves chunks for this session; returns how many.
     pub fn reserve(&self, asked: usize) -> usize {
         let granted = self.pool.reserve(asked);
         self.reserved.fetch_add(granted, Ordering::SeqCst);
         granted
     }
 
-    /// The chunk that holds `addr` and the offset in it, for reading.
+    /// The chunk that contains `addr` and the offset in it, for reading.
     pub fn find(&self, addr: u64, len: usize) -> Result<(Arc<Chunk>, usize), ErrorCode> {
         let (space, chunk, at) = split(addr, len)?;
         let find = |memory: &Memory| lock(&memory.chunks).get(&chunk).cloned();
@@ -181,8 +180,8 @@ impl Session {
         found.map(|chunk| (chunk, at)).ok_or(ErrorCode::BadAddress)
     }
 
-    /// The same for writing: the chunk is taken from the pool if need be. Attached memory cannot be
-    /// written.
+    /// The same for writing: the chunk is taken from the pool if necessary. Attached memory cannot
+    /// be written.
     pub fn find_or_take(&self, addr: u64, len: usize) -> Result<(Arc<Chunk>, usize), ErrorCode> {
         let (space, number, at) = split(addr, len)?;
         if space != 0 {
@@ -201,7 +200,7 @@ impl Session {
         Ok((chunk, at))
     }
 
-    /// Gives chunks back. What is not there is fine: the request may have been sent twice.
+    /// Frees chunks. Missing ones are no error: the request may have been sent twice.
     pub fn free(&self, addr: u64, len: usize) -> Result<(), ErrorCode> {
         if addr >> SPACE_SHIFT != 0 || addr % CHUNK as u64 != 0 {
             return Err(ErrorCode::BadAddress);
@@ -228,7 +227,7 @@ impl Session {
         Ok(())
     }
 
-    /// How full it is.
+    /// Usage of the session.
     pub fn usage(&self) -> SessionUsage {
         let pool = self.pool.usage();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

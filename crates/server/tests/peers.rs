@@ -1,4 +1,4 @@
-//! What a server does about peers that do not behave, over real sockets.
+//! How a server handles misbehaving peers, over real sockets.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
-/// A client that says what it is told to.
+/// A client that sends whatever the test requires.
 struct Peer {
     stream: TcpStream,
     wire: ClientSession,
@@ -279,7 +279,7 @@ fn a_lane_that_is_opened_again_ends_the_older_connection() {
     let server = server(8 << 20);
     let (mut old, token) = Peer::new_session(&server);
     old.write(0, &[1; 4096]).unwrap();
-    // Half a write lies in the older connection when the newer one comes.
+    // Half a write is pending in the older connection when the newer one is opened.
     let mut bytes = Vec::new();
     Message::Write { addr: 0, len: 4096 }.encode(1, 1, &mut bytes);
     bytes.extend_from_slice(&[9; 1000]);
@@ -323,7 +323,7 @@ fn a_key_is_asked_for_before_anything_else() {
     assert!(refused.to_string().contains("not the server's"));
     let none = Peer::greet(&server, None).err().unwrap();
     assert!(none.to_string().contains("--key-file"), "{none}");
-    // Somebody who skips the proof is not served either.
+    // A client that skips the proof is not served either.
     let mut stream = dial(&server);
     let (_, hello) = ClientSession::start(None, [1; 32]);
     stream.write_all(&hello).unwrap();
@@ -348,8 +348,8 @@ fn memory_that_a_child_attached_outlives_its_owner() {
     parent.send(&Message::Bye, &[]);
     assert!(parent.try_hear().is_none());
     let (mut child, _) = Peer::new_session(&server);
-    // The grace period is zero here, so the parent's session may have ended; then its child comes
-    // too late and is told.
+    // The grace period is zero here, so the parent's session may have ended; then the child is too
+    // late and gets an error.
     match child.ask(&Message::Attach { token, space: 3 }, &[]) {
         Message::Ack => assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]),
         Message::Error { code, .. } => assert_eq!(code, ErrorCode::NoSession),
