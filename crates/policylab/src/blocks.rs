@@ -1,21 +1,21 @@
-//! How much comes at a time, under LRU: blocks of one size, and pages with what is fetched beside
-//! them.
+//! How much is fetched at a time, under LRU: blocks of one size, and pages with others fetched
+//! beside them.
 
 use crate::costs::{Costs, Outcome};
 use crate::links::Links;
 use crate::trace::{Trace, What};
 
-/// What comes with a page.
+/// What is fetched with a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// The block of `1 << order` pages that it lies in; it leaves as one, too.
+    /// The block of `1 << order` pages that contains it; it is also evicted as one.
     Block { order: u8 },
-    /// Those that left just before and after it, in an aligned window of eight: what the kernel
+    /// The pages evicted just before and after it, in an aligned window of eight: what the kernel
     /// does for a swap area.
     LeftTogether,
-    /// Its neighbours in the address space, as many as the ones before have proved useful, up to
-    /// eight: what the kernel does for fast swap devices. A page that came so and is used costs a
-    /// short fault, by which that is known.
+    /// Its neighbours in the address space, as many as earlier ones have proved useful, up to
+    /// eight: what the kernel does for fast swap devices. A page that was fetched this way and is
+    /// used costs a short fault, which makes the use visible.
     Neighbours,
 }
 
@@ -52,15 +52,15 @@ impl Rule {
     }
 }
 
-/// Touched since it came.
+/// Touched since it was fetched.
 const USED: u8 = 1;
 const DIRTY: u8 = 2;
 const FAR: u8 = 4;
-/// Came from the store.
+/// Fetched from the store.
 const CAME: u8 = 8;
-/// Touched since it was discarded: the block has something to keep.
+/// Touched since it was discarded: the block has content to keep.
 const ALIVE: u8 = 16;
-/// There, for pages that come by themselves.
+/// Resident, for pages that are fetched alone.
 const THERE: u8 = 32;
 
 /// Blocks of one size.
@@ -168,7 +168,7 @@ impl<'a> Blocks<'a> {
 const WINDOW: u64 = 8;
 const NO_SLOT: u32 = u32::MAX;
 
-/// What the kernel keeps of each mapping.
+/// The kernel's readahead state of each mapping.
 #[derive(Clone, Copy, Default)]
 struct Readahead {
     last: u64,
@@ -176,7 +176,7 @@ struct Readahead {
     hits: u64,
 }
 
-/// Pages by themselves, and others with them.
+/// Single pages, and others fetched with them.
 struct Windows<'a> {
     trace: &'a Trace,
     costs: &'a Costs,
@@ -184,7 +184,7 @@ struct Windows<'a> {
     capacity: usize,
     flags: Vec<u8>,
     links: Links,
-    /// Where each page lies in the order of leaving, and the pages in that order.
+    /// Position of each page in the order of eviction, and the pages in that order.
     slot: Vec<u32>,
     slots: Vec<u32>,
     mappings: Vec<Readahead>,
@@ -252,7 +252,7 @@ impl<'a> Windows<'a> {
         &mut self.mappings[self.trace.regions[page as usize / 512] as usize]
     }
 
-    /// A far page comes.
+    /// Fetches a far page.
     fn bring(&mut self, page: u32) {
         self.make_room();
         self.links.push_front(0, page);
@@ -275,7 +275,7 @@ impl<'a> Windows<'a> {
         *flags = if *flags & (DIRTY | FAR) != 0 { FAR } else { 0 };
     }
 
-    /// What comes with a page.
+    /// The pages that are fetched with a page.
     fn beside(&mut self, page: u32) -> Vec<u32> {
         let is_away = |flags: &[u8], page: u32| flags[page as usize] & (FAR | THERE) == FAR;
         if self.rule == Rule::LeftTogether {

@@ -1,26 +1,26 @@
-//! What a policy came to, and what that takes in time.
+//! Results of a policy, and the time that they take.
 
-/// Times in nanoseconds. Where blocks move, the first page and the others are told apart; the model
-/// is a line through both.
+/// Times in nanoseconds. Where blocks move, the first page and the others have different costs; the
+/// model is a line through both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Costs {
-    /// A fault that fetches one page: wake-ups and switches, and one page copied and decoded.
+    /// A fault that fetches one page: wake-ups and context switches, and one page copied and
+    /// decoded.
     pub fetch_ns: u64,
     /// Each further page of the same fetch.
     pub fetch_more_ns: u64,
     /// A first touch of one page: the fault, without a fetch.
     pub fresh_ns: u64,
-    /// Each further page of zeros that comes with it.
+    /// Each further page of zeros that is mapped with it.
     pub fresh_more_ns: u64,
-    /// A fault that only brings back what is still in memory: staged, or fetched ahead and not
-    /// mapped.
+    /// A fault on what is still in memory: staged, or prefetched and not mapped.
     pub staged_ns: u64,
-    /// The first page of a fetch that nobody waits for.
+    /// The first page of a fetch that no thread waits for.
     pub ahead_ns: u64,
-    /// A page leaves alone, and in a run of 16, each; unchanged.
+    /// Evicting an unchanged page: alone, and each page in a run of 16.
     pub clean_alone_ns: u64,
     pub clean_in_run_ns: u64,
-    /// The same for a page that has to be written.
+    /// The same for a page that has to be written back.
     pub dirty_alone_ns: u64,
     pub dirty_in_run_ns: u64,
 }
@@ -43,50 +43,50 @@ impl Default for Costs {
     }
 }
 
-/// Pages in the run for which the costs in runs were measured.
+/// Pages in the run with which the costs in runs were measured.
 const RUN: u64 = 16;
 
 impl Costs {
-    /// What a run of pages costs to write or drop: the line through one page alone and a run of 16.
+    /// Cost of writing or dropping a run of pages: the line through one page alone and a run of 16.
     fn leaving_ns(pages: u64, alone_ns: u64, in_run_ns: u64) -> u64 {
         let each = (RUN * in_run_ns).saturating_sub(alone_ns) / (RUN - 1);
         if pages == 0 { 0 } else { alone_ns + (pages - 1) * each }
     }
 
-    /// Unchanged pages that leave together.
+    /// Unchanged pages that are evicted together.
     pub fn clean_ns(&self, pages: u64) -> u64 {
         Costs::leaving_ns(pages, self.clean_alone_ns, self.clean_in_run_ns)
     }
 
-    /// Changed pages that leave together.
+    /// Changed pages that are evicted together.
     pub fn dirty_ns(&self, pages: u64) -> u64 {
         Costs::leaving_ns(pages, self.dirty_alone_ns, self.dirty_in_run_ns)
     }
 }
 
-/// What a policy came to.
+/// The results of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// Faults on what was never written, or has been discarded.
+    /// Faults on pages that were never written, or were discarded.
     pub fresh: u64,
     /// Faults that fetch: the misses.
     pub fetches: u64,
-    /// Faults on what is still in memory.
+    /// Faults on pages that are still in memory.
     pub staged: u64,
-    /// Fetches that nobody waits for.
+    /// Fetches that no thread waits for.
     pub ahead: u64,
-    /// Pages that came from the store, and went there.
+    /// Pages fetched from the store, and written to it.
     pub pages_in: u64,
     pub pages_out: u64,
-    /// Pages that left unchanged.
+    /// Pages that were evicted unchanged.
     pub pages_dropped: u64,
-    /// Pages that came from the store and were never used before they left or the program ended.
+    /// Pages that were fetched and never used before they were evicted or the program ended.
     pub wasted: u64,
     pub time_ns: u64,
 }
 
 impl Outcome {
-    /// A first touch for which `pages` pages of zeros come.
+    /// A first touch that maps `pages` pages of zeros.
     pub(crate) fn fresh(&mut self, costs: &Costs, pages: u64) {
         self.fresh += 1;
         self.time_ns += costs.fresh_ns + costs.fresh_more_ns * pages.saturating_sub(1);
@@ -99,20 +99,20 @@ impl Outcome {
         self.time_ns += costs.fetch_ns + costs.fetch_more_ns * pages.saturating_sub(1);
     }
 
-    /// Pages are fetched that nobody waits for.
+    /// `pages` pages are fetched that no thread waits for.
     pub(crate) fn ahead(&mut self, costs: &Costs, pages: u64) {
         self.ahead += 1;
         self.pages_in += pages;
         self.time_ns += costs.ahead_ns + costs.fetch_more_ns * pages.saturating_sub(1);
     }
 
-    /// A fault finds what it wants in memory.
+    /// A fault finds the page in memory.
     pub(crate) fn staged(&mut self, costs: &Costs) {
         self.staged += 1;
         self.time_ns += costs.staged_ns;
     }
 
-    /// Pages leave, `written` of them changed.
+    /// Pages are evicted: `written` changed ones and `dropped` unchanged ones.
     pub(crate) fn leave(&mut self, costs: &Costs, written: u64, dropped: u64) {
         self.pages_out += written;
         self.pages_dropped += dropped;

@@ -1,12 +1,12 @@
-//! Leaves out touches that no local memory of more than a few pages can tell from none.
+//! Removes touches that make no difference to any local memory of more than a few pages.
 //!
 //! Of three touches of one page with fewer than `window` other pages between the first and the
-//! last, the middle one is left out. For any memory of at least `window` pages the misses of LRU
-//! and of Belady's optimum stay the same to the last one (Kaplan, Smaragdakis and Wilson, "Trace
-//! reduction for virtual memory simulations", 1999): the page cannot leave between the first and
-//! the last touch, and the last one puts it where it was. Policies that do not look at recency may
-//! differ by the little that the order of two touches within `window` pages makes. A write that is
-//! left out is told with the next touch of the page that is kept.
+//! last, the middle one is removed. For any memory of at least `window` pages the misses of LRU and
+//! of Belady's optimum stay exactly the same (Kaplan, Smaragdakis and Wilson, "Trace reduction for
+//! virtual memory simulations", 1999): the page cannot be evicted between the first and the last
+//! touch, and the last one puts it where it was. Policies that do not depend on recency may differ
+//! slightly, by the order of two touches within `window` pages. A write that is removed is recorded
+//! with the next touch of the page that is kept.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,30 +18,30 @@ pub struct Touch {
     pub write: bool,
 }
 
-/// A page that was touched lately. Between its last touch and the one that was kept last there is
-/// at most one that waits for its fate.
+/// A page that was touched recently. Between its last touch and the last one that was kept there is
+/// at most one that is undecided.
 #[derive(Clone, Copy)]
 struct Entry {
     page: u64,
     last: u64,
     kept: u64,
-    /// The last touch, or one left out before it, was a write that was not told yet; for a kept
-    /// touch: that it was one.
+    /// The last touch, or one removed before it, was a write that was not recorded yet; for a kept
+    /// touch: whether it was a write.
     write: bool,
 }
 
-/// The filter: as many pages as the window, the last one first.
+/// The filter: as many pages as the window, most recent first.
 pub struct Filter {
     window: usize,
     entries: Vec<Entry>,
     now: u64,
-    /// Last touch of the page that fell out of the window last.
+    /// Last touch of the page that most recently left the window.
     fell: u64,
-    /// Kept, in order of time; what was kept out of turn waits for what may still come before it.
+    /// Kept touches, in order of time; those kept early wait for any that may still precede them.
     kept: BinaryHeap<Reverse<(u64, u64, bool)>>,
 }
 
-/// Kept touches that may wait before it is looked whether they can go.
+/// Kept touches that may wait before the filter checks whether they can be released.
 const WAITING_MAX: usize = 256;
 
 impl Filter {
@@ -57,7 +57,7 @@ impl Filter {
         }
     }
 
-    /// A page is touched; `out` gets what is certain now.
+    /// Processes a touch; `out` receives the touches that are now decided.
     pub fn touch(&mut self, page: u64, write: bool, out: &mut impl FnMut(Touch)) {
         if let Some(front) = self.entries.first().filter(|front| front.page == page) {
             if front.write || !write {
@@ -100,14 +100,14 @@ impl Filter {
         self.kept.push(Reverse((self.now, page, write)));
     }
 
-    /// The last touch before the page fell out of the window is kept.
+    /// The last touch before the page left the window is kept.
     fn settle(&mut self, entry: Entry) {
         if entry.last != entry.kept {
             self.kept.push(Reverse((entry.last, entry.page, entry.write)));
         }
     }
 
-    /// Hands out what no touch that waits can come before.
+    /// Outputs the touches that no undecided one can precede.
     fn release(&mut self, out: &mut impl FnMut(Touch)) {
         let waiting =
             self.entries.iter().filter(|entry| entry.last != entry.kept).map(|entry| entry.last);
@@ -121,7 +121,7 @@ impl Filter {
         }
     }
 
-    /// Hands out everything, and starts over: something other than a touch happens.
+    /// Outputs everything and starts over, because something other than a touch happens.
     pub fn flush(&mut self, out: &mut impl FnMut(Touch)) {
         for entry in std::mem::take(&mut self.entries) {
             self.settle(entry);
@@ -149,8 +149,8 @@ mod tests {
         kept
     }
 
-    /// Pages that miss, in order, and whether each was written when it left: LRU as a list, the
-    /// slow way.
+    /// Pages that miss, in order, and whether each was written when it was evicted: LRU as a plain
+    /// list.
     fn lru(
         size: usize,
         touches: impl Iterator<Item = (u64, bool)>,
@@ -170,7 +170,7 @@ mod tests {
         (missed, left)
     }
 
-    /// Misses of the optimum, the slow way.
+    /// Misses of the optimum, computed naively.
     fn optimum(size: usize, pages: &[u64]) -> usize {
         let (mut list, mut misses) = (Vec::<u64>::new(), 0);
         for (at, page) in pages.iter().enumerate() {
@@ -210,7 +210,7 @@ mod tests {
             window in 1usize..12,
             steps in proptest::collection::vec((0u64..40, 0u64..4, 0u8..8), 1..1500),
         ) {
-            // Most touches are of a few pages that change slowly, as programs have it.
+            // Most touches are of a few pages that change slowly, as in real programs.
             let touches: Vec<(u64, bool)> = steps.iter().enumerate()
                 .map(|(at, &(far, near, kind))| (if kind < 6 { at as u64 / 100 + near } else { far }, kind % 2 == 1)).collect();
             let kept = filtered(window, &touches);

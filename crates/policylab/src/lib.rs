@@ -1,12 +1,11 @@
 //! A laboratory for policies of local memory: page traces of real programs, policies that decide on
-//! them, and what they come to.
+//! them, and their results.
 //!
 //! - [`filter`], [`space`], [`record`]: from all accesses and system calls of a program to a
 //!   compact trace.
 //! - [`trace`]: the file, and the trace in memory.
-//! - [`policies`]: who leaves, page by page: Belady's optimum and eight that are known from
-//!   elsewhere.
-//! - [`blocks`]: how much comes at a time, and what is fetched ahead, under LRU.
+//! - [`policies`]: which page is evicted: Belady's optimum and eight known policies.
+//! - [`blocks`]: how much is fetched at a time, and what is prefetched, under LRU.
 //! - [`ours`]: `hiroma-policy`, driven as the pager drives it.
 //!
 //! Pure: no IO, no clock; the same trace gives the same numbers.

@@ -31,7 +31,7 @@ impl Links {
         self.len[list] += 1;
     }
 
-    /// Takes a page out of the list that it is in.
+    /// Removes a page from the list that it is in.
     pub(crate) fn remove(&mut self, list: usize, page: u32) {
         let (before, after) = (self.prev[page as usize], self.next[page as usize]);
         (self.next[before as usize], self.prev[after as usize]) = (after, before);

@@ -1,13 +1,13 @@
-//! From accesses and system calls, as they come, to a trace.
+//! From accesses and system calls, as they occur, to a trace.
 
 use crate::filter::{Filter, Touch};
 use crate::space::{Call, Change, Space};
 use crate::trace::{Encoder, Event, Header};
 
-/// Pages of the filter: no memory that is studied has fewer.
+/// Pages of the filter: no memory that is studied is smaller.
 pub const WINDOW: usize = 32;
 
-/// Takes what a program does, and makes a trace of it.
+/// Records the actions of a program as a trace.
 pub struct Recorder {
     space: Space,
     filter: Filter,
@@ -17,7 +17,7 @@ pub struct Recorder {
     window: usize,
 }
 
-/// Which pages were seen: a bit each, in the order of the arena.
+/// The pages that were seen: one bit each, in the order of the arena.
 #[derive(Default)]
 struct PageSet {
     words: rustc_hash::FxHashMap<u64, u64>,
@@ -39,7 +39,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Nothing has been seen; the filter has `window` pages.
+    /// A recorder without events; the filter has `window` pages.
     pub fn new(window: usize) -> Recorder {
         Recorder {
             space: Space::new(),
@@ -51,7 +51,7 @@ impl Recorder {
         }
     }
 
-    /// The program loads from or stores to a page; its number is its address by 4,096.
+    /// The program loads from or stores to a page; its number is its address divided by 4,096.
     pub fn touch(&mut self, page: u64, write: bool) {
         if let Some(page) = self.space.place(page) {
             let (encoder, pages) = (&mut self.encoder, &mut self.pages);
@@ -71,12 +71,12 @@ impl Recorder {
         });
     }
 
-    /// So many loads and stores were there, of whatever memory.
+    /// Adds a number of loads and stores, of any memory.
     pub fn references(&mut self, count: u64) {
         self.references += count;
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn finish(mut self, program: &str, command: &[String]) -> Vec<u8> {
         let (encoder, pages) = (&mut self.encoder, &mut self.pages);
         self.filter.flush(&mut |touch| keep(encoder, pages, touch));

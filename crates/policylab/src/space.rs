@@ -1,9 +1,9 @@
-//! Which memory of a program is anonymous, and where a page of it lies in an arena.
+//! Which memory of a program is anonymous, and the place of each of its pages in an arena.
 //!
 //! Far memory manages what programs get from `mmap` as private and anonymous, and from `brk`. The
-//! stack of the first thread, the data of the executable and everything with a file behind it are
-//! not its business, and do not occur in traces. Each mapping gets a place of its own in an arena,
-//! in the order of the calls, as the pager gives it: from 1 MiB on aligned to 2 MiB.
+//! stack of the first thread, the data of the executable and all file mappings are not managed, and
+//! do not occur in traces. Each mapping gets its own place in an arena, in the order of the calls,
+//! as in the pager: from 1 MiB on aligned to 2 MiB.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub struct Call {
     pub result: u64,
 }
 
-/// What a call means for the memory, in pages of the arena.
+/// The effect of a call on the memory, in pages of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// A mapping begins.
+    /// A new mapping.
     Map { page: u64, pages: u64 },
-    /// The content is gone.
+    /// The content is discarded.
     Discard { page: u64, pages: u64 },
 }
 
@@ -35,7 +35,7 @@ const MAP_PRIVATE: u64 = 2;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MADV_DONTNEED: u64 = 4;
 const MADV_FREE: u64 = 8;
-/// Place for `brk`: it grows.
+/// Space reserved for `brk`, which grows.
 const BRK_PAGES: u64 = 1 << 22;
 /// Mappings from this length on are aligned to extents.
 const ALIGNED_MIN_PAGES: u64 = 256;
@@ -49,7 +49,7 @@ pub struct Space {
     brk_start: Option<u64>,
     brk_end: u64,
     next_place: u64,
-    /// Page and place, without what lies beside; emptied with every change.
+    /// Direct-mapped cache of page and place; cleared with every change.
     cache: Vec<(u64, Option<u64>)>,
 }
 
@@ -66,12 +66,12 @@ impl Default for Space {
 }
 
 impl Space {
-    /// Nothing is mapped.
+    /// A program without mappings.
     pub fn new() -> Space {
         Space::default()
     }
 
-    /// Where page `page` of the program lies, if it is anonymous.
+    /// The place of page `page` of the program, if it is anonymous.
     pub fn place(&mut self, page: u64) -> Option<u64> {
         let slot = page as usize % CACHED;
         if self.cache[slot].0 != page {
@@ -124,7 +124,7 @@ impl Space {
         self.brk_end = end;
     }
 
-    /// Pages keep their places when they move; what a mapping grows by gets one of its own.
+    /// Pages keep their places when they move; the part by which a mapping grows gets a new one.
     fn on_mremap(
         &mut self,
         from: u64,
@@ -182,7 +182,7 @@ impl Space {
         self.cache.fill((NO_PAGE, None));
     }
 
-    /// Places of what is mapped between two pages.
+    /// The places of what is mapped between two pages.
     fn places(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let before = self.pieces.range(..start).next_back();
         let pieces = before.into_iter().chain(self.pieces.range(start..end));

@@ -1,13 +1,13 @@
-//! The file of a page trace, and the trace in memory.
+//! The file format of a page trace, and the trace in memory.
 //!
 //! A file is `HIROMAPT`, a version, the header, and events in blocks compressed by lz4. An event is
-//! a varint: the distance to the page of the event before (zigzag), with what happens in the two
-//! lowest bits; mappings and discards are followed by their length.
+//! a varint: the distance to the page of the previous event (zigzag), with the kind of event in the
+//! two lowest bits; mappings and discards are followed by their length.
 
 use hiroma_units::PAGES_PER_EXTENT;
 use rustc_hash::FxHashMap;
 
-/// What happens to pages of the arena.
+/// Events on pages of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     Read { page: u64 },
@@ -16,13 +16,13 @@ pub enum Event {
     Map { page: u64, pages: u64 },
 }
 
-/// What is known of a recording.
+/// Description of a recording.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// Name of the program.
     pub program: String,
     pub command: Vec<String>,
-    /// Loads, stores and modifications of the program, of all its memory.
+    /// Loads, stores and modifications of the program, in all of its memory.
     pub references: u64,
     /// Different pages that were touched.
     pub pages: u64,
@@ -45,7 +45,7 @@ pub enum TraceError {
 
 const MAGIC: &[u8; 8] = b"HIROMAPT";
 const VERSION: u64 = 1;
-/// Bytes of events that are compressed as one.
+/// Bytes of events that are compressed as one block.
 const BLOCK: usize = 1 << 20;
 const BLOCK_MAX: usize = BLOCK + 64;
 
@@ -96,12 +96,12 @@ fn take_text(bytes: &mut &[u8]) -> Result<String, TraceError> {
 }
 
 impl Encoder {
-    /// Nothing so far.
+    /// An encoder without events.
     pub fn new() -> Encoder {
         Encoder::default()
     }
 
-    /// One more event.
+    /// Appends an event.
     pub fn push(&mut self, event: Event) {
         let (page, kind, pages) = match event {
             Event::Read { page } => (page, 0, None),
@@ -135,7 +135,7 @@ impl Encoder {
         self.block.clear();
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn finish(mut self, header: &Header) -> Vec<u8> {
         if !self.block.is_empty() {
             self.end_block();
@@ -157,7 +157,7 @@ impl Encoder {
     }
 }
 
-/// Reads a file; `on_event` gets all events in order.
+/// Decodes a file; `on_event` receives all events in order.
 pub fn decode(file: &[u8], mut on_event: impl FnMut(Event)) -> Result<Header, TraceError> {
     let mut bytes = file.strip_prefix(MAGIC.as_slice()).ok_or(TraceError::Foreign)?;
     let version = take(&mut bytes)?;
@@ -198,7 +198,7 @@ pub fn decode(file: &[u8], mut on_event: impl FnMut(Event)) -> Result<Header, Tr
     Ok(Header { program, command, references, pages, events, window })
 }
 
-/// One step of a trace in memory: a page, and what happens to it, in the two lowest bits.
+/// One step of a trace in memory: a page, and in the two lowest bits what happens to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Step(u32);
 
@@ -300,7 +300,7 @@ impl Trace {
                         usize::from(!std::mem::replace(&mut touched[page as usize], true));
                     trace.steps.push(Step::new(page, what));
                 }
-                // Pages that were not touched yet have nothing to lose.
+                // Pages that were not touched yet have no content to lose.
                 Event::Discard { page, pages } => {
                     let first = used.partition_point(|&number| (number + 1) * extent <= page);
                     let last = used.partition_point(|&number| number * extent < page + pages);

@@ -1,4 +1,4 @@
-//! How memory comes to be had: `evict.rs`, `stage.rs` and `room.rs` of the pager.
+//! How memory is made free: `evict.rs`, `stage.rs` and `room.rs` of the pager.
 
 use hiroma_policy::Mode;
 use hiroma_policy::Origin;
@@ -7,7 +7,7 @@ use hiroma_units::BlockId;
 
 use super::{CAME, DIRTY, EXTENT, FAR, Ours, USED};
 
-/// As in the pager, bytes in pages.
+/// As in the pager, with bytes converted to pages.
 const BATCH: usize = 8;
 const TRIES: usize = 4;
 const TRIMS_MAX: usize = 256;
@@ -43,7 +43,7 @@ impl Ours<'_> {
         }
     }
 
-    /// Room for a block that comes now. Its extent keeps its mode meanwhile.
+    /// Makes room for a block that is being mapped. Its extent keeps its mode meanwhile.
     pub(super) fn take_room(&mut self, block: BlockId) -> bool {
         self.small_since_huge =
             if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
@@ -86,7 +86,7 @@ impl Ours<'_> {
                 dropped += u64::from(*flags & (FAR | USED) != 0);
                 *flags &= !(CAME | USED);
             }
-            // What was written has been paid for with its write.
+            // Written pages were accounted for with their write.
             self.outcome.leave(self.costs, 0, dropped);
             self.gone_away(block);
             return true;
@@ -172,7 +172,7 @@ impl Ours<'_> {
         }
     }
 
-    /// The evictor, until there is nothing more for it to do.
+    /// The evictor, until it has nothing more to do.
     fn evictor(&mut self) {
         loop {
             let mut moved = self.stage_victims();
@@ -227,7 +227,7 @@ impl Ours<'_> {
         self.flags[Self::pages(block)].iter().all(|&flags| flags & (DIRTY | FAR) == FAR)
     }
 
-    /// Writes what differs; where much does, all of it.
+    /// Writes back what differs; if that is much, the whole block.
     fn write(&mut self, block: BlockId) {
         let sector = 1usize << self.order;
         let all = block.is_huge()

@@ -1,12 +1,12 @@
-//! What happens on a fault: `fault.rs` and `fetch.rs` of the pager.
+//! Handling of a fault: `fault.rs` and `fetch.rs` of the pager.
 
 use hiroma_policy::{Mode, Origin, PrefetchRequest};
 use hiroma_units::BlockId;
 
 use super::{ALIVE, CAME, DIRTY, EXTENT, FAR, Ours, USED};
 
-/// So many small faults in such a span are dense, and for how long without a fault they are held to
-/// be.
+/// This many small faults within such a span are dense; last, how long without a fault they are
+/// considered dense.
 const DENSE_FAULTS: u32 = 24;
 const DENSE_SPAN_NS: u64 = 8_000_000;
 const CALM_NS: u64 = 40_000_000;
@@ -29,8 +29,8 @@ impl Ours<'_> {
         }
     }
 
-    /// What follows once the program goes on. Its access comes first: where few blocks fit, what
-    /// came may leave here again.
+    /// Work after the program continues. Its access comes first: where few blocks fit, the block
+    /// that was fetched may be evicted again here.
     pub(super) fn after_fault(&mut self) {
         if self.is_quiet() {
             self.evict_here();
@@ -121,7 +121,7 @@ impl Ours<'_> {
         }
     }
 
-    /// Pages of a block have come from the store.
+    /// Pages of a block were fetched from the store.
     fn arrive(&mut self, block: BlockId) {
         for flags in &mut self.flags[Self::pages(block)] {
             *flags = *flags & (FAR | ALIVE) | if *flags & FAR != 0 { CAME } else { 0 };
@@ -150,8 +150,8 @@ impl Ours<'_> {
         }
     }
 
-    /// What was asked for at the last fault has come before this one, and after the program has
-    /// gone on.
+    /// Blocks requested at the last fault arrive before this one, and after the program has
+    /// continued.
     pub(super) fn prefetch(&mut self) {
         let requests = std::mem::take(&mut self.requests);
         self.fetch_each_ahead(&requests);
@@ -174,7 +174,7 @@ impl Ours<'_> {
                 continue;
             }
             if self.reserve() < (self.reserve_target() / 4) as i64 + block.pages() as i64 {
-                // No room to spare: what was asked for is of yesterday by the time there is.
+                // No room to spare: by the time there is, the request is outdated.
                 return;
             }
             self.fetch_ahead(block, mode, !request.leave_unmapped);

@@ -1,9 +1,9 @@
-//! Our own policies, driven as the pager drives them: staging, write-back, modes of extents,
-//! fetching ahead.
+//! This project's policies, driven as the pager drives them: staging, write-back, modes of extents,
+//! prefetch.
 //!
-//! The decisions are those of `hiroma-policy`; what is here does with pages of a trace what
-//! `hiroma-pager` does with memory, step by step and with the same constants. Simplified is what
-//! depends on time alone: a write-back ends at once, what is fetched ahead has come before the next
+//! The decisions are those of `hiroma-policy`. The code here does with pages of a trace what
+//! `hiroma-pager` does with memory, step by step and with the same constants. What depends on time
+//! alone is simplified: a write-back ends immediately, prefetched blocks arrive before the next
 //! fault, and the evictor is never late. Content is not known: a page that was written counts as
 //! changed.
 
@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 use crate::costs::{Costs, Outcome};
 use crate::trace::{Trace, What};
 
-/// How the pager is started.
+/// Options with which the pager is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Blocks of `1 << order` pages; none: decided while running.
@@ -32,12 +32,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Blocks of one size, without fetching ahead.
+    /// Blocks of one size, without prefetch.
     pub const fn plain(order: u8) -> Options {
         Options { fixed: Some(order), prefetch: false, fifo: false }
     }
 
-    /// As it comes: `--block auto`.
+    /// The default: `--block auto`.
     pub const AUTO: Options = Options { fixed: None, prefetch: true, fifo: false };
 }
 
@@ -48,13 +48,13 @@ pub fn simulate(trace: &Trace, capacity: usize, options: Options, costs: &Costs)
 
 /// Mapped into the program.
 const MAPPED: u8 = 1;
-/// Touched since it came.
+/// Touched since it was mapped.
 const USED: u8 = 2;
-/// Written since it came.
+/// Written since it was mapped.
 const DIRTY: u8 = 4;
 /// There is a copy in the store.
 const FAR: u8 = 8;
-/// Came from the store.
+/// Fetched from the store.
 const CAME: u8 = 16;
 /// Touched since it was last discarded.
 const ALIVE: u8 = 32;
@@ -68,7 +68,7 @@ struct Extent {
     rescues: u8,
     broken_stagings: u8,
     born_fresh: bool,
-    /// Huge mode, and mapped.
+    /// In huge mode, and mapped.
     resident: bool,
     resident_sectors: u16,
     in_frames: u16,
@@ -89,7 +89,7 @@ struct Ours<'a> {
     costs: &'a Costs,
     options: Options,
     order: u8,
-    /// Room, in pages, as everything here.
+    /// Room, in pages like everything here.
     room: u64,
     flags: Vec<u8>,
     extents: Vec<Extent>,
@@ -112,20 +112,20 @@ struct Ours<'a> {
     requests: Vec<PrefetchRequest>,
     rescues: u64,
     fetches: u64,
-    /// Where the modelled clock stands, of the program's own work, and when statistics were last
-    /// looked at.
+    /// Modelled time of the program's own work, and the time at which statistics were last
+    /// evaluated.
     own_ns: u64,
     tended_ns: u64,
-    /// Small faults since `dense_since_ns`; until when the fault thread is quiet.
+    /// Small faults since `dense_since_ns`; last, the time until which the fault thread is quiet.
     dense: u32,
     dense_since_ns: u64,
     quiet_until_ns: u64,
     outcome: Outcome,
 }
 
-/// Pages that may be ahead: an eighth.
+/// Pages that may be prefetched ahead: an eighth.
 const AHEAD_SHARE: u64 = 8;
-/// A load or store takes so long without far memory.
+/// Time of a load or store without far memory.
 const REFERENCE_PS: u64 = 400;
 
 impl<'a> Ours<'a> {
@@ -198,13 +198,13 @@ impl<'a> Ours<'a> {
 
     fn fault_in(&mut self, page: usize) {
         self.prefetch();
-        // What was fetched ahead may be what the program waits for.
+        // A prefetched block may be the one that the program waits for.
         if self.flags[page] & MAPPED == 0 {
             self.on_fault(page as u64);
         }
     }
 
-    /// The program reads or writes a page that is there.
+    /// The program reads or writes a mapped page.
     fn touch(&mut self, page: usize, what: What) {
         let flags = &mut self.flags[page];
         self.extents[page / PAGES_PER_EXTENT].alive += u16::from(*flags & ALIVE == 0);
@@ -310,8 +310,7 @@ impl<'a> Ours<'a> {
         }
     }
 
-    /// The program has no more use for the content of a page. What has no content at all is
-    /// unmapped.
+    /// The program no longer needs the content of a page. A block without any content is unmapped.
     fn discard(&mut self, page: usize) {
         let number = page / PAGES_PER_EXTENT;
         let before = self.flags[page];

@@ -1,4 +1,4 @@
-//! What the model must keep whatever happens, and what it must come to where that is plain.
+//! Invariants of the model, and its results where these are obvious.
 
 use proptest::prelude::*;
 
@@ -63,11 +63,12 @@ proptest! {
         let trace = trace(&steps);
         let options = Options { fixed: Some(order).filter(|&order| order < 10), prefetch: order % 2 == 0, fifo: order == 3 };
         let costs = Costs::default();
-        // The pager has 8 MiB at least; in less than a few reserves what comes leaves at once.
+        // The pager has 8 MiB at least; with room for less than a few reserves, what is fetched is
+        // evicted immediately.
         let capacity = capacity.max(16 << order.min(9));
         let outcome = Ours::new(&trace, capacity, options, &costs).checked();
         let belady = Kind::Belady.simulate(&trace, capacity, &Costs::default());
-        // Pages of zeros that come with a block are no faults, so only single pages can be
+        // Pages of zeros that are mapped with a block are no faults, so only single pages can be
         // compared.
         if order == 0 {
             prop_assert!(outcome.fresh + outcome.fetches + outcome.ahead >= belady.fresh + belady.fetches);
@@ -76,7 +77,7 @@ proptest! {
 }
 
 impl Ours<'_> {
-    /// Runs, and looks at the accounts at the end.
+    /// Runs, and checks the accounts at the end.
     fn checked(mut self) -> Outcome {
         for step in &self.trace.steps {
             let page = step.page() as usize;

@@ -1,5 +1,5 @@
-//! ARC: what was used once and what was used twice share memory, by which of the two was evicted
-//! too soon.
+//! ARC: pages used once and pages used twice share memory, depending on which of the two were
+//! evicted too soon.
 
 use super::Policy;
 use crate::links::Links;
@@ -10,12 +10,12 @@ const GHOSTS_ONCE: usize = 2;
 const GHOSTS_TWICE: usize = 3;
 const NOWHERE: u8 = 4;
 
-/// ARC as Megiddo and Modha describe it.
+/// ARC as described by Megiddo and Modha.
 pub struct Arc {
     links: Links,
     list: Vec<u8>,
     capacity: usize,
-    /// How much of memory is meant for what was used once.
+    /// Part of memory intended for pages that were used once.
     target: usize,
 }
 

@@ -1,24 +1,24 @@
-//! Belady's optimum: the page leaves that is wanted last. It knows the future.
+//! Belady's optimum: evicts the page whose next use is latest. It knows the future.
 
 use std::collections::BinaryHeap;
 
 use super::Policy;
 use crate::trace::{Trace, What};
 
-/// A step that never comes.
+/// A step that never occurs.
 const NEVER: u32 = u32::MAX;
 
 /// The optimum for one trace.
 pub struct Belady {
     /// For each step, the next one that touches its page before the program discards it.
     next: Vec<u32>,
-    /// For each page that is there, when it is wanted next.
+    /// For each resident page, the step at which it is needed next.
     wanted: Vec<u32>,
-    /// The same with the latest first, and entries that are out of date.
+    /// The same with the latest first, including stale entries.
     latest: BinaryHeap<(u32, u32)>,
 }
 
-/// Marks a page that is not there; no step either.
+/// Marks a page that is not resident; no valid step either.
 const ABSENT: u32 = u32::MAX - 1;
 
 impl Belady {
@@ -33,7 +33,7 @@ impl Belady {
         Belady { next, wanted: vec![ABSENT; trace.arena_pages], latest: BinaryHeap::new() }
     }
 
-    /// Drops entries that are out of date once they are most of all.
+    /// Drops stale entries once they are the majority.
     fn tidy(&mut self) {
         if self.latest.len() > 4 * self.wanted.len() + 1024 {
             let wanted = &self.wanted;

@@ -1,5 +1,5 @@
-//! Who leaves, page by page, by policies that see every touch. No pager sees that much: what these
-//! reach is what there is to gain.
+//! Which page is evicted, by policies that see every touch. No pager sees that much: their results
+//! show what there is to gain.
 
 mod adaptive;
 mod belady;
@@ -16,18 +16,18 @@ pub use belady::Belady;
 pub use queues::{Clock, Fifo, S3Fifo, Sieve};
 pub use recency::{Generations, Lru};
 
-/// A policy over pages. It is told of each touch, and asked for a victim when memory is full.
+/// A policy over pages. It is informed of each touch, and returns a victim when memory is full.
 pub trait Policy {
-    /// A page that is there is touched, by step `at`.
+    /// A resident page is touched, by step `at`.
     fn hit(&mut self, at: usize, page: u32);
 
-    /// Memory is full, and `incoming` is to come: names a page that is there, and strikes it off.
+    /// Memory is full, and `incoming` is to be mapped: returns a resident page and removes it.
     fn evict(&mut self, incoming: u32) -> u32;
 
-    /// A page has come, by step `at`.
+    /// A page becomes resident, by step `at`.
     fn admit(&mut self, at: usize, page: u32);
 
-    /// A page that was there has been discarded by the program.
+    /// The program has discarded a resident page.
     fn forget(&mut self, page: u32);
 }
 
@@ -86,7 +86,7 @@ impl Kind {
 }
 
 const THERE: u8 = 1;
-/// Written since it came.
+/// Written since it was mapped.
 const DIRTY: u8 = 2;
 /// There is a copy in the store.
 const FAR: u8 = 4;

@@ -67,8 +67,8 @@ impl Policy for Clock {
     }
 }
 
-/// SIEVE: a hand goes from the oldest to the newest, takes what was not used, and leaves what was
-/// where it is.
+/// SIEVE: a hand moves from the oldest to the newest, evicts what was not used, and leaves used
+/// pages in place.
 pub struct Sieve {
     links: Links,
     used: Vec<bool>,
@@ -118,12 +118,12 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOSTS: usize = 2;
 const NOWHERE: u8 = 3;
-/// Part of memory that the small queue may have.
+/// Part of memory for the small queue.
 const SMALL_SHARE: usize = 10;
 const USES_MAX: u8 = 3;
 
-/// S3-FIFO: a small queue for what is new, a main queue with second chances, and ghosts of what
-/// left the small one.
+/// S3-FIFO: a small queue for new pages, a main queue with second chances, and ghosts of pages
+/// evicted from the small one.
 pub struct S3Fifo {
     links: Links,
     list: Vec<u8>,

@@ -33,10 +33,10 @@ impl Policy for Lru {
     }
 }
 
-/// Generations as the multi-generational LRU of Linux has them, without its tiers: pages enter the
-/// youngest of up to four; what was used and is found at the end of the oldest goes to the
-/// youngest; when only two generations are left, a new one begins and takes all pages that were
-/// used since the last look.
+/// Generations as in the multi-generational LRU of Linux, without its tiers: pages enter the
+/// youngest of up to four; a used page at the end of the oldest moves to the youngest; when only
+/// two generations are left, a new one begins and takes all pages that were used since the last
+/// check.
 pub struct Generations {
     links: Links,
     list: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Every policy against the same policy written the slow and obvious way, the optimum against all,
-//! and examples worked out by hand.
+//! Every policy against a naive version of the same policy, the optimum against all, and examples
+//! worked out by hand.
 
 use proptest::prelude::*;
 
@@ -201,7 +201,7 @@ impl Slow {
         }
     }
 
-    /// Faults on pages.
+    /// The pages that fault.
     fn run(kind: Kind, capacity: usize, steps: &[(u64, u8)]) -> Vec<u64> {
         let (mut slow, mut missed) = (Slow { capacity, ..Slow::default() }, Vec::new());
         for &(page, what) in steps {
@@ -223,7 +223,7 @@ impl Slow {
     }
 }
 
-/// Misses of the optimum by trying everything.
+/// Misses of the optimum by exhaustive search.
 fn best(there: &std::collections::BTreeSet<u64>, capacity: usize, steps: &[(u64, u8)]) -> u64 {
     let Some((&(page, what), rest)) = steps.split_first() else { return 0 };
     let mut with = there.clone();
@@ -244,12 +244,12 @@ fn best(there: &std::collections::BTreeSet<u64>, capacity: usize, steps: &[(u64,
 
 #[test]
 fn worked_by_hand() {
-    // The example of the anomaly: FIFO misses more with four pages than with three.
+    // Belady's anomaly: FIFO misses more with four pages than with three.
     let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
     assert_eq!((faults(Kind::Fifo, 3, &pages), faults(Kind::Fifo, 4, &pages)), (9, 10));
     assert_eq!((faults(Kind::Lru, 3, &pages), faults(Kind::Lru, 4, &pages)), (10, 8));
     assert_eq!((faults(Kind::Belady, 3, &pages), faults(Kind::Belady, 4, &pages)), (7, 6));
-    // A loop of one page more than fits: LRU misses always, the optimum once in three times.
+    // A loop of one page more than fits: LRU always misses, the optimum once in three times.
     let pages: Vec<u64> = (0..40).map(|at| at % 4).collect();
     assert_eq!((faults(Kind::Lru, 3, &pages), faults(Kind::Belady, 3, &pages)), (40, 4 + 12));
     // One hot page and a scan: CLOCK and SIEVE keep it, FIFO does not.
