@@ -70,7 +70,7 @@ impl HugeArena {
         // SAFETY: the offset is less than an extent, and the mapping is an extent longer than the
         // arena.
         let start = unsafe { mapping.add(mapping.as_ptr().align_offset(EXTENT)) };
-        // Only a hint: `populate` asks for the huge page itself.
+        // Only a hint: `populate` requests the huge page itself.
         // SAFETY: the range is ours; the advice does not change content.
         let _ = unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxHugepage) };
         Ok(HugeArena { mapping, mapping_len, start, len, backing: Backing::Transparent })

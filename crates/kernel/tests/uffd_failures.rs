@@ -127,7 +127,7 @@ fn with_move(watch: Watch) -> Option<Scene> {
     scene(Features::MOVE, watch)
 }
 
-/// Reads messages until one comes.
+/// Waits for a message and returns it.
 fn next_message(uffd: &Uffd) -> Message {
     use std::os::fd::AsFd;
     let (mut out, until) = (Vec::new(), Instant::now() + PATIENCE);

@@ -5,7 +5,7 @@
 pub enum AllocationKind {
     /// One server after the other, in the order in which they were named.
     Simple,
-    /// In turn; full ones are passed over.
+    /// One chunk from each server in turn; full servers are skipped.
     RoundRobin,
 }
 

@@ -19,9 +19,9 @@ const BETTER_QUARTERS: u64 = 5;
 /// How much is where, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
-    /// Out of the program, but still in a frame.
+    /// Mapped into the program.
     pub resident_bytes: u64,
-    /// Out of the program, and not yet gone.
+    /// Out of the program, but still in a frame.
     pub staged_bytes: u64,
     /// Bytes of the program in compressed memory, and the bytes that they take there.
     pub near_bytes: u64,

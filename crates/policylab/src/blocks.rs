@@ -52,7 +52,7 @@ impl Rule {
     }
 }
 
-/// Touched since it was fetched.
+/// Touched since it became resident.
 const USED: u8 = 1;
 const DIRTY: u8 = 2;
 const FAR: u8 = 4;

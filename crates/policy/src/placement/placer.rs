@@ -75,7 +75,7 @@ pub enum Event {
         /// Whether a frame is reserved; false also for a peer that cannot be reached.
         granted: bool,
     },
-    /// A reservation is given back.
+    /// A reservation is released.
     ReservationReleased {
         /// The shell's name for the node.
         node: u32,
@@ -107,7 +107,7 @@ pub enum Command {
         /// Whether a frame is reserved.
         granted: bool,
     },
-    /// Give a reservation back.
+    /// Release a reservation.
     ReleaseReservation(Peer),
     /// Send a page.
     Send {

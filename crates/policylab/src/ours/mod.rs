@@ -48,9 +48,9 @@ pub fn simulate(trace: &Trace, capacity: usize, options: Options, costs: &Costs)
 
 /// Mapped into the program.
 const MAPPED: u8 = 1;
-/// Touched since it was mapped.
+/// Touched since it became local.
 const USED: u8 = 2;
-/// Written since it was mapped.
+/// Written since it became local.
 const DIRTY: u8 = 4;
 /// There is a copy in the store.
 const FAR: u8 = 8;

@@ -86,7 +86,7 @@ impl Kind {
 }
 
 const THERE: u8 = 1;
-/// Written since it was mapped.
+/// Written since it became resident.
 const DIRTY: u8 = 2;
 /// There is a copy in the store.
 const FAR: u8 = 4;
