@@ -74,8 +74,7 @@ impl IntervalSet {
         self.map.range(..=start).next_back().is_some_and(|(_, &to)| to >= end)
     }
 
-    /// The address of the first gap of the set's intervals that fits `len` bytes aligned to
-    /// `align`.
+    /// Finds space for `len` bytes aligned to `align` in the first interval that has enough.
     fn first_fit(&self, len: usize, align: usize) -> Option<usize> {
         self.map.iter().find_map(|(&start, &end)| {
             let at = start.next_multiple_of(align);
