@@ -466,8 +466,8 @@ impl Snapshot {
         curve
     }
 
-    /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed, within 19
-    /// %.
+    /// The estimated wait (within 19 %) that a share `quantile` (0 to 1) of the faults did not
+    /// exceed.
     pub fn wait_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.waits[bucket], quantile)
     }
@@ -482,8 +482,8 @@ impl Snapshot {
         )
     }
 
-    /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed, within
-    /// 19 %.
+    /// The fault service time (within 19 %) that a share `quantile` (0 to 1) of the faults did not
+    /// exceed.
     pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.histogram[bucket], quantile)
     }

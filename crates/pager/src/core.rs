@@ -113,7 +113,7 @@ pub struct Core {
     pub room_of_test: Option<usize>,
     /// Size of the largest block for which a fault waits because there is no room.
     pub wanted_bytes: usize,
-    /// Small blocks fetched since the last huge one.
+    /// Small blocks that were given a frame since the last huge one.
     pub small_since_huge: u32,
     pub replacement: Box<dyn Replacement>,
     pub prefetcher: Prefetcher,

@@ -154,8 +154,8 @@ impl Pager {
         self.live_on(live, listener);
     }
 
-    /// Registers the ranges `ours` of the arena with userfaultfd, and applies the advice that holds
-    /// for all of it. Ranges over which the program has mapped something else are not ours.
+    /// Registers the ranges `ours` of the arena with userfaultfd, and applies the same advice to
+    /// all of them. Ranges over which the program has mapped something else are not ours.
     pub(crate) fn watch(
         &self,
         live: &Live,

@@ -100,8 +100,8 @@ impl Guarding {
                 continue;
             }
             let faults = self.live.page.get(Counter::Faults);
-            // The request stays set until it matters again, so that no thread rings the bell for
-            // it.
+            // The request stays set until it matters again, so that no thread rings the bell
+            // meanwhile.
             if self.most > 1
                 && now >= self.crowd.not_before()
                 && quiet.crowd_wanted.swap(false, Ordering::Relaxed)

@@ -153,7 +153,8 @@ impl Pager {
     fn start_fault_thread(&self, live: &Arc<Live>, store: &Arc<dyn Store>) -> guard::Start {
         let (core, live, store) = (self.core.clone(), live.clone(), store.clone());
         Box::new(move |index| {
-            // A store that has no connection left fails here; then one fault thread has to do.
+            // A store that has no connection left fails here; then a single fault thread must
+            // suffice.
             let Ok(channel) = store.open(Purpose::Read) else { return false };
             let (core, thread_live) = (core.clone(), live.clone());
             let is_there = host::spawn(c"hiroma-fault", move || {

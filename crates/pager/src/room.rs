@@ -136,8 +136,8 @@ impl Core {
         self.live.page.set_held_bytes(0);
     }
 
-    /// Periodically retries blocks that could not be evicted. `have_acted`: the kernel has dealt
-    /// with what was left to it at the last call.
+    /// Periodically retries blocks that could not be evicted. `have_acted`: the threads that were
+    /// about to discard memory at the last call have done so.
     pub fn try_again(&mut self, have_acted: bool) {
         self.release_held();
         if have_acted {
