@@ -1,9 +1,9 @@
-//! Which codec packs the memory of a program best, and how fast: pages of a program that runs,
-//! packed and unpacked by each.
+//! Compares how well and how fast codecs compress the memory of a program: pages of a running
+//! program, compressed and decompressed by each codec.
 //!
-//! `cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...` starts the program, takes
-//! pages of its private writable memory while it runs, and works on those of the moment when it had
-//! the most. Names of files must be absolute.
+//! `cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...` starts the program,
+//! samples pages of its private writable memory while it runs, and uses the sample from when it had
+//! the most. File names must be absolute.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,13 +16,13 @@ use hiroma_kernel::codec::{self, ZstdDecoder, ZstdEncoder};
 const PAGE: usize = 4096;
 const SAMPLED_PIECES: usize = 4096;
 const DICTIONARY_BYTES: usize = 64 << 10;
-/// All pieces are packed and unpacked so many times; the fastest counts.
+/// All pieces are compressed and decompressed this many times; the fastest round counts.
 const ROUNDS: usize = 5;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    // Without a program there is nothing to pack: `cargo bench` of everything passes over it.
+    // Without a program there is nothing to compress: a plain `cargo bench` skips this.
     let Some(program) = (!arguments.is_empty()).then(|| arguments.remove(0)) else {
         println!("usage: cargo bench -p hiroma-pager --bench codecs -- PROGRAM [ARGUMENT]...");
         return ExitCode::SUCCESS;
@@ -47,8 +47,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Pages of the memory of the child, zero ones left out, from when it has stopped growing for a
-/// second or is half a minute old.
+/// Pages of the child's memory without zero ones, from when it has not grown for a second or has
+/// run for half a minute.
 fn sample(child: &mut Child) -> Vec<Vec<u8>> {
     let (mut pieces, mut most, mut grew) = (Vec::new(), 0, Instant::now());
     let began = Instant::now();
@@ -114,7 +114,7 @@ fn anonymous(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// Packs what is given to the end of the other, or unpacks it; the bytes that came of it.
+/// Compresses or decompresses the first argument into the second. Returns the resulting bytes.
 type Step<'a> = Box<dyn FnMut(&[u8], &mut [u8]) -> usize + 'a>;
 
 struct Codec<'a> {
@@ -124,7 +124,7 @@ struct Codec<'a> {
 }
 
 fn table(pieces: &[Vec<u8>]) {
-    // The dictionary has not seen what it is judged by.
+    // The dictionary is not trained on the pages that it is judged by.
     let (learned, judged): (Vec<_>, Vec<_>) =
         pieces.iter().enumerate().partition(|(at, _)| at % 2 == 0);
     let learned: Vec<&Vec<u8>> = learned.into_iter().map(|(_, piece)| piece).collect();

@@ -1,5 +1,5 @@
-//! What a sector costs in the local stores: `cargo run --release -p hiroma-pager --example
-//! store_speed [DIR]`.
+//! Measures the cost of a sector in the local stores: `cargo run --release -p hiroma-pager
+//! --example store_speed [DIR]`.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use hiroma_pager::store::file::FileStore;
 use hiroma_pager::store::{Channel, Completion, Purpose, Store, Token};
 use hiroma_units::Loc;
 
-/// Bytes that are written and read back for each line.
+/// Bytes that are written and read back for each line of output.
 const TOTAL_BYTES: usize = 64 << 20;
 
 type Failure = Box<dyn std::error::Error>;
@@ -26,14 +26,14 @@ fn random(mut state: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Random numbers, one per line, as `sort` is given them.
+/// Random numbers, one per line, like the input of `sort`.
 fn lines(sector: &mut [u8], next: &mut dyn FnMut() -> u64) {
     let text: String =
         (0..sector.len() / 4).map(|_| format!("{}\n", next() % 1_000_000_000)).collect();
     sector.copy_from_slice(&text.as_bytes()[..sector.len()]);
 }
 
-/// Records of a pointer, a length and two more words, as `sort` keeps them.
+/// Records of a pointer, a length and two more words, like those in `sort`'s memory.
 fn records(sector: &mut [u8], next: &mut dyn FnMut() -> u64) {
     let mut pointer = 0x7f12_0000_0000 + next() % (1 << 30);
     for record in sector.chunks_exact_mut(32) {
@@ -48,7 +48,7 @@ fn noise(sector: &mut [u8], next: &mut dyn FnMut() -> u64) {
     sector.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&next().to_le_bytes()));
 }
 
-/// Gets completions; their buffers go to `bufs`.
+/// Collects completions; their buffers go to `bufs`.
 fn reap(
     channel: &mut dyn Channel,
     out: &mut Vec<Completion>,
@@ -66,7 +66,8 @@ fn reap(
     Ok(())
 }
 
-/// Writes and reads `TOTAL_BYTES`; nanoseconds for each sector written, and read in random order.
+/// Writes and reads `TOTAL_BYTES`. Returns nanoseconds for each sector written, and read in random
+/// order.
 fn measure(
     store: &dyn Store,
     sector_bytes: usize,

@@ -31,7 +31,7 @@ impl IntervalSet {
         self.map.insert(start, end);
     }
 
-    /// Takes `start..end` out.
+    /// Removes `start..end`.
     pub fn remove(&mut self, start: usize, end: usize) {
         for (from, to) in self.overlaps(start, end) {
             let (&whole_start, &whole_end) =
@@ -59,12 +59,12 @@ impl IntervalSet {
             .collect()
     }
 
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Whether any of `start..end` is in the set.
+    /// Whether a part of `start..end` is in the set.
     pub fn touches(&self, start: usize, end: usize) -> bool {
         start < end && self.map.range(..end).next_back().is_some_and(|(_, &to)| to > start)
     }
@@ -74,7 +74,7 @@ impl IntervalSet {
         self.map.range(..=start).next_back().is_some_and(|(_, &to)| to >= end)
     }
 
-    /// The first interval with room for `len` bytes aligned to `align`: where to put them.
+    /// Finds space for `len` bytes aligned to `align` in the first interval that has enough.
     fn first_fit(&self, len: usize, align: usize) -> Option<usize> {
         self.map.iter().find_map(|(&start, &end)| {
             let at = start.next_multiple_of(align);
@@ -82,7 +82,7 @@ impl IntervalSet {
         })
     }
 
-    /// What of `start..end` is not in the set.
+    /// The parts of `start..end` that are not in the set.
     pub fn gaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut gaps = Vec::new();
         let mut at = start;
@@ -98,7 +98,7 @@ impl IntervalSet {
         gaps
     }
 
-    /// Adds `start..end`, or takes it out.
+    /// Adds `start..end`, or removes it.
     pub fn set(&mut self, start: usize, end: usize, on: bool) {
         if on {
             self.insert(start, end);
@@ -113,7 +113,7 @@ impl IntervalSet {
     }
 }
 
-/// Where an allocation came from; decides how it is given back.
+/// Where an allocation was placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
     /// First address.
@@ -127,35 +127,36 @@ pub struct Placed {
 pub struct Addresses {
     base: usize,
     len: usize,
-    /// Whole extents that nothing uses.
+    /// Whole extents that are unused.
     free: IntervalSet,
     /// Free parts of the extents that small mappings share.
     pool_free: IntervalSet,
-    /// All extents of that kind.
+    /// All extents that small mappings share.
     pool: IntervalSet,
     /// What the program has mapped.
     pub mapped: IntervalSet,
-    /// Parts with another protection than reading and writing.
+    /// Parts with another protection than readable and writable.
     pub special: IntervalSet,
-    /// Parts that somebody else mapped over, or that were unmapped behind our back.
+    /// Parts over which something else was mapped, or that were unmapped by system calls that
+    /// bypassed the pager.
     pub foreign: IntervalSet,
     /// Parts that must stay local.
     pub pinned: IntervalSet,
     /// Parts that are zeros in a forked child.
     pub wiped: IntervalSet,
-    /// Parts that a forked child does not have.
+    /// Parts that a forked child does not inherit.
     pub unforked: IntervalSet,
-    /// The most that may be mapped, in bytes: a limit that the program has set for itself.
+    /// Maximum of mapped bytes: a limit that the program has set for itself.
     pub mapped_max: usize,
 }
 
 /// Mappings below this size share extents.
 const SHARED_BELOW: usize = 1 << 20;
-/// Extents are opened for small mappings so many bytes at a time.
+/// Extents are opened for small mappings in steps of this many bytes.
 const POOL_STEP: usize = 16 * EXTENT;
 
 impl Addresses {
-    /// All of `base..base + len` free; both multiples of an extent.
+    /// All of `base..base + len` is free; both are multiples of an extent.
     pub fn new(base: usize, len: usize) -> Addresses {
         let mut free = IntervalSet::default();
         free.insert(base, base + len);
@@ -176,7 +177,7 @@ impl Addresses {
         }
     }
 
-    /// Finds room for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in
+    /// Finds space for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in
     /// extents of its own.
     pub fn place(&mut self, len: usize, align: usize, alone: bool) -> Option<Placed> {
         if !self.may_map(len) {
@@ -192,7 +193,7 @@ impl Addresses {
         Some(Placed { addr, opened: Some((addr, whole)) })
     }
 
-    /// Whether the program's own limit lets `more` bytes be mapped.
+    /// Whether the program's own limit allows `more` bytes to be mapped.
     fn may_map(&self, more: usize) -> bool {
         self.mapped_max == usize::MAX
             || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
@@ -217,7 +218,7 @@ impl Addresses {
     }
 
     /// Extends the mapping that ends at `end` (rounded up to extents) by `more` bytes in place.
-    /// What was opened.
+    /// Returns the opened extents.
     pub fn extend(&mut self, end: usize, more: usize) -> Option<Option<(usize, usize)>> {
         let new_end = end.checked_add(more).filter(|_| self.may_map(more))?;
         let (whole, new_whole) =
@@ -239,8 +240,8 @@ impl Addresses {
         Some(opened)
     }
 
-    /// Takes `start..end` into use where the program says, whatever was there. Returns extents that
-    /// were not in use before and must be made accessible.
+    /// Reserves `start..end` at the program's choice, whatever was there. Returns extents that were
+    /// not in use before and must be made accessible.
     pub fn claim(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let opened = self.free.overlaps(start / EXTENT * EXTENT, end.next_multiple_of(EXTENT));
         for &(from, to) in &opened {
@@ -251,7 +252,7 @@ impl Addresses {
         opened
     }
 
-    /// Forgets `start..end`. Returns the whole extents that nothing uses any more.
+    /// Forgets `start..end`. Returns the whole extents that are unused now.
     pub fn unmap(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let gone = self.mapped.overlaps(start, end);
         self.mapped.remove(start, end);

@@ -1,4 +1,4 @@
-//! What a fault comes to: zeros, a frame that goes back, a fetch, or waiting for something.
+//! The answer to a fault: map zeros, map a staged frame, fetch the block, or wait for something.
 
 use hiroma_kernel::vm;
 use hiroma_policy::{Origin, PrefetchRequest};
@@ -19,37 +19,37 @@ use crate::watchdog::Waits;
 pub struct Fault {
     pub addr: usize,
     pub since: Began,
-    /// What it waits for, as it turns out.
+    /// What it waits for, as far as known.
     pub kind: Waited,
-    /// It could not be answered at once.
+    /// It could not be answered immediately.
     pub has_waited: bool,
-    /// It has been counted and shown to the policies.
+    /// It has been counted and reported to the policies.
     pub known: bool,
     pub waits: Waits,
 }
 
-/// What is to be done about a fault.
+/// The answer to a fault.
 pub enum Answer {
-    /// The thread has been woken, or will be as soon as the lock is free.
+    /// The thread has been woken, or will be as soon as the lock is released.
     Done,
-    /// It will be when the block has come that is under way.
+    /// The thread will be woken when the block, which is being fetched, has arrived.
     Coming(BlockId),
     /// The block must be fetched.
     Fetch { block: BlockId, stream: bool },
-    /// Try again when something has changed.
+    /// Retry when something has changed.
     Wait,
-    /// The same, when there is room.
+    /// Retry when there is room.
     NoRoom,
 }
 
-/// So many faults in a row on one page that is mapped cannot be late messages of threads that
-/// faulted together.
+/// This many faults in a row on one mapped page cannot be late messages of threads that faulted
+/// together.
 const STUCK_AFTER: u32 = 10_000;
-/// By how much the copy of a block that is being written may pass the limit.
+/// How far the copy of a block that is being written may exceed the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
 
 impl Fault {
-    /// It could not be answered at once. A first touch then is one that far memory keeps waiting.
+    /// It could not be answered immediately. A first touch then counts as a wait for far memory.
     pub fn must_wait(&mut self) {
         self.has_waited = true;
         if self.kind == Waited::FirstTouch {
@@ -59,7 +59,7 @@ impl Fault {
 }
 
 impl Core {
-    /// What is to be done about a fault; what must be is done at once.
+    /// Decides how to answer a fault, and does what can be done immediately.
     pub fn on_fault(&mut self, fault: &mut Fault, requests: &mut Vec<PrefetchRequest>) -> Answer {
         let offset = fault.addr - self.arena.base();
         let (page, extent) = ((offset / PAGE) as u64, offset / EXTENT);
@@ -109,7 +109,7 @@ impl Core {
         self.map_zeros(block, stream)
     }
 
-    /// Asks the prefetch policy about a fault.
+    /// Consults the prefetch policy about a fault.
     fn consult(&mut self, block: BlockId, page: u64, requests: &mut Vec<PrefetchRequest>) {
         if !self.prefetch {
             return;
@@ -119,7 +119,7 @@ impl Core {
         self.prefetcher.on_fault(page, block.pages() as u16, budget, requests);
     }
 
-    /// The whole extent is worth having: asks for the sectors that are missing.
+    /// The whole extent is worth fetching: requests its missing sectors.
     fn buy_rest(&mut self, block: BlockId, requests: &mut Vec<PrefetchRequest>) {
         let start = block.page() - block.page_in_extent() as u64;
         self.count(Counter::ModeChanges, 1);
@@ -135,7 +135,8 @@ impl Core {
         }
     }
 
-    /// How an extent that is away comes back. None: not before its page table has been given back.
+    /// Chooses the mode in which an extent that is away is faulted in. Returns None if its page
+    /// table must be freed first.
     fn choose_mode(&mut self, extent: usize, page: u64) -> Option<Mode> {
         let stream = self.prefetcher.is_stream(page);
         let fresh = self.extents[extent].far_sectors() == 0;
@@ -164,11 +165,11 @@ impl Core {
         Some(mode)
     }
 
-    /// A fault on memory that the books say is there: another thread's fault brought it meanwhile,
-    /// or the program discarded it behind our back.
+    /// A fault on memory that is resident according to the state: another thread's fault mapped it
+    /// meanwhile, or the program discarded it by a system call that the pager did not see.
     fn on_resident(&mut self, block: BlockId, addr: usize) -> Answer {
         let page = addr / PAGE * PAGE;
-        // Canary "holes": a page that the program dropped past us is not put back.
+        // Canary "holes": a page that the program dropped by its own system call is not put back.
         if self.extent(block).has(flag::HOLES) && !canary::is_broken("holes") {
             let _ = self.put_zeros(page, PAGE);
         } else {
@@ -223,7 +224,7 @@ impl Core {
                 }
                 Answer::Done
             }
-            // Canary "copy while written": the frame itself goes back, while the evictor reads it.
+            // Canary "copy while written": the frame itself is mapped while the evictor reads it.
             Phase::Writing if canary::is_broken("copy while written") => {
                 self.map_in(block, Origin::Rescued);
                 Answer::Done
@@ -242,10 +243,11 @@ impl Core {
         self.consult(block, block.page(), requests);
     }
 
-    /// A touch of a block that the evictor is reading just now: the program gets a copy, the
-    /// evictor keeps the frame to the end.
+    /// A fault on a block that the evictor is reading: the program gets a copy, and the evictor
+    /// keeps the frame until its write ends.
     fn rescue_copy(&mut self, block: BlockId) -> Answer {
-        // A copy may pass the limit, but by little: otherwise the write-back is waited for.
+        // A copy may exceed the limit, but only by little; otherwise the fault waits for the
+        // write-back.
         let taken = match self.take_frame_for(block, false) {
             Some((frame, _)) => Some(frame),
             None if self.local() + block.bytes() > self.room() + OVER_LIMIT_MAX => None,
@@ -273,7 +275,7 @@ impl Core {
         Answer::Done
     }
 
-    /// First touch: zeros.
+    /// A first touch: maps zeros.
     fn map_zeros(&mut self, block: BlockId, stream: bool) -> Answer {
         let addr = self.addr(block);
         let origin = if stream { Origin::Stream } else { Origin::Fresh };

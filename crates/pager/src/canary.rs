@@ -1,10 +1,10 @@
-//! Rules that tests break on purpose, to see that somebody notices. Outside of tests none is
-//! broken, and asking costs nothing.
+//! Rules that tests break on purpose, to verify that a violation is detected. Outside of tests no
+//! rule is broken, and the check costs nothing.
 
 #[cfg(test)]
 thread_local!(static BROKEN: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) });
 
-/// Every rule that can be broken; what each means is said where it is asked for.
+/// Every rule that can be broken; the places that check a rule describe it.
 #[cfg(test)]
 pub const RULES: &[&str] = &[
     "discarded on its way in",
@@ -46,7 +46,7 @@ pub fn is_broken(_rule: &'static str) -> bool {
     false
 }
 
-/// Breaks a rule in this thread, or none.
+/// Breaks a rule in this thread; `None` restores all.
 #[cfg(all(test, not(debug_assertions)))]
 pub fn break_rule(rule: Option<&'static str>) {
     BROKEN.with(|broken| broken.set(rule));

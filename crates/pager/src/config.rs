@@ -1,5 +1,5 @@
-//! What the user asks of the pager, and its text forms (options, and the environment of a program
-//! under `hiroma run`).
+//! The pager's configuration, and its text forms (options, and the environment of a program under
+//! `hiroma run`).
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,72 +12,71 @@ use serde::{Deserialize, Serialize};
 
 use crate::waking::Costs;
 
-/// The least local limit with which a program can work: a few extents in flight must fit.
+/// The smallest local limit with which a program can work: a few extents in flight must fit.
 pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
 
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
 
-/// In the control directory: the programs that processes of the run have started.
+/// In the control directory: the list of the programs that processes of the run have executed.
 pub const EXECUTED_FILE: &str = "executed";
 
-/// Largest arena: what numbers of blocks can name.
+/// Largest arena: the range of block numbers.
 pub const ARENA_BYTES_MAX: u64 = BlockId::PAGES_MAX * PAGE as u64;
 
-/// Most threads that answer faults.
+/// Maximum number of threads that answer faults.
 pub const FAULT_THREADS_MAX: usize = 4;
 
-/// Everything the pager can be told.
+/// The configuration of a pager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Most bytes of managed memory that may be resident at a time.
+    /// Maximum bytes of local memory.
     pub local_limit_bytes: u64,
     /// Stores, in the order in which they are filled; in their text form.
     pub stores: Vec<StoreSpec>,
     /// How servers of one store are filled.
     pub allocation: Allocation,
-    /// How much moves at a time.
+    /// Transfer size.
     pub block: BlockSize,
-    /// What leaves first.
+    /// Which blocks are evicted first.
     pub replacement: ReplacementKind,
-    /// Whether to fetch ahead of need.
+    /// Whether to prefetch.
     pub prefetch: bool,
-    /// How long an unreachable store is waited for.
+    /// How long to wait for an unreachable store.
     pub store_timeout: Duration,
-    /// Shared key for servers that ask for one.
+    /// Shared key for servers that require one.
     pub key_file: Option<PathBuf>,
-    /// Which kernel interface to use; `Auto` takes the best that the kernel has.
+    /// Which kernel interface to use; `Auto` selects the best one that the kernel has.
     pub path: PathChoice,
     /// Directory in which each process keeps its control page (`PID.hiroma`); none: no control, no
     /// live statistics.
     pub control_dir: Option<PathBuf>,
-    /// Whether each process keeps a ring of what goes out and comes in there ([`crate::trace`]).
+    /// Whether each process also has a ring of its page-outs and page-ins there ([`crate::trace`]).
     #[serde(default)]
     pub trace: bool,
-    /// Whether the pager's threads may be a process of their own (only where `malloc` is ours too:
-    /// see `hiroma_kernel::helper`).
+    /// Whether the pager's threads may be a process of their own (only if `malloc` is ours too: see
+    /// `hiroma_kernel::helper`).
     #[serde(default)]
     pub helper: bool,
-    /// The process that watches the control page and tells the user what is said there (`hiroma
-    /// run`).
+    /// The process that watches the control page and shows its messages to the user (`hiroma run`).
     #[serde(default)]
     pub runner: Option<u32>,
     /// How long a fault may wait before the program is ended with a message.
     #[serde(default = "fault_timeout")]
     pub fault_timeout: Duration,
-    /// Whether the program is ended where memory that cannot leave does not fit the limit;
-    /// otherwise the limit yields.
+    /// Whether the program is ended if unevictable memory does not fit the limit; otherwise the
+    /// limit yields.
     #[serde(default)]
     pub hard_limit: bool,
-    /// Threads that answer faults where several threads of the program fault at once; none: as many
-    /// as prove to be faster.
+    /// Number of threads that answer faults while several threads of the program fault at the same
+    /// time; none: as many as prove to be faster.
     #[serde(default)]
     pub fault_threads: Option<u32>,
-    /// What waking threads costs on this machine, for estimates of how long faults are waited for;
-    /// none: it is not counted.
+    /// What wakeups cost on this machine, for estimates of how long faults wait; none: not included
+    /// in the estimates.
     #[serde(default)]
     pub waking: Option<Costs>,
-    /// Addresses of servers, looked up at the start.
+    /// Addresses of servers, resolved at the start.
     #[serde(skip)]
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
     /// Address space to reserve for managed memory; at most [`ARENA_BYTES_MAX`].
@@ -170,7 +169,7 @@ pub enum StoreSpec {
     Tcp { servers: Vec<String> },
 }
 
-/// Why an option makes no sense. The message says what would.
+/// Why an option is invalid. The message says what is valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -186,7 +185,7 @@ pub enum ConfigError {
     Block(String),
 }
 
-/// Reads a list of stores as `--store` takes it.
+/// Parses a list of stores in the syntax of `--store`.
 pub fn parse_stores(text: &str) -> Result<Vec<StoreSpec>, ConfigError> {
     let mut parts: Vec<String> = Vec::new();
     for part in text.split(',') {
@@ -296,7 +295,7 @@ impl FromStr for BlockSize {
     }
 }
 
-/// Reads a local limit against the memory there is.
+/// Parses a local limit; percentages are of the machine's memory.
 pub fn parse_local(text: &str, machine: Bytes) -> Result<Bytes, ConfigError> {
     let spec: SizeSpec = text.parse()?;
     Ok(spec.of(machine))

@@ -1,20 +1,20 @@
-//! What a sector holds: its checksum, and whether it is one word repeated.
+//! The content of a sector: its checksum, and whether it is one repeated word.
 //!
-//! Whether a block is clean is decided by comparing checksums, so nobody may be able to prepare two
-//! contents with the same one: the checksum is UMASH, a universal hash, under a key of 256 random
-//! bits that never leaves the process. For any two contents that do not depend on the key, the
-//! chance of a collision is at most 2^-55 for each 4 KiB (UMASH's report, section 1). A fast hash
-//! with a small seed gives no such bound: contents are known that collide under one of 64 seeds of
-//! XXH3.
+//! Whether a block is clean is decided by comparing checksums, so it must not be possible to
+//! construct two contents with the same one. The checksum is UMASH, a universal hash, under a key
+//! of 256 random bits that never leaves the process. For any two contents that do not depend on the
+//! key, the probability of a collision is at most 2^-55 for each 4 KiB (UMASH's report, section 1).
+//! A fast hash with a small seed gives no such bound: contents are known that collide under one of
+//! 64 seeds of XXH3.
 
 use std::io;
 
 use hiroma_kernel::umash::Umash;
 use hiroma_kernel::vm;
 
-/// Bytes that are hashed at a time, and how far ahead of them bytes are asked for. Twice as fast as
-/// without on one machine (12 against 6 to 8 GB/s): processors do not look ahead over the end of a
-/// page by themselves.
+/// Bytes that are hashed in one step, and how far ahead of them the processor prefetches. Twice as
+/// fast as without prefetching on one machine (12 against 6 to 8 GB/s), because processors do not
+/// prefetch across the end of a page by themselves.
 const STEP: usize = 8 << 10;
 const AHEAD: usize = 8 << 10;
 /// Steps whose hashes are hashed together; the largest sectors have 512.
@@ -23,12 +23,12 @@ const STEPS_MAX: usize = 64;
 /// The secret of one program's checksums.
 pub struct Key {
     steps: Umash,
-    /// Of the hashes of steps: another function, for a bound that does not depend on them.
+    /// For the hashes of steps: an independent function, so that the bound does not depend on them.
     above: Umash,
 }
 
 impl Key {
-    /// A key that nobody knows.
+    /// A random key.
     pub fn random() -> io::Result<Key> {
         let mut bytes = [0; 32];
         let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -46,14 +46,14 @@ impl Key {
 
 /// Checksum of a sector.
 ///
-/// Of a long one it is the hash of the hashes of its steps: two contents have the same one if all
-/// steps that differ collide, or one of the hashes of hashes does, of which a sector of 2 MiB has
-/// four.
+/// For a long sector it is the hash of the hashes of its steps. Two contents have the same checksum
+/// only if all steps that differ collide, or if one of the hashes of hashes does, of which a sector
+/// of 2 MiB has four.
 pub fn checksum(key: &Key, bytes: &[u8]) -> u64 {
     checksum_by(key, bytes, |_| {})
 }
 
-/// The same of bytes that are in no cache of the processor, most likely.
+/// The same for bytes that are probably in no cache of the processor.
 pub fn checksum_cold(key: &Key, bytes: &[u8]) -> u64 {
     vm::prefetch(bytes.as_ptr() as usize, bytes.len().min(STEP));
     checksum_by(key, bytes, |step| vm::prefetch(step.as_ptr() as usize + AHEAD, STEP))
@@ -77,7 +77,7 @@ fn checksum_by(key: &Key, bytes: &[u8], ahead_of: impl Fn(&[u8])) -> u64 {
     sum
 }
 
-/// The 64-bit word that `bytes` repeats from end to end, if it does.
+/// The 64-bit word that `bytes` consists of, if it is repeated throughout.
 pub fn repeated_word(bytes: &[u8]) -> Option<u64> {
     let word = <[u8; 8]>::try_from(bytes.get(..8)?).ok()?;
     (bytes[8..] == bytes[..bytes.len() - 8]).then(|| u64::from_le_bytes(word))
@@ -127,8 +127,8 @@ mod tests {
         }
     }
 
-    /// Contents that collide under one of 64 seeds of XXH3 (two bits of the sign of two numbers) do
-    /// under no key here.
+    /// Contents that collide under one of 64 seeds of XXH3 (two flipped sign bits of two numbers)
+    /// do not collide under any key here.
     #[test]
     fn sign_bits_of_two_numbers_do_not_cancel_out() {
         let flipped = |at: &[usize]| {

@@ -1,15 +1,15 @@
 //! The control page: a small shared file through which `hiroma ctl` sets the limit of a running
-//! pager and everybody else reads its statistics. The pager only stores to it; the fault path never
+//! pager, and other programs read its statistics. The pager only stores to it; the fault path never
 //! waits for a reader.
 //!
 //! Layout: 1024 words of 64 bits. Word 0 magic, 1 version, 2 process id, 3 requested limit (0:
 //! none), 4.. [`Counter`]s, 48 process id of the pager (0: it is the program), 49 exit code (0: the
-//! pager has not ended the program), 50 to 52 for how long the fault that waits longest has waited
-//! (ns), its address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot
-//! leave, from [`COSTS_WORD`] what waking threads costs ([`Costs`]), from [`WAITED_WORD`] time
-//! waited ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times, from
-//! [`MESSAGE_WORD`] what the pager has to say to the user: its length in bytes, then the text (the
-//! pager has no standard error of its own: the program's may have become something else), from
+//! pager has not ended the program), 50 to 52 for how long the oldest fault has waited (ns), its
+//! address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot be
+//! evicted, from [`COSTS_WORD`] the costs of wakeups ([`Costs`]), from [`WAITED_WORD`] time waited
+//! ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times, from
+//! [`MESSAGE_WORD`] the pager's messages to the user: their length in bytes, then the text (the
+//! pager has no standard error of its own: the program's may have been redirected), from
 //! [`WAIT_WORD`] the histogram of estimated waits, from [`CURVE_WORD`] the two curves of what more
 //! local memory would have spared, from [`RANGES_WORD`] the ranges with most faults.
 
@@ -42,9 +42,9 @@ const MESSAGE_WORD: usize = 256;
 const WAIT_WORD: usize = 512;
 const CURVE_WORD: usize = WAIT_WORD + BUCKETS;
 const RANGES_WORD: usize = CURVE_WORD + 2 * loss::BUCKETS;
-/// Room for messages; what does not fit is dropped.
+/// Space for messages; the rest is dropped.
 const MESSAGE_BYTES: usize = (WAIT_WORD - MESSAGE_WORD - 1) * 8;
-/// Words of a range: its address, that of its mapping, faults.
+/// Words of a range: its address, the address of its mapping, faults.
 const RANGE_WORDS: usize = 3;
 const _: () = assert!(RANGES_WORD + RANGE_WORDS * RANGES_MAX <= WORDS);
 const _: () = assert!(COUNTER_WORD + Counter::ALL.len() <= PAGER_WORD);
@@ -75,21 +75,21 @@ counters! {
     LimitBytes "limit_bytes",
     /// Managed memory that is local: mapped, staged and in buffers.
     LocalBytes "local_bytes",
-    /// The most that `LocalBytes` has been.
+    /// Maximum of `LocalBytes` so far.
     LocalBytesMax "local_bytes_max",
     /// Of `LocalBytes`: mapped into the program.
     ResidentBytes "resident_bytes",
-    /// Of `LocalBytes`: staged for eviction, still there if touched.
+    /// Of `LocalBytes`: staged for eviction, mapped again if touched.
     StagedBytes "staged_bytes",
     /// Of `LocalBytes`: empty frames and frames being filled.
     BufferBytes "buffer_bytes",
     /// Bytes of the program that are in a store.
     FarBytes "far_bytes",
-    /// Most bytes that were in a store.
+    /// Maximum of `FarBytes` so far.
     FarBytesMax "far_bytes_max",
-    /// What they take up there.
+    /// Bytes that they occupy there.
     StoredBytes "stored_bytes",
-    /// What the stores may hold.
+    /// Capacity of the stores.
     StoreCapacityBytes "store_capacity_bytes",
     /// Managed address space in use by the program.
     MappedBytes "mapped_bytes",
@@ -101,11 +101,11 @@ counters! {
     FaultsFresh "faults_fresh",
     /// Of `Faults`: staged blocks, rescued.
     FaultsStaged "faults_staged",
-    /// Of `Faults`: blocks that a prefetch had brought or was bringing.
+    /// Of `Faults`: blocks that were prefetched or being prefetched.
     FaultsPrefetched "faults_prefetched",
     /// Of `Faults`: blocks that had to be fetched.
     FaultsFetched "faults_fetched",
-    /// Blocks fetched ahead of need.
+    /// Blocks that were prefetched.
     Prefetches "prefetches",
     /// Of `Prefetches`: dropped without having been used.
     PrefetchesWasted "prefetches_wasted",
@@ -113,7 +113,7 @@ counters! {
     FetchedBytes "fetched_bytes",
     /// Bytes written to stores.
     WrittenBytes "written_bytes",
-    /// Bytes evicted without being written, because the far copy was still right.
+    /// Bytes evicted without being written, because the far copy was still valid.
     CleanBytes "clean_bytes",
     /// Bytes evicted without being stored, because they were one repeated word.
     PatternBytes "pattern_bytes",
@@ -125,18 +125,18 @@ counters! {
     ModeChanges "mode_changes",
 }
 
-/// What a fault waited for, and the whole: sums in nanoseconds, over all threads.
+/// What faults waited for, and a total: sums in nanoseconds, over all threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Waited {
-    /// Memory that was never touched before, or that another thread's fault had brought meanwhile.
+    /// Memory that was never touched before, or that another thread's fault had mapped meanwhile.
     FirstTouch,
     /// A block that was staged.
     Staged,
     /// A block that had to be fetched, or was being fetched.
     Fetched,
     /// Room in local memory, before one of the others could begin; and first touches that had to
-    /// wait for it.
+    /// wait for room.
     Room,
     /// Time in which at least one thread waited for anything but a plain first touch.
     AnyFar,
@@ -148,12 +148,12 @@ impl Waited {
         [Waited::FirstTouch, Waited::Staged, Waited::Fetched, Waited::Room, Waited::AnyFar];
 }
 
-/// Faults that had to wait for far memory in one stretch of addresses.
+/// Faults that had to wait for far memory, of one range of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
     /// Its first address; it is [`RANGE_BYTES`] long.
     pub start: u64,
-    /// First address of the mapping that the first of the faults was in.
+    /// Start address of the mapping that contains the first of the faults.
     pub mapping: u64,
     pub faults: u64,
 }
@@ -161,10 +161,10 @@ pub struct Range {
 /// Length of a [`Range`].
 pub const RANGE_BYTES: u64 = 64 << 20;
 
-/// The control page of one process, as its pager or as somebody else sees it.
+/// The control page of one process, as seen by its pager or by other programs.
 pub struct ControlPage {
     words: SharedWords,
-    /// Others can see it.
+    /// Other programs can see it.
     watched: bool,
 }
 
@@ -179,21 +179,21 @@ pub struct Snapshot {
     /// them.
     pub fetched_curve: Curve,
     pub waited_curve: Curve,
-    /// Where most faults on far memory were. Empty for several processes: their addresses are their
-    /// own.
+    /// The ranges with the most faults on far memory. Empty for several processes, because each has
+    /// its own addresses.
     pub ranges: Vec<Range>,
-    /// What waking threads costs; none if nobody has measured it.
+    /// The costs of wakeups; none if they were not measured.
     pub costs: Option<Costs>,
 }
 
 impl ControlPage {
-    /// Where the page of process `pid` is.
+    /// Path of the page of process `pid`.
     pub fn path(dir: &Path, pid: u32) -> PathBuf {
         dir.join(format!("{pid}.hiroma"))
     }
 
-    /// Makes the page of the program, readable and writable by its user alone. `watched`: somebody
-    /// reads its messages.
+    /// Creates the page of the program, readable and writable by its user alone. `watched`: another
+    /// program reads its messages.
     pub fn create(dir: &Path, watched: bool) -> io::Result<ControlPage> {
         let path = ControlPage::path(dir, crate::host::program_in_proc());
         let _ = std::fs::remove_file(&path);
@@ -207,7 +207,7 @@ impl ControlPage {
         Ok(page)
     }
 
-    /// A page that nobody else sees.
+    /// A page that no other program sees.
     pub fn private() -> io::Result<ControlPage> {
         Ok(ControlPage { words: SharedWords::private(WORDS)?, watched: false })
     }
@@ -239,22 +239,22 @@ impl ControlPage {
         self.word(COUNTER_WORD + counter as usize)
     }
 
-    /// Asks the pager for another limit.
+    /// Requests another limit from the pager.
     pub fn request_limit(&self, bytes: u64) {
         self.word(3).store(bytes, Ordering::Release);
     }
 
-    /// The limit that was asked for last, if any.
+    /// The limit that was requested last, if any.
     pub fn requested_limit(&self) -> Option<u64> {
         Some(self.word(3).load(Ordering::Acquire)).filter(|&bytes| bytes != 0)
     }
 
-    /// Whether somebody else can see it.
+    /// Whether another program can see it.
     pub fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// The pager is a process of its own.
+    /// Sets the process id of a pager that is a process of its own.
     pub fn set_pager(&self, pid: u32) {
         self.word(PAGER_WORD).store(u64::from(pid), Ordering::Release);
     }
@@ -264,7 +264,7 @@ impl ControlPage {
         Some(self.word(PAGER_WORD).load(Ordering::Acquire) as u32).filter(|&pid| pid != 0)
     }
 
-    /// The pager ends the program, with what should be this exit code.
+    /// The pager ends the program, which should have this exit code.
     pub fn set_exit_code(&self, code: u8) {
         self.word(EXIT_WORD).store(u64::from(code), Ordering::Release);
     }
@@ -274,17 +274,18 @@ impl ControlPage {
         Some(self.word(EXIT_WORD).load(Ordering::Acquire) as u8).filter(|&code| code != 0)
     }
 
-    /// Bytes of local memory that cannot leave now: locked, pinned, or not to be moved.
+    /// Sets the bytes of local memory that cannot be evicted now: locked, pinned, or not to be
+    /// moved.
     pub fn set_held_bytes(&self, bytes: usize) {
         self.word(HELD_WORD).store(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The same, to read.
+    /// Bytes of local memory that cannot be evicted now.
     pub fn held_bytes(&self) -> u64 {
         self.word(HELD_WORD).load(Ordering::Relaxed)
     }
 
-    /// What the fault that waits longest waits for, and for how long.
+    /// Sets what the oldest fault waits for, and for how long.
     pub fn set_waiting(&self, waiting: Option<(Duration, usize, Waits)>) {
         let (age, addr, waits) = waiting.map_or((0, 0, 0), |(age, addr, waits)| {
             (age.as_nanos() as u64, addr as u64, waits as u64)
@@ -294,7 +295,7 @@ impl ControlPage {
         self.word(WAITS_WORD + 2).store(waits, Ordering::Relaxed);
     }
 
-    /// The same, in words.
+    /// Describes what the oldest fault waits for, and for how long.
     pub fn waiting(&self) -> Option<String> {
         let word = |at| self.word(WAITS_WORD + at).load(Ordering::Relaxed);
         let waits = Waits::from_number(word(2) as u32)?;
@@ -302,7 +303,7 @@ impl ControlPage {
         Some(format!("{}, for {seconds:.1} s now", describe(word(1) as usize, waits, self)))
     }
 
-    /// Leaves lines for whoever watches the program. False: there is no room.
+    /// Leaves lines for the program that watches the page. Returns false if there is no space.
     pub fn say(&self, text: &str) -> bool {
         let length = self.word(MESSAGE_WORD);
         let Ok(from) = length.fetch_update(Ordering::AcqRel, Ordering::Acquire, |length| {
@@ -317,7 +318,7 @@ impl ControlPage {
         true
     }
 
-    /// All that has been said from byte `from` on, as far as it is written.
+    /// All messages from byte `from` on, as far as they are written.
     pub fn said_since(&self, from: usize) -> String {
         let end = (self.word(MESSAGE_WORD).load(Ordering::Acquire) as usize).min(MESSAGE_BYTES);
         let byte = |at: usize| {
@@ -337,7 +338,7 @@ impl ControlPage {
         self.counter(counter).store(value, Ordering::Relaxed);
     }
 
-    /// Sets a gauge, and another one if it is a new maximum.
+    /// Sets a gauge, and raises the gauge of its maximum if necessary.
     pub fn set_max(&self, counter: Counter, max: Counter, value: u64) {
         self.counter(counter).store(value, Ordering::Relaxed);
         self.counter(max).fetch_max(value, Ordering::Relaxed);
@@ -353,7 +354,7 @@ impl ControlPage {
         self.word(HISTOGRAM_WORD + bucket(latency.0)).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records how long the thread that faulted has waited by all that is known.
+    /// Records the estimated wait of the faulting thread.
     pub fn record_wait(&self, wait: Nanos) {
         self.word(WAIT_WORD + bucket(wait.0)).fetch_add(1, Ordering::Relaxed);
     }
@@ -363,17 +364,20 @@ impl ControlPage {
         self.word(WAITED_WORD + kind as usize).fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// A fetch of `bytes` that more local memory, by this bucket of [`loss`], would have spared.
+    /// Adds a fetch of `bytes` that more local memory, by this bucket of [`loss`], would have
+    /// spared.
     pub fn add_fetched(&self, bucket: usize, bytes: u64) {
         self.word(CURVE_WORD + bucket).fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The same of the time that was waited for one.
+    /// Adds time waited for a fetch that more local memory, by this bucket of [`loss`], would have
+    /// spared.
     pub fn add_fetch_wait(&self, bucket: usize, ns: u64) {
         self.word(CURVE_WORD + loss::BUCKETS + bucket).fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Writes an entry of the table of ranges. `mapping`: if it is another range's now.
+    /// Writes an entry of the table of ranges. `mapping`: set if the entry is for another range
+    /// now.
     pub fn set_range(&self, entry: usize, start: u64, mapping: Option<u64>, faults: u64) {
         let first = RANGES_WORD + entry * RANGE_WORDS;
         if let Some(mapping) = mapping {
@@ -383,14 +387,14 @@ impl ControlPage {
         self.word(first + 2).store(faults, Ordering::Relaxed);
     }
 
-    /// What waking threads costs on this machine.
+    /// Sets the costs of wakeups on this machine.
     pub fn set_costs(&self, costs: Costs) {
         for (at, value) in costs.to_words().into_iter().enumerate() {
             self.word(COSTS_WORD + at).store(value, Ordering::Relaxed);
         }
     }
 
-    /// Everything, now.
+    /// All current values.
     pub fn snapshot(&self) -> Snapshot {
         let load = |index: usize| self.word(index).load(Ordering::Relaxed);
         let curve = |from: usize| Curve(std::array::from_fn(|bucket| load(from + bucket)));
@@ -417,8 +421,8 @@ impl Snapshot {
         self.counters[counter as usize]
     }
 
-    /// Adds what another process counted. Gauges add up too, and so do their maxima (which makes
-    /// those an upper bound).
+    /// Adds the values of another process. Gauges are added too, and so are their maxima (which
+    /// makes those an upper bound).
     pub fn absorb(&mut self, other: &Snapshot) {
         let add = |mine: &mut Vec<u64>, theirs: &[u64]| {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs)
@@ -451,9 +455,9 @@ impl Snapshot {
         )
     }
 
-    /// Estimated waits for far memory by the extra local memory that would have spared them. Those
-    /// for room and for staged blocks go with the bytes fetched: blocks leave to make room for
-    /// them.
+    /// Estimated waits for far memory by the extra local memory that would have spared them. Waits
+    /// for room and for staged blocks are assumed proportional to the bytes fetched, because blocks
+    /// are evicted to make room for these.
     pub fn lost_curve(&self) -> Curve {
         let mut curve = self.waited_curve.scaled(self.waited(Waited::Fetched).0);
         let rest =
@@ -462,13 +466,13 @@ impl Snapshot {
         curve
     }
 
-    /// The estimated wait that a share `quantile` (0 to 1) of the faults did not exceed; within 19
-    /// %.
+    /// The estimated wait (within 19 %) that a share `quantile` (0 to 1) of the faults did not
+    /// exceed.
     pub fn wait_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.waits[bucket], quantile)
     }
 
-    /// The same over the faults since `earlier`.
+    /// The same for the faults since `earlier`.
     pub fn wait_quantile_since(&self, earlier: Option<&Snapshot>, quantile: f64) -> Option<Nanos> {
         quantile_of(
             |bucket| {
@@ -478,8 +482,8 @@ impl Snapshot {
         )
     }
 
-    /// The fault service time that a share `quantile` (0 to 1) of the faults did not exceed; within
-    /// 19 %.
+    /// The fault service time (within 19 %) that a share `quantile` (0 to 1) of the faults did not
+    /// exceed.
     pub fn latency_quantile(&self, quantile: f64) -> Option<Nanos> {
         quantile_of(|bucket| self.histogram[bucket], quantile)
     }

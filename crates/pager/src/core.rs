@@ -1,5 +1,5 @@
-//! The state of the pager: what is where, and how much of it is local. Everything here happens
-//! under one lock.
+//! The state of the pager: where each block is, and how much is local. All of it is protected by
+//! one lock.
 
 #[cfg(any(test, feature = "model"))]
 mod copy;
@@ -29,51 +29,51 @@ use crate::live::{Live, Path};
 use crate::removal::{Coming, OwnRemoval};
 use crate::store::Store;
 
-/// What the content of a frame is doing there.
+/// What is being done with the content of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Being read from the store.
     Fetching,
-    /// Moved out of the program, or fetched ahead and not yet mapped.
+    /// Moved out of the program, or prefetched and not yet mapped.
     Staged,
-    /// Being compared and written by the evictor.
+    /// Being compared and written back by the evictor.
     Writing,
 }
 
-/// A block that is in a frame.
+/// A block in a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub frame: Frame,
     pub phase: Phase,
-    /// Tells this stay in the frame from others of the same block.
+    /// Distinguishes this stay in the frame from others of the same block.
     pub stamp: u32,
-    /// The far copy is known to be the same.
+    /// The far copy is known to be identical.
     pub clean: bool,
-    /// Fetched ahead of need and not touched since.
+    /// Prefetched and not touched since.
     pub prefetched: bool,
-    /// Somebody waits for it, or it is to be mapped as soon as it has come.
+    /// A thread waits for it, or it is to be mapped as soon as it is fetched.
     pub map_when_ready: bool,
-    /// It was touched (or mapped again) while it was being written: the frame goes when the write
-    /// ends.
+    /// It was touched (or mapped again) while it was being written: the frame is freed when the
+    /// write ends.
     pub left: bool,
-    /// It was discarded: whatever comes of the request is of no interest.
+    /// It was discarded: the result of the request is ignored.
     pub doomed: bool,
-    /// Part of a stream.
+    /// Part of a sequential stream.
     pub stream: bool,
-    /// Fetched to leave compressed memory for the store behind it.
+    /// Fetched in order to be moved from compressed memory to the store behind it.
     pub drains: bool,
 }
 
-/// Why a fault thread or a fetcher could not go on at once.
+/// Why a fault thread or a fetcher could not proceed immediately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Local memory is full; the evictor has been told.
+    /// Local memory is full; the evictor has been woken.
     Room,
-    /// Something else must end first.
+    /// Another operation must end first.
     Busy,
 }
 
-/// What the prefetch thread is asked for.
+/// A request to the prefetch thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ahead {
     pub block: BlockId,
@@ -94,26 +94,26 @@ pub struct Core {
     pub regions: std::collections::BTreeMap<usize, RegionHistory>,
     pub frames: Frames,
     pub blocks: FxHashMap<BlockId, Block>,
-    /// Staged, oldest first, to be compared and written.
+    /// Staged blocks, oldest first, that are to be compared and written back.
     pub probation: VecDeque<(BlockId, u32)>,
-    /// Staged and known to differ from the far copy.
+    /// Staged blocks that are known to differ from the far copy.
     pub differing: VecDeque<(BlockId, u32)>,
-    /// Staged and known to be the same as the far copy.
+    /// Staged blocks that are known to be identical to the far copy.
     pub clean: VecDeque<(BlockId, u32)>,
-    /// Staged, to be written to the store behind compressed memory.
+    /// Staged blocks that are to be written to the store behind compressed memory.
     pub drained: VecDeque<(BlockId, u32)>,
     pub drain: crate::drain::Drain,
     pub departures: crate::demote::Departures,
-    /// Staged blocks that are in `clean`, in bytes.
+    /// Bytes of the staged blocks in `clean`.
     pub clean_bytes: usize,
     pub staged_bytes: usize,
     pub resident_bytes: usize,
     pub limit: usize,
     #[cfg(any(test, feature = "model"))]
     pub room_of_test: Option<usize>,
-    /// The largest block that a fault waits to have room for.
+    /// Size of the largest block for which a fault waits because there is no room.
     pub wanted_bytes: usize,
-    /// Small blocks that came in since the last huge one.
+    /// Small blocks that were given a frame since the last huge one.
     pub small_since_huge: u32,
     pub replacement: Box<dyn Replacement>,
     pub prefetcher: Prefetcher,
@@ -122,43 +122,43 @@ pub struct Core {
     pub sharing: Sharing,
     pub duplication: Duplication,
     pub lost: crate::lost::Lost,
-    /// Waits for compressed memory, and for what is behind it.
+    /// Time that faults waited for compressed memory (`near`), and for the store behind it.
     pub near: Waits,
     pub behind: Waits,
     pub fetch_queue: VecDeque<Ahead>,
-    /// Extents whose page tables are to be given back.
+    /// Extents whose page tables are to be freed.
     pub reclaim_queue: Vec<u32>,
-    /// Parts of sectors that were discarded while the sector was away: zeroed when it comes back.
-    /// Byte ranges in the sector.
+    /// Parts of sectors that were discarded while the sector was not resident: zeroed when the
+    /// sector is faulted in. Byte ranges within the sector.
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
-    /// Removals of whole extents that we raise ourselves, so that their events mean nothing.
+    /// Removals of whole extents that the pager itself caused, so that their events are ignored.
     pub own_removals: Vec<OwnRemoval>,
-    /// What the kernel is still to discard for the program.
+    /// Ranges that the kernel has yet to discard for the program.
     pub coming: Coming,
-    /// What the kernel is discarding for a call of the program just now.
+    /// Ranges that the kernel is currently discarding for a call of the program.
     pub discarding: Vec<(usize, usize)>,
-    /// The page of the last fault on something that is mapped, and how many there were in a row.
+    /// The page of the last fault on a mapped page, and the number of such faults in a row.
     pub stuck: (usize, u32),
     /// Faults that fault threads other than the first have put off.
     pub handed_over: Vec<crate::answer::Fault>,
-    /// Messages that were read by somebody other than a fault thread.
+    /// Messages that were read by a thread other than a fault thread.
     pub pending: Vec<Message>,
-    /// Ranges whose waiters are to be woken once the lock is free: a woken thread may run at once
-    /// in place of the one that woke it, which must not hold the lock then.
+    /// Ranges whose waiters are to be woken after the lock is released: a woken thread may run
+    /// immediately in place of the one that woke it, which must not hold the lock then.
     pub wakes: Vec<(usize, usize)>,
-    /// Requests under way with the store.
+    /// Requests in flight at the store.
     pub in_flight: usize,
-    /// A fork is being made.
+    /// A fork is in progress.
     pub forking: Option<crate::fork::Forking>,
-    /// Everything is to become far.
+    /// Everything is to be evicted.
     pub evict_everything: bool,
-    /// Forks since the first thread last looked.
+    /// Forks since the first thread last checked.
     pub new_forks: Vec<crate::life::Fork>,
-    /// Forks so far.
+    /// Number of forks so far.
     pub forks_made: u64,
     /// A victim was put off because the kernel was busy with it.
     pub put_off: bool,
-    /// How often in a row the kernel has said "again".
+    /// Number of times in a row that the kernel returned EAGAIN.
     pub refusals: u32,
     /// No new request may start: the process is about to fork.
     pub quiesce: bool,
@@ -168,18 +168,18 @@ pub struct Core {
     pub prefetch: bool,
     pub key: Arc<crate::content::Key>,
     pub stamp: u32,
-    /// Fresh extents since the evictor last looked: whether zeroed frames are worth having.
+    /// Fresh extents since the evictor last checked: whether zeroed frames are worth preparing.
     pub fresh_demand: u32,
-    /// Resident blocks that could not leave when they were tried: locked, pinned, or in memory that
-    /// is not ours to move.
+    /// Resident blocks that could not be evicted when that was tried: locked, pinned, or in memory
+    /// that the pager must not move.
     pub held: FxHashSet<BlockId>,
     pub held_bytes: usize,
-    /// The pager's tables and heap, as they were last counted.
+    /// Size of the pager's tables and heap when they were last counted.
     pub tables_bytes: usize,
-    /// The limit as it was last told to have yielded.
+    /// The limit to which the pager last reported to have yielded.
     pub yielded: usize,
     pub hard_limit: bool,
-    /// Bytes of tables of extents.
+    /// Bytes of the tables of extents.
     extent_tables: usize,
     far_sectors: usize,
     resident_blocks: usize,
@@ -299,7 +299,7 @@ impl Core {
         PAGE << self.sector_order
     }
 
-    /// Wakes who waits for a block, once the lock is free.
+    /// Wakes the threads that wait for a block, after the lock is released.
     pub fn wake_after(&mut self, block: BlockId) {
         self.wakes.push((self.addr(block), block.bytes()));
     }
@@ -309,12 +309,12 @@ impl Core {
         self.arena.base() + block.offset()
     }
 
-    /// The sector of its extent with which a block begins, and how many it has.
+    /// The first sector of a block within its extent, and its number of sectors.
     pub fn sector_range(&self, block: BlockId) -> (usize, usize) {
         (block.page_in_extent() >> self.sector_order, (block.pages() >> self.sector_order).max(1))
     }
 
-    /// The block that moves when `page` of the arena does, in `mode`.
+    /// The block that contains `page` of the arena, in `mode`.
     pub fn block_of(&self, page: u64, mode: Mode) -> BlockId {
         if mode == Mode::Huge {
             BlockId::extent(ExtentNo((page / PAGES_PER_EXTENT as u64) as u32))
@@ -331,12 +331,12 @@ impl Core {
         &mut self.extents[block.extent_no().0 as usize]
     }
 
-    /// Managed memory that is local.
+    /// Bytes of managed memory that are local.
     pub fn local(&self) -> usize {
         self.resident_bytes + self.frames.bytes()
     }
 
-    /// Publishes what changes with every move.
+    /// Publishes the values that change with every move.
     pub fn publish(&self) {
         let page = &self.live.page;
         page.set_max(Counter::LocalBytes, Counter::LocalBytesMax, self.local() as u64);
@@ -353,7 +353,7 @@ impl Core {
         );
     }
 
-    /// Publishes what takes longer to find out.
+    /// Publishes the values that are more expensive to compute.
     pub fn publish_slow(&mut self) {
         let usage = self.store.usage();
         let page = &self.live.page;
@@ -373,13 +373,13 @@ impl Core {
                 * size_of::<(BlockId, u32)>()
             + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
-        // The heap has the tables in it, except for what is a mapping of its own.
+        // The heap contains the tables, except those that are mappings of their own.
         self.tables_bytes = crate::hooks::heap_bytes().map_or(tables, |heap| {
             heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>()
         });
     }
 
-    /// Counts something.
+    /// Adds `amount` to a counter.
     pub fn count(&self, counter: Counter, amount: usize) {
         self.live.page.add(counter, amount as u64);
     }
@@ -396,11 +396,11 @@ impl Core {
         }
     }
 
-    /// Says whether a block is mapped into the program, and keeps the accounts.
+    /// Records whether a block is mapped into the program, and updates the accounts.
     pub fn set_resident(&mut self, block: BlockId, on: bool) {
         debug_assert_ne!(self.is_resident(block), on, "{block:?}");
-        // A piece that stood for its whole extent would be pages that nobody fetches: zeros in
-        // place of content.
+        // If a sector counted as its whole extent, the rest of the extent would never be fetched:
+        // it would read as zeros instead of its content.
         let fitting = if block.is_huge() { Mode::Huge } else { Mode::Small };
         assert_eq!(self.extent(block).mode, fitting, "{block:?}");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
@@ -427,11 +427,11 @@ impl Core {
         }
     }
 
-    /// A block became resident; tells the policy.
+    /// A block became resident; notifies the policy.
     pub fn admit(&mut self, block: BlockId, origin: Origin) {
         self.set_resident(block, true);
         if !self.overlay.is_empty() {
-            // What was discarded is zero now; a note that stayed would strike later writes.
+            // What was discarded is zero now; an overlay that stayed would erase later writes.
             self.forget_overlay(block);
         }
         self.replacement.admitted(block, origin);
@@ -442,7 +442,7 @@ impl Core {
         }
     }
 
-    /// Sets the far copy of a sector; frees the one before.
+    /// Sets the far copy of a sector; the location of the previous one is pushed to `freed`.
     pub fn set_copy(&mut self, block: BlockId, sector: usize, copy: Copy, freed: &mut Vec<Loc>) {
         let sectors = self.sectors();
         let page =
@@ -466,7 +466,7 @@ impl Core {
         }
     }
 
-    /// The far copy of an extent may lie in one piece now: then its places need no table.
+    /// If the far copy of an extent is contiguous now, its locations need no table.
     pub fn compact_places(&mut self, block: BlockId) {
         let extent = self.extent_mut(block);
         let tables = extent.table_bytes();
@@ -474,7 +474,7 @@ impl Core {
         self.extent_tables = self.extent_tables + self.extent(block).table_bytes() - tables;
     }
 
-    /// Puts a block that came to be in a frame on the books.
+    /// Records a block that has been put into a frame.
     pub fn enter(&mut self, block: BlockId, frame: Frame, phase: Phase) -> u32 {
         assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
         self.recorder.note("enter: phase, pages", block.page(), phase as usize, block.pages());
@@ -500,7 +500,7 @@ impl Core {
         self.stamp
     }
 
-    /// Strikes a block off the books of frames. The frame is the caller's.
+    /// Removes the record of a block in a frame. The caller owns the frame then.
     pub fn leave(&mut self, block: BlockId) -> Block {
         let entry = self.blocks.remove(&block).expect("only blocks in frames leave");
         let flags = usize::from(entry.clean)
@@ -517,7 +517,7 @@ impl Core {
         entry
     }
 
-    /// Marks a staged block as the same as its far copy.
+    /// Marks a staged block as identical to its far copy.
     pub fn mark_clean(&mut self, block: BlockId) {
         let entry = self.blocks.get_mut(&block).expect("only blocks in frames are clean");
         debug_assert!(entry.phase == Phase::Staged && !entry.clean);
@@ -528,7 +528,8 @@ impl Core {
         self.clean.push_back((block, stamp));
     }
 
-    /// Drops the oldest clean staged block; its frame is spare then. False if there is none.
+    /// Drops the oldest clean staged block, whose frame becomes a spare one. Returns false if there
+    /// is none.
     pub fn drop_clean(&mut self) -> bool {
         while let Some((block, stamp)) = self.clean.pop_front() {
             let Some(entry) = self.blocks.get(&block) else { continue };
@@ -551,7 +552,7 @@ impl Core {
         false
     }
 
-    /// A piece of an extent is local no more: if it was the last, the extent is free to change its
+    /// A block of an extent is no longer local. If it was the last one, the extent may change its
     /// mode.
     pub fn gone_away(&mut self, block: BlockId) {
         let number = block.extent_no();
@@ -579,7 +580,7 @@ impl Core {
         self.settle(number.0 as usize);
     }
 
-    /// If nothing of an extent is local, it is free to change its mode.
+    /// Lets an extent change its mode if nothing of it is local.
     pub fn settle(&mut self, extent: usize) {
         let extent = &mut self.extents[extent];
         if !extent.is_away() {
@@ -593,18 +594,18 @@ impl Core {
         self.extent_tables += extent.table_bytes();
     }
 
-    /// The mapping an address belongs to, by its first address.
+    /// The start address of the mapping that contains an address.
     pub fn region_of(&self, addr: usize) -> usize {
         self.regions.range(..=addr).next_back().map_or(self.arena.base(), |(&start, _)| start)
     }
 
-    /// Runs `work` for an extent that has been given a mode but has nothing local yet: making room
-    /// may drop the last piece of it, which must not make it free to change its mode, or blocks of
+    /// Runs `work` for an extent that has been given a mode but has nothing local yet. Making room
+    /// may drop the last block of the extent; that must not let it change its mode, or blocks of
     /// both modes would overlap.
     pub fn keeping_mode<R>(&mut self, block: BlockId, work: impl FnOnce(&mut Core) -> R) -> R {
         let (mode, flags) = (self.extent(block).mode, self.extent(block).flags);
         let result = work(self);
-        // Canary "one mode": an extent whose last piece was dropped meanwhile is free to change.
+        // Canary "one mode": an extent whose last block was dropped meanwhile may change its mode.
         if !canary::is_broken("one mode") {
             let extent = self.extent_mut(block);
             (extent.mode, extent.flags) = (mode, flags);
@@ -612,8 +613,9 @@ impl Core {
         result
     }
 
-    /// The next extent whose page table can be given back. Not where the kernel discards something
-    /// for the program: the events of the two could not be told apart.
+    /// The next extent whose page table can be freed. Skips extents in which the kernel is
+    /// discarding something for the program, because the events of the two could not be
+    /// distinguished.
     pub fn next_reclaim(&mut self) -> Option<usize> {
         let base = self.arena.base();
         let is_free = |&extent: &u32| {
@@ -625,20 +627,19 @@ impl Core {
     }
 }
 
-/// Pages that may be ahead of the program, at a limit of `limit` bytes.
+/// Pages that may be prefetched ahead of the program, at a limit of `limit` bytes.
 pub fn ahead_pages(limit: usize) -> u64 {
     (limit / PAGE / 8) as u64
 }
 
-/// Size of sectors for a choice of block size, as a power of two of pages.
+/// Sector size for a choice of block size, as a power of two of pages.
 pub fn sector_order(block: BlockSize) -> u8 {
     match block {
         BlockSize::Fixed(bytes) if (bytes as usize) < EXTENT => {
             (bytes as usize / PAGE).trailing_zeros() as u8
         }
-        // The page: where programs use one here and one there, larger sectors fill local memory
-        // with what nobody wants. Streams move in whole extents, and tables are 0.3 % of the far
-        // bytes.
+        // One page: where programs use single scattered pages, larger sectors fill local memory
+        // with unused data. Streams move in whole extents, and tables are 0.3 % of the far bytes.
         _ => 0,
     }
 }

@@ -1,8 +1,9 @@
-//! Keeps in compressed memory what left the program last, and sends what has been there longest to
-//! the store behind it (*demotes* it).
+//! Keeps the most recently evicted blocks in compressed memory, and moves those that have been
+//! there longest to the store behind it (*demotes* them).
 //!
-//! What leaves when memory first runs short is what the program has used least. Left alone it would
-//! stay in compressed memory for good, and what is used over and over would be fetched from behind.
+//! The blocks that are evicted when memory first runs short are those that the program uses least.
+//! Without demotion they would stay in compressed memory forever, and the blocks that are used
+//! repeatedly would be fetched from the store behind.
 
 use std::collections::VecDeque;
 
@@ -13,19 +14,19 @@ use crate::core::{Ahead, Core};
 use crate::extent::Copy;
 use crate::store::Store;
 
-/// Blocks that are on their way at a time.
+/// Blocks in transit at a time.
 const BLOCKS_MAX: usize = 64;
-/// So many are always kept.
+/// Minimum number of entries that are kept.
 const KEPT_MIN: usize = 1024;
-/// Entries of the queue that no longer count are struck out when there are so many times more than
+/// Stale entries of the queue are removed when there are this many times more of them than of
 /// others.
 const STALE_FACTOR: usize = 2;
 
-/// Blocks in compressed memory in the order in which they left the program.
+/// Blocks in compressed memory in the order in which they were evicted.
 #[derive(Clone, Debug, Default)]
 pub struct Departures {
     queue: VecDeque<(BlockId, u32)>,
-    /// The number of the entry that counts.
+    /// The number of each block's valid entry.
     latest: FxHashMap<BlockId, u32>,
     number: u32,
     /// Compressed memory within the limit has another store behind it.
@@ -33,12 +34,12 @@ pub struct Departures {
 }
 
 impl Departures {
-    /// Of a store that is empty.
+    /// For an empty store.
     pub fn new(store: &dyn Store) -> Departures {
         Departures { has_tiers: store.takes_near(), ..Departures::default() }
     }
 
-    /// A block has left.
+    /// A block has been evicted.
     pub fn left(&mut self, block: BlockId) {
         self.number = self.number.wrapping_add(1);
         self.queue.push_back((block, self.number));
@@ -49,7 +50,7 @@ impl Departures {
         }
     }
 
-    /// Takes the one that left first.
+    /// Takes the block that was evicted first.
     pub fn take_oldest(&mut self) -> Option<BlockId> {
         while let Some((block, number)) = self.queue.pop_front() {
             if self.latest.get(&block) == Some(&number) {
@@ -60,7 +61,7 @@ impl Departures {
         None
     }
 
-    /// Keeps those that are still to be demoted.
+    /// Keeps only blocks that are in compressed memory.
     fn keep(&mut self, is_near: impl Fn(BlockId) -> bool) {
         self.latest.retain(|&block, _| is_near(block));
         let latest = &self.latest;
@@ -77,8 +78,7 @@ impl Departures {
 }
 
 impl Core {
-    /// A block has left the program; what compressed memory holds of it is the last to go from
-    /// there.
+    /// A block has been evicted; its copy in compressed memory becomes the last to be demoted.
     pub fn note_departure(&mut self, block: BlockId) {
         if self.departures.has_tiers && self.is_near(block) {
             self.departures.left(block);
@@ -92,8 +92,8 @@ impl Core {
         (first..first + count).any(|sector| is_near(self.extent(block).copy(sector)))
     }
 
-    /// Strikes out what the program has discarded, where that is much. `near_bytes`: what
-    /// compressed memory holds.
+    /// Removes the entries of discarded blocks, if there are many. `near_bytes`: content of
+    /// compressed memory.
     pub fn tend_departures(&mut self, near_bytes: u64) {
         let most = 2 * (near_bytes as usize / self.sector_bytes()) + KEPT_MIN;
         if self.departures.latest.len() > most {
@@ -103,8 +103,8 @@ impl Core {
         }
     }
 
-    /// Asks for some blocks that have been in compressed memory for long, where that is full. False
-    /// if there is nothing to do now.
+    /// Requests some of the blocks that have been in compressed memory longest, if that is full.
+    /// Returns false if there is nothing to do now.
     pub fn demote_some(&mut self) -> bool {
         if !self.sharing.demotes()
             || self.is_draining()
@@ -127,7 +127,8 @@ impl Core {
         true
     }
 
-    /// What of a block is in compressed memory goes behind; what is local as well only goes.
+    /// Moves the sectors of a block that are in compressed memory to the store behind; frees the
+    /// copies of resident ones.
     fn demote(&mut self, block: BlockId) {
         let extent = block.extent_no().0 as usize;
         let (first, count) = self.sector_range(block);
@@ -141,7 +142,7 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// What was asked for ahead is let go; what was to be demoted is still to be.
+    /// Drops the queued prefetch requests; blocks that were to be demoted remain so.
     pub fn forget_ahead(&mut self) {
         while let Some(Ahead { block, drains, .. }) = self.fetch_queue.pop_front() {
             if drains {

@@ -1,5 +1,5 @@
-//! Memory that the program gives up: discards, unmappings, and what userfaultfd says of those that
-//! went past us.
+//! Memory that the program gives up: discards, unmappings, and the events of userfaultfd about
+//! those that bypassed the pager.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_kernel::vm;
@@ -12,23 +12,23 @@ use crate::fatal;
 use crate::live::Path;
 use crate::mover::TakeOut;
 
-/// Who discards.
+/// What takes the pages away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// We do, for a call of the program.
+    /// The pager, for a call of the program.
     Us,
-    /// The kernel does, in a moment, or from now on when it likes (`MADV_FREE`). Resident blocks
-    /// stay on the books, with holes that read as zeros, and are not staged before the kernel has
-    /// come: see [`Coming`](crate::removal::Coming).
+    /// The kernel, in a moment, or at any time from now on (`MADV_FREE`). Resident blocks stay
+    /// resident in the state, with holes that read as zeros, and are not staged before the kernel
+    /// has acted: see [`Coming`](crate::removal::Coming).
     Kernel,
-    /// Nobody: the mapping itself is gone, or about to be.
+    /// No removal is needed: the mapping itself is gone, or about to be.
     Unmapped,
 }
 
 impl Core {
-    /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the parts
-    /// that the caller must overwrite with zeros, without the lock: pieces of extents that stay
-    /// mapped as one.
+    /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the ranges
+    /// that the caller must overwrite with zeros, without the lock: parts of blocks that stay
+    /// mapped.
     pub fn forget(&mut self, start: usize, end: usize, by: By) -> Vec<(usize, usize)> {
         let mut to_zero = Vec::new();
         let mut freed = Vec::new();
@@ -164,18 +164,18 @@ impl Core {
         self.settle(extent);
     }
 
-    /// The kernel is about to discard a part of an extent, or lets it be discarded from now on.
-    /// What is resident there stays until it has come.
+    /// The kernel is about to discard a part of an extent, or may discard it from now on. Resident
+    /// pages there stay in place until it has.
     fn expect_kernel(&mut self, extent: usize, from: usize, to: usize) {
         self.extents[extent].set(flag::HOLES, true);
-        // Canary "kept for the kernel": it may be staged at once.
+        // Canary "kept for the kernel": they may be staged immediately.
         if self.live.path == Path::Full && !canary::is_broken("kept for the kernel") {
             self.coming.insert(from, to);
         }
     }
 
-    /// A victim that the kernel is still to discard, or was: if it has come, the block is gone.
-    /// False: it stays.
+    /// A victim that the kernel has yet to discard, or has discarded already. If it has, the block
+    /// is gone; returns false if the block stays.
     pub fn is_gone_for_kernel(&mut self, block: BlockId) -> bool {
         if !self.live.memory.is_empty(self.addr(block), block.bytes()) {
             self.coming.pass_over(block);
@@ -188,7 +188,7 @@ impl Core {
         true
     }
 
-    /// The far copies of a block go: it reads as zeros, unless it is local.
+    /// Frees the far copies of a block: it reads as zeros, unless it is local.
     pub fn forget_copies(&mut self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let mut freed = Vec::new();
@@ -197,8 +197,8 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// Whether a sector is being read from the store: its place must not be given back before that
-    /// has ended.
+    /// Whether a sector is being read from the store: its location must not be freed before the
+    /// read has ended.
     fn is_fetching(&self, extent: usize, sector: usize) -> bool {
         let fetching = |block: BlockId| {
             self.blocks.get(&block).is_some_and(|entry| entry.phase == Phase::Fetching)
@@ -215,7 +215,7 @@ impl Core {
         )
     }
 
-    /// Takes a block's pages out of the program and lets their memory be used for something else.
+    /// Moves a block's pages out of the program, so that their memory can be reused.
     fn evacuate(&mut self, block: BlockId, to_zero: &mut Vec<(usize, usize)>) {
         let addr = self.addr(block);
         if self.live.path == Path::Fallback {
@@ -265,7 +265,7 @@ impl Core {
     fn forget_frame(&mut self, block: BlockId) {
         let entry = self.blocks.get_mut(&block).expect("the caller has looked");
         match entry.phase {
-            // Faults on it wait until the request has ended, and find nothing then.
+            // Faults on it wait until the request has ended, and then find it fresh.
             Phase::Fetching | Phase::Writing => {
                 entry.doomed = true;
                 self.recorder.note("doomed", block.page(), 0, 0);
@@ -277,10 +277,10 @@ impl Core {
         }
     }
 
-    /// The program discarded memory with a system call of its own. The kernel takes the pages out
-    /// once this event was read.
+    /// The program discarded memory with a system call of its own. The kernel removes the pages
+    /// once this event has been read.
     pub fn on_removed(&mut self, start: usize, end: usize) {
-        // Canary "own removals": our own event passes for the program's.
+        // Canary "own removals": the pager's own event counts as the program's.
         let known = !canary::is_broken("own removals");
         if let Some(own) =
             self.own_removals.iter_mut().find(|own| known && own.start <= start && end <= own.end)
@@ -290,10 +290,10 @@ impl Core {
         let _ = self.forget(start, end, By::Kernel);
     }
 
-    /// Acts on what was read from userfaultfd in the middle of an operation. Faults are left to the
-    /// fault thread.
+    /// Acts on the messages that were read from userfaultfd in the middle of an operation. Faults
+    /// are left to the fault thread.
     pub fn catch_up(&mut self) {
-        // Canary "event before unlock": most times it is left for later.
+        // Canary "event before unlock": most of the time it is left for later.
         if canary::is_broken("event before unlock") && self.stamp % 8 != 0 {
             return;
         }
@@ -312,7 +312,7 @@ impl Core {
     /// The program unmapped memory with a system call of its own, or mapped something else over it.
     pub fn on_unmapped(&mut self, start: usize, end: usize) {
         for (from, to) in self.addresses.mapped.overlaps(start, end) {
-            // What was released before lies beneath somebody else's mapping already.
+            // Ranges that were released before are already covered by a foreign mapping.
             if self.addresses.foreign.covers(from, to) {
                 continue;
             }
@@ -324,7 +324,7 @@ impl Core {
 
     /// The program moved memory with a system call of its own: its far part cannot follow.
     pub fn on_remapped(&mut self, from: usize, len: usize) {
-        // Canary "moved memory ends the program": it goes on.
+        // Canary "moved memory ends the program": the program continues.
         if canary::is_broken("moved memory ends the program") {
             return;
         }
@@ -334,7 +334,7 @@ impl Core {
         ));
     }
 
-    /// Extents of which only a part is `start..end` have several mappings from now on.
+    /// Extents that `start..end` only partly covers have several mappings from now on.
     pub fn mark_mixed(&mut self, start: usize, end: usize) {
         let base = self.arena.base();
         for edge in [start, end] {
@@ -344,7 +344,7 @@ impl Core {
         }
     }
 
-    /// Forgets what was noted of discarded parts.
+    /// Drops the overlay of a block (its discarded parts).
     pub fn forget_overlay(&mut self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let extent = block.extent_no().0 as usize;
@@ -354,10 +354,10 @@ impl Core {
         }
     }
 
-    /// Zeros the parts of a frame that were discarded while its block was elsewhere. True if there
-    /// were any.
+    /// Zeros the parts of a frame that were discarded while its block was not resident. Returns
+    /// true if there were any.
     pub fn apply_overlay(&mut self, block: BlockId, frame_addr: usize) -> bool {
-        // Canary "discarded while away": the old content comes back.
+        // Canary "discarded while away": the old content is faulted in.
         if self.overlay.is_empty() || canary::is_broken("discarded while away") {
             return false;
         }
@@ -391,7 +391,7 @@ pub(crate) mod tests {
         0x0101_0101_0000_0000 + page as u64
     }
 
-    /// Fills an extent. Two words a page, so that it is none that needs no store.
+    /// Fills an extent. Two words a page, so that no page is a pattern that needs no store.
     pub(crate) fn fill(addr: usize) {
         for page in 0..EXTENT / PAGE {
             vm::fill(addr + page * PAGE, PAGE / 2, word(page));
@@ -416,7 +416,7 @@ pub(crate) mod tests {
         let addr = pager.map(EXTENT, EXTENT).unwrap();
         let extent = (addr - pager.arena().0) / EXTENT;
         fill(addr);
-        // What looks like one mapping to us is three to the kernel, as after a fork.
+        // What looks like one mapping to the pager is three to the kernel, as after a fork.
         pager.arena.advise(addr + PAGE, PAGE, Advise::DoFork).unwrap();
         pager.evict_all().unwrap();
         pager.advise(addr, EXTENT, Advice::Random);
@@ -468,8 +468,8 @@ pub(crate) mod tests {
         fill(addr);
         pager.evict_all().unwrap();
         let mut core = pager.core.lock();
-        // Somebody reads the event and goes on with something else: it is acted on before the lock
-        // is free.
+        // A thread reads the event and continues with something else: the event is acted on before
+        // the lock is released.
         core.own_removals.push(OwnRemoval::new(addr, addr + EXTENT));
         core.pending.push(Message::Remove { start: addr, end: addr + EXTENT });
         drop(core);

@@ -1,35 +1,33 @@
-//! Takes blocks out of compressed memory that has become larger than its share, and writes them to
-//! the store behind it.
+//! Moves blocks out of compressed memory that exceeds its share, to the store behind it.
 //!
-//! They go the way of every other block: fetched into a frame as if ahead of need, written as if
-//! they differed from their far copy. So faults, discards and forks in between need no care of
-//! their own.
+//! They take the path of every other block: fetched into a frame as if prefetched, and written as
+//! if they differed from their far copy. So faults, discards and forks in between need no special
+//! handling.
 
 use hiroma_units::{BlockId, EXTENT, Loc, PAGES_PER_EXTENT};
 
 use crate::core::{Ahead, Core};
 use crate::extent::{Copy, Mode, flag};
 
-/// Blocks that are on their way at a time, and extents that are looked at for them while the lock
-/// is held.
+/// Blocks in transit at a time, and extents that are scanned for them under one hold of the lock.
 const BLOCKS_MAX: usize = 64;
 const EXTENTS_MAX: usize = 1024;
 
-/// Where the work stands.
+/// Progress of a drain.
 #[derive(Clone, Debug, Default)]
 pub struct Drain {
-    /// The next extent to look at, while there is something to do.
+    /// The next extent to scan, while there is work.
     hand: Option<usize>,
-    /// Beginnings that are let pass: the store behind had no room.
+    /// Number of starts to skip, because the store behind had no room.
     pause: u32,
-    /// Blocks in a row that compressed memory did not take.
+    /// Consecutive blocks that compressed memory did not accept.
     untaken: u32,
 }
 
-/// So many, at twenty a second.
+/// The number of starts to skip, at twenty a second.
 const PAUSE: u32 = 100;
 
-/// After so many, few blocks are offered: what the program uses does not compress.
+/// After this many, few blocks are offered: the program's data does not compress.
 const UNTAKEN_MAX: u32 = 16;
 const OFFERED_EVERY: u32 = 64;
 
@@ -39,7 +37,7 @@ impl Drain {
         self.untaken = if taken { 0 } else { self.untaken.saturating_add(1) };
     }
 
-    /// Whether the store behind had no room of late.
+    /// Whether the store behind recently had no room.
     pub fn is_refused(&self) -> bool {
         self.pause > 0
     }
@@ -51,7 +49,7 @@ impl Drain {
 }
 
 impl Core {
-    /// Begins, where compressed memory takes more than its share.
+    /// Starts a drain if compressed memory exceeds its share.
     pub fn begin_drain(&mut self) {
         if self.drain.pause > 0 {
             self.drain.pause -= 1;
@@ -60,12 +58,12 @@ impl Core {
         }
     }
 
-    /// Whether compressed memory is on its way to a smaller share.
+    /// Whether compressed memory is being reduced to a smaller share.
     pub fn is_draining(&self) -> bool {
         self.drain.hand.is_some()
     }
 
-    /// Asks for some more blocks. False if there is nothing to do now.
+    /// Requests some more blocks. Returns false if there is nothing to do now.
     pub fn drain_some(&mut self) -> bool {
         let Some(hand) = self.drain.hand else { return false };
         if !self.may_move_behind() {
@@ -85,7 +83,8 @@ impl Core {
             looked_at += 1;
             self.drain_extent(extent);
         }
-        // What could not be had this time is found the next, if there is still too much.
+        // Blocks that could not be moved this time are found the next time, if there is still too
+        // much.
         let again = || (!self.fetch_queue.is_empty() && self.store.begin_drain()).then_some(0);
         self.drain.hand = next.or_else(again);
         if self.fetch_queue.is_empty() {
@@ -95,12 +94,12 @@ impl Core {
         true
     }
 
-    /// Whether a block that is on its way out goes to compressed memory although its far copy,
-    /// behind that, may be the same: what was fetched from there is used, and will be fetched
-    /// again.
+    /// Whether a block that is being evicted is written to compressed memory although its far copy,
+    /// in the store behind, may be identical: a block that was fetched from there is in use, and
+    /// will be fetched again.
     pub fn promotes(&self, block: BlockId) -> bool {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
-        // What is demoted makes room in slabs that are in use.
+        // Demoted blocks make room in slabs that are in use.
         let has_room = if self.sharing.demotes() {
             self.store.takes_near()
         } else {
@@ -126,16 +125,16 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// Whether blocks can be asked for now that are to go behind.
+    /// Whether blocks can be requested now that are to be moved to the store behind.
     pub fn may_move_behind(&self) -> bool {
-        // Below that, what is asked for ahead is let go: asking again at once would keep two
-        // threads busy with nothing else.
+        // Below that, prefetch requests are dropped: an immediate retry would keep two threads busy
+        // with nothing else.
         let has_room = self.reserve() >= (self.reserve_target() / 2 + self.sector_bytes()) as isize;
         !self.quiesce && self.fetch_queue.is_empty() && has_room
     }
 
-    /// Asks for a sector of compressed memory that is to go behind. `freed`: its place, where
-    /// nothing needs it.
+    /// Requests that a sector be moved from compressed memory to the store behind. `freed`:
+    /// receives its location if no move is needed.
     pub fn move_behind(&mut self, extent: usize, sector: usize, freed: &mut Vec<Loc>) {
         let mode = match self.extents[extent].mode {
             Mode::Away => self.possible_mode(extent, Mode::Small),
@@ -144,18 +143,18 @@ impl Core {
         let first = (extent * PAGES_PER_EXTENT) as u64;
         let block = self.block_of(first + ((sector as u64) << self.sector_order), mode);
         if self.blocks.contains_key(&block) {
-            // It is on its way, and leaves once more.
+            // It is in transit, and will be evicted again.
             return;
         }
         if self.is_resident(block) {
-            // The program has it: the copy can simply go.
+            // It is resident: the copy can simply be freed.
             self.set_copy(block, sector, Copy::None, freed);
         } else if block.order() == self.sector_order {
             self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
         }
     }
 
-    /// A block that was fetched to leave compressed memory is in its frame.
+    /// A block that was fetched to be moved out of compressed memory is in its frame.
     pub fn drain_fetched(&mut self, block: BlockId, stamp: u32) {
         self.drained.push_back((block, stamp));
         self.live.evict_bell.ring();
@@ -194,7 +193,7 @@ mod tests {
         store.set_share(3 * BEGIN);
         let pages = || (0..32 * EXTENT / PAGE).map(|page| (page as u64, addr + page * PAGE));
         for (page, at) in pages() {
-            // A quarter of it packs badly.
+            // A quarter of it compresses badly.
             for (index, word) in vm::lend(at, PAGE / 4).bytes_mut().chunks_exact_mut(8).enumerate()
             {
                 word.copy_from_slice(&content(page, index as u64));

@@ -1,4 +1,4 @@
-//! What can go wrong when the pager is asked for something.
+//! Errors of the pager.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use hiroma_units::Bytes;
 use crate::config::ARENA_BYTES_MAX;
 use crate::store::StoreError;
 
-/// Why the pager did not do what it was asked. The message says what to do.
+/// Why the pager did not do what was requested. The message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagerError {
@@ -33,7 +33,7 @@ pub enum PagerError {
 }
 
 impl PagerError {
-    /// The errno that says it best.
+    /// The errno that fits best.
     pub fn errno(&self) -> i32 {
         match self {
             PagerError::Uffd(UffdError::NotPermitted(_)) => libc::EPERM,

@@ -1,5 +1,5 @@
-//! The evictor: keeps memory to be had ahead of need. It stages victims, compares staged blocks
-//! with their far copies, writes what differs, and gives frames free.
+//! The evictor: keeps memory available ahead of need. It stages victims, compares staged blocks
+//! with their far copies, writes back those that differ, and frees frames.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,44 +33,44 @@ pub struct Evicting {
     completions: Vec<Completion>,
     freed: Vec<Loc>,
     chosen: Vec<usize>,
-    /// When limits, statistics and children were last looked at.
+    /// When limits, statistics and children were last checked.
     tended: Instant,
-    /// When what could not leave was last tried.
+    /// When blocks that could not be evicted were last retried.
     tried_held: Instant,
     /// Whether threads that were about to discard memory have done so.
     progress: Progress,
-    /// Rounds in which nothing could be done.
+    /// Consecutive rounds without progress.
     fruitless: u32,
     /// A victim was put off in the last round.
     put_off: bool,
 }
 
-/// One block on its way out. Its buffers are used again for later blocks.
+/// One block that is being written back. The buffers are reused for later blocks.
 #[derive(Default)]
 struct Job {
     block: Option<BlockId>,
     stamp: u32,
     addr: usize,
-    /// The far copies as the books have them; then as they shall be.
+    /// The recorded far copies; after `compare`, the new ones.
     copies: Vec<Copy>,
     /// Which of these are new.
     changed: Vec<bool>,
-    /// Where it goes even if it is the same.
+    /// The tier to write to, even if the content is unchanged.
     tier: Option<Tier>,
     pending: usize,
     written: usize,
     pattern: usize,
 }
 
-/// Blocks taken from the books at a time: the lock is never held long.
+/// Blocks chosen for each hold of the lock, so that it is never held for long.
 const BATCH: usize = 8;
-/// Limits that were asked for are in force after so long at the latest.
+/// A requested limit takes effect after this time at the latest.
 const TEND_EVERY: Duration = Duration::from_millis(50);
-/// What the kernel was busy with is tried again after so long.
+/// Pages that the kernel was busy with are retried after this time.
 const PUT_OFF: Duration = Duration::from_micros(500);
-/// What could not leave is tried again after so long.
+/// Blocks that could not be evicted are retried after this time.
 const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
-/// Bytes of write-backs under way.
+/// Maximum bytes of write-backs in flight.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 
 impl Evicting {
@@ -110,7 +110,8 @@ impl Evicting {
         }
     }
 
-    /// Without the lock: compares what was chosen with its far copies, and writes what differs.
+    /// Without the lock: compares the chosen blocks with their far copies, and writes those that
+    /// differ.
     pub fn write_chosen(&mut self) {
         let mut chosen = std::mem::take(&mut self.chosen);
         for index in chosen.drain(..) {
@@ -134,13 +135,13 @@ impl Evicting {
         self.live.quiet.evictor_runs(true);
         self.tend();
         if self.fruitless > 0 {
-            // What is wanted cannot be had now; trying at once again would only keep the lock from
+            // What is needed is not available now; an immediate retry would only keep the lock from
             // others.
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// What is due now and then: limits that were asked for, statistics.
+    /// Periodic work: requested limits, statistics.
     fn tend(&mut self) {
         self.tended = Instant::now();
         let tries_again = self.tried_held.elapsed() > TRY_HELD_AGAIN;
@@ -167,8 +168,8 @@ impl Evicting {
         }
     }
 
-    /// Under the lock: stages victims, drops what is too much, and chooses staged blocks to compare
-    /// and write.
+    /// Under the lock: stages victims, drops memory that exceeds the limit, and chooses staged
+    /// blocks to compare and write.
     pub fn choose(&mut self) -> bool {
         let shared = self.core.clone();
         let mut guard = shared.lock_politely();
@@ -213,7 +214,7 @@ impl Evicting {
         moved
     }
 
-    /// Chooses a staged block to compare and write, if it is still waiting for that.
+    /// Chooses a staged block to compare and write, if it still waits for that.
     fn choose_one(&mut self, core: &mut Core, block: BlockId, stamp: u32) -> bool {
         let Some(entry) = core.awaiting_write(block, stamp) else { return false };
         entry.phase = Phase::Writing;
@@ -236,7 +237,7 @@ impl Evicting {
             * if core.fixed.is_none() { EXTENT / 8 } else { core.sector_bytes() }
     }
 
-    /// Starts the writes of what differs.
+    /// Starts the writes of the sectors that differ.
     fn write(&mut self, index: usize) {
         let job = &mut self.jobs[index];
         let block = job.block.expect("a job in use has a block");
@@ -245,8 +246,9 @@ impl Evicting {
         let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
         let differing =
             (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
-        // Where much differs, all is written, so that the block lies in one piece and comes back in
-        // one. What has to be written anyway goes to whoever takes it.
+        // If many sectors differ, all are written, so that the block is contiguous and can be
+        // fetched in one read. Content that must be written anyway goes to any store that accepts
+        // it.
         job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
         let all = differing * 4 > sectors || job.tier.is_some();
         let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
@@ -263,7 +265,7 @@ impl Evicting {
             let locs = &mut locs[..end - at];
             let written = match job.tier {
                 Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
-                    // It stays where it is.
+                    // The block stays in its present store.
                     Err((_, StoreError::Full { .. })) if differing == 0 => break,
                     Err((buf, StoreError::Full { .. })) => {
                         self.channel.write(Token(index as u64), buf, locs)
@@ -305,14 +307,14 @@ impl Evicting {
         any
     }
 
-    /// One part of a job has ended; with the last, the block is clean.
+    /// One part of a job has ended; after the last one, the block is clean.
     fn ended(&mut self, index: usize) {
         self.jobs[index].pending -= 1;
         if self.jobs[index].pending > 0 {
             return;
         }
-        // Completions of a channel that answers at once are still to be collected; they belong to
-        // jobs that have ended by then.
+        // Completions of a channel that answers immediately are collected later; by then the jobs
+        // that they belong to have ended.
         let mut core = self.core.lock_politely();
         self.jobs[index].commit(&mut core, &mut self.freed);
         if !self.freed.is_empty() {
@@ -326,7 +328,8 @@ impl Evicting {
         self.idle.push(index);
     }
 
-    /// Gives back page tables of extents that are to be huge again, and lets their faults go on.
+    /// Frees the page tables of extents that are to become huge again, and lets their faults
+    /// continue.
     pub fn reclaim_page_tables(&mut self) -> bool {
         let mut guard = self.core.lock();
         let core = &mut *guard;
@@ -334,9 +337,9 @@ impl Evicting {
             return false;
         }
         let Some(extent) = core.next_reclaim() else { return false };
-        // Several mappings: its pages move one by one, and the page table may stay.
+        // With several mappings, its pages move one by one, and the page table may stay.
         if !core.extents[extent].has(flag::MIXED) {
-            // A child forked in between would wait for ever for what is being given back here.
+            // A child forked meanwhile would wait forever for the removal that is in progress here.
             core.in_flight += 1;
             let start = core.arena.base() + extent * EXTENT;
             core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
@@ -374,8 +377,8 @@ impl Job {
         self.changed.resize(count, false);
     }
 
-    /// Finds out what differs from the far copies. The content cannot change meanwhile: it is out
-    /// of the program.
+    /// Determines which sectors differ from the far copies. The content cannot change meanwhile,
+    /// because it is not mapped into the program.
     fn compare(&mut self, core: &Lock<Core>) {
         let key = core.lock().key.clone();
         let block = self.block.expect("a job in use has a block");
@@ -396,7 +399,7 @@ impl Job {
                 }
             };
             self.changed[at] = match (now, self.copies[at]) {
-                // Canary "clean by content": what has a far copy counts as unchanged.
+                // Canary "clean by content": a sector with a far copy counts as unchanged.
                 (Copy::Stored { .. }, Copy::Stored { .. })
                     if canary::is_broken("clean by content") =>
                 {
@@ -412,7 +415,7 @@ impl Job {
         }
     }
 
-    /// Writes down where the far copies are, and what becomes of the block.
+    /// Records the new far copies, and decides what becomes of the block.
     fn commit(&mut self, core: &mut Core, freed: &mut Vec<Loc>) {
         let block = self.block.take().expect("a job in use has a block");
         let entry = core.blocks[&block];

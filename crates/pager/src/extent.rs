@@ -1,19 +1,19 @@
-//! What is known of each extent and of each sector in it.
+//! The state of each extent and of each sector in it.
 
 use hiroma_policy::granularity::ExtentHistory;
 use hiroma_units::{Loc, PAGES_PER_EXTENT};
 use zerocopy::FromZeros;
 
-/// How an extent's content comes and goes. Decided when the first piece of it becomes local,
-/// forgotten with the last.
+/// The unit in which an extent is moved. Chosen when the first piece of it becomes local, and
+/// forgotten when the last piece is no longer local.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromZeros)]
 #[repr(u8)]
 pub enum Mode {
     /// Nothing of it is local.
     Away = 0,
-    /// 2 MiB at a time.
+    /// Moved as a whole (2 MiB).
     Huge = 1,
-    /// Sector by sector.
+    /// Moved sector by sector.
     Small = 2,
 }
 
@@ -21,20 +21,20 @@ pub enum Mode {
 pub mod flag {
     /// Huge mode, and mapped into the program.
     pub const RESIDENT: u8 = 1;
-    /// The program discarded pages by itself: resident pages may be missing, and read as zeros
-    /// then.
+    /// The program discarded pages by system calls of its own: resident pages may be missing, and
+    /// then read as zeros.
     pub const HOLES: u8 = 2;
-    /// There may be a page table beneath: a huge page moved in would be split.
+    /// There may be a page table: a huge page that is moved in would be split.
     pub const PAGE_TABLE: u8 = 4;
-    /// Several mappings lie in it (protections, foreign memory): sector by sector only.
+    /// It spans several mappings (protections, foreign memory): sector by sector only.
     pub const MIXED: u8 = 8;
-    /// Its residence began without anything in the store.
+    /// Nothing of it was in the store when it became local.
     pub const BORN_FRESH: u8 = 16;
-    /// Its page table is being given back; faults wait.
+    /// Its page table is being freed; faults wait.
     pub const RECLAIMING: u8 = 32;
 }
 
-/// One extent. All zero is an extent that was never used.
+/// One extent. An all-zero value is an extent that was never used.
 #[derive(Clone, FromZeros)]
 #[repr(C)]
 pub struct Extent {
@@ -42,18 +42,19 @@ pub struct Extent {
     pub history: ExtentHistory,
     pub mode: Mode,
     pub flags: u8,
-    /// Times it was rescued from staging in this residence, or since it was broken up.
+    /// Number of times that it was rescued from staging since it became local, or since it was
+    /// broken up.
     pub rescues: u8,
-    /// Broken up: sectors that were staged since, plus one, until it is judged. 0: not broken up,
-    /// or judged.
+    /// Broken up: number of its sectors that were staged since, plus one, until it is judged. 0:
+    /// not broken up, or judged.
     pub broken_stagings: u8,
-    /// Blocks of it in frames.
+    /// Number of its blocks in frames.
     pub in_frames: u16,
-    /// Small mode: sectors mapped into the program.
+    /// Small mode: number of sectors mapped into the program.
     pub resident_sectors: u16,
 }
 
-/// Where the content of the sectors is.
+/// The locations of the sectors.
 #[derive(Clone)]
 pub struct Detail {
     resident: [u64; PAGES_PER_EXTENT / 64],
@@ -61,18 +62,17 @@ pub struct Detail {
     far_sectors: u16,
 }
 
-/// Far copies of the sectors of one extent: a place, and the checksum or the word.
+/// Far copies of the sectors of one extent: a location, and the checksum or the word.
 #[derive(Clone)]
 enum Copies {
-    /// Of few sectors, in order; the others have none. What a mapping that is used here and there
-    /// leaves behind.
+    /// For few sectors, in order; the others have none. Typical of a mapping with scattered
+    /// accesses.
     Few(Vec<Entry>),
     Each {
         places: Box<[u32]>,
         sums: Box<[u64]>,
     },
-    /// Places one after the other, from this one on: what a write of the whole extent leaves
-    /// behind.
+    /// Consecutive locations, starting at `first`: the result of a write of the whole extent.
     Run {
         first: u32,
         sums: Box<[u64]>,
@@ -86,11 +86,12 @@ struct Entry {
     sector: u16,
 }
 
-/// More than so many sectors, a twelfth of an extent at 8 KiB, have a table for all.
+/// If more than this many sectors, a twelfth of an extent at 8 KiB, have copies, there is a table
+/// for all.
 const FEW_MAX: usize = 21;
 
 impl Copies {
-    /// Place and sum of a sector.
+    /// Location and sum of a sector.
     fn get(&self, sector: usize) -> (u32, u64) {
         match self {
             Copies::Few(entries) => {
@@ -104,7 +105,7 @@ impl Copies {
         }
     }
 
-    /// Sets them; returns the place of before.
+    /// Sets them; returns the previous location.
     fn replace(&mut self, sector: usize, sectors: usize, place: u32, sum: u64) -> u32 {
         let before = self.get(sector).0;
         match self {
@@ -132,7 +133,7 @@ impl Copies {
         before
     }
 
-    /// Gives every sector an entry of its own.
+    /// Gives every sector its own entry.
     fn spread(&mut self, sectors: usize) {
         let (places, sums) =
             (0..sectors).map(|sector| self.get(sector)).unzip::<u32, u64, Vec<_>, Vec<_>>();
@@ -159,12 +160,12 @@ impl Copies {
 const NOWHERE: u32 = u32::MAX;
 const PATTERN: u32 = u32::MAX - 1;
 
-/// The far copy of a sector. It may be older than what is local.
+/// The far copy of a sector. It may be older than the local content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copy {
-    /// There is none: the sector reads as zeros, unless it is local.
+    /// No copy: the sector reads as zeros, unless it is local.
     None,
-    /// One word, repeated.
+    /// One repeated word.
     Pattern(u64),
     /// In the store, with this checksum.
     Stored { loc: Loc, sum: u64 },
@@ -184,7 +185,7 @@ impl Extent {
         !self.has(flag::RESIDENT) && self.in_frames == 0 && self.resident_sectors == 0
     }
 
-    /// Sectors that have a far copy.
+    /// Number of sectors that have a far copy.
     pub fn far_sectors(&self) -> usize {
         self.detail.as_ref().map_or(0, |detail| detail.far_sectors as usize)
     }
@@ -198,8 +199,7 @@ impl Extent {
         })
     }
 
-    /// Sets the far copy of a sector and returns the place of the one before, if that was in the
-    /// store.
+    /// Sets the far copy of a sector and returns the previous location, if that was in the store.
     pub fn set_copy(&mut self, sector: usize, sectors: usize, copy: Copy) -> Option<Loc> {
         if copy == Copy::None && self.detail.is_none() {
             return None;
@@ -223,7 +223,7 @@ impl Extent {
             .is_some_and(|detail| detail.resident[sector / 64] >> (sector % 64) & 1 == 1)
     }
 
-    /// Small mode: says whether a sector is mapped into the program.
+    /// Small mode: records whether a sector is mapped into the program.
     pub fn set_resident(&mut self, sector: usize, on: bool) {
         let detail = self.detail_mut();
         let word = &mut detail.resident[sector / 64];
@@ -243,7 +243,7 @@ impl Extent {
         self.detail.get_or_insert_with(empty)
     }
 
-    /// Forgets what is known of sectors, once nothing is local and nothing is far.
+    /// Frees the table of sectors if nothing is local and nothing is far.
     pub fn shrink(&mut self) {
         let unused = self.detail.as_ref().is_some_and(|detail| {
             detail.far_sectors == 0
@@ -255,7 +255,7 @@ impl Extent {
         }
     }
 
-    /// If the far copy lies in one piece, gives up the table of its places.
+    /// Frees the table of locations if the far copy is contiguous.
     pub fn compact(&mut self) {
         let Some(detail) = &mut self.detail else { return };
         let Copies::Each { places, sums } = &mut detail.copies else { return };

@@ -1,4 +1,4 @@
-//! The end: where going on could mean wrong bytes, the program is ended with a message instead.
+//! Ends the program with a message where going on could mean wrong data.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +16,11 @@ pub const EXIT_CODE: i32 = 75;
 
 #[cfg(any(test, feature = "model"))]
 thread_local!(
-    /// In this thread an end is a panic: it stands for a program.
+    /// In this thread the end is a panic, because the thread represents a program.
     pub static PANICS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }
 );
 
-/// Whether this thread plays the pager's threads for a model.
+/// Whether this thread plays the role of the pager's threads for a model.
 #[inline(always)]
 pub fn is_model() -> bool {
     #[cfg(any(test, feature = "model"))]
@@ -30,21 +30,21 @@ pub fn is_model() -> bool {
 }
 
 static DYING: AtomicBool = AtomicBool::new(false);
-/// Where messages go, if somebody reads them there.
+/// The page for messages, if another program reads them there.
 static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);
 
-/// Messages go to `page` from now on.
+/// Sends messages to `page` from now on.
 pub fn speak_through(page: Arc<ControlPage>) {
-    // In the child of a fork the lock may look held by a thread of the parent; messages then go
-    // where they went.
+    // In a forked child, the lock may appear taken by a thread of the parent; then messages go
+    // where they went before.
     if let Ok(mut current) = PAGE.try_lock() {
-        // What it replaces is the parent's, after a fork.
+        // After a fork, the previous page is the parent's.
         std::mem::forget(current.replace(page));
     }
     DYING.store(false, Ordering::SeqCst);
 }
 
-/// Says something that the program can live with.
+/// Reports a problem that the program can survive.
 pub fn warn(what: &str) {
     say(&format!("hiroma: {what}\n"), None);
 }
@@ -70,14 +70,15 @@ fn say(line: &str, exit_code: Option<u8>) {
     }
 }
 
-/// The program's, taken only for a line: a pipe that stays open never ends for who reads it.
+/// The program's standard error, opened for one line only: a pipe that stays open would never end
+/// for its reader.
 fn program_stderr() -> Option<OwnedFd> {
     let program = pidfd_open(Pid::from_raw(host::program() as i32)?, PidfdFlags::empty()).ok()?;
     pidfd_getfd(program, libc::STDERR_FILENO, PidfdGetfdFlags::empty()).ok()
 }
 
-/// For a thread of the pager, when one of the program is about to call [`die`]: stays until then,
-/// with all descriptors.
+/// For a thread of the pager when a thread of the program is about to call [`die`]: keeps all
+/// descriptors open until then.
 pub fn leave_last() -> ! {
     if helper::is_here() {
         helper::wait_for(host::program());
@@ -88,25 +89,25 @@ pub fn leave_last() -> ! {
     }
 }
 
-/// Says why, and ends the process at once: no destructors, no handlers, nothing that could touch
-/// far memory.
+/// Prints the reason, and ends the process immediately: without destructors or handlers, which
+/// could touch far memory.
 pub fn die(why: &str) -> ! {
     #[cfg(any(test, feature = "model"))]
     if PANICS.with(std::cell::Cell::get) {
-        // Without a word: some ends are due.
+        // No message: some ends are expected.
         std::panic::resume_unwind(Box::new(why.to_owned()));
     }
     if DYING.swap(true, Ordering::SeqCst) {
-        // Another thread is at it already.
+        // Another thread is doing this already.
         loop {
             std::thread::sleep(Duration::from_secs(1));
         }
     }
     say(&format!("hiroma: {why}\n"), Some(EXIT_CODE as u8));
     if helper::is_here() {
-        // While the program lives, the descriptor that holds its faults must stay open, or it would
-        // read zeros. The first process of a namespace of processes is not reached by this signal:
-        // who watches the control page from outside ends it.
+        // While the program lives, the userfaultfd that blocks its faults must stay open, or it
+        // would read zeros. This signal does not reach the first process of a pid namespace; the
+        // program that watches the control page from outside ends it.
         helper::kill_and_wait(host::program());
         helper::end();
     }

@@ -1,8 +1,8 @@
-//! The fault threads: they read what userfaultfd has to say and put memory in place.
+//! The fault threads: they read the messages of userfaultfd and put memory in place.
 //!
-//! On this path nothing touches managed memory, and no lock is taken that a thread of the program
-//! could hold while it faults: the pager's own lock is taken by the program's threads only in calls
-//! that touch no managed memory meanwhile.
+//! Nothing on this path touches managed memory, and it takes no lock that a thread of the program
+//! could hold while it faults: the program's threads take the pager's own lock only in calls that
+//! touch no managed memory meanwhile.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::store::Channel;
 use crate::waking::Estimate;
 use crate::watchdog::Waits;
 
-/// A fault thread. Each has messages, requests and a channel to the store of its own; the state of
-/// the pager is common to them.
+/// A fault thread. Each has its own messages, its own requests and its own channel to the store;
+/// they share the pager's state.
 pub struct Faulting {
-    /// The first, 0, reads always and tries again what had to wait; the others read where there is
-    /// a crowd, and hand over to it what has to wait.
+    /// Thread 0 always reads, and retries the faults that had to wait. The others read only while
+    /// many threads fault, and hand over to thread 0 the faults that have to wait.
     index: usize,
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
@@ -40,35 +40,36 @@ pub struct Faulting {
     waiting: Vec<Fault>,
     requests: Vec<PrefetchRequest>,
     follow: Follow,
-    /// Since when it has been looking at the store, which has not answered.
+    /// When it began to poll the store, which has not answered yet.
     looking_since: Option<Nanos>,
     fds: Vec<RawFd>,
     density: Density,
     estimate: Estimate,
 }
 
-/// Keeps the fault thread on the processor of the thread that faults: waking another one costs many
-/// times more than switching here, where the faulting thread has just gone to sleep.
+/// Keeps the fault thread on the processor of the faulting thread: waking a thread on another
+/// processor is many times more expensive than switching here, where the faulting thread has just
+/// gone to sleep.
 struct Follow {
     cpu: Option<usize>,
     faults: u32,
-    /// There was nothing to read since.
+    /// There has been nothing to read since the last fault.
     slept: bool,
-    /// For how many faults in a row that was so.
+    /// The number of faults in a row for which that was so.
     apart: u32,
     buf: [u8; 512],
 }
 
-/// How many faults pass between two looks at where the faulting thread runs.
+/// The processor of the faulting thread is checked once in this many faults.
 const FOLLOW_EVERY: u32 = 128;
-/// A quiet fault thread runs when the faulting thread sleeps, and finds the next fault waiting. If
-/// it has to wait for faults so many times in a row, the two are on different processors.
+/// A quiet fault thread runs when the faulting thread sleeps, and finds the next fault already
+/// queued. If it has to wait for this many faults in a row, the two are on different processors.
 const APART_MAX: u32 = 2;
-/// For how long the thread looks at a store before it sleeps until there is an answer: most answer
-/// sooner than it could go to sleep and be woken.
+/// How long the thread polls a store before it sleeps until there is an answer: most answers come
+/// sooner than a sleep and a wakeup take.
 const STORE_LOOK: Nanos = Nanos(200_000);
-/// Faults that wait are looked at again at least so often, and by the others whether there is still
-/// a crowd.
+/// Faults that wait are retried at least this often. The other threads check this often whether
+/// many threads still fault.
 const RETRY_MS: i64 = 20;
 
 impl Faulting {
@@ -118,12 +119,12 @@ impl Faulting {
         }
     }
 
-    /// Whether the first fault thread is enough.
+    /// Whether the first fault thread is sufficient.
     fn is_off_duty(&self) -> bool {
         self.index > 0 && !self.live.quiet.is_crowd() && !self.fetcher.is_busy()
     }
 
-    /// Does what there is to do. False: there was nothing.
+    /// Handles what is pending. Returns false if there was nothing.
     pub fn turn(&mut self) -> bool {
         let mut moved = self.has_messages() && self.read_messages();
         moved |= self.fetcher.poll(&self.core);
@@ -133,13 +134,13 @@ impl Faulting {
         moved
     }
 
-    /// Whether it is worth taking the lock to look for messages. What others have read is the first
-    /// thread's affair.
+    /// Whether it is worth taking the lock to check for messages. Only the first thread handles
+    /// messages that others have read.
     fn has_messages(&self) -> bool {
         self.index == 0 || self.live.quiet.is_crowd() && self.live.memory.has_messages()
     }
 
-    /// Tells the watchdog what waits longest.
+    /// Reports the oldest waiting fault to the watchdog.
     fn tell_oldest(&self) {
         let waiting =
             self.waiting.iter().map(|fault| (fault.since.read.0, fault.addr, fault.waits));
@@ -152,8 +153,8 @@ impl Faulting {
         oldest.round(cpu::now_ns());
     }
 
-    /// Sleeps until there is something to do; while a thread of the program waits for the store,
-    /// only for a moment at a time.
+    /// Sleeps until there is work. While a thread of the program waits for the store, returns after
+    /// a moment so that the store is polled.
     fn sleep(&mut self) {
         if self.index == 0 {
             self.live.faults_waiting.store(!self.waiting.is_empty(), Ordering::SeqCst);
@@ -193,9 +194,9 @@ impl Faulting {
         }
     }
 
-    /// Reads what has come and acts on it. Events are read and acted on under one hold of the lock:
-    /// from the moment an event was read the program goes on, and must not meet what the books
-    /// still held then.
+    /// Reads the queued messages and acts on them. Events are read and acted on under one hold of
+    /// the lock: as soon as an event is read, the program continues, and it must not meet the state
+    /// from before the event.
     pub fn read_messages(&mut self) -> bool {
         let shared = self.core.clone();
         let mut core = shared.lock_eagerly();
@@ -221,8 +222,8 @@ impl Faulting {
                     answered: read,
                 };
                 self.follow.on_fault(self.index, thread, &self.live.quiet);
-                // Faults on whole extents that come densely are a stream, which has no use for the
-                // scheduling of small ones.
+                // Dense faults on whole extents are a stream, which does not benefit from the
+                // scheduling for small ones.
                 if self.answer(Fault {
                     addr,
                     since,
@@ -241,7 +242,7 @@ impl Faulting {
         any
     }
 
-    /// Answers a fault as far as it goes without waiting; returns how its extent is handled now.
+    /// Answers a fault as far as possible without waiting. Returns the current mode of its extent.
     fn answer(&mut self, mut fault: Fault) -> Mode {
         let mut core = self.core.lock_eagerly();
         if fault.has_waited {
@@ -309,7 +310,7 @@ impl Faulting {
         mode
     }
 
-    /// Tries again what had to wait.
+    /// Retries the faults that had to wait.
     pub fn retry(&mut self) {
         if self.index > 0
             || self.waiting.is_empty() && !self.live.has_handed_over.load(Ordering::SeqCst)
@@ -329,7 +330,7 @@ impl Faulting {
     }
 }
 
-/// A fault has to wait for something; the first fault thread tries again.
+/// Puts off a fault that has to wait; the first fault thread retries it.
 fn put_off(index: usize, waiting: &mut Vec<Fault>, core: &mut Core, fault: Fault) {
     if index == 0 {
         waiting.push(fault);

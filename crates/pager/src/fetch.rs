@@ -1,5 +1,5 @@
-//! Brings blocks from the store into frames, and from there into the program. Used by the fault
-//! thread for what is needed now, and by the prefetch thread for what will be.
+//! Fetches blocks from the store into frames, and maps them into the program. The fault threads use
+//! this for blocks that are needed now, the prefetch thread for those that will be.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::mover::PutIn;
 use crate::store::{Channel, Completion, StoreError, Token};
 use crate::trace::Moved;
 
-/// Reads under way on one channel, and what is needed to end them.
+/// Reads in flight on one channel, and what is needed to complete them.
 pub struct Fetcher {
-    /// The fault thread that it fetches for; none: it fetches ahead.
+    /// The fault thread that it fetches for; None if it prefetches.
     index: Option<usize>,
     channel: Box<dyn Channel>,
     jobs: Vec<Job>,
@@ -32,11 +32,11 @@ pub struct Fetcher {
     done: Vec<usize>,
 }
 
-/// Sectors are read at most so many bytes at a time: what has come is verified while the processor
-/// still has it in its cache.
+/// Maximum bytes of one read of sectors: data is verified while it is still in the processor's
+/// cache.
 const READ_MAX: usize = 256 << 10;
 
-/// One block on its way in. Its buffers are used again for later blocks.
+/// One block that is being fetched. The buffers are reused for later blocks.
 #[derive(Default)]
 struct Job {
     block: Option<BlockId>,
@@ -46,18 +46,18 @@ struct Job {
     stamp: u32,
     sector_bytes: usize,
     key: Option<Arc<content::Key>>,
-    /// Runs of sectors that are read as one: first sector in the block, and first and last entry of
-    /// `locs`.
+    /// Runs of sectors that are read in one request: first sector in the block, and the range
+    /// (first, end) of its entries in `locs`.
     runs: Vec<(usize, usize, usize)>,
     locs: Vec<Loc>,
-    /// Checksums of the sectors that are read, in the order of `locs`: sector in the block, sum.
+    /// Checksums of the sectors to read, in the order of `locs`: sector in the block, sum.
     sums: Vec<(usize, u64)>,
-    /// Sectors that are one word.
+    /// Sectors that consist of one repeated word.
     words: Vec<(usize, u64)>,
     pending: usize,
     /// When the program began to wait for it, if it does.
     since: Option<Began>,
-    /// What more local memory would have to do with it.
+    /// How more local memory would have affected this fetch.
     spared: Spared,
 }
 
@@ -73,28 +73,28 @@ impl Fetcher {
         }
     }
 
-    /// Whether anything is under way.
+    /// Whether any fetch is in flight.
     pub fn is_busy(&self) -> bool {
         self.idle.len() < self.jobs.len()
     }
 
-    /// Blocks under way.
+    /// Number of blocks in flight.
     pub fn under_way(&self) -> usize {
         self.jobs.len() - self.idle.len()
     }
 
-    /// The fault that has waited longest for one of them, and since when.
+    /// The fault that has waited longest for one of the blocks, and since when.
     pub fn oldest(&self) -> Option<(Nanos, usize)> {
         let waiting = self.jobs.iter().filter(|job| job.block.is_some());
         waiting.filter_map(|job| Some((job.since?.read, job.home))).min_by_key(|&(since, _)| since)
     }
 
-    /// Descriptors that become readable when something has come.
+    /// Descriptors that become readable when a read completes.
     pub fn wait_fds(&self) -> Vec<i32> {
         self.channel.wait_fds()
     }
 
-    /// Puts the fetch of a far block on the books; `submit` starts it, without the lock.
+    /// Records the fetch of a far block in the state; `submit` starts it, without the lock.
     pub fn begin(
         &mut self,
         core: &mut Core,
@@ -141,7 +141,8 @@ impl Fetcher {
         }
     }
 
-    /// Moves reads on and ends those that have come. True if anything did.
+    /// Advances the reads and finishes the fetches that are complete. Returns true if there were
+    /// any.
     pub fn poll(&mut self, core: &Lock<Core>) -> bool {
         if self.channel.in_flight() > 0 {
             self.channel.poll(&mut self.completions);
@@ -206,15 +207,16 @@ impl Job {
         }
     }
 
-    /// Compares what came for a run with what was sent.
+    /// Verifies the sectors of a run against their checksums.
     fn verify(&self, run: usize) {
         let (_, from, to) = self.runs[run];
         let key = self.key.as_ref().expect("a job in use has a key");
         for &(sector, sum) in &self.sums[from..to] {
             let buf = vm::lend(self.addr + sector * self.sector_bytes, self.sector_bytes);
-            // What the kernel copied here in large pieces may not have gone through our cache.
+            // Data that the kernel copied here in large pieces may have bypassed the processor's
+            // cache.
             let sum_of = if to - from > 1 { content::checksum_cold } else { content::checksum };
-            // Canary "verify what comes": bytes that changed in the store are taken.
+            // Canary "verify what comes": bytes that changed in the store are accepted.
             if sum_of(key, buf.bytes()) != sum && !canary::is_broken("verify what comes") {
                 fatal::die(
                     "a block came back from its store with other bytes than were sent there (checksum wrong). The program was ended \
@@ -224,7 +226,7 @@ impl Job {
         }
     }
 
-    /// Puts the block where it is wanted.
+    /// Maps the block, stages it, or drops it.
     fn finish(&mut self, core: &mut Core) {
         let block = self.block.take().expect("a job in use has a block");
         core.in_flight -= 1;
@@ -235,8 +237,8 @@ impl Job {
         let changed = core.apply_overlay(block, self.addr);
         let entry = core.blocks[&block];
         debug_assert_eq!(entry.stamp, self.stamp);
-        // Before the thread is woken: where both share a processor, it runs at once, and our clock
-        // would count its work.
+        // Before the thread is woken: if both share a processor, the woken thread runs immediately,
+        // and the measured time would include its work.
         let waited = core.note_arrived(block, self.since, self.spared);
         if entry.doomed {
             let entry = core.leave(block);
@@ -247,7 +249,7 @@ impl Job {
                 .for_each(|sector| core.set_copy(block, sector, Copy::None, &mut freed));
             core.store.free(&freed);
             core.gone_away(block);
-            // Threads that were promised it fault again, and find zeros.
+            // Threads that wait for the block fault again, and get zeros.
             core.wake_after(block);
             core.live.wake_fault_thread();
         } else if entry.map_when_ready {
@@ -259,7 +261,8 @@ impl Job {
                 Origin::Demand
             };
             if let Some(waited) = waited {
-                // The first stands for all: what was written together lies together.
+                // The first sector decides for all: sectors that were written together are stored
+                // together.
                 let is_behind = self.locs.first().is_some_and(|&loc| core.store.is_behind(loc));
                 if is_behind { &mut core.behind } else { &mut core.near }.add(waited.0);
             }
@@ -294,10 +297,11 @@ impl Core {
         }
     }
 
-    /// The far copies of a small block that has been mapped go, where they take room that the
-    /// program has more use for.
+    /// Frees the far copies of a small block that has been mapped, if they take room within the
+    /// limit that the program can use better.
     pub fn give_up_copies(&mut self, block: BlockId) {
-        // While blocks are demoted, what compressed memory holds twice costs fetches from behind.
+        // While blocks are demoted, a second copy in compressed memory costs fetches from the store
+        // behind.
         if self.duplication.keeps() && !self.sharing.demotes()
             || block.is_huge()
             || !self.is_resident(block)
@@ -316,8 +320,8 @@ impl Core {
         self.store.free(&freed);
     }
 
-    /// Starts what the prefetch policy wants, as far as it makes sense: far, plain memory, and room
-    /// for it.
+    /// Queues the requests of the prefetch policy that make sense: blocks that are neither local
+    /// nor on the way, in plain memory, while the queue is not full.
     pub fn prefetch(&mut self, requests: &[hiroma_policy::PrefetchRequest]) {
         for request in requests {
             let page = request.page;
@@ -350,7 +354,7 @@ impl Core {
         }
     }
 
-    /// The mode that an extent can be in, where another is wanted.
+    /// The mode that an extent can be in if `wanted` is preferred.
     pub fn possible_mode(&self, extent: usize, wanted: Mode) -> Mode {
         match self.fixed {
             Some(bytes) if (bytes as usize) < EXTENT => return Mode::Small,
@@ -363,15 +367,14 @@ impl Core {
     }
 }
 
-/// The prefetch thread: takes what the policy asked for and brings it in as long as there is room
-/// to spare.
+/// The prefetch thread: fetches the blocks that the policy requested while there is room to spare.
 pub struct Prefetching {
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
     fetcher: Fetcher,
 }
 
-/// Bytes that may be under way ahead of need.
+/// Maximum bytes of prefetches in flight.
 const UNDER_WAY_MAX: usize = 4 * EXTENT;
 
 impl Prefetching {
@@ -393,7 +396,7 @@ impl Prefetching {
         }
     }
 
-    /// Does what there is to do. False: there was nothing.
+    /// Does the pending work. Returns false if there was none.
     pub fn turn(&mut self, submitted: &mut Vec<usize>) -> bool {
         self.start(submitted);
         let started = !submitted.is_empty();
@@ -416,7 +419,7 @@ impl Prefetching {
                 || core.reserve() < (core.reserve_target() / 4 + bytes) as isize
             {
                 if !self.fetcher.is_busy() {
-                    // No room to spare: what was asked for is of yesterday by the time there is.
+                    // No room to spare: by the time there is, these requests are out of date.
                     core.forget_ahead();
                     core.live.evict_bell.ring();
                 }
@@ -440,7 +443,7 @@ impl Prefetching {
         let mode = if block.is_huge() { Mode::Huge } else { Mode::Small };
         match core.extents[number].mode {
             Mode::Away => {
-                // It was asked for when the extent moved in the other mode (a part of it was
+                // It was requested while the extent was in the other mode (a part of it was
                 // protected then).
                 if core.possible_mode(number, mode) != mode
                     || mode == Mode::Huge && core.needs_reclaim(number)
@@ -472,7 +475,7 @@ impl Prefetching {
                 core.note_departure(block);
             }
         } else if ahead.map && mode == Mode::Huge {
-            // Fresh memory ahead of a stream of first touches: mapped before it is asked for.
+            // Fresh memory ahead of a stream of first touches is mapped before it is touched.
             core.map_zeros_ahead(block);
         }
         core.settle(number);
@@ -480,7 +483,7 @@ impl Prefetching {
 }
 
 impl Core {
-    /// Whether a huge page cannot be moved in before the extent's page table has been given back.
+    /// Whether the extent's page table must be freed before a huge page can be moved in.
     pub fn needs_reclaim(&self, extent: usize) -> bool {
         self.live.path == Path::Full && self.extents[extent].has(flag::PAGE_TABLE)
     }
@@ -506,7 +509,7 @@ impl Core {
     }
 }
 
-/// A store cannot be gone on with.
+/// Ends the program because a store has failed.
 pub fn lost(error: &StoreError) -> ! {
     fatal::die(&format!("{error}. The program's far memory is lost, so it was ended"))
 }
@@ -546,7 +549,7 @@ mod tests {
             std::thread::yield_now();
         }
 
-        // Asked for as it is now, it comes whole.
+        // Requested in the present mode, the whole extent is fetched.
         pager.core.lock().prefetch(&[PrefetchRequest {
             page: first + 14,
             unit: 2,

@@ -1,13 +1,14 @@
-//! Forking: parent and child each go on with a pager of their own.
+//! Fork: parent and child continue with a pager each.
 //!
-//! The child's memory is a copy of the parent's, the pager's tables included, so it only needs
-//! descriptors and threads of its own, and a store that keeps what it held at the fork until the
-//! child is gone. Managed memory is marked MADV_DONTFORK except during a fork that we know of: a
-//! child made by a raw system call finds no memory there and ends, instead of reading zeros.
+//! The child's memory is a copy of the parent's, including the pager's tables. So the child only
+//! needs its own descriptors and threads, and a store that preserves its content of the time of the
+//! fork until the child has ended. Managed memory is marked MADV_DONTFORK except during a fork that
+//! the pager knows of: a child that was made by a raw system call has no memory there and crashes,
+//! instead of reading zeros.
 //!
-//! The parent's pager stands still, with the lock held, from the moment at which it says so to the
-//! forking thread until that thread has forked: what the child copies is whole. What the C library
-//! touches in between must be in memory.
+//! The parent's pager stops, with the lock taken, from the moment at which it reports that to the
+//! forking thread until that thread has forked, so the child's copy is consistent. Pages that the C
+//! library touches in between must be in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,16 +33,16 @@ use crate::live::{Live, Path};
 use crate::service::Call;
 use crate::store::ForkGuard;
 
-/// What is made before a fork and split between parent and child after it.
+/// Created before a fork, and used by parent and child after it.
 pub struct Forking {
     guard: Box<dyn ForkGuard>,
     number: u64,
 }
 
 impl Pager {
-    /// To be called in the forking thread before `fork`; the pager stands still from here until
+    /// To be called in the forking thread before `fork`. The pager stops until
     /// `after_fork_in_parent` and `after_fork_in_child`. The pages at the addresses in `keep` are
-    /// certain to be in both, without a fault.
+    /// then present in both, without a fault.
     pub fn before_fork(&self, keep: &'static [AtomicUsize]) {
         loop {
             for addr in keep
@@ -86,10 +87,10 @@ impl Pager {
         }
     }
 
-    /// The pager's first thread in a forked child.
+    /// Runs the pager's first thread in a forked child.
     fn live_in_child(&self, ready: &Arc<Promise<Result<(), String>>>) {
-        // The thread that forked is the only one, and waits: it ends the child with an exit code of
-        // its own. A signal does not reach the first process of a namespace from inside.
+        // The thread that forked is the only other one, and waits: it ends the child with its own
+        // exit code. A signal from inside does not reach the first process of a pid namespace.
         let die = |error: &dyn std::fmt::Display| -> ! {
             ready.keep(Err(error.to_string()));
             fatal::leave_last()
@@ -117,7 +118,7 @@ impl Pager {
                     .into_iter()
                     .zip(numbers)
                     .for_each(|(fd, number)| fds::place(fd, number));
-                // Open for as long as this process runs this program: its end tells the parent.
+                // Stays open while this process runs this program: its end notifies the parent.
                 std::mem::forget(inherited.connection);
             }
             Err(error) if !numbers.is_empty() || core.store.keeps_for_children() => die(&format!(
@@ -129,7 +130,7 @@ impl Pager {
             Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));
         let live = Arc::new(live);
         let (base, len) = self.arena();
-        // What the kernel has not copied is mapped anew, to be given back below.
+        // Ranges that the kernel has not copied are mapped again, to be unmapped below.
         for (from, to) in core.addresses.unforked.overlaps(base, base + len) {
             self.arena.reclaim(from, to - from).unwrap_or_else(|error| die(&error));
         }
@@ -143,7 +144,7 @@ impl Pager {
             die(&error);
         }
         std::mem::forget(guard);
-        // The numbers of the parent's descriptors mean nothing here, or something else.
+        // The numbers of the parent's descriptors are invalid here, or refer to other files.
         std::mem::forget(std::mem::replace(&mut core.live, live.clone()));
         core.adopted();
         let store = core.store.clone();
@@ -153,8 +154,8 @@ impl Pager {
         self.live_on(live, listener);
     }
 
-    /// Watches `ours` of the arena and gives the kernel the advice that holds for all of it. What
-    /// the program has mapped over is not ours.
+    /// Registers the ranges `ours` of the arena with userfaultfd, and applies the same advice to
+    /// all of them. Ranges over which the program has mapped something else are not ours.
     pub(crate) fn watch(
         &self,
         live: &Live,
@@ -168,7 +169,7 @@ impl Pager {
             live.uffd
                 .register(from, to - from, watch)
                 .map_err(crate::PagerError::io("registering the arena"))?;
-            // Without transparent huge pages in the kernel this fails, and small pages serve.
+            // Without transparent huge pages in the kernel this fails, and small pages are used.
             let _ = self.arena.advise(from, to - from, huge);
             self.arena
                 .advise(from, to - from, Advise::DontFork)
@@ -178,39 +179,39 @@ impl Pager {
     }
 }
 
-/// Makes everything stand still for a fork, with the lock held. False: one of the pages at `keep`
-/// is not in memory.
+/// Stops everything for a fork, with the lock taken. Returns false if one of the pages at `keep` is
+/// not in memory.
 pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
     let mut core = lock.lock();
     core.quiesce = true;
-    // Canary "nothing under way in a fork": the child has what only its parent can end.
+    // Canary "nothing under way in a fork": the child has requests that only its parent can end.
     while core.in_flight > 0 && !canary::is_broken("nothing under way in a fork") {
         drop(core);
         std::thread::sleep(Duration::from_micros(20));
         core = lock.lock();
     }
-    // What cannot be read is not touched either.
+    // Pages that cannot be read are not touched either.
     let is_due =
         |&addr: &usize| core.arena.contains(addr) && core.addresses.is_plain(addr, addr + 1);
     let mut inside = keep.iter().map(|addr| addr.load(Ordering::Relaxed)).filter(is_due);
-    // Canary "kept over a fork": the child may touch what it does not have before it has a pager.
+    // Canary "kept over a fork": the child may touch missing pages before it has a pager.
     if !inside.all(|addr| core.is_mapped_page(addr)) && !canary::is_broken("kept over a fork") {
         core.quiesce = false;
         return false;
     }
-    // What was read of removals is acted on now: the child starts without messages.
+    // Removals that were read are acted on now: the child starts without messages.
     core.catch_up();
     core.freeze();
     Lock::hold(core);
     true
 }
 
-/// In the parent, when the fork is over.
+/// Called in the parent when the fork is over.
 pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
     let mut core = lock.resume_held();
     core.advise_ours(Advise::DontFork);
     if let Some(Forking { guard, number }) = core.forking.take() {
-        // Canary "kept for a child": what it may still read is written over.
+        // Canary "kept for a child": content that the child may still read is overwritten.
         if !canary::is_broken("kept for a child") {
             core.new_forks.push(Fork { number, guard, since: Instant::now() });
         }
@@ -234,8 +235,8 @@ impl Core {
         self.forking = Some(Forking { guard, number: self.forks_made });
     }
 
-    /// Advice for all of the arena but what the program has mapped over, whose copying is its own
-    /// affair, and what it keeps to itself.
+    /// Gives advice for the whole arena except ranges over which the program has mapped something
+    /// else (it decides about their copying) and ranges that it does not share with children.
     fn advise_ours(&self, advice: Advise) {
         for (from, to) in
             self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len())
@@ -247,26 +248,26 @@ impl Core {
         }
     }
 
-    /// The state goes on in a forked child.
+    /// Continues with the state in a forked child.
     pub(crate) fn adopted(&mut self) {
         self.forked = true;
         self.quiesce = false;
-        // The kernel may have acted before the fork on what the parent has yet to.
+        // The kernel may have acted before the fork on events that the parent has yet to act on.
         for message in std::mem::take(&mut self.pending) {
             if let Message::Remove { start, end } = message {
                 self.coming.let_drop(start, end);
             }
         }
         self.handed_over.clear();
-        // A page table that the parent was giving back at that moment is not being given back here.
+        // A page table that the parent was freeing at that moment is not being freed here.
         for own in std::mem::take(&mut self.own_removals) {
             let extent = (own.start - self.arena.base()) / hiroma_units::EXTENT;
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
         self.discarding.clear();
-        // Nor does the kernel act on anything that it told the parent of.
+        // The kernel does not act here on the events that it sent to the parent.
         (0..2).for_each(|_| self.try_again(true));
-        // They are the parent's to keep.
+        // The parent owns them.
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {
             self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
@@ -280,8 +281,8 @@ impl Core {
             self.unmap(from, to)
                 .unwrap_or_else(|error| fatal::die(&format!("in a forked child: {error}")));
         }
-        // The kernel has not copied what is to be zeros here. Canary "wiped in a child": the books
-        // say that it has.
+        // The kernel has not copied ranges that are to be zeros here. Canary "wiped in a child":
+        // the state says that it has.
         let is_known = !canary::is_broken("wiped in a child");
         for (from, to) in
             self.addresses.wiped.overlaps(self.arena.base(), self.arena.base() + self.arena.len())

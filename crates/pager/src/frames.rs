@@ -1,9 +1,8 @@
-//! The staging area: frames that hold blocks on their way out, on their way in, and while nobody
-//! has decided yet.
+//! The staging area: frames for blocks that are being evicted, fetched, or staged.
 //!
 //! A frame is a stretch of address space the size of a block. With memory behind it, it counts as
-//! local. Moving a page out of the program gives a frame memory, moving one in takes it away.
-//! Frames that have memory and nothing in it are reused first: their pages are warm and need no
+//! local. Moving a page out of the program gives a frame memory, moving one in takes that away.
+//! Frames that have memory but no content are reused first: their pages are cache-warm and need no
 //! zeroing.
 
 use std::io;
@@ -12,8 +11,8 @@ use hiroma_kernel::uffd::{Uffd, Watch};
 use hiroma_kernel::vm::{Access, Advise, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
-/// One frame, in four bytes because there is one for each staged block: its number in its pool, and
-/// in the low bits its order.
+/// One frame: its number in its pool, with its order in the low bits. Four bytes, because there is
+/// one for each staged block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Frame(u32);
 
@@ -43,19 +42,19 @@ impl Frame {
 struct Pool {
     area: Reservation,
     order: u8,
-    /// With memory, content of no interest; the last freed first.
+    /// With memory, whose content is unused; the last freed first.
     full: Vec<u32>,
     /// With memory, all zero.
     zeroed: Vec<u32>,
     /// Without memory.
     empty: Vec<u32>,
-    /// With pages that were the program's: somebody whom the kernel does not count (a pipe after
-    /// `vmsplice`) may still read them, so they are given back to the kernel and never written.
-    /// Waiting to be given back together.
+    /// With pages that were the program's: a reader that the kernel does not count (a pipe after
+    /// `vmsplice`) may still use them, so they are given back to the kernel and never written. They
+    /// wait to be given back in one batch.
     strange: Vec<u32>,
-    /// For each frame: its pages were the program's.
+    /// For each frame: whether its pages were the program's.
     is_strange: Vec<u64>,
-    /// Frames from here on were never used.
+    /// Frames from here on have never been used.
     unused_from: u32,
 }
 
@@ -67,14 +66,14 @@ const SMALL_AREA: usize = 32 << 30;
 pub struct Frames {
     huge: Pool,
     small: Option<Pool>,
-    /// Memory behind frames, whatever is in them.
+    /// Memory behind frames, whatever their content.
     bytes: usize,
-    /// The program shares pages with the kernel in ways that nobody can see: not even whole extents
-    /// are used again.
+    /// The program shares pages with the kernel in ways that cannot be detected: not even whole
+    /// extents are reused.
     wary: bool,
 }
 
-/// Strange frames are given back so many at a time.
+/// Strange frames are given back in batches of this many.
 const DROP_BATCH: usize = 64;
 
 impl Frames {
@@ -86,8 +85,8 @@ impl Frames {
         Ok(Frames { huge, small, bytes: 0, wary: false })
     }
 
-    /// Registers the area, so that pages can be moved into it; watched for nothing that ever
-    /// happens.
+    /// Registers the area, so that pages can be moved into it. The events that it is registered for
+    /// never happen.
     pub fn register(&self, uffd: &Uffd) -> io::Result<()> {
         for pool in std::iter::once(&self.huge).chain(&self.small) {
             uffd.register(pool.area.base(), pool.area.len(), Watch::WriteProtect)?;
@@ -130,7 +129,7 @@ impl Frames {
         self.bytes
     }
 
-    /// Of that, in frames with nothing in them.
+    /// The part of that in frames without content.
     pub fn spare_bytes(&self) -> usize {
         let spare = |pool: &Pool| {
             (pool.full.len() + pool.zeroed.len() + pool.strange.len()) * (PAGE << pool.order)
@@ -152,7 +151,7 @@ impl Frames {
         Some(Frame::new(order, index))
     }
 
-    /// A frame with memory and nothing of interest in it. The flag: it is all zero.
+    /// A frame with memory whose content is unused. The flag: it is all zero.
     pub fn take_full(&mut self, order: u8, zero_wanted: bool) -> Option<(Frame, bool)> {
         let pool = self.pool_mut(order);
         let (index, zero) = if let Some(index) = zero_wanted.then(|| pool.zeroed.pop()).flatten() {
@@ -165,7 +164,7 @@ impl Frames {
         Some((Frame::new(order, index), zero))
     }
 
-    /// Gives a frame back whose memory is of no interest any more.
+    /// Returns a frame whose content is no longer needed.
     pub fn put_full(&mut self, frame: Frame) {
         let (wary, order) = (self.wary, frame.order());
         let pool = self.pool_mut(order);
@@ -190,17 +189,17 @@ impl Frames {
         self.pool(frame.order()).is_strange(frame.index())
     }
 
-    /// Whole extents that were the program's are not used again from now on.
+    /// From now on, whole extents that were the program's are not reused.
     pub fn be_wary(&mut self) {
         self.wary = true;
     }
 
-    /// The same, where the memory is all zero.
+    /// Returns a frame whose memory is all zero.
     pub fn put_zeroed(&mut self, frame: Frame) {
         self.pool_mut(frame.order()).zeroed.push(frame.index());
     }
 
-    /// Gives a frame back whose memory is gone.
+    /// Returns a frame that has no memory any more.
     pub fn put_empty(&mut self, frame: Frame) {
         let pool = self.pool_mut(frame.order());
         pool.mark(frame.index(), false);
@@ -212,7 +211,7 @@ impl Frames {
         self.huge.zeroed.len()
     }
 
-    /// A frame got memory (a page moved in, or it is about to be written for the first time).
+    /// A frame received memory (a page moved in, or it is about to be written for the first time).
     pub fn gained(&mut self, frame: Frame) {
         self.bytes += frame.bytes();
     }
@@ -222,7 +221,7 @@ impl Frames {
         self.bytes -= frame.bytes();
     }
 
-    /// Gives the memory of all strange frames back; how much that was.
+    /// Gives the memory of all strange frames back to the kernel. Returns how many bytes.
     pub fn drop_strange(&mut self) -> usize {
         let dropped =
             std::iter::once(&mut self.huge).chain(&mut self.small).map(Pool::drop_strange).sum();
@@ -230,8 +229,8 @@ impl Frames {
         dropped
     }
 
-    /// Gives memory of spare frames back to the kernel until `wanted` bytes are, not from frames of
-    /// `except`.
+    /// Gives memory of spare frames back to the kernel until at least `wanted` bytes are freed.
+    /// Skips frames of order `except`. Returns how many bytes.
     pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
         let mut dropped = 0;
         for pool in std::iter::once(&mut self.huge).chain(&mut self.small) {
@@ -243,8 +242,8 @@ impl Frames {
                 let Some(index) = pool.full.pop().or_else(|| pool.zeroed.pop()) else { break };
                 let len = PAGE << pool.order;
                 let addr = pool.area.base() + index as usize * len;
-                // Failing is not possible for our own private memory; if it were, the memory would
-                // merely stay.
+                // This cannot fail for private memory of our own; if it did, the memory would
+                // merely remain allocated.
                 let _ = pool.area.advise(addr, len, Advise::Drop);
                 pool.empty.push(index);
                 dropped += len;
@@ -267,7 +266,8 @@ impl Frames {
 /// What fork does to frames, for a model.
 #[cfg(any(test, feature = "model"))]
 impl Frames {
-    /// Copies the tables, and what is in frames, into `child`, which is empty and lies elsewhere.
+    /// Copies the tables and the content of frames into `child`, which is empty and at other
+    /// addresses.
     pub fn copy_to(&self, child: &mut Frames) {
         (child.bytes, child.wary) = (self.bytes, self.wary);
         for (pool, of_child) in
@@ -290,7 +290,7 @@ impl Frames {
         }
     }
 
-    /// Where an address of a frame is in the copy.
+    /// The address in the copy that corresponds to an address of a frame.
     pub fn addr_in(&self, child: &Frames, addr: usize) -> Option<usize> {
         let mut pools = self.pools().zip(child.pools());
         pools.find_map(|(pool, of_child)| {
@@ -307,7 +307,7 @@ impl Pool {
     fn new(len: usize, order: u8, huge_pages: bool) -> io::Result<Pool> {
         let area = Reservation::new(len, EXTENT, Access::ReadWrite)?;
         let huge = order == 9 && huge_pages;
-        // Without transparent huge pages in the kernel this fails, and small pages serve.
+        // Without transparent huge pages in the kernel this fails, and small pages are used.
         let _ =
             area.advise(area.base(), area.len(), if huge { Advise::Huge } else { Advise::NoHuge });
         Ok(Pool {
@@ -338,7 +338,7 @@ impl Pool {
         *word = *word & !(1 << (index % 64)) | u64::from(strange) << (index % 64);
     }
 
-    /// Gives the memory of strange frames back to the kernel; how much that was.
+    /// Gives the memory of strange frames back to the kernel. Returns how many bytes.
     fn drop_strange(&mut self) -> usize {
         if self.strange.is_empty() {
             return 0;
@@ -357,14 +357,14 @@ impl Pool {
 }
 
 impl Frames {
-    /// Gives the memory of a frame back to the kernel, and the frame to those without.
+    /// Gives the memory of a frame back to the kernel, and the frame to the empty ones.
     pub fn discard(&mut self, addr: usize, frame: Frame) {
         let _ = self.pool(frame.order()).area.advise(addr, frame.bytes(), Advise::Drop);
         self.lost(frame);
         self.put_empty(frame);
     }
 
-    /// Makes sure that a frame without memory really has none (after a move that was undone).
+    /// Ensures that a frame without memory has none (after a move that was undone).
     pub fn scrub(&mut self, frame: Frame) {
         let addr = self.addr(frame);
         let _ = self.pool(frame.order()).area.advise(addr, frame.bytes(), Advise::Drop);

@@ -1,8 +1,8 @@
-//! Makes fault threads quiet and normal again; see `quiet.rs`. All changes are made by this thread
-//! alone, but for those of a fault thread around a wait for its store.
+//! Makes fault threads quiet and normal again; see `quiet.rs`. Only this thread changes their
+//! class, except that a fault thread changes its own around a wait for its store.
 //!
-//! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`);
-//! without that, or with one processor, nothing of this happens.
+//! It needs the right to raise a thread from `SCHED_IDLE` (`RLIMIT_NICE` of 20, or `CAP_SYS_NICE`).
+//! Without that right, or with a single processor, it does nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,22 +18,22 @@ use crate::control::Counter;
 use crate::live::Live;
 use crate::quiet::{CROWD_TURN, NO_CPU, Quiet};
 
-/// How often the guard looks while fault threads are quiet.
+/// Interval of the guard's checks while fault threads are quiet.
 const LOOK_EVERY: Duration = Duration::from_millis(4);
-/// So many looks without a fault end it.
+/// This many checks without a fault end the quiet state.
 const CALM_LOOKS: u32 = 10;
-/// For how long it is not tried again where the processor was wanted by others; doubles each time.
+/// How long it is not retried if other threads needed the processor; doubles each time.
 const PENALTY_MIN: Nanos = Nanos::from_millis(50);
 const PENALTY_MAX: Nanos = Nanos::from_millis(4000);
-/// So many faults of a crowd say whether it still is one.
+/// After this many faults of a crowd it is decided whether it still is one.
 const JUDGED_FAULTS: u32 = 128;
-/// Of them so many times fewer turns than make a crowd end it.
+/// A crowd ends when its faults have this many times fewer turns than are needed to begin one.
 const CROWD_END: u32 = 2;
 
-/// How long the guard sleeps if nobody rings.
+/// How long the guard sleeps if it is not woken.
 const NOTHING_DUE: Duration = Duration::from_secs(3600);
 
-/// Starts fault thread number `index`; false if that cannot be.
+/// Starts fault thread number `index`; returns false if that is not possible.
 pub type Start = Box<dyn FnMut(usize) -> bool + Send>;
 
 /// The guard thread.
@@ -41,26 +41,27 @@ pub struct Guarding {
     live: Arc<Live>,
     allowed: Cpus,
     start: Start,
-    /// Most fault threads: as many as are allowed, or as could be started.
+    /// Maximum number of fault threads: as many as are allowed, or as could be started.
     most: usize,
-    /// Fault threads that have been started.
+    /// Number of fault threads that have been started.
     started: usize,
-    /// Where the others were last kept off.
+    /// The processor that the other threads were last kept off.
     kept_off: u32,
     beats: [u64; FAULT_THREADS_MAX],
-    /// Looks in a row at which a fault thread had work and had not moved; at which there was none.
+    /// Consecutive checks at which a fault thread had work and made no progress (`stuck`); at which
+    /// there was no work (`calm`).
     stuck: u32,
     calm: u32,
     crowd: Crowd,
-    /// Faults of the crowd, and turns, that have not been judged yet.
+    /// Faults of the crowd, and turns, that have not been evaluated yet.
     unjudged: (u32, u32),
     not_before: Nanos,
     penalty: Nanos,
 }
 
 impl Guarding {
-    /// `fault_threads`: most of them; none: as many as there are processors, where they prove to be
-    /// faster. None: not on this machine, or not for this user.
+    /// `fault_threads`: maximum number of them; none: as many as there are processors, if they
+    /// prove to be faster. Returns None if this machine or the user's rights do not allow it.
     pub fn new(live: Arc<Live>, fault_threads: Option<u32>, start: Start) -> Option<Guarding> {
         let allowed = Cpus::of_this_thread()?;
         let most = fault_threads.unwrap_or(allowed.count()) as usize;
@@ -99,7 +100,8 @@ impl Guarding {
                 continue;
             }
             let faults = self.live.page.get(Counter::Faults);
-            // Until it matters again the wish stays, so that nobody rings for it.
+            // The request stays set until it matters again, so that no thread rings the bell
+            // meanwhile.
             if self.most > 1
                 && now >= self.crowd.not_before()
                 && quiet.crowd_wanted.swap(false, Ordering::Relaxed)
@@ -119,7 +121,7 @@ impl Guarding {
         }
     }
 
-    /// How long to sleep if nobody rings.
+    /// How long to sleep if the bell does not ring.
     fn until_trial(&self, quiet: &Quiet) -> Duration {
         let is_wanted = self.most > 1 && quiet.crowd_wanted.load(Ordering::Relaxed);
         if is_wanted {
@@ -131,7 +133,7 @@ impl Guarding {
         }
     }
 
-    /// Starts as many fault threads as there may be. False: there is but one.
+    /// Starts as many fault threads as allowed. Returns false if there is only one.
     fn start_all(&mut self) -> bool {
         while self.started < self.most {
             if (self.start)(self.started) {
@@ -158,7 +160,7 @@ impl Guarding {
                 quiet.ring_crowd();
             }
         } else {
-            // Some may be quiet, and nobody would look after them.
+            // Some may be quiet, and would not be checked.
             self.crowd.is_over();
             self.leave(quiet);
         }
@@ -169,8 +171,8 @@ impl Guarding {
             self.crowd.is_over();
         }
         quiet.crowd.store(false, Ordering::Relaxed);
-        // First, so that a thread that goes back to the idle class after a wait for its store sees
-        // it (`Quiet::waits_for_store`).
+        // First, so that a thread that returns to the idle class after a wait for its store sees it
+        // (`Quiet::waits_for_store`).
         quiet.on.store(false, Ordering::SeqCst);
         (0..self.started).filter_map(|index| quiet.fault_thread(index)).for_each(|thread| {
             cpu::make_normal_class(thread);
@@ -178,7 +180,7 @@ impl Guarding {
         self.keep_off(quiet, NO_CPU);
     }
 
-    /// Whether the fault threads get on.
+    /// Checks whether the fault threads make progress.
     fn look(&mut self, quiet: &Quiet) {
         let crowd = quiet.is_crowd();
         let (mut moved, mut behind) = (false, false);
@@ -186,8 +188,7 @@ impl Guarding {
             let (beat, awake, in_hand) = quiet.seen(index);
             let has_moved = std::mem::replace(&mut self.beats[index], beat) != beat;
             moved |= has_moved;
-            // In a crowd one may stand still while its processor computes, as long as nobody waits
-            // for it.
+            // In a crowd, one may stop while its processor computes, if no thread waits for it.
             behind |= !has_moved && if crowd { in_hand } else { awake };
         }
         behind |= !moved && wait::readable(&[self.live.uffd_number()], 0) != 0;

@@ -1,27 +1,28 @@
-//! Hooks for a host that gives the pager's threads an allocator of their own (the preload library).
+//! Hooks for a host that provides an allocator of its own for the pager's threads (the preload
+//! library).
 
 use std::sync::OnceLock;
 
-/// What to call on entering and on leaving.
+/// Functions to call on entry and on exit.
 type EnterAndLeave = (fn(), fn());
 
 static INTERNAL: OnceLock<EnterAndLeave> = OnceLock::new();
 
 static HEAP_BYTES: OnceLock<fn() -> usize> = OnceLock::new();
 
-/// `bytes` tells how much memory the heap of the pager's own takes.
+/// Sets the function that returns the size of the pager's own heap in bytes.
 pub fn set_heap(bytes: fn() -> usize) {
     let _ = HEAP_BYTES.set(bytes);
 }
 
-/// Memory of the pager's heap, where it has one of its own.
+/// Size of the pager's heap, if it has one of its own.
 pub(crate) fn heap_bytes() -> Option<usize> {
     HEAP_BYTES.get().map(|bytes| bytes())
 }
 
-/// `enter` and `leave` are called around every stretch in which a thread works for the pager, so
-/// that whatever the C library allocates there (thread creation does) comes from memory that is not
-/// managed. The pager's own threads enter once and stay.
+/// `enter` and `leave` are called around every section in which a thread works for the pager, so
+/// that allocations by the C library there (thread creation makes some) come from unmanaged memory.
+/// The pager's own threads enter once and never leave.
 pub fn set_internal(enter: fn(), leave: fn()) {
     let _ = INTERNAL.set((enter, leave));
 }
@@ -39,7 +40,7 @@ pub(crate) fn internal<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Marks the calling thread as the pager's for good.
+/// Marks the calling thread permanently as the pager's.
 pub(crate) fn enter_thread() {
     if let Some((enter, _)) = INTERNAL.get() {
         enter();

@@ -1,10 +1,10 @@
-//! Where the pager's threads are, and how they are started.
+//! Where the pager's threads run, and how they are started.
 //!
-//! Under `hiroma run` they are a process of their own that shares the program's memory
-//! (`hiroma_kernel::helper` tells why); in programs that link the library, and where that is not
-//! possible, they are threads of the program with a descriptor table of their own. Either way the
-//! first of them opens all descriptors and starts the others, so that none lies in the program's
-//! table.
+//! Under `hiroma run` they are a process of their own that shares the program's memory (see
+//! `hiroma_kernel::helper` for the reason). In programs that link the library, and where a helper
+//! is not possible, they are threads of the program with a descriptor table of their own. In both
+//! cases the first of them opens all descriptors and starts the others, so that no descriptor is in
+//! the program's table.
 
 use std::ffi::CStr;
 use std::io;
@@ -21,7 +21,7 @@ use crate::hooks;
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
 static PROGRAM_IN_PROC: AtomicU32 = AtomicU32::new(0);
 
-/// The program whose memory this is: not the process that asks, if that is the helper.
+/// The process id of the program whose memory this is, even if the caller is the helper.
 pub fn program() -> u32 {
     match PROGRAM.load(Ordering::Relaxed) {
         0 => std::process::id(),
@@ -29,8 +29,8 @@ pub fn program() -> u32 {
     }
 }
 
-/// The same by the number that `/proc` has for it, which names its control page: in a new pid
-/// namespace `/proc` is still the old one's.
+/// The same as `/proc` numbers it, which names the program's control page: in a new pid namespace
+/// `/proc` is still that of the old one.
 pub fn program_in_proc() -> u32 {
     match PROGRAM_IN_PROC.load(Ordering::Relaxed) {
         0 => std::process::id(),
@@ -38,7 +38,7 @@ pub fn program_in_proc() -> u32 {
     }
 }
 
-/// Takes note of the program; to be called on a thread of it.
+/// Records the process id of the program; must be called on a thread of the program.
 pub fn note_program() {
     PROGRAM.store(std::process::id(), Ordering::Relaxed);
     PROGRAM_IN_PROC.store(helper::pid_in_proc(), Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub enum Thread {
 }
 
 impl Thread {
-    /// Waits until it has ended. It can have died of a panic only, of which the user has heard.
+    /// Waits until it has ended. It can only end early by a panic, which is reported to the user.
     pub fn join(self) {
         match self {
             Thread::OfHelper(thread) => thread.join(),
@@ -60,7 +60,7 @@ impl Thread {
     }
 }
 
-/// Starts another thread of the pager, beside the one that calls.
+/// Starts another thread of the pager, beside the calling one.
 pub fn spawn(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let work = move || {
         hooks::enter_thread();
@@ -99,12 +99,12 @@ pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Resul
     signals::blocked(|| builder.spawn(work)).map(drop)
 }
 
-/// Makes what a helper needs, if there can be one here.
+/// Prepares what a helper needs, if a helper is possible here.
 pub fn prepare_helper() -> bool {
     helper::is_possible() && helper::prepare().is_ok()
 }
 
-/// Something that one thread waits for and another one brings.
+/// A value that one thread waits for and another one provides.
 pub struct Promise<T> {
     state: AtomicU32,
     value: std::sync::Mutex<Option<T>>,
@@ -117,14 +117,14 @@ impl<T> Default for Promise<T> {
 }
 
 impl<T> Promise<T> {
-    /// Brings it.
+    /// Provides the value.
     pub fn keep(self: &Arc<Self>, value: T) {
         *self.value.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(value);
         self.state.store(1, Ordering::Release);
         hiroma_kernel::lock::wake_all(&self.state);
     }
 
-    /// Waits for it; `still` is asked now and then whether it can still come.
+    /// Waits for the value; calls `still` periodically to find out whether it can still arrive.
     pub fn wait(&self, still: impl Fn() -> bool) -> Option<T> {
         while self.state.load(Ordering::Acquire) == 0 {
             if !still() {

@@ -1,6 +1,6 @@
-//! Descriptors that a forked child's pager needs and only its parent's has: the child inherits the
-//! program's table, and the pager's is another. They are handed over through a socket whose
-//! abstract name and secret both lie in memory that the child has a copy of.
+//! Descriptors that a forked child's pager needs and only its parent's pager has: the child
+//! inherits the program's descriptor table, and the pager's is a separate one. They are handed over
+//! through a socket. Its abstract name and a secret are both in memory that is copied to the child.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,14 +17,14 @@ use rustix::net::{
     connect, listen, recv, recvmsg, send, sendmsg, socket_with,
 };
 
-/// Descriptors in one message.
+/// Maximum number of descriptors in one message.
 const MOST: usize = 64;
-/// Of the question: the secret, and the number of the fork.
+/// Size of a request: the secret, and the number of the fork.
 const QUESTION_BYTES: usize = 24;
-/// For how long a question is waited for, once its connection is there.
+/// How long to wait for the request after a connection was accepted.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Where a parent's pager listens, and the secret that its children know. An abstract name is
+/// Where a parent's pager listens, and the secret that its children know. An abstract name can be
 /// reached from any root directory and by any user, a path from any network namespace.
 #[derive(Clone, Debug)]
 pub struct Address {
@@ -33,14 +33,14 @@ pub struct Address {
     secret: [u8; 16],
 }
 
-/// What is handed over.
+/// The descriptors to hand over.
 #[derive(Debug, Default)]
 pub struct Legacy {
     /// `/dev/userfaultfd`.
     pub device: Option<RawFd>,
     /// The network namespace of the parent's pager.
     pub network: Option<RawFd>,
-    /// Numbers under which the store knows its descriptors, in parent and child.
+    /// Descriptor numbers that the store uses, the same in parent and child.
     pub numbers: Vec<RawFd>,
 }
 
@@ -81,7 +81,7 @@ fn listen_at(address: &Address) -> rustix::io::Result<Vec<OwnedFd>> {
 }
 
 impl Listener {
-    /// Listens under a name that nobody can guess, and at `path`.
+    /// Listens under an unguessable abstract name, and at `path`.
     pub fn open(path: Option<PathBuf>) -> rustix::io::Result<Listener> {
         let mut random = [0u8; 32];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -99,13 +99,13 @@ impl Listener {
         Ok(())
     }
 
-    /// What becomes readable when a child asks.
+    /// The sockets, which become readable when a child connects.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(AsFd::as_fd)
     }
 
-    /// The next child that asks, with the number of its fork. `MFILE`: there is one, and no
-    /// descriptor for it.
+    /// The next child that asks, with the number of its fork. Fails with `MFILE` if there is one,
+    /// but no descriptor for its connection.
     pub fn accept(&self) -> rustix::io::Result<(Heir, u64)> {
         loop {
             let mut why = Errno::AGAIN;
@@ -120,12 +120,12 @@ impl Listener {
                 }
             });
             let socket = accepted.ok_or(why)?;
-            // Whoever connects and says nothing keeps nobody waiting.
+            // A client that connects and sends nothing must not block others.
             set_socket_timeout(&socket, Timeout::Recv, Some(SILENCE_MAX))?;
             let mut question = [0u8; QUESTION_BYTES];
             let got =
                 recv(&socket, &mut question[..], RecvFlags::empty()).map_or(0, |(_, got)| got);
-            // Strangers can find the name; without the secret they get nothing.
+            // Other processes can find the name; without the secret they get nothing.
             if got == QUESTION_BYTES && question[..16] == self.address.secret {
                 let number = u64::from_ne_bytes(question[16..].try_into().expect("eight bytes"));
                 return Ok((Heir(socket), number));
@@ -141,7 +141,7 @@ impl AsFd for Heir {
 }
 
 impl Heir {
-    /// Hands over.
+    /// Sends the descriptors.
     pub fn give(&self, legacy: &Legacy) -> rustix::io::Result<()> {
         let numbers: Vec<RawFd> = [legacy.device, legacy.network]
             .into_iter()
@@ -161,12 +161,13 @@ impl Heir {
     }
 }
 
-/// What the child was given. The connection tells the parent that the child is there.
+/// The descriptors that the child has received. The open connection shows the parent that the child
+/// is alive.
 pub struct Inherited {
     pub connection: OwnedFd,
     pub device: Option<OwnedFd>,
     pub network: Option<OwnedFd>,
-    /// As many as `numbers` of the parent's legacy, in that order.
+    /// One for each of the parent's `numbers`, in that order.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -181,7 +182,7 @@ fn connected(address: &Address) -> rustix::io::Result<OwnedFd> {
     to(socket_address(&address.name)?).or_else(|error| by_path().map_err(|_| error))
 }
 
-/// In the child: asks the parent's pager.
+/// Called in the child: requests the descriptors from the parent's pager.
 pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
     let connection = connected(address)?;
     let mut question = [0u8; QUESTION_BYTES];

@@ -1,8 +1,8 @@
 //! Far memory in the process: regions whose pages live partly in local memory and partly in a
 //! store.
 //!
-//! Enter at [`Pager`]. What happens on a fault is in `fault`, how memory becomes free in `evict`,
-//! what is known in `core`; pages change their place in `mover` only.
+//! Start reading at [`Pager`]. `fault` handles faults, `evict` frees memory, `core` is the state.
+//! Only `mover` moves pages.
 
 mod addresses;
 mod answer;

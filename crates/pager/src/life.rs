@@ -1,6 +1,7 @@
-//! The first thread of the pager: it lives as long as the program does. It sees the program end or
-//! execute another one, hands descriptors to the pagers of forked children, and keeps what those
-//! children may still read. It takes no part in answering faults.
+//! The first thread of the pager, which lives as long as the program does. It detects that the
+//! program has ended or executed another one, hands descriptors to the pagers of forked children,
+//! and preserves the store's content that those children may still read. It takes no part in
+//! answering faults.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,25 +22,25 @@ use crate::inherit::{Heir, Legacy, Listener};
 use crate::live::Live;
 use crate::store::ForkGuard;
 
-/// How often it looks around.
+/// Interval of its checks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For how long a child that was forked is expected to ask for its descriptors.
+/// How long a forked child has to ask for its descriptors.
 const CLAIM_WITHIN: Duration = Duration::from_secs(60);
-/// For how long the pager stays after the program's end for children that have not asked yet.
+/// How long the pager stays after the program's end for children that have not asked yet.
 const LINGER: Duration = Duration::from_secs(5);
-/// For how long a child may wait for a descriptor before that is said.
+/// How long a child may wait for a descriptor before that is reported.
 const WAIT_SILENT: Duration = Duration::from_secs(5);
-/// Looks in a row that must find other memory in the program's process.
+/// Consecutive checks that must find other memory in the program's process.
 const GONE_LOOKS: u32 = 3;
 
-/// A fork whose child may still read what the store held then.
+/// A fork whose child may still read the store's content of that time.
 pub struct Fork {
     pub number: u64,
     pub guard: Box<dyn ForkGuard>,
     pub since: Instant,
 }
 
-/// A child that has its descriptors; the connection ends with it.
+/// A child that has received its descriptors; the connection ends with it.
 struct Child {
     heir: Heir,
     _guard: Box<dyn ForkGuard>,
@@ -56,7 +57,7 @@ pub struct Life {
     forks: Vec<Fork>,
     children: Vec<Child>,
     gone_looks: u32,
-    /// Since when a child waits for a descriptor, and whether that was said.
+    /// Since when a child has been waiting for a descriptor, and whether that was reported.
     waits_since: Option<Instant>,
     told_of_wait: bool,
 }
@@ -87,11 +88,11 @@ impl Life {
         }
     }
 
-    /// Returns when the program has ended, or the pager was told to stop.
+    /// Returns when the program has ended, or the pager was stopped.
     pub fn run(mut self) {
         while !self.live.stopping() && !self.look() {}
         if helper::is_here() {
-            // In order: whatever the process executes now has no pager to lose.
+            // In order: a program that the process executes from now on has no pager to lose.
             self.live.page.set_pager(0);
             self.linger();
             let core = self.core.lock();
@@ -102,7 +103,7 @@ impl Life {
         }
     }
 
-    /// Waits a while for something to happen, and sees to it. True: the program has ended.
+    /// Waits a while for events, and handles them. Returns true if the program has ended.
     fn look(&mut self) -> bool {
         if self.wait(LOOK_EVERY) || self.has_executed() {
             return true;
@@ -111,7 +112,7 @@ impl Life {
         false
     }
 
-    /// True: the program has ended.
+    /// Returns true if the program has ended.
     fn wait(&mut self, timeout: Duration) -> bool {
         let mut fds = Vec::with_capacity(2 + self.children.len());
         fds.extend(self.program.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
@@ -134,7 +135,8 @@ impl Life {
             self.without_descriptors();
         }
         if is_ready[children..].contains(&true) {
-            // A fork that copied a lock of the store in the middle of this could never open it.
+            // Under the lock: if a fork copied a lock of the store that is taken here, the child
+            // could never take it.
             let _core = self.core.lock();
             let mut ready = is_ready[children..].iter().copied().chain(std::iter::repeat(false));
             self.children.retain(|_| ready.next() != Some(true));
@@ -142,14 +144,14 @@ impl Life {
         listener > 0 && is_ready[0]
     }
 
-    /// Whether the program's process executes another program by now.
+    /// Whether the program's process executes another program now.
     fn has_executed(&mut self) -> bool {
         if !helper::is_here() {
             return false;
         }
         let gone = match shares_memory(&self.live.mark) {
             Ok(shared) => !shared,
-            // Not to be seen: another program with other rights, or the same one, which forbade it.
+            // Not readable: another program with other rights, or the same one, which forbade it.
             Err(_) => {
                 vm_bytes(host::program()).is_some_and(|bytes| bytes < self.live.arena_bytes / 2)
             }
@@ -164,8 +166,8 @@ impl Life {
         self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
     }
 
-    /// There is no descriptor for a child's connection. Until another child has ended, it waits;
-    /// where there is no other, it would wait for ever.
+    /// There is no descriptor for a child's connection. It waits until another child has ended; if
+    /// there is no other, it would wait forever.
     fn without_descriptors(&mut self) {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         if self.children.is_empty() {
@@ -186,7 +188,7 @@ impl Life {
         std::thread::sleep(LOOK_EVERY);
     }
 
-    /// False: there is no descriptor for the next one.
+    /// Returns false if there is no descriptor for the next child.
     fn hand_over(&mut self) -> bool {
         loop {
             let (heir, number) = match self.listener.as_ref().map(Listener::accept) {
@@ -195,16 +197,16 @@ impl Life {
                 _ => return true,
             };
             self.waits_since = None;
-            // A fork is known once the core's lock is free again, so whoever asks is among those
-            // that are taken after the question.
+            // A fork is recorded before the core's lock is released, so the forks that are taken
+            // after the request include the requesting child's.
             self.take_forks();
             let Some(place) = self.forks.iter().position(|fork| fork.number == number) else {
                 continue;
             };
             let fork = self.forks.swap_remove(place);
             let numbers = self.core.lock().store.descriptors();
-            // Where descriptors are few these are opened now, as far as there are any; most
-            // children can do without.
+            // If descriptors are scarce, these are opened only now, as far as possible; most
+            // children can do without them.
             let device = if uffd::device().is_none() { uffd::open_device() } else { None };
             let network = if network::kept().is_none() { network::open_ours() } else { None };
             let legacy = Legacy {
@@ -218,10 +220,10 @@ impl Life {
         }
     }
 
-    /// Children that have just been forked need what only this process has.
+    /// Waits for children that have just been forked and need what only this process has.
     fn linger(&mut self) {
         let since = Instant::now();
-        // It has ended, and would end each wait at once.
+        // The program has ended; its pidfd would end each wait immediately.
         self.program = None;
         self.take_forks();
         while !self.forks.is_empty() && since.elapsed() < LINGER {
@@ -229,7 +231,7 @@ impl Life {
         }
     }
 
-    /// Where nobody else does, removes what is left of the control page.
+    /// Removes what is left of the control page if no other process does.
     fn tidy(&self) {
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
             if !is_running(runner) {
@@ -245,8 +247,8 @@ impl Life {
     }
 }
 
-/// Whether a process runs: one that has ended stays in the kernel's list until somebody has asked
-/// how.
+/// Whether a process runs: one that has ended stays in the kernel's list until its parent has
+/// waited for it.
 fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rfind(')')
@@ -262,7 +264,7 @@ fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     }
     let threads = match std::fs::read_dir(format!("/proc/{program}/task")) {
         Ok(threads) => threads.flatten(),
-        // No descriptor is to be had for it: what can be known without one.
+        // No descriptor is available for it: use what can be found out without one.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
             return Ok(
                 Pid::from_raw(program as i32).is_some_and(|pid| test_kill_process(pid).is_ok())
@@ -274,7 +276,7 @@ fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     Ok(threads.any(|thread| matches!(helper::shares_memory(thread, mark), Ok(Some(true)))))
 }
 
-/// Size of the address space of a process, which everybody may know.
+/// Size of the address space of a process, which any user may read.
 fn vm_bytes(pid: u32) -> Option<usize> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     text.split(' ').next()?.parse::<usize>().ok().map(|pages| pages * hiroma_units::PAGE)

@@ -1,5 +1,5 @@
-//! What belongs to one life of the pager: its descriptors, bells and statistics. A forked child
-//! starts another.
+//! Everything that belongs to one life of the pager: its descriptors, bells and statistics. A
+//! forked child starts another life.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -36,38 +36,38 @@ pub struct Live {
     pub uffd: Arc<Uffd>,
     /// Watches the staging area, so that pages can be moved there. Full path only.
     pub staging: Option<Arc<Uffd>>,
-    /// What moves pages.
+    /// The interface that moves pages.
     pub memory: Box<dyn Memory>,
     pub path: Path,
     pub page: Arc<ControlPage>,
-    /// Where forked children ask for descriptors.
+    /// Where forked children request descriptors.
     pub address: Option<Address>,
-    /// A word by which the program's memory is known.
+    /// A word that identifies the program's memory.
     pub mark: u64,
     pub arena_bytes: usize,
-    /// Keeps faults waiting, rather than answered with zeros, should the helper die before the
+    /// Makes faults wait, instead of being answered with zeros, if the helper dies before the
     /// program.
     _keeper: Option<Keeper>,
-    /// The fault that waits longest, for each fault thread.
+    /// The oldest waiting fault of each fault thread.
     pub oldest: Oldests,
-    /// Where page-outs and page-ins are recorded, if they are.
+    /// The ring that records page-outs and page-ins, if enabled.
     pub trace: Option<Ring>,
-    /// Wakes the first fault thread when there is room, something that faults wait for has ended,
-    /// or another has handed it a fault.
+    /// Wakes the first fault thread when there is room, when an operation that faults wait for has
+    /// ended, or when another fault thread has handed it a fault.
     pub fault_wake: OwnedFd,
     pub evict_bell: Bell,
     pub fetch_bell: Bell,
-    /// Between fault threads and their guard.
+    /// Shared by the fault threads and their guard.
     pub quiet: Quiet,
-    /// Faults wait for room or for something to end.
+    /// Faults wait for room or for another operation to end.
     pub faults_waiting: AtomicBool,
     /// Fault threads other than the first have put faults off.
     pub has_handed_over: AtomicBool,
-    /// Threads end when this is set.
+    /// Set to stop the threads.
     pub stop: AtomicBool,
 }
 
-/// Says once, for this process and what it forks, that nobody sees its figures.
+/// Warns once, for this process and its forked children, that its statistics cannot be seen.
 fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
@@ -80,8 +80,8 @@ fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
 }
 
 impl Live {
-    /// Opens what is needed; no thread runs yet. With it, where forked children can ask for
-    /// descriptors.
+    /// Opens all descriptors; starts no thread. Also returns the listener for forked children that
+    /// request descriptors.
     pub fn open(
         config: &Config,
         arena: &Arc<Reservation>,
@@ -128,7 +128,7 @@ impl Live {
             if fds::are_few() {
                 uffd::drop_device();
             } else {
-                // For children that have lost the right to make one.
+                // For children that have lost the right to open one.
                 if let (None, Some(device)) = (uffd::device(), uffd::open_device()) {
                     uffd::keep_device(device);
                 }
@@ -172,7 +172,7 @@ impl Live {
         Ok((live, listener))
     }
 
-    /// One that watches nothing, with a kernel of the test's own.
+    /// One that watches nothing, with the test's own kernel.
     #[cfg(any(test, feature = "model"))]
     pub fn for_model(
         config: &Config,
@@ -190,7 +190,7 @@ impl Live {
         self.uffd.as_fd().as_raw_fd()
     }
 
-    /// Wakes the fault thread.
+    /// Wakes the first fault thread.
     pub fn wake_fault_thread(&self) {
         let _ = rustix::io::write(self.fault_wake.as_fd(), &1u64.to_ne_bytes());
     }
@@ -202,7 +202,7 @@ impl Live {
 }
 
 impl Live {
-    /// The same, unless nobody waits there.
+    /// Wakes the first fault thread if faults wait there.
     pub fn wake_fault_thread_if_waiting(&self) {
         if self.faults_waiting.load(Ordering::Relaxed) {
             self.wake_fault_thread();
@@ -210,8 +210,8 @@ impl Live {
     }
 }
 
-/// The helper can be killed alone; the kernel then closes its descriptors. One more hold on them
-/// lies in the program's memory itself.
+/// If the helper alone is killed, the kernel closes its descriptors. This adds a reference to them
+/// from the program's memory itself.
 fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
     let numbers: Vec<RawFd> =
         [Some(uffd), staging].into_iter().flatten().map(|uffd| uffd.as_fd().as_raw_fd()).collect();

@@ -1,6 +1,6 @@
-//! What waiting for far memory costs the program, and how much of it more local memory would spare:
-//! collected where blocks leave, come and are waited for, and published in the control page.
-//! `hiroma_policy::{reuse, loss}` say what the numbers mean.
+//! What waiting for far memory costs the program, and how much of it more local memory would spare.
+//! Collected where blocks are evicted, fetched and waited for, and published in the control page.
+//! `hiroma_policy::{reuse, loss}` explain the numbers.
 
 use hiroma_kernel::cpu;
 use hiroma_policy::loss::{Busiest, Covered, bucket, extra_limit};
@@ -12,19 +12,20 @@ use crate::control::{RANGE_BYTES, Waited};
 use crate::core::Core;
 use crate::waking::{self, Costs};
 
-/// What is kept for it.
+/// The state for these statistics.
 #[derive(Default)]
 pub struct Lost {
     pub costs: Option<Costs>,
     reuse: Reuse,
     covered: Covered,
     busiest: Busiest,
-    /// Threads that wait for a block that is being fetched for somebody else, or ahead of need.
+    /// Threads that wait for a block that is being fetched for another thread's fault, or
+    /// prefetched.
     late: Vec<(BlockId, Began)>,
 }
 
-/// When a fault happened, when the fault thread read of it, and when it could begin to answer it:
-/// before, there was no room, or something else had to end.
+/// When a fault happened, when the fault thread read its message, and when it could begin to answer
+/// it: before that, there was no room, or another operation had to end.
 #[derive(Clone, Copy, Debug)]
 pub struct Began {
     pub began: Nanos,
@@ -32,8 +33,8 @@ pub struct Began {
     pub answered: Nanos,
 }
 
-/// What more local memory would have to do with a fetch: the bucket, and for how many fetches this
-/// one stands. None: not in the sample.
+/// How more local memory would affect a fetch: the bucket, and the number of fetches that this one
+/// represents. None: not in the sample.
 pub type Spared = Option<(usize, u64)>;
 
 impl Lost {
@@ -58,13 +59,13 @@ impl Core {
         self.lost.reuse.left(first, sectors);
     }
 
-    /// A block is being fetched.
+    /// A block is being fetched. Returns how more local memory would have affected that.
     pub fn note_came(&mut self, block: BlockId) -> Spared {
         let (first, sectors) = self.sectors_of(block);
         let far_sectors = self.lost.reuse.sectors();
         let depth = self.lost.reuse.came(first, sectors)?;
         let sector_bytes = self.sector_bytes() as u64;
-        // What is kept free for blocks on their way takes the place of some of the copies.
+        // The memory that is reserved for blocks in transit takes the place of some of the copies.
         let packed_bytes =
             self.store.local_bytes().saturating_sub(2 * self.reserve_target() as u64);
         let extra = depth
@@ -78,19 +79,20 @@ impl Core {
         Some((bucket, depth.weight))
     }
 
-    /// A far sector is no more.
+    /// A far sector no longer exists.
     pub fn note_forgotten(&mut self, sector_page: u64) {
         self.lost.reuse.forget(sector_page >> self.sector_order, 1);
     }
 
-    /// A block that had left is local again, as zeros that no store had to bring.
+    /// A block that had been evicted is local again, as zeros that no store had to provide.
     pub fn note_zeros(&mut self, block: BlockId) {
         let (first, sectors) = self.sectors_of(block);
         self.lost.reuse.forget(first, sectors);
     }
 
-    /// A thread goes on that has waited for a fault, or will as soon as the lock is free. Returns
-    /// for how long, from when it could be answered, and for how long since it was read.
+    /// A thread that waited for a fault continues now, or will as soon as the lock is released.
+    /// Returns how long it waited from when the fault could be answered, and the time since the
+    /// fault was read.
     pub fn note_wait(&mut self, kind: Waited, at: Began, addr: usize) -> (Nanos, Nanos) {
         let now = Nanos(cpu::now_ns());
         let end = Nanos(now.0 + waking::until_on(self.lost.costs, self.live.quiet.is_on()).0);
@@ -116,13 +118,13 @@ impl Core {
         self.live.page.set_range(entry, start, mapping, self.lost.busiest.count(entry));
     }
 
-    /// A thread waits for a block that is on its way already.
+    /// A thread waits for a block that is already being fetched.
     pub fn note_late(&mut self, block: BlockId, at: Began) {
         self.lost.late.push((block, at));
     }
 
-    /// A block has been fetched: who waited for it goes on. `first`: the fault that it was fetched
-    /// for.
+    /// A block has been fetched: the threads that wait for it continue. `first`: the fault that it
+    /// was fetched for.
     pub fn note_arrived(
         &mut self,
         block: BlockId,

@@ -1,5 +1,5 @@
-//! What the pager asks of the kernel about the program's memory. Its state decides, this acts; a
-//! test puts a kernel of its own here.
+//! The operations of the kernel on the program's memory that the pager uses. The pager's state
+//! decides, this module acts; tests substitute a model of the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,29 +12,30 @@ use hiroma_units::PAGE;
 
 use crate::canary;
 
-/// The program's memory. Addresses and lengths are in bytes and whole pages; nobody is woken but by
-/// `wake`.
+/// The program's memory. Addresses and lengths are in bytes, of whole pages. Only `wake` wakes
+/// threads.
 pub trait Memory: Send + Sync {
-    /// Moves pages out of the program, to where nothing is; holes stay holes (`UFFDIO_MOVE`).
+    /// Moves pages out of the program to a range without pages; holes remain holes (`UFFDIO_MOVE`).
     fn move_out(&self, dst: usize, src: usize, len: usize) -> Outcome;
 
-    /// Moves pages into the program. `holes`: some may be missing at `src`, and stay so.
+    /// Moves pages into the program. With `holes`, pages may be missing at `src`, and remain
+    /// missing.
     fn move_in(&self, dst: usize, src: usize, len: usize, holes: bool) -> Outcome;
 
     /// Copies pages into the program (`UFFDIO_COPY`).
     fn copy_in(&self, dst: usize, src: usize, len: usize) -> Outcome;
 
-    /// Protects pages of the program against writing, or lifts that.
+    /// Write-protects pages of the program, or removes that protection.
     fn write_protect(&self, start: usize, len: usize, on: bool) -> Result<(), Stop>;
 
-    /// Copies a page to where none is in the program, protected against writing.
+    /// Copies a page into the program where it has none, write-protected.
     fn copy_in_protected(&self, dst: usize, src: usize) -> Outcome;
 
-    /// Copies one page that is there out of the program.
+    /// Copies one page that is present out of the program.
     fn copy_present_out(&self, dst: usize, src: usize);
 
-    /// Copies one page that is write-protected out of the program; zeros if there is none. Faults
-    /// never. An error: to be tried again.
+    /// Copies one write-protected page out of the program; zeros if there is none. Never faults.
+    /// After an error the caller must retry.
     fn copy_page_out(&self, dst: usize, src: usize) -> Result<(), Stop> {
         if self.is_absent(src, PAGE) {
             vm::zero(dst, PAGE);
@@ -42,8 +43,8 @@ pub trait Memory: Send + Sync {
             if !self.has_swap() || canary::is_broken("swapped out is no hole") {
                 return Ok(());
             }
-            // Only one that was swapped out stands in the way of another. It is safe to touch: the
-            // kernel brings it back, and asks nobody.
+            // Only a page that was swapped out refuses another one in its place. It is safe to
+            // touch: the kernel swaps it in without involving userfaultfd.
             match self.copy_in_protected(src, dst).stop {
                 Some(Stop::Exists) => {}
                 Some(stop @ (Stop::Again | Stop::NoMemory)) => return Err(stop),
@@ -54,30 +55,28 @@ pub trait Memory: Send + Sync {
         Ok(())
     }
 
-    /// Drops pages of the program. On the full path an event tells of it and the call waits until
-    /// that was read.
+    /// Drops pages of the program. On the full path this raises an event, and the call waits until
+    /// the event has been read.
     fn discard(&self, start: usize, len: usize) -> io::Result<()>;
 
-    /// Whether none of these pages is in memory. What was swapped out is not, and there all the
-    /// same.
+    /// Whether none of these pages is in memory. A page that was swapped out is not in memory,
+    /// although it exists.
     fn is_absent(&self, start: usize, len: usize) -> bool;
 
-    /// Whether pages can be swapped out to a device of the kernel's.
+    /// Whether the kernel can swap pages out to a device.
     fn has_swap(&self) -> bool;
 
-    /// Whether it is certain that none of these pages is there.
+    /// Whether it is certain that none of these pages exists.
     fn is_empty(&self, start: usize, len: usize) -> bool {
-        // Canary "swapped out is there": it passes for gone.
+        // Canary "swapped out is there": it counts as gone.
         (!self.has_swap() || canary::is_broken("swapped out is there"))
             && self.is_absent(start, len)
     }
 
-    /// Makes a page that is shared after a fork the program's own again. It must be there, and may
-    /// be protected.
+    /// Unshares a page that is shared after a fork. It must be present, and may be write-protected.
     fn unshare(&self, addr: usize);
 
-    /// Makes the page at `addr` one of its own, if it is part of a huge page that is mapped page by
-    /// page.
+    /// Splits the huge page that contains `addr`, if it is mapped page by page.
     fn split(&self, addr: usize);
 
     /// End and protection of the mapping at `addr`.
@@ -86,17 +85,17 @@ pub trait Memory: Send + Sync {
     /// Changes the protection of a part of the arena.
     fn protect(&self, start: usize, len: usize, prot: i32) -> io::Result<()>;
 
-    /// Lets threads go on that wait for pages.
+    /// Wakes the threads that wait for pages.
     fn wake(&self, start: usize, len: usize);
 
-    /// Whether the kernel has something to say.
+    /// Whether the kernel has queued messages.
     fn has_messages(&self) -> bool;
 
-    /// Appends what the kernel has to say; never blocks.
+    /// Appends the queued messages of the kernel; never blocks.
     fn read(&self, out: &mut Vec<Message>) -> io::Result<()>;
 }
 
-/// The kernel that we run on.
+/// The running kernel.
 pub struct Kernel {
     pub uffd: Arc<Uffd>,
     /// Watches the staging area. Full path only.
@@ -145,9 +144,9 @@ impl Memory for Kernel {
     }
 
     fn unshare(&self, addr: usize) {
-        // The kernel makes a page private that it reads for somebody else (`gup_must_unshare`):
-        // also one that is not to be written. Where a seccomp filter forbids that, only a write is
-        // left.
+        // The kernel unshares a page when it reads it on behalf of another process
+        // (`gup_must_unshare`), also one that is not writable. If a seccomp filter forbids that,
+        // only a write remains.
         if !vm::fault_in(addr)
             && self.protection(addr).is_some_and(|(_, prot)| prot & libc::PROT_WRITE != 0)
         {
@@ -156,7 +155,7 @@ impl Memory for Kernel {
     }
 
     fn split(&self, addr: usize) {
-        // If it fails, the page stays where it is.
+        // If it fails, the page stays in place.
         let _ = self.arena.advise(addr, PAGE, Advise::Split);
     }
 

@@ -1,5 +1,5 @@
-//! Moves blocks between the program and frames. The only place that changes what the program has
-//! mapped.
+//! Moves blocks between the program and frames. This is the only code that changes what is mapped
+//! into the program.
 
 use std::time::Duration;
 
@@ -15,62 +15,62 @@ use crate::frames::Frame;
 use crate::live::Path;
 use crate::pager::PROT_RW;
 
-/// How putting a block into the program ended. The frame is given back in each case.
+/// Result of putting a block into the program. The frame is given back in each case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PutIn {
     Done,
-    /// The program has nothing mapped there any more.
+    /// The program no longer has anything mapped there.
     Gone,
 }
 
-/// What was done for the page that did not move.
+/// What was already tried for the page that did not move.
 #[derive(Default)]
 struct Unsharing {
     page: usize,
     is_split: bool,
 }
 
-/// How taking a block out of the program ended.
+/// Result of taking a block out of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOut {
     Done,
-    /// Pinned, locked or not ours to move; nothing changed.
+    /// Pinned, locked or not ours to move; nothing has changed.
     Unmovable,
-    /// Several mappings lie in it: it can only go piece by piece.
+    /// It spans several mappings: it can only be moved piece by piece.
     Mixed,
-    /// The program has nothing mapped there any more.
+    /// The program no longer has anything mapped there.
     Gone,
-    /// Not now: the kernel is busy with these pages for somebody else.
+    /// Not now: the kernel is using these pages for another operation.
     Later,
 }
 
-/// "Again" from the kernel so often in a row is usual.
+/// This many EAGAIN in a row from the kernel are usual.
 const REFUSALS_QUICK: u32 = 16;
 
-/// What is made writable for a move is made executable, too, where that is allowed: no program asks
-/// for both, so its own mprotect shows.
+/// Memory that is made writable for a move is also made executable if that is allowed. No program
+/// uses this combination, so an mprotect of the program can be detected.
 const PROT_MARK: i32 = PROT_RW | libc::PROT_EXEC;
 
-/// The protection of memory that is writable for a move.
+/// The original protection of memory that is writable for a move.
 struct Lent {
-    /// To be put back.
+    /// To be restored.
     prot: i32,
     as_lent: i32,
-    /// Of the pages before and after it, when it was lent.
+    /// Protection of the page before and of the page after the range when it was lent.
     around: [Option<i32>; 2],
 }
 
 impl Core {
-    /// Maps the content of `frame` at the block's address; who waits for it is woken once the lock
-    /// is free. The books are the caller's affair, except for the memory behind frames.
+    /// Maps the content of `frame` at the block's address. Waiting threads are woken after the lock
+    /// is released. The caller updates the state, except for the memory behind frames.
     pub fn put_in(&mut self, block: BlockId, frame: Frame) -> PutIn {
         let (dst, src, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         let mut at = 0;
         self.refusals = 0;
         self.recorder.note("put_in", block.page(), self.frames.addr(frame), block.pages());
         self.wakes.push((dst, len));
-        // Small blocks that come from a store are copied: as quick as moving them, and the frame
-        // stays ours.
+        // Small blocks that come from a store are copied: that is as fast as moving them, and the
+        // frame remains usable.
         let moves =
             self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
         while moves && !self.extent(block).has(flag::MIXED) {
@@ -92,7 +92,7 @@ impl Core {
             }
         }
         self.recorder.note("put_in copies from", block.page(), at, 0);
-        // The frame stays as a spare one only if both it and the copy may be local.
+        // The frame stays as a spare one only if there is room for both it and the copy.
         let stays = at == 0 && self.keeping_mode(block, |core| core.room_beside(len));
         let end = self.copy_in(dst + at, src + at, len - at);
         if stays {
@@ -103,12 +103,13 @@ impl Core {
         end
     }
 
-    /// Copies, page by page where it must be: over protections, around pages that are there
-    /// already. Whom to wake is the caller's affair.
+    /// Copies, page by page where necessary: over protections, and around pages that are already
+    /// there. The caller wakes the waiting threads.
     fn copy_in(&mut self, dst: usize, src: usize, len: usize) -> PutIn {
         let (mut at, mut by_page, mut gone) = (0, false, true);
         while at < len {
-            // Mixed mappings refuse a range that spans several; one page always lies in one.
+            // The kernel refuses a range that spans several mappings; a single page is always
+            // within one.
             let step = if by_page { PAGE } else { len - at };
             let Outcome { done, stop } = self.live.memory.copy_in(dst + at, src + at, step);
             at += done;
@@ -151,21 +152,23 @@ impl Core {
         if gone { PutIn::Gone } else { PutIn::Done }
     }
 
-    /// Maps zeros at an address range of the program, where nothing is yet, and wakes who waits.
+    /// Maps zeros at an address range of the program that has no pages yet, and wakes the waiting
+    /// threads.
     ///
-    /// Pages of their own, not the kernel's zero page: a mapping that has nothing but zero pages is
-    /// not copied by fork, and the child would find pages missing that the books say are there.
+    /// It uses pages of their own instead of the kernel's zero page: fork does not copy a mapping
+    /// that has only zero pages, and the child would lack pages that are resident according to the
+    /// state.
     pub fn put_zeros(&mut self, dst: usize, len: usize) -> PutIn {
         self.wakes.push((dst, len));
         self.recorder.note("put_zeros", ((dst - self.arena.base()) / PAGE) as u64, len, 0);
         self.copy_in(dst, self.zeros.base(), len)
     }
 
-    /// Pages that the program discarded while their content was on its way in must come as zeros.
-    /// That is all there is to do about them: from here on they may hold new writes, so the event
-    /// means the other pages only.
+    /// Pages that the program discarded while their content was being put in must be zeros. Nothing
+    /// else has to be done about them: from here on they may contain new writes, so the rest of the
+    /// event applies to the other pages only.
     fn zero_discarded(&mut self, dst: usize, src: usize, len: usize) {
-        // Canary "discarded on its way in": the old content goes on its way.
+        // Canary "discarded on its way in": the old content is put in all the same.
         if canary::is_broken("discarded on its way in") {
             return;
         }
@@ -195,14 +198,15 @@ impl Core {
         }
     }
 
-    /// The kernel refuses while an event of the address space waits to be read: reads what there
-    /// is, for the fault thread to act on, and lets the thread that raised it go on.
+    /// The kernel refuses while an event of the address space is waiting to be read. Reads the
+    /// queued messages, for the fault thread to act on, so that the thread that raised the event
+    /// continues.
     pub fn drain(&mut self) {
         let live = self.live.clone();
         if live.memory.read(&mut self.pending).is_err() {
             crate::fatal::die("reading from userfaultfd failed; please report this");
         }
-        // Acted on at the end of the operation that is under way: see `Core::take_work`.
+        // They are acted on at the end of the current operation: see `Core::take_work`.
         if !self.pending.is_empty() {
             live.wake_fault_thread();
         }
@@ -213,23 +217,23 @@ impl Core {
         if self.refusals <= REFUSALS_QUICK {
             live.quiet.pause();
         } else {
-            // Another thread has a lock that the kernel only tries: after a fork, one for all
-            // relatives. It has to run to let it go.
+            // Another thread has a lock that the kernel only tries to take (after a fork, one that
+            // all related processes share). That thread has to run in order to release it.
             let times = (self.refusals - REFUSALS_QUICK).min(20);
             std::thread::sleep(Duration::from_micros(50) * times);
         }
     }
 
-    /// Whether the kernel has refused so often that something else is better done first.
+    /// Whether the kernel has refused so often that other work should be done first.
     fn is_refused(&self) -> bool {
         self.refusals > REFUSALS_QUICK
     }
 
-    /// Whether a removal in this range was read and is not acted on yet. What is moved out there
-    /// may be what the program has written since, or what the kernel has yet to drop: nobody could
-    /// tell.
+    /// Whether a removal in this range was read and not yet acted on. The content that would be
+    /// moved out could be what the program has written since, or what the kernel has yet to drop;
+    /// the two cannot be distinguished.
     fn has_unsettled(&self, start: usize, len: usize) -> bool {
-        // Canary "nothing moves out of what was removed": it does.
+        // Canary "nothing moves out of what was removed": the check is skipped.
         !canary::is_broken("nothing moves out of what was removed")
             && self.has_read_removal(start, len)
     }
@@ -238,21 +242,22 @@ impl Core {
         self.pending.iter().any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
     }
 
-    /// Whether the kernel may be taking a page out of the program just now. To touch it would be a
-    /// fault that waits for our lock.
+    /// Whether the kernel may currently be removing a page from the program. Touching it would
+    /// cause a fault that waits for our own lock.
     fn is_being_removed(&self, page: usize) -> bool {
-        // Canary "not touched while it may be dropped": it is, once the kernel had time.
+        // Canary "not touched while it may be dropped": it is touched, once the kernel has had
+        // time.
         let may_drop = !canary::is_broken("not touched while it may be dropped")
             && self.coming.may_drop(page, page + PAGE);
         may_drop || self.coming.touches(page, page + PAGE) || self.has_read_removal(page, PAGE)
     }
 
-    /// After a fork pages are shared until they are unshared or written. If the child has ended by
-    /// then, they stay parts of a huge page, which the kernel moves only if its first page is ours
-    /// alone: it is split. Pinned pages are never shared: they stay busy, and where they are.
-    /// False: nothing more can be done for the page.
+    /// After a fork, pages are shared until they are unshared or written. If the child has ended by
+    /// then, they remain parts of a huge page, which the kernel moves only if its first page is
+    /// exclusive to this process: the huge page is split. Pinned pages are never shared: they
+    /// remain busy and in place. Returns false if nothing more can be done for the page.
     fn unshare(&self, page: usize, unsharing: &mut Unsharing) -> bool {
-        // Canary "unshared after a fork": what is shared stays where it is.
+        // Canary "unshared after a fork": shared pages stay in place.
         let is_forked = self.forked && !canary::is_broken("unshared after a fork");
         if !is_forked || self.is_being_removed(page) {
             return false;
@@ -311,8 +316,8 @@ impl Core {
                 }
                 Some(Stop::Again) => TakeOut::Later,
                 Some(Stop::Busy) if self.unshare(src + at, &mut unsharing) => continue,
-                // Mappings can lie apart that look the same (after a fork, for one): each page lies
-                // in one.
+                // Adjacent mappings can be separate although they look the same (after a fork, for
+                // example); each page is within one.
                 Some(Stop::Invalid) if !by_page && !block.is_huge() => {
                     by_page = true;
                     continue;
@@ -344,10 +349,11 @@ impl Core {
         }
     }
 
-    /// Moves pages out of memory that the program may not write: the kernel moves between writable
-    /// mappings only. While the mapping is writable for a moment, the pages are protected by
-    /// userfaultfd: whoever writes waits, and gets his signal when he tries again. Returns how many
-    /// bytes have moved. `whole`: none, unless one mapping holds them all.
+    /// Moves pages out of memory that the program may not write: the kernel only moves between
+    /// writable mappings. While the mapping is writable for a moment, userfaultfd write-protects
+    /// the pages: a thread that writes waits, and gets its signal when it retries. Returns the
+    /// number of bytes moved. With `whole`, nothing is moved unless one mapping covers the whole
+    /// range.
     fn move_protected(&mut self, src: usize, dst: usize, len: usize, whole: bool) -> usize {
         let live = self.live.clone();
         let Some((end, _)) =
@@ -393,22 +399,23 @@ impl Core {
         at
     }
 
-    /// The protection of the pages before and after a range: if it has changed, a larger one was
-    /// given another protection.
+    /// The protection of the pages before and after a range. If it changes, the program has changed
+    /// the protection of a larger range.
     fn around(&self, start: usize, len: usize) -> [Option<i32>; 2] {
         [start - PAGE, start + len]
             .map(|page| self.live.memory.protection(page).map(|(_, prot)| prot))
     }
 
-    /// Makes both ends of a move writable, and marks them if that is allowed. None: the program has
-    /// made the memory writable itself, or only a part of it is one mapping now.
+    /// Makes the source and the destination of a move writable, and marks them if that is allowed.
+    /// Returns None if the program has made the memory writable itself, or if a single mapping no
+    /// longer covers the range.
     fn lend_writable(&self, src: usize, dst: usize, len: usize) -> Option<Lent> {
         let memory = &self.live.memory;
         let around = self.around(src, len);
         let lent = [PROT_MARK, PROT_RW].into_iter().find_map(|as_lent| {
             self.frames.protect(dst, len, as_lent).ok()?;
-            // As late as possible: what the program changes after this look is seen by what lies
-            // around only.
+            // As late as possible: a change by the program after this check can only be detected
+            // from the pages around the range.
             let (_, prot) = memory
                 .protection(src)
                 .filter(|&(end, prot)| prot & libc::PROT_WRITE == 0 && end >= src + len)?;
@@ -429,9 +436,10 @@ impl Core {
         }
     }
 
-    /// Gives back the protection of what is still as it was lent. What is not has been changed by
-    /// the program meanwhile, by an mprotect past the C library, and is as it wants it. Where what
-    /// lies around has become writable, this is in doubt, and becomes writable too.
+    /// Restores the protection of the parts that still have the lent one. The program has changed
+    /// the other parts meanwhile, by an mprotect system call that bypassed the C library, and they
+    /// stay as they are. If the pages around the range have become writable, that is in doubt, and
+    /// the range becomes writable too.
     fn put_back(&self, start: usize, len: usize, lent: &Lent) {
         let memory = &self.live.memory;
         let became_writable =
@@ -455,12 +463,12 @@ impl Core {
         }
     }
 
-    /// Moves the first `done` bytes back where they came from. Nobody else can have filled them:
-    /// faults wait for the lock.
+    /// Moves the first `done` bytes back to where they came from. No thread can have filled these
+    /// pages meanwhile, because faults wait for the lock.
     fn undo_move(&mut self, home: usize, frame_addr: usize, done: usize, len: usize, frame: Frame) {
         let mut at = 0;
         self.zero_discarded(home, frame_addr, done);
-        // Canary "undo of a move": what has left stays away.
+        // Canary "undo of a move": what has been moved out is not moved back.
         while at < done && !canary::is_broken("undo of a move") {
             let Outcome { done: moved, stop } =
                 self.live.memory.move_in(home + at, frame_addr + at, done - at, true);
@@ -485,12 +493,12 @@ impl Core {
     fn copy_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
         if !self.addresses.mapped.touches(src, src + len) {
-            // It came with an extent of which a part is mapped. Nobody has a use for it, and it may
-            // be out of reach.
+            // It was fetched as part of an extent of which only another part is mapped. The program
+            // does not use it, and it may be inaccessible.
             if self.live.memory.discard(src, len).is_err() {
                 return TakeOut::Unmovable;
             }
-            // Written while it was given up, they may be of before.
+            // Written back while it was being given up, the copies may be out of date.
             self.forget_copies(block);
             return TakeOut::Gone;
         }
@@ -507,8 +515,8 @@ impl Core {
                 Err(_) => return TakeOut::Unmovable,
             }
         }
-        // Nobody can write now. Pages that the program has dropped by a system call of its own are
-        // not to be touched: that fault would wait for our lock. They are zeros.
+        // No thread can write now. Pages that the program has dropped by a system call of its own
+        // must not be touched, because that fault would wait for our lock. They are zeros.
         for at in (0..len).step_by(PAGE) {
             while self.live.memory.copy_page_out(dst + at, src + at).is_err() {
                 self.drain();
@@ -526,8 +534,8 @@ impl Core {
     }
 }
 
-/// An answer of the kernel that no manual page promises, for memory of the program: going on could
-/// mean wrong bytes.
+/// Ends the program after a kernel result that no manual page documents, for memory of the program:
+/// going on could mean wrong data.
 pub fn fatal_move(doing: &str, addr: usize, stop: Stop) -> ! {
     crate::fatal::die(&format!(
         "{doing} at {addr:#x} failed in a way that it should not: {stop:?}; please report this"

@@ -1,7 +1,8 @@
-//! The pager as its users see it: ranges of managed memory, and what can be done with them.
+//! The public interface of the pager: ranges of managed memory, and the operations on them.
 //!
-//! Threads of the program call these. They ask the thread that serves calls (`service`) and wait;
-//! they take no lock, and allocate nothing, because their stacks can be managed memory.
+//! Threads of the program call these functions. Each leaves a call for the thread that serves calls
+//! (`service`) and waits. They take no lock and allocate nothing, because their stacks can be
+//! managed memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,18 +35,18 @@ use crate::watchdog::Watchdog;
 
 pub(crate) const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// What the program says of a range (as `madvise`, but about far memory).
+/// Advice about the use of a range (like `madvise`, but about far memory).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Advice {
     Normal,
-    /// Will be used soon: fetched ahead as far as there is room.
+    /// Will be used soon: prefetched as far as there is room.
     WillNeed,
-    /// Will not be used for long: leaves before anything else.
+    /// Will not be used for long: evicted before anything else.
     Cold,
-    /// Read from one end to the other: moved in whole extents.
+    /// Read sequentially: moved in whole extents.
     Sequential,
-    /// Read here and there: moved in sectors.
+    /// Read at random: moved in sectors.
     Random,
 }
 
@@ -73,7 +74,7 @@ impl Pager {
             return Err(PagerError::ArenaTooLarge(Bytes(config.arena_bytes)));
         }
         host::note_program();
-        // On a thread of the program: looking names up takes the C library's help.
+        // On a thread of the program, because name resolution needs the C library.
         config.resolved = store::tcp::resolve(&config.stores)?;
         let as_helper = config.helper && host::prepare_helper();
         let promise = Arc::new(Promise::default());
@@ -92,7 +93,7 @@ impl Pager {
         })
     }
 
-    /// On the pager's first thread, which owns its descriptors.
+    /// Runs on the pager's first thread, which owns its descriptors.
     fn open(config: Config) -> Result<(Pager, Arc<Live>, Option<Listener>), PagerError> {
         let arena = Arc::new(reserve_arena(config.arena_bytes as usize)?);
         let (live, listener) = Live::open(&config, &arena)?;
@@ -112,12 +113,12 @@ impl Pager {
         Ok((pager, live, listener))
     }
 
-    /// The rest of the first thread's life.
+    /// Runs the first thread until the end.
     pub(crate) fn live_on(&self, live: Arc<Live>, listener: Option<Listener>) {
         signals::blocked(|| Life::new(self.core.clone(), live, listener, &self.config).run());
     }
 
-    /// Starts the other threads of one life.
+    /// Starts the other threads of one life (a process's, or a forked child's).
     pub(crate) fn spawn(&self, live: &Arc<Live>, store: &Arc<dyn Store>) -> Result<(), PagerError> {
         let starting = || PagerError::io("starting a thread");
         let (core, thread_live) = (self.core.clone(), live.clone());
@@ -148,11 +149,12 @@ impl Pager {
         host::spawn(c"hiroma-guard", guard).map_err(starting()).map(drop)
     }
 
-    /// What starts a fault thread beside the first.
+    /// Returns the function that starts an additional fault thread.
     fn start_fault_thread(&self, live: &Arc<Live>, store: &Arc<dyn Store>) -> guard::Start {
         let (core, live, store) = (self.core.clone(), live.clone(), store.clone());
         Box::new(move |index| {
-            // A store that has no connection left for it says so here; one fault thread does.
+            // A store that has no connection left fails here; then a single fault thread must
+            // suffice.
             let Ok(channel) = store.open(Purpose::Read) else { return false };
             let (core, thread_live) = (core.clone(), live.clone());
             let is_there = host::spawn(c"hiroma-fault", move || {
@@ -163,7 +165,7 @@ impl Pager {
         })
     }
 
-    /// Whether `addr` lies in the arena.
+    /// Whether `addr` is in the arena.
     pub fn contains(&self, addr: usize) -> bool {
         self.arena.contains(addr)
     }
@@ -192,7 +194,8 @@ impl Pager {
         self.ask(Call::Place { len, align, alone, prot })
     }
 
-    /// Asks, and overwrites with zeros what the answer names.
+    /// Leaves a call, waits for its answer, and overwrites with zeros the ranges that the answer
+    /// names.
     fn ask(&self, call: Call) -> Result<usize, PagerError> {
         let mut answer = self.calls.ask(call);
         loop {
@@ -218,16 +221,16 @@ impl Pager {
         }
     }
 
-    /// Unmaps a range, or what is mapped in it. Its content is gone, also where it was far.
+    /// Unmaps everything that is mapped in a range, and frees its content, also where that is far.
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
-        // First the content: once they are given back, addresses can be somebody else's.
+        // Content first: once the addresses are free, another mapping can get them.
         self.ask(Call::Forget { start, end })?;
         self.ask(Call::Close { start, end }).map(drop)
     }
 
-    /// Makes a range zeros again and gives it the protection `prot`: what `mmap(MAP_FIXED |
-    /// MAP_ANONYMOUS)` does.
+    /// Makes a range zeros again and gives it the protection `prot`, like `mmap(MAP_FIXED |
+    /// MAP_ANONYMOUS)`.
     pub fn refresh(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::MakePlain { start, end })?;
@@ -235,20 +238,20 @@ impl Pager {
         if prot == PROT_RW { Ok(()) } else { self.protect(addr, len, prot) }
     }
 
-    /// Changes the protection of a range (`PROT_*`). Content stays.
+    /// Changes the protection of a range (`PROT_*`). The content is unchanged.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Protect { start, end, prot }).map(drop)
     }
 
-    /// Discards the content of a range: it reads as zeros, and takes up no room, near or far.
+    /// Discards the content of a range: it reads as zeros and takes no memory, near or far.
     pub fn discard(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Discard { start, end }).map(drop)
     }
 
-    /// Makes a mapping longer or shorter, in place or elsewhere; returns where it is then. What
-    /// `mremap` does.
+    /// Grows or shrinks a mapping, in place or by moving it, like `mremap`. Returns its new
+    /// address.
     pub fn resize(
         &self,
         addr: usize,
@@ -286,8 +289,8 @@ impl Pager {
         Ok(new)
     }
 
-    /// Copies a mapping to `new`, readable and writable so far, and gives that the protection of
-    /// the old one.
+    /// Copies a mapping to `new`, which must be readable and writable, and gives `new` the
+    /// protection of the old one.
     pub fn copy_over(
         &self,
         start: usize,
@@ -301,7 +304,7 @@ impl Pager {
             vm::copy(new, start, len);
             return Ok(());
         }
-        // As the kernel: one mapping at a time.
+        // Like the kernel: one mapping at a time.
         if end < start + len {
             return Err(PagerError::BadRange { addr: start, len });
         }
@@ -319,7 +322,7 @@ impl Pager {
         self.ask(Call::IsFree { start, end }).map(|free| free == 1)
     }
 
-    /// The protection (`PROT_*`) that the kernel knows at an address.
+    /// The protection (`PROT_*`) that the kernel has for an address.
     pub fn protection(&self, addr: usize) -> Result<usize, PagerError> {
         self.ask(Call::AreaAt(addr)).map(|area| area % PAGE)
     }
@@ -331,14 +334,14 @@ impl Pager {
         self.ask(Call::WipeOnFork { start, end, on }).map(drop)
     }
 
-    /// Forgets a range because something else is about to be mapped over it (a file, shared
-    /// memory).
+    /// Forgets a range because something else (a file, shared memory) is about to be mapped over
+    /// it.
     pub fn release(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Release { start, end }).map(drop)
     }
 
-    /// Fetches a range and keeps it local (`mlock`, or because it is about to hold code).
+    /// Fetches a range and pins it in local memory (for `mlock`, or before it is used for code).
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         if self.ask(Call::Pin { start, end })? == 1 {
@@ -347,47 +350,48 @@ impl Pager {
         Ok(())
     }
 
-    /// Keeps a range local once it is there. Nothing is fetched: heaps reserve far more than they
-    /// use.
+    /// Pins a range once it is faulted in. Fetches nothing, because heaps reserve far more than
+    /// they use.
     pub fn pin_on_touch(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Pin { start, end }).map(drop)
     }
 
-    /// The same for all that is mapped (`mlockall`).
+    /// Pins everything that is mapped (`mlockall`).
     pub fn pin_all(&self) -> Result<(), PagerError> {
         self.ask(Call::PinAll).map(drop)
     }
 
-    /// Ends what `pin` began, for all that is mapped.
+    /// Undoes `pin` for everything that is mapped.
     pub fn unpin_all(&self) -> Result<(), PagerError> {
         self.unpin(self.arena.base(), self.arena.len())
     }
 
-    /// Fails where a part of the range is not mapped.
+    /// Fails if a part of the range is not mapped.
     pub fn all_mapped(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::AllMapped { start, end }).map(drop)
     }
 
-    /// The most that may be mapped from now on, in bytes (`RLIMIT_AS`, `RLIMIT_DATA`).
+    /// Sets the maximum of mapped bytes from now on (`RLIMIT_AS`, `RLIMIT_DATA`).
     pub fn set_mapped_max(&self, bytes: usize) {
         let _ = self.ask(Call::MappedMax(bytes));
     }
 
-    /// Whether children that are forked from now on have a range (`MADV_DONTFORK`, `MADV_DOFORK`).
+    /// Whether children that are forked from now on inherit a range (`MADV_DONTFORK`,
+    /// `MADV_DOFORK`).
     pub fn dont_fork(&self, addr: usize, len: usize, on: bool) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::DontFork { start, end, on }).map(drop)
     }
 
-    /// Ends what `pin` began.
+    /// Undoes `pin`.
     pub fn unpin(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::Unpin { start, end }).map(drop)
     }
 
-    /// Says how a range will be used. Never fails, never changes content.
+    /// Gives advice about a range. Never fails, never changes content.
     pub fn advise(&self, addr: usize, len: usize, advice: Advice) {
         if let Ok((start, end)) = self.check(addr / PAGE * PAGE, len + addr % PAGE) {
             let _ = self.ask(Call::Advise { start, end, advice });
@@ -396,12 +400,12 @@ impl Pager {
 
     /// The program is about to lend pages to the kernel that stay in use after the call
     /// (`vmsplice`, `MSG_ZEROCOPY`): from now on memory that was the program's is given back to the
-    /// kernel rather than used again.
+    /// kernel instead of being reused.
     pub fn be_wary(&self) {
         let _ = self.ask(Call::Wary);
     }
 
-    /// Changes the local limit; in force when the evictor has caught up.
+    /// Changes the local limit. It is in force once the evictor has caught up.
     pub fn set_limit(&self, bytes: u64) -> Result<(), PagerError> {
         if bytes < LOCAL_MIN.0 {
             return Err(PagerError::LimitTooSmall(Bytes(bytes)));
@@ -409,7 +413,7 @@ impl Pager {
         self.ask(Call::Limit(bytes as usize)).map(drop)
     }
 
-    /// Makes everything far that can be; for measurements. Waits until it is.
+    /// Evicts everything that can be evicted, and waits until that is done. For measurements.
     pub fn evict_all(&self) -> Result<(), PagerError> {
         let mut last = (usize::MAX, Instant::now());
         loop {
@@ -425,13 +429,13 @@ impl Pager {
         self.ask(Call::EvictEverything(false)).map(drop)
     }
 
-    /// What happened lately to the extent of an address, one event a line; empty without the
+    /// The recent events of the extent that contains an address, one a line. Empty without the
     /// feature `recorder`.
     pub fn recent(&self, addr: usize) -> String {
         self.core.lock().recorder.of_extent(((addr - self.arena.base()) / PAGE) as u64)
     }
 
-    /// Statistics, now.
+    /// The current statistics.
     pub fn snapshot(&self) -> Snapshot {
         let _ = self.ask(Call::Publish);
         let page = self.core.lock().live.page.clone();
@@ -446,7 +450,7 @@ impl Pager {
         }
     }
 
-    /// Ends the threads. Managed memory that is far cannot be reached any more.
+    /// Stops the threads. Managed memory that is far is unreachable from then on.
     pub fn stop(&self) {
         let live = self.core.lock().live.clone();
         live.stop.store(true, Ordering::SeqCst);
@@ -457,7 +461,7 @@ impl Pager {
     }
 }
 
-/// Reserves address space, less of it where a limit on address space forbids.
+/// Reserves address space, less than `wanted` if a limit on address space forbids it.
 fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
     let mut len = wanted.next_multiple_of(EXTENT);
     loop {

@@ -1,19 +1,20 @@
-//! Keeps fault threads out of the scheduler's way while threads of the program fault densely.
+//! Keeps fault threads from disturbing the scheduler while threads of the program fault densely.
 //!
-//! A fault is cheap when the faulting thread and the fault thread share a processor: two switches.
-//! The scheduler does not see that: it wakes the faulting thread on any processor that is idle, and
-//! waking one that sleeps costs several times as much as the fault. A processor that runs nothing
-//! but `SCHED_IDLE` counts as idle, so while faults are dense the fault thread is one of that
-//! class, on the processor of the faulting thread; the pager's other threads keep off it.
+//! A fault is cheap when the faulting thread and the fault thread share a processor: two context
+//! switches. The scheduler does not know that: it wakes the faulting thread on any idle processor,
+//! and waking one that sleeps costs several times as much as the fault. A processor that runs only
+//! `SCHED_IDLE` threads counts as idle. So while faults are dense, the fault thread is in that
+//! class, on the processor of the faulting thread, and the pager's other threads keep off that
+//! processor.
 //!
-//! Where several threads of the program fault in turns (a *crowd*), one fault thread is too few: it
-//! is always on the wrong processor for somebody. Then there are as many as processors (at most
-//! [`FAULT_THREADS_MAX`]), each quiet and each on a processor of its own.
+//! If several threads of the program fault alternately (a *crowd*), one fault thread is not enough:
+//! it is always on the wrong processor for one of them. Then there are as many as processors (at
+//! most [`FAULT_THREADS_MAX`]), each quiet and each on a processor of its own.
 //!
-//! A quiet thread that sleeps until its store answers is a normal one meanwhile: what the program's
-//! other threads do must not keep it from the answer. A quiet thread starves where anything else
-//! wants its processor, so the guard (`guard.rs`) looks whether faults that were read get answered,
-//! and makes all of them normal threads again if not.
+//! A quiet thread that sleeps until its store answers is a normal thread meanwhile, so that the
+//! program's other threads do not keep it from the answer. A quiet thread starves where anything
+//! else needs its processor. So the guard (`guard.rs`) checks whether faults that were read are
+//! answered, and makes all fault threads normal again if not.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,53 +25,53 @@ use hiroma_units::Nanos;
 
 use crate::config::FAULT_THREADS_MAX;
 
-/// So many faults of one thread on small blocks in such a span are dense.
+/// This many faults of one thread on small blocks within this span are dense.
 const DENSE_FAULTS: u32 = 24;
 const DENSE_SPAN: Nanos = Nanos::from_millis(8);
-/// So many faults in such a span of which at least one in [`CROWD_TURN`] comes from another thread
-/// than the one before are a crowd's.
+/// This many faults within the same span are a crowd if at least one in [`CROWD_TURN`] comes from
+/// another thread than the fault before.
 const CROWD_FAULTS: u32 = 64;
 pub const CROWD_TURN: u32 = 8;
-/// How long a fault thread without a crowd sleeps at a time.
+/// How long a fault thread sleeps at a time while there is no crowd.
 const NO_CROWD: Duration = Duration::from_secs(60);
-/// "On no processor in particular."
+/// No particular processor.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// One fault thread, as the others and the guard see it.
+/// One fault thread, as the other threads and the guard see it.
 struct Post {
     /// 0: it does not run.
     thread: AtomicU32,
-    /// Where it has tied itself.
+    /// The processor that it has bound itself to.
     cpu: AtomicU32,
-    /// Its rounds.
+    /// Counts its rounds.
     beat: AtomicU64,
     /// It does not sleep in `poll`.
     awake: AtomicBool,
-    /// Faults that it has read and not answered.
+    /// Number of faults that it has read and not answered.
     in_hand: AtomicU32,
     /// Wakes it when there is a crowd.
     bell: Bell,
 }
 
-/// What fault threads, the evictor and the guard tell each other.
+/// State shared by fault threads, the evictor and the guard.
 pub struct Quiet {
-    /// The guard is at work and may do this at all.
+    /// The guard runs and has the rights that it needs.
     pub(super) offered: AtomicBool,
-    /// Faults are dense: the fault thread would like to be quiet.
+    /// Faults are dense: the fault thread should be quiet.
     pub(super) wanted: AtomicBool,
     /// They come from several threads.
     pub(super) crowd_wanted: AtomicBool,
     /// Fault threads are quiet.
     pub(super) on: AtomicBool,
-    /// All of them are at work.
+    /// All fault threads are active.
     pub(super) crowd: AtomicBool,
-    /// The evictor is on a processor, or wants to be.
+    /// The evictor is running or runnable.
     evictor_runs: AtomicBool,
     posts: [Post; FAULT_THREADS_MAX],
     /// Threads that keep off the processor of a fault thread.
     pub(super) others: [AtomicU32; 2],
-    /// Who faulted last in a crowd; how many faults there were, and how many of another thread than
-    /// the one before.
+    /// The thread of the last fault in a crowd; the number of faults, and the number of those from
+    /// another thread than the fault before.
     last_thread: AtomicU32,
     crowd_faults: AtomicU32,
     crowd_turns: AtomicU32,
@@ -108,13 +109,13 @@ impl Default for Quiet {
 }
 
 impl Quiet {
-    /// The calling thread is fault thread number `index`.
+    /// Registers the calling thread as fault thread number `index`.
     pub fn i_am_fault_thread(&self, index: usize) {
         cpu::keep_io_class();
         self.posts[index].thread.store(cpu::this_thread().0, Ordering::Release);
     }
 
-    /// The calling thread works for the pager beside the fault threads.
+    /// Registers the calling thread as a pager thread other than the fault threads.
     pub fn i_work_beside_it(&self) {
         let me = cpu::this_thread().0;
         let _ = self.others.iter().find(|other| {
@@ -122,7 +123,7 @@ impl Quiet {
         });
     }
 
-    /// A fault thread goes round once more.
+    /// A fault thread begins another round.
     pub fn round(&self, index: usize) {
         self.posts[index].beat.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,17 +133,17 @@ impl Quiet {
         self.posts[index].awake.store(awake, Ordering::Relaxed);
     }
 
-    /// A fault thread has read so many faults.
+    /// A fault thread has read this many faults.
     pub fn takes(&self, index: usize, faults: usize) {
         self.posts[index].in_hand.fetch_add(faults as u32, Ordering::Relaxed);
     }
 
-    /// It has answered one, or put it off.
+    /// A fault thread has answered one fault, or put it off.
     pub fn gives(&self, index: usize) {
         self.posts[index].in_hand.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Takes a processor for a fault thread. False: another one is there.
+    /// Reserves a processor for a fault thread. Returns false if another fault thread is on it.
     pub fn take_cpu(&self, index: usize, cpu: usize) -> bool {
         let is_there = |(other, post): (usize, &Post)| {
             other != index && post.cpu.load(Ordering::Relaxed) == cpu as u32
@@ -154,7 +155,7 @@ impl Quiet {
         true
     }
 
-    /// Sleeps by `sleep` until a store answers, as a normal thread.
+    /// Runs `sleep`, which returns when a store answers, as a normal thread.
     pub fn waits_for_store<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let was_on = self.is_on();
         if was_on {
@@ -163,7 +164,7 @@ impl Quiet {
         let ready = sleep();
         if was_on && self.on.load(Ordering::SeqCst) {
             cpu::make_idle_class(cpu::this_thread());
-            // The guard first says that it is over, and then makes all threads normal.
+            // The guard first clears `on`, and then makes all threads normal.
             if !self.on.load(Ordering::SeqCst) {
                 cpu::make_normal_class(cpu::this_thread());
             }
@@ -171,9 +172,9 @@ impl Quiet {
         ready
     }
 
-    /// A moment, for a fault thread to look again. A quiet one spins: whoever is woken on its
-    /// processor takes its place at once, and `sched_yield` in the idle class has kept threads of
-    /// the kernel from running, for seconds (Linux 6.18).
+    /// Waits a moment before a fault thread polls again. A quiet one spins: a thread that is woken
+    /// on its processor preempts it immediately, and `sched_yield` in the idle class has kept
+    /// kernel threads from running for seconds (Linux 6.18).
     pub fn pause(&self) {
         if self.is_on() {
             (0..PAUSE_SPINS).for_each(|_| std::hint::spin_loop());
@@ -197,12 +198,12 @@ impl Quiet {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Whether all fault threads are at work.
+    /// Whether all fault threads are active.
     pub fn is_crowd(&self) -> bool {
         self.crowd.load(Ordering::Relaxed)
     }
 
-    /// Whether a fault thread that has been started runs, which takes a moment.
+    /// Whether a fault thread that has been started runs. Waits a moment for that.
     pub fn has_come(&self, index: usize) -> bool {
         let mut looks = 0..1000;
         while self.fault_thread(index).is_none() && looks.next().is_some() {
@@ -211,21 +212,21 @@ impl Quiet {
         self.fault_thread(index).is_some()
     }
 
-    /// Lets a fault thread sleep while there is no crowd.
+    /// Blocks a fault thread while there is no crowd.
     pub fn wait_for_crowd(&self, index: usize) {
         if !self.is_crowd() {
             self.posts[index].bell.wait(NO_CROWD);
         }
     }
 
-    /// Makes the fault thread do the evictor's small work, or not.
+    /// Makes the fault thread do the evictor's work on small blocks, or not.
     #[cfg(any(test, feature = "model"))]
     pub fn force(&self, on: bool, crowd: bool) {
         self.on.store(on, Ordering::Relaxed);
         self.crowd.store(crowd, Ordering::Relaxed);
     }
 
-    /// Ends the guard, and fault threads that wait for a crowd.
+    /// Stops the guard, and the fault threads that wait for a crowd.
     pub fn stop(&self) {
         self.bell.ring();
         self.ring_crowd();
@@ -236,20 +237,20 @@ impl Quiet {
         self.posts.iter().for_each(|post| post.bell.ring());
     }
 
-    /// A fault thread that runs.
+    /// A fault thread, if it runs.
     pub(super) fn fault_thread(&self, index: usize) -> Option<ThreadId> {
         Some(self.posts[index].thread.load(Ordering::Acquire))
             .filter(|&thread| thread != 0)
             .map(ThreadId)
     }
 
-    /// Where a fault thread has tied itself.
+    /// The processor that a fault thread has bound itself to.
     pub(super) fn cpu(&self, index: usize) -> u32 {
         self.posts[index].cpu.load(Ordering::Relaxed)
     }
 
-    /// A fault thread's rounds; whether it is awake; whether faults that it has read are not
-    /// answered.
+    /// A fault thread's number of rounds; whether it is awake; whether it has read faults that are
+    /// not answered.
     pub(super) fn seen(&self, index: usize) -> (u64, bool, bool) {
         let post = &self.posts[index];
         (
@@ -259,28 +260,28 @@ impl Quiet {
         )
     }
 
-    /// Faults of the crowd since it was asked last, and how many came from another thread than the
-    /// one before.
+    /// Faults of the crowd since the last call, and how many came from another thread than the
+    /// fault before.
     pub(super) fn take_crowd(&self) -> (u32, u32) {
         (self.crowd_faults.swap(0, Ordering::Relaxed), self.crowd_turns.swap(0, Ordering::Relaxed))
     }
 }
 
-/// Sees whether faults are dense. Belongs to the first fault thread.
+/// Detects whether faults are dense. Used by the first fault thread.
 #[derive(Default)]
 pub struct Density {
     /// Faults of one thread in a row.
     thread: u32,
     since: Nanos,
     faults: u32,
-    /// Faults of any, and turns among them.
+    /// Faults of all threads, and changes of thread among them.
     all_since: Nanos,
     all: u32,
     turns: u32,
 }
 
 impl Density {
-    /// A fault of `thread` on a small block at `now`.
+    /// Counts a fault of `thread` on a small block at `now`.
     pub fn on_fault(&mut self, quiet: &Quiet, thread: u32, now: Nanos) {
         if quiet.is_crowd() {
             let before = quiet.last_thread.swap(thread, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Ranges of the arena: taken into use, given back, protected, advised.
+//! Ranges of the arena: mapped, unmapped, protected, advised.
 
 use hiroma_kernel::uffd::Watch;
 use hiroma_kernel::vm::Advise;
@@ -14,7 +14,7 @@ use crate::live::Path;
 use crate::pager::{Advice, PROT_RW};
 
 impl Core {
-    /// Makes extents usable that were not in use.
+    /// Makes unused extents usable.
     pub(crate) fn open_extents(
         &mut self,
         start: usize,
@@ -27,7 +27,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a range into use that the program chose itself.
+    /// Maps a range at addresses that the program chose.
     pub(crate) fn claim(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         for (from, to) in self.addresses.claim(start, end) {
             self.open_extents(from, to - from, PROT_RW)?;
@@ -35,8 +35,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes what is mapped in a range ours, readable and writable, so that it can be zeroed and
-    /// used again.
+    /// Makes the mapped parts of a range ours, readable and writable, so that they can be zeroed
+    /// and reused.
     pub(crate) fn make_plain(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         for (from, to) in self.addresses.mapped.overlaps(start, end) {
             for (from, to) in self.addresses.foreign.overlaps(from, to) {
@@ -53,7 +53,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives addresses back whose content has been forgotten.
+    /// Frees addresses whose content has been forgotten.
     pub(crate) fn unmap(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         self.recorder.note("unmap", ((start - self.arena.base()) / PAGE) as u64, end - start, 0);
         for (from, to) in self.addresses.wiped.overlaps(start, end) {
@@ -80,8 +80,7 @@ impl Core {
         Ok(())
     }
 
-    /// What was unmapped of extents that others share is out of reach from now on, until it is
-    /// taken into use again.
+    /// Makes the unmapped parts of shared extents inaccessible until they are mapped again.
     fn close_parts(
         &mut self,
         gone: &[(usize, usize)],
@@ -101,7 +100,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a part managed again that something else had been mapped over.
+    /// Makes a part managed again over which something else had been mapped.
     fn reclaim(&mut self, from: usize, to: usize) -> Result<(), PagerError> {
         let (watch, huge) = match self.live.path {
             Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
@@ -117,7 +116,7 @@ impl Core {
         Ok(())
     }
 
-    /// Extents that are readable and writable as a whole can move as a whole again.
+    /// Lets extents that are entirely readable and writable move as a whole again.
     pub(crate) fn unmark_mixed(&mut self, start: usize, end: usize) {
         let base = self.arena.base();
         for extent in (start - base) / EXTENT..(end - base).div_ceil(EXTENT) {

@@ -1,7 +1,7 @@
-//! The last events of each extent, for finding out what went wrong with one. Compiled in with the
-//! feature `recorder` only; without it a note costs nothing.
+//! The last events of each extent, for debugging. Compiled in with the feature `recorder` only;
+//! without it, recording costs nothing.
 
-/// What happened, to what, with two numbers that depend on it.
+/// An event, what it happened to, and two numbers that depend on the event.
 #[cfg(feature = "recorder")]
 #[derive(Clone, Copy, Debug)]
 struct Note {
@@ -20,7 +20,7 @@ pub struct Recorder {
     notes: std::collections::VecDeque<Note>,
 }
 
-/// How many notes are kept.
+/// Maximum number of notes.
 #[cfg(feature = "recorder")]
 const NOTES_MAX: usize = 4_000_000;
 
@@ -42,7 +42,7 @@ impl Recorder {
     #[inline(always)]
     pub fn note(&mut self, _what: &'static str, _page: u64, _a: usize, _b: usize) {}
 
-    /// The notes of the extent that holds a page, oldest first, one a line.
+    /// The notes of the extent that contains a page, oldest first, one a line.
     pub fn of_extent(&self, page: u64) -> String {
         #[cfg(feature = "recorder")]
         return self
@@ -67,8 +67,8 @@ impl Recorder {
         }
     }
 
-    /// Writes the notes of the extent that holds a page to a file, for when the process ends
-    /// without being asked.
+    /// Writes the notes of the extent that contains a page to a file, for use before the process is
+    /// ended.
     pub fn save_extent(&self, page: u64) {
         let text = self.of_extent(page);
         if !text.is_empty() {

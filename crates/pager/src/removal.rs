@@ -1,19 +1,19 @@
-//! Removals that the kernel tells of: the pager's own told from the program's, and what the kernel
-//! is still to act on. Pure.
+//! Removals that the kernel reports: distinguishes the pager's own from the program's, and records
+//! the ranges that the kernel has yet to discard. Pure.
 
 use hiroma_units::BlockId;
 
 use crate::addresses::IntervalSet;
 
-/// A removal that the pager has asked the kernel for, until the kernel is done with it.
+/// A removal that the pager has requested from the kernel, until the kernel has finished it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnRemoval {
     pub start: usize,
     pub end: usize,
-    /// So far its events have been read. The kernel tells of each mapping by itself, in the order
-    /// of addresses; mappings that look the same stay apart after a fork.
+    /// End of the range whose events have been read. The kernel reports each mapping separately, in
+    /// address order; mappings that look the same stay separate after a fork.
     pub seen_to: usize,
-    /// Other events inside it: the program's, or repetitions.
+    /// Other events inside the range: the program's, or repetitions.
     pub others: Vec<(usize, usize)>,
 }
 
@@ -22,7 +22,7 @@ impl OwnRemoval {
         OwnRemoval { start, end, seen_to: start, others: Vec::new() }
     }
 
-    /// Takes note of an event inside it.
+    /// Records an event inside the range.
     pub fn saw(&mut self, start: usize, end: usize) {
         if start == self.seen_to {
             self.seen_to = end;
@@ -31,8 +31,8 @@ impl OwnRemoval {
         }
     }
 
-    /// Once the kernel is done: what the program removed. Where a mapping was split after its
-    /// event, the kernel tells of the rest again, mapping by mapping up to the end
+    /// After the kernel has finished: the ranges that the program removed. If a mapping was split
+    /// after its event, the kernel reports the rest again, mapping by mapping up to the end
     /// (`madvise_dontneed_free`, Linux 4.11 and later).
     pub fn of_the_program(mut self) -> Vec<(usize, usize)> {
         let mut from = self.end;
@@ -40,25 +40,27 @@ impl OwnRemoval {
             from = self.others.remove(again).0;
         }
         if from == self.start {
-            // Ours was told from its start a second time: what had passed for it was the program's.
+            // Our removal was reported from its start a second time, so the first report was the
+            // program's.
             self.others.push((self.start, self.seen_to));
         }
         self.others
     }
 }
 
-/// Ranges that the kernel was about to discard when it told us. Nobody hears when it has done so,
-/// nor whether it drops the pages at once (`MADV_DONTNEED`) or when it likes, unless they are
-/// written before (`MADV_FREE`): what is resident there stays where it is for a while. Staged
-/// before the kernel came, old content would live on; dropped by us, a write would be lost.
+/// Ranges that the kernel was about to discard when it sent the event. There is no notice when it
+/// has done so, nor whether it drops the pages immediately (`MADV_DONTNEED`) or at any later time
+/// unless they are written before (`MADV_FREE`). So resident pages stay in place for a while: if
+/// they were staged before the kernel dropped them, old content would survive; if the pager dropped
+/// them, a write could be lost.
 #[derive(Clone, Default)]
 pub struct Coming {
     recent: IntervalSet,
     older: IntervalSet,
-    /// What the kernel may still drop, however long ago it was told: until the memory has left, or
-    /// its content has come anew.
+    /// Ranges that the kernel may still drop, no matter how long ago the event was: until the
+    /// memory has been evicted or its content has been replaced.
     droppable: IntervalSet,
-    /// Victims that were passed over.
+    /// Victims that were skipped.
     aside: Vec<BlockId>,
     aside_bytes: usize,
 }
@@ -69,37 +71,38 @@ impl Coming {
         self.let_drop(start, end);
     }
 
-    /// The kernel may drop what is at `start..end` from now on, which is right whenever it does.
+    /// The kernel may drop the content of `start..end` from now on, and is right to do so at any
+    /// time.
     pub fn let_drop(&mut self, start: usize, end: usize) {
         self.droppable.insert(start, end);
     }
 
-    /// Whether the kernel may drop any of `start..end` at any time (`MADV_FREE`): to touch it could
-    /// be a fault that waits for us.
+    /// Whether the kernel may drop a part of `start..end` at any time (`MADV_FREE`): touching it
+    /// could cause a fault that waits for the pager itself.
     pub fn may_drop(&self, start: usize, end: usize) -> bool {
         self.droppable.touches(start, end)
     }
 
-    /// What is at `start..end` from now on is not what the kernel was told of.
+    /// The content of `start..end` is new from now on; earlier events do not apply to it.
     pub fn renew(&mut self, start: usize, end: usize) {
         if self.droppable.touches(start, end) {
             self.droppable.remove(start, end);
         }
     }
 
-    /// Whether any of `start..end` is to stay.
+    /// Whether a part of `start..end` must stay in place.
     pub fn touches(&self, start: usize, end: usize) -> bool {
         self.recent.touches(start, end) || self.older.touches(start, end)
     }
 
-    /// The kernel has come.
+    /// The kernel has discarded the range.
     pub fn remove(&mut self, start: usize, end: usize) {
         self.recent.remove(start, end);
         self.older.remove(start, end);
         self.droppable.remove(start, end);
     }
 
-    /// A victim that has to wait.
+    /// Records a victim that has to wait.
     pub fn pass_over(&mut self, block: BlockId) {
         self.aside.push(block);
         self.aside_bytes += block.bytes();
@@ -110,18 +113,18 @@ impl Coming {
         self.aside_bytes
     }
 
-    /// Whether there are ranges that stay.
+    /// Whether there are ranges that must stay in place.
     pub fn waits(&self) -> bool {
         !self.recent.is_empty() || !self.older.is_empty()
     }
 
-    /// To be called a while after the last time, if who was about to act then has acted since:
-    /// ranges stay for that long at least.
+    /// Ends the waiting of the older ranges. To be called some time after the previous call, if the
+    /// threads that were about to act then have acted since: ranges stay for that long at least.
     pub fn age(&mut self) {
         self.older = std::mem::take(&mut self.recent);
     }
 
-    /// The victims that were passed over, to be tried again.
+    /// Takes the skipped victims, to be retried.
     pub fn take_aside(&mut self) -> Vec<BlockId> {
         self.aside_bytes = 0;
         std::mem::take(&mut self.aside)
@@ -146,7 +149,7 @@ mod tests {
         assert!(!coming.touches(40, 45) && coming.touches(45, 46));
         coming.age();
         assert!(!coming.touches(0, 100));
-        // Freed lazily, it may go at any time, until something else is there.
+        // Freed lazily, it may be dropped at any time, until its content is replaced.
         assert!(coming.may_drop(10, 11) && coming.may_drop(45, 46) && !coming.may_drop(40, 45));
         coming.renew(0, 48);
         assert!(!coming.may_drop(10, 20) && coming.may_drop(48, 49));

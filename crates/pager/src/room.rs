@@ -1,4 +1,4 @@
-//! Room in local memory: how much there is, who must give some up, and what happens where nobody
+//! Room in local memory: how much there is, what has to give some up, and what happens if nothing
 //! can.
 
 use hiroma_policy::duplication::Held;
@@ -11,14 +11,14 @@ use crate::core::{Core, ahead_pages};
 use crate::frames::Frame;
 use crate::store::Balance;
 
-/// What compressed memory and tables may grow by before the accounts know.
+/// How much compressed memory and tables may grow before that is accounted for.
 const MARGIN: usize = 1 << 20;
 
-/// Clean blocks are dropped so many bytes at a time.
+/// Clean blocks are dropped in batches of this many bytes.
 const CLEAN_BATCH: usize = 128 << 10;
 
-/// After so many small blocks in a row no room for huge ones is kept: it would be an eighth of a
-/// small limit.
+/// After this many small blocks in a row, no room for huge ones is reserved: it would be an eighth
+/// of a small limit.
 const SMALL_IN_A_ROW: u32 = 512;
 
 impl Core {
@@ -33,8 +33,8 @@ impl Core {
         }
     }
 
-    /// Gives compressed memory more of the limit or less, by what was waited for. `rescues`: staged
-    /// blocks that were touched so far.
+    /// Gives compressed memory a larger or a smaller share of the limit, according to what faults
+    /// waited for. `rescues`: number of staged blocks that were touched so far.
     pub fn share_out(&mut self, rescues: u64) {
         let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) =
             self.store.balance()
@@ -62,7 +62,7 @@ impl Core {
             packed_bytes,
         };
         self.duplication.observe(rescues, near.count, &held);
-        // On the way from one share to another the numbers say nothing of either.
+        // During the change from one share to another, the numbers are representative of neither.
         if !self.is_draining() {
             if let Some(parts) = self.sharing.observe(&seen) {
                 self.store.set_share(parts);
@@ -70,16 +70,16 @@ impl Core {
         }
     }
 
-    /// How much may be local: the limit, unless what cannot leave takes nearly all of it.
+    /// How many bytes may be local: the limit, unless held blocks take nearly all of it.
     ///
     /// Compressed memory, tables and the pager's own heap are parts of the limit, and so is what
-    /// the next steps may add before it is counted (`MARGIN`).
+    /// the next operations may add before it is accounted for (`MARGIN`).
     pub fn room(&self) -> usize {
         #[cfg(any(test, feature = "model"))]
         if let Some(room) = self.room_of_test {
-            // Where blocks have to stay the limit yields: with parts that the program may not read
-            // they cannot be copied, shared ones that the kernel may drop are not touched. Nothing
-            // else is a reason.
+            // The limit yields to blocks that have to stay: on the fallback path, blocks with parts
+            // that the program may not read cannot be copied; shared pages that the kernel may drop
+            // are not touched. There is no other reason.
             let stays = |block: &&BlockId| {
                 let addr = self.addr(**block);
                 self.live.path == crate::live::Path::Fallback
@@ -90,14 +90,14 @@ impl Core {
         let beside =
             self.store.local_bytes() as usize + self.tables_bytes.min(self.limit / 8) + MARGIN;
         let working = (self.limit / 8).max(LOCAL_MIN.0 as usize / 2);
-        // What cannot leave is no room for what can. What is left to the kernel is gone most times;
-        // where a fault waits, nobody looks.
+        // Held blocks are not room for others. Blocks left to the kernel are usually gone already;
+        // while a fault waits for room, that is not checked.
         let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
         self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel)
     }
 
-    /// The block cannot leave now. Where too much cannot, the limit yields, and the user hears of
-    /// it.
+    /// The block cannot be evicted now. If too much cannot, the limit yields, and the user is
+    /// warned.
     pub fn hold(&mut self, block: BlockId) {
         self.count(Counter::UnevictableBytes, block.bytes());
         if self.held.insert(block) {
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// What could not leave is tried again.
+    /// Makes held blocks candidates for eviction again.
     pub fn release_held(&mut self) {
         for block in std::mem::take(&mut self.held) {
             self.replacement.put_back(block);
@@ -136,8 +136,8 @@ impl Core {
         self.live.page.set_held_bytes(0);
     }
 
-    /// A while has passed: what could not leave is tried again. `have_acted`: what was left to the
-    /// kernel at the last time it has dealt with.
+    /// Periodically retries blocks that could not be evicted. `have_acted`: the threads that were
+    /// about to discard memory at the last call have done so.
     pub fn try_again(&mut self, have_acted: bool) {
         self.release_held();
         if have_acted {
@@ -148,13 +148,13 @@ impl Core {
         }
     }
 
-    /// Bytes that can be had without waiting for anything.
+    /// Bytes that are available without waiting for anything.
     pub fn reserve(&self) -> isize {
         self.room() as isize - self.local() as isize
             + (self.frames.spare_bytes() + self.clean_bytes) as isize
     }
 
-    /// How many bytes should be to be had at any time.
+    /// How many bytes should be available at any time.
     pub fn reserve_target(&self) -> usize {
         let room = self.room();
         let usual = if self.small_since_huge < SMALL_IN_A_ROW {
@@ -172,7 +172,7 @@ impl Core {
         self.live.evict_bell.ring();
     }
 
-    /// How much of the local memory is staged, so that what is in use shows itself.
+    /// How much of local memory to keep staged, so that accesses to blocks in use are detected.
     pub fn stage_target(&self) -> usize {
         if self.replacement.gives_second_chances() {
             self.staging.target_bytes(self.room())
@@ -181,7 +181,7 @@ impl Core {
         }
     }
 
-    /// A frame with memory for `block`, if that can be had at once. The flag: it is all zero.
+    /// A frame with memory for `block`, if one is available immediately. The flag: it is all zero.
     pub fn take_frame_for(&mut self, block: BlockId, zero_wanted: bool) -> Option<(Frame, bool)> {
         self.small_since_huge =
             if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
@@ -192,14 +192,14 @@ impl Core {
         let bytes = PAGE << order;
         loop {
             if let Some((frame, zero)) = self.frames.take_full(order, zero_wanted) {
-                // Canary "fresh is zero": a frame with somebody's old bytes passes for zeros.
+                // Canary "fresh is zero": a frame with old content counts as zeros.
                 return Some((frame, zero || crate::canary::is_broken("fresh is zero")));
             }
             if self.room_for(bytes, order) {
                 let frame = self.frames.take_empty(order)?;
                 self.frames.gained(frame);
-                // A frame that was never touched has nothing to move; its first word brings the
-                // whole (huge) page.
+                // A frame that was never touched has nothing to move; a write to its first word
+                // allocates the whole (huge) page.
                 hiroma_kernel::vm::zero(self.frames.addr(frame), 8);
                 return Some((frame, true));
             }
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Drops several clean blocks, so that the kernel takes their pages back in one go. False if
+    /// Drops several clean blocks, so that the kernel frees their pages in one go. Returns false if
     /// there is none.
     pub fn drop_some_clean(&mut self) -> bool {
         let mut bytes = 0;
@@ -223,7 +223,7 @@ impl Core {
         bytes > 0
     }
 
-    /// Whether `bytes` more may be local, once spare frames of other sizes have been given up for
+    /// Whether `bytes` more may be local, after spare frames of other sizes have been dropped for
     /// them.
     pub fn room_for(&mut self, bytes: usize, order: u8) -> bool {
         let over = (self.local() + bytes).saturating_sub(self.room());
@@ -243,8 +243,8 @@ impl Core {
         }
     }
 
-    /// Makes room for a copy of a block beside the frame that it comes from, as far as that can be
-    /// had at once.
+    /// Makes room for a copy of a block beside the frame that it comes from, as far as possible
+    /// without waiting.
     pub fn room_beside(&mut self, bytes: usize) -> bool {
         loop {
             if self.local() + bytes <= self.room() {
@@ -256,7 +256,7 @@ impl Core {
         }
     }
 
-    /// Tells the evictor if there is less to be had than there should be.
+    /// Wakes the evictor if less memory is available than there should be.
     pub fn mind_reserve(&self) {
         let enough = if self.live.quiet.is_on() && !self.forked {
             self.reserve_target() / 2

@@ -1,5 +1,6 @@
-//! The calls of the program, served by a thread of the pager: no thread of the program ever holds
-//! the pager's lock, so none can wait for far memory while it does, whatever its stack is made of.
+//! The calls of the program, served by a thread of the pager. No thread of the program ever takes
+//! the pager's lock, so none can wait for far memory while it has the lock, even if its stack is
+//! managed memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use crate::error::PagerError;
 use crate::live::{Live, Path};
 use crate::pager::{Advice, PROT_RW};
 
-/// What the program asks for. Ranges are whole pages inside the arena.
+/// The calls of the program. Ranges are whole pages inside the arena.
 #[derive(Clone, Copy)]
 pub enum Call {
     /// New addresses; the answer is the first.
@@ -28,17 +29,17 @@ pub enum Call {
         alone: bool,
         prot: i32,
     },
-    /// Forgets the content of what is mapped in a range that is about to be unmapped.
+    /// Forgets the content of everything that is mapped in a range that is about to be unmapped.
     Forget {
         start: usize,
         end: usize,
     },
-    /// Gives addresses back whose content has been forgotten.
+    /// Frees addresses whose content has been forgotten.
     Close {
         start: usize,
         end: usize,
     },
-    /// Takes a range into use, readable and writable, whatever was there.
+    /// Makes a range usable, readable and writable, whatever was there.
     MakePlain {
         start: usize,
         end: usize,
@@ -52,7 +53,7 @@ pub enum Call {
         start: usize,
         end: usize,
     },
-    /// Makes a mapping longer in place; the answer is 1 if that was possible.
+    /// Grows a mapping in place; the answer is 1 if that was possible.
     Extend {
         start: usize,
         end: usize,
@@ -74,14 +75,14 @@ pub enum Call {
     },
     /// Pins all that is mapped.
     PinAll,
-    /// Fails where a part of the range is not mapped.
+    /// Fails if a part of the range is not mapped.
     AllMapped {
         start: usize,
         end: usize,
     },
-    /// The most that may be mapped.
+    /// The maximum of mapped bytes.
     MappedMax(usize),
-    /// Whether forked children have a range.
+    /// Whether forked children inherit a range.
     DontFork {
         start: usize,
         end: usize,
@@ -98,8 +99,8 @@ pub enum Call {
         start: usize,
         end: usize,
     },
-    /// What the kernel has mapped at an address: the answer is the mapping's end, with its
-    /// protection in the lowest bits.
+    /// The kernel's mapping at an address: the answer is the mapping's end, with its protection in
+    /// the lowest bits.
     AreaAt(usize),
     Advise {
         start: usize,
@@ -110,27 +111,27 @@ pub enum Call {
     /// The program lends pages to the kernel in ways that the kernel does not count (`vmsplice`,
     /// `MSG_ZEROCOPY`).
     Wary,
-    /// The answer is what is local.
+    /// The answer is the number of local bytes.
     EvictEverything(bool),
     /// Writes all statistics to the control page.
     Publish,
-    /// The answer is 1 if everything stands still and these addresses are in memory; 0: touch them
-    /// and try again.
+    /// The answer is 1 if everything has stopped and these addresses are in memory; if 0, the
+    /// caller touches them and tries again.
     BeforeFork(&'static [AtomicUsize]),
     /// More of the ranges that did not fit into an answer.
     MoreToZero(usize),
 }
 
-/// Ranges in one answer.
+/// Maximum number of ranges in one answer.
 const RANGES: usize = 32;
 
-/// What came of a call.
+/// The answer to a call.
 pub struct Answer {
     pub result: Result<usize, PagerError>,
-    /// What the caller must overwrite with zeros.
+    /// Ranges that the caller must overwrite with zeros.
     zero: [(usize, usize); RANGES],
     count: usize,
-    /// Names the rest, if not all fitted.
+    /// Identifies the remaining ranges, if not all fitted.
     more: Option<usize>,
 }
 
@@ -140,19 +141,19 @@ impl Answer {
         &self.zero[..self.count]
     }
 
-    /// The call that brings more of them.
+    /// The call that returns the remaining ranges.
     pub fn rest(&self) -> Option<Call> {
         self.more.map(Call::MoreToZero)
     }
 }
 
-/// Where threads of the program leave their calls.
+/// The mailbox for the calls of the program's threads.
 pub type Calls = Mailbox<Call, Answer>;
 
-/// How a fork is told to have happened: the parent's thread sets it.
+/// The parent's thread signals here that a fork has happened.
 #[derive(Default)]
 pub struct ForkGate {
-    /// Forks that are over.
+    /// Number of forks that are over.
     over: AtomicUsize,
 }
 
@@ -169,7 +170,7 @@ pub struct Serving {
     live: Arc<Live>,
     calls: Arc<Calls>,
     gate: Arc<ForkGate>,
-    /// Ranges that did not fit into answers, by name.
+    /// Ranges that did not fit into answers, by identifier.
     rest: Vec<(usize, Vec<(usize, usize)>)>,
     names: usize,
     fork_is_due: bool,
@@ -310,7 +311,7 @@ impl Serving {
         Ok(0)
     }
 
-    /// Discards the content of a range: it reads as zeros, and takes up no room, near or far.
+    /// Discards the content of a range: it reads as zeros and takes no memory, near or far.
     fn discard(
         &mut self,
         start: usize,
@@ -324,7 +325,7 @@ impl Serving {
             *zero = core.forget(start, end, By::Us);
             return Ok(0);
         }
-        // Not writable, so not to be zeroed by writing: the kernel takes the pages out.
+        // It is not writable, so it cannot be zeroed by writing: the kernel removes the pages.
         let arena = core.arena.clone();
         if core.live.path == Path::Fallback {
             let _ = core.forget(start, end, By::Kernel);
@@ -333,7 +334,7 @@ impl Serving {
                 .map(|()| 0)
                 .map_err(PagerError::io("MADV_DONTNEED"));
         }
-        // The page table may be on its way back just now: the events of both would look alike.
+        // The page table may be being freed at this moment: the events of both would look alike.
         while core.own_removals.iter().any(|own| own.start < end && start < own.end) {
             drop(core);
             thread::sleep(Duration::from_micros(50));
@@ -386,13 +387,13 @@ impl Core {
         if prot != PROT_RW {
             self.addresses.special.insert(placed.addr, placed.addr + len.next_multiple_of(EXTENT));
         } else if self.addresses.special.touches(placed.addr, placed.addr + len) {
-            // A part of a shared extent that somebody has unmapped.
+            // A part of a shared extent that was unmapped earlier.
             self.make_plain(placed.addr, placed.addr + len)?;
         }
         Ok(placed.addr)
     }
 
-    /// Changes the protection of a range. Content stays.
+    /// Changes the protection of a range. The content is unchanged.
     fn protect(&mut self, start: usize, end: usize, prot: i32) -> Result<(), PagerError> {
         self.all_mapped(start, end)?;
         self.mark_mixed(start, end);
@@ -412,13 +413,13 @@ impl Core {
         Ok(())
     }
 
-    /// As the kernel, which refuses ranges with holes (ENOMEM).
+    /// Like the kernel, which refuses ranges with holes (ENOMEM).
     fn all_mapped(&self, start: usize, end: usize) -> Result<(), PagerError> {
         let mapped = self.addresses.mapped.covers(start, end);
         if mapped { Ok(()) } else { Err(PagerError::NotMapped { addr: start, len: end - start }) }
     }
 
-    /// Makes a mapping longer in place, if that is possible.
+    /// Grows a mapping in place, if that is possible.
     fn extend(&mut self, start: usize, end: usize, new_end: usize) -> Result<bool, PagerError> {
         if !self.addresses.is_plain(start, end) {
             return Ok(false);
@@ -427,13 +428,13 @@ impl Core {
         if let Some((from, len)) = opened {
             self.open_extents(from, len, PROT_RW)?;
         }
-        // The rest of the last extent may have been without access.
+        // The rest of the last extent may have been inaccessible.
         self.make_plain(end, new_end)?;
         Ok(true)
     }
 
-    /// Forgets a range because something else is about to be mapped over it (a file, shared
-    /// memory).
+    /// Forgets a range because something else (a file, shared memory) is about to be mapped over
+    /// it.
     fn release(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         self.claim(start, end)?;
         self.mark_mixed(start, end);
@@ -442,8 +443,9 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets the content of what is mapped in a range, made readable and writable first. Returns
-    /// what the caller must zero: it shares extents with others.
+    /// Forgets the content of everything that is mapped in a range, which is made readable and
+    /// writable first. Returns the ranges that the caller must zero, because they share extents
+    /// with other mappings.
     fn forget_mapped(
         &mut self,
         start: usize,
@@ -451,7 +453,8 @@ impl Core {
     ) -> Result<Vec<(usize, usize)>, PagerError> {
         self.make_plain(start, end)?;
         let mut to_zero = Vec::new();
-        // Canary "content goes before its addresses": whoever is given them next finds it.
+        // Canary "content goes before its addresses": the next user of the addresses finds the
+        // content.
         if canary::is_broken("content goes before its addresses") {
             return Ok(to_zero);
         }

@@ -1,4 +1,4 @@
-//! Which blocks leave the program: victims are moved into frames and wait there (*staged*), until
+//! Evicts blocks from the program: victims are moved into frames and stay there (*staged*) until
 //! they are touched or written back.
 
 use hiroma_kernel::lock::Lock;
@@ -15,18 +15,19 @@ use crate::extent::{Copy, Mode, flag};
 use crate::live::Path;
 use crate::mover::TakeOut;
 
-/// Victims looked at for one that can be staged, and victims that cannot leave.
+/// Maximum of victims tried for each call of `stage_victims`, and of victims that cannot be
+/// evicted.
 const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
-/// Most blocks that leave at a time because too much is staged.
+/// Maximum of blocks dropped in one go because too much is staged.
 const TRIMS_MAX: usize = 256;
-/// Blocks that the fault thread stages and compares at a time, and how many that differ it collects
-/// before it calls the evictor.
+/// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
+/// it collects before it wakes the evictor.
 const HERE_MAX: usize = 3;
 const DIFFERING_MAX: usize = 64;
 
 impl Core {
-    /// Moves victims out of the program until enough is staged, or until there is enough to be had.
+    /// Stages victims until enough is staged, or until enough memory is available or soon will be.
     pub fn stage_victims(&mut self, lock: &Lock<Core>) -> bool {
         let mut moved = false;
         let (mut tries, mut held) = (0, 0);
@@ -54,17 +55,17 @@ impl Core {
         if moved || held > 0 {
             self.publish();
         }
-        // There are more behind those that cannot leave now.
+        // There are more victims behind those that cannot be evicted now.
         self.put_off |= held >= HELD_MAX;
         moved
     }
 
-    /// The next resident block that the policy gives up. What left by itself may still be on the
-    /// policy's lists, thousands in a row.
+    /// The next resident block that the policy gives up. Blocks that are no longer resident may
+    /// still be on the policy's lists, thousands in a row.
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
             let block = self.replacement.next_victim()?;
-            // Canary "stale entries": what is not resident is taken out all the same.
+            // Canary "stale entries": a block that is not resident is taken all the same.
             if self.is_resident(block) && !self.held.contains(&block)
                 || canary::is_broken("stale entries")
             {
@@ -73,8 +74,8 @@ impl Core {
         }
     }
 
-    /// What is staged and clean beyond its share leaves for good: room that is free is as quick to
-    /// have, and costs no faults to watch.
+    /// Drops clean staged blocks beyond the staging target: free room is available as quickly, and
+    /// needs no faults to detect accesses.
     pub fn trim_staged(&mut self) {
         if self.replacement.gives_second_chances() {
             let target = self.stage_target();
@@ -83,12 +84,12 @@ impl Core {
         }
     }
 
-    /// The evictor's work on small blocks, done by the fault thread while it is quiet: on the
-    /// processor of the program's only busy thread, where no other has to be interrupted for each
-    /// page that moves. What has to be written is left to the evictor.
+    /// Does the evictor's work on small blocks in the fault thread while it is quiet. It runs on
+    /// the processor of the program's only busy thread, so no other processor has to be interrupted
+    /// for each page that is moved. Blocks that must be written are left to the evictor.
     pub fn evict_here(&mut self) {
         self.trim_staged();
-        // While the evictor runs, each page that moves interrupts its processor.
+        // While the evictor runs, each page that is moved interrupts its processor.
         let quarters = if self.live.quiet.does_evictor_run() { 3 } else { 6 };
         let enough = (self.reserve_target() * quarters / 4) as isize;
         for _ in 0..HERE_MAX {
@@ -118,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Whether the fault thread evicts, and keeps up.
+    /// Whether the fault thread evicts, and keeps up with demand.
     pub fn is_cared_for(&self) -> bool {
         self.live.quiet.is_on()
             && !self.forked
@@ -127,14 +128,14 @@ impl Core {
             && self.reserve() > (self.reserve_target() / 2) as isize
     }
 
-    /// A staged block of which it is not known yet whether it differs from its far copy.
+    /// A staged block that has not yet been compared with its far copy.
     pub fn awaiting_write(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
         self.blocks
             .get_mut(&block)
             .filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
     }
 
-    /// Whether a staged block is as its far copy.
+    /// Whether a staged block is identical to its far copy.
     fn is_unchanged(&self, block: BlockId) -> bool {
         let buf = vm::lend(self.frames.addr(self.blocks[&block].frame), block.bytes());
         let (first, count) = self.sector_range(block);
@@ -148,7 +149,8 @@ impl Core {
         })
     }
 
-    /// Moves one block out of the program.
+    /// Moves one block out of the program into a frame. Returns false if it stays mapped or has
+    /// become unmapped.
     pub fn stage(&mut self, block: BlockId) -> bool {
         let addr = self.addr(block);
         if self.blocks.contains_key(&block) {
@@ -160,7 +162,7 @@ impl Core {
             return self.is_gone_for_kernel(block);
         }
         if pinned.touches(addr, end) {
-            // One locked page is no reason to hold two megabytes.
+            // One locked page is no reason to hold 2 MiB.
             if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {
                 self.break_up(block, flag::PAGE_TABLE);
                 return true;
@@ -189,8 +191,8 @@ impl Core {
         match self.take_out(block, frame) {
             TakeOut::Done => {
                 if self.extent(block).has(flag::HOLES) {
-                    // Freed lazily (MADV_FREE) and not written since, a page could be dropped in
-                    // its frame too.
+                    // A page that was freed lazily (MADV_FREE) and not written since could be
+                    // dropped in its frame too.
                     vm::touch(self.frames.addr(frame), block.bytes());
                     self.coming.renew(addr, end);
                 }
@@ -218,8 +220,8 @@ impl Core {
         false
     }
 
-    /// A resident extent that can no longer move as one, or shall not, goes on in small mode.
-    /// `why`: the flag that says why.
+    /// A resident extent that can no longer move as one block, or should not, continues in small
+    /// mode. `why` is the flag that is set as the reason.
     pub fn break_up(&mut self, block: BlockId, why: u8) {
         let number = block.extent_no().0 as usize;
         let start = block.page();
@@ -235,8 +237,8 @@ impl Core {
         }
     }
 
-    /// A piece was staged: of a broken extent, how many of the first ones were touched meanwhile
-    /// says whether breaking it up was worth it.
+    /// A piece was staged. For an extent that was broken up, the number of its first pieces that
+    /// were touched meanwhile shows whether breaking it up was worthwhile.
     fn judge_broken(&mut self, block: BlockId) {
         let extent = self.extent_mut(block);
         if extent.broken_stagings == 0 {
@@ -252,7 +254,7 @@ impl Core {
         self.granularity.on_broken_judged(self.regions.entry(region).or_default(), rescues);
     }
 
-    /// While there is time: a zeroed frame for the next first touch.
+    /// Prepares a zeroed frame for the next first touch while there is nothing else to do.
     pub fn zero_frame_ahead(&mut self) -> bool {
         if self.fresh_demand == 0
             || self.live.path != Path::Full

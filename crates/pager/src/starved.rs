@@ -1,35 +1,35 @@
-//! Whether the program's threads have had a processor since a moment. The kernel tells of a raw
-//! `madvise(MADV_DONTNEED)` before it acts, and the calling thread may be kept from acting for
-//! long: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
+//! Whether the program's threads have had processor time since a given moment. The kernel sends the
+//! event of a raw `madvise(MADV_DONTNEED)` before it acts, and the calling thread may be kept from
+//! acting for a long time: `SCHED_IDLE` beside a busy processor, a cgroup's quota.
 
 use std::collections::BTreeMap;
 
 use crate::host;
 
-/// A thread that has run for so long since the event of its removal was read is past it: a gigabyte
-/// is dropped in less. In ticks of 10 ms (`USER_HZ`), which the kernel rounds down.
+/// A thread that has run for this long since the event of its removal was read has finished it: a
+/// gigabyte is dropped in less. In ticks of 10 ms (`USER_HZ`), which the kernel rounds down.
 const PAST_IT_TICKS: u64 = 10;
 
-/// What a thread does, from `/proc/PID/task/TID/stat`.
+/// State of a thread, from `/proc/PID/task/TID/stat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Thread {
-    /// Runs or would, or sleeps in the kernel until something comes that it waits for (`R`, `D`).
-    /// In any other state it is in no removal.
+    /// Running, runnable, or in uninterruptible sleep (`R`, `D`). In any other state it is not in a
+    /// removal.
     may_be_acting: bool,
     /// Processor time.
     ran_ticks: u64,
 }
 
-/// How long each thread had run at a moment.
+/// How long each thread had run at a given moment.
 #[derive(Default)]
 pub struct Progress {
     then: Option<BTreeMap<u32, Thread>>,
 }
 
 impl Progress {
-    /// To be called now and then. `waits`: whether anybody has to know. True: whoever was about to
-    /// act at the moment of the call before has acted, or there was none; from now on it is about
-    /// this moment.
+    /// To be called periodically. `waits`: whether the result is needed. Returns true if every
+    /// thread that was about to act at the reference moment has acted, or if there is no reference
+    /// moment; then this call becomes the reference moment.
     pub fn have_acted(&mut self, waits: bool) -> bool {
         if !waits {
             self.then = None;
@@ -45,7 +45,7 @@ impl Progress {
 }
 
 fn is_any_starved(then: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> bool {
-    // Less time than before: another thread has its number.
+    // Less time than before: a new thread has reused the number.
     let has_run = |id, now: u64| {
         then.get(id)
             .is_none_or(|then| now < then.ran_ticks || now - then.ran_ticks >= PAST_IT_TICKS)
@@ -53,7 +53,7 @@ fn is_any_starved(then: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> 
     now.iter().any(|(id, thread)| thread.may_be_acting && !has_run(id, thread.ran_ticks))
 }
 
-/// The program's threads. None, where `/proc` does not show them.
+/// The program's threads. Empty if `/proc` does not show them.
 fn threads() -> BTreeMap<u32, Thread> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", host::program())) else {
         return BTreeMap::new();
@@ -65,8 +65,8 @@ fn threads() -> BTreeMap<u32, Thread> {
     tasks.flatten().filter_map(read).collect()
 }
 
-/// A line of `stat` (proc_pid_stat(5)): the state is the third field, user and system time are the
-/// 14th and 15th.
+/// Parses a line of `stat` (proc_pid_stat(5)): the state is the third field, user and system time
+/// are the 14th and 15th.
 fn parse(stat: &str) -> Option<Thread> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let may_be_acting = matches!(fields.next()?, "R" | "D");

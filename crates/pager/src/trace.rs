@@ -1,9 +1,9 @@
-//! What goes out and comes in, for somebody else to write down: a ring of records in a file that
-//! another process maps.
+//! Records of page-outs and page-ins for another process to write to a file: a ring in a file that
+//! this process and the reader map.
 //!
-//! The pager stores a record and goes on; it never waits for the reader. A record that finds the
-//! ring full is counted as lost. The ring outlives the process, so that what it recorded last is
-//! not lost when it is killed.
+//! The pager stores a record and continues; it never waits for the reader. If the ring is full, a
+//! record is counted as lost. The ring outlives the process, so that its last records are not lost
+//! when it is killed.
 //!
 //! Layout: 64-bit words. Word 0 magic, 1 version, 2 bytes of a page, 3 records written, 4 records
 //! read, 5 records lost; from [`RING_WORD`] two words a record: time (ns of the monotonic clock),
@@ -30,7 +30,7 @@ const RING_WORD: usize = 8;
 /// Records in a ring: 2 MiB for each process.
 const RECORDS: u64 = 1 << 17;
 const WORDS: usize = RING_WORD + 2 * RECORDS as usize;
-/// What names of rings end with.
+/// Suffix of the file names of rings.
 const SUFFIX: &str = ".trace";
 
 /// What happened to a page.
@@ -40,7 +40,7 @@ pub enum Moved {
     Out = 1,
     /// It was read from a store.
     In = 2,
-    /// It left local memory without being written: the store has it as it is.
+    /// It was evicted without being written, because the store has the same content.
     Dropped = 3,
 }
 
@@ -60,17 +60,17 @@ pub fn page_bytes(block: BlockSize) -> u64 {
     (PAGE << sector_order(block)) as u64
 }
 
-/// A ring, as the pager or as its reader sees it.
+/// A ring, as seen by the pager or by its reader.
 pub struct Ring {
     words: SharedWords,
 }
 
 impl Ring {
-    /// Makes a ring of this process for pages of `page_bytes` in `dir`, readable and writable by
+    /// Creates a ring of this process for pages of `page_bytes` in `dir`, readable and writable by
     /// its user alone.
     pub fn create(dir: &Path, page_bytes: u64) -> io::Result<Ring> {
         let (file, _) = create_new(dir)?;
-        // Memory that could not be had later would end the process at a store to it.
+        // If memory could not be allocated later, a store to it would end the process.
         fallocate(&file, FallocateFlags::empty(), 0, (WORDS * 8) as u64)?;
         let ring = Ring { words: SharedWords::map(&file, WORDS)? };
         ring.word(1).store(VERSION, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Opens the ring in `path`; none as long as it is being made.
+    /// Opens the ring at `path`; returns None while it is being created.
     pub fn open(path: &Path) -> io::Result<Option<Ring>> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() != (WORDS * 8) as u64 {
@@ -96,7 +96,7 @@ impl Ring {
         }
     }
 
-    /// The rings in `dir`, with the ids of the processes that made them.
+    /// The rings in `dir`, with the ids of the processes that created them.
     pub fn list(dir: &Path) -> Vec<(PathBuf, u32)> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         let ring = |name: &str| -> Option<u32> {
@@ -116,12 +116,12 @@ impl Ring {
         self.word(2).load(Ordering::Relaxed)
     }
 
-    /// Records that found the ring full.
+    /// Number of records lost because the ring was full.
     pub fn lost(&self) -> u64 {
         self.word(5).load(Ordering::Relaxed)
     }
 
-    /// Adds records of one time. One caller at a time: the pager's lock sees to that.
+    /// Adds records with the same time. One caller at a time: the pager's lock ensures that.
     pub(crate) fn append(&self, time_ns: u64, moved: Moved, pages: impl Iterator<Item = u64>) {
         let (mut written, read) =
             (self.word(3).load(Ordering::Relaxed), self.word(4).load(Ordering::Acquire));
@@ -138,7 +138,7 @@ impl Ring {
         self.word(3).store(written, Ordering::Release);
     }
 
-    /// Takes out what has been recorded since the last time. One reader at a time.
+    /// Takes the records since the last call. One reader at a time.
     pub fn take(&self, records: &mut Vec<Record>) -> io::Result<()> {
         let (written, read) =
             (self.word(3).load(Ordering::Acquire), self.word(4).load(Ordering::Relaxed));
@@ -166,7 +166,7 @@ impl Ring {
 }
 
 impl Core {
-    /// Records what happened to sectors of a block, if anybody wants to know.
+    /// Records what happened to sectors of a block, if tracing is enabled.
     pub fn trace(&self, moved: Moved, block: BlockId, sectors: impl Iterator<Item = usize>) {
         if let Some(ring) = &self.live.trace {
             let first = block.page() >> self.sector_order;
@@ -174,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Records that a block left local memory as the store has it.
+    /// Records that a block was evicted without being written.
     pub fn trace_dropped(&self, block: BlockId) {
         let (first, count) = self.sector_range(block);
         let extent = self.extent(block);
@@ -184,7 +184,7 @@ impl Core {
     }
 }
 
-/// A file of its own for each life of a process: an `execve` begins another with the same process
+/// Creates a new file for each life of a process: an `execve` begins another with the same process
 /// id.
 fn create_new(dir: &Path) -> io::Result<(File, PathBuf)> {
     for life in 0..u32::MAX {

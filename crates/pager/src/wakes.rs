@@ -1,5 +1,5 @@
-//! Threads of the program are woken when the pager's lock is free again: where they share a
-//! processor with whoever wakes them, they run at once, and may fault again.
+//! Threads of the program are woken after the pager's lock has been released: if they share a
+//! processor with the thread that wakes them, they run immediately, and may fault again.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use hiroma_kernel::lock::Afterwards;
 use crate::core::Core;
 use crate::live::Live;
 
-/// Threads to wake once the lock is free.
+/// Threads to wake after the lock has been released.
 pub struct Wakes {
     live: Arc<Live>,
     ranges: [(usize, usize); WAKES_MAX],
     count: usize,
 }
 
-/// Ranges that are woken after one hold of the lock; more are woken while it is held.
+/// Ranges that are woken after one hold of the lock; any more are woken while it is still taken.
 const WAKES_MAX: usize = 16;
 
 impl Afterwards for Core {
     type Work = Wakes;
 
     fn take_work(&mut self) -> Option<Wakes> {
-        // An event that was read lets the kernel go on: acted on later, it would strike content
-        // that came since, and one of our own removals would pass for the program's.
+        // Reading an event lets the kernel continue. If it were acted on later, content that
+        // arrived since would be lost, and one of our own removals would count as the program's.
         self.catch_up();
         if self.wakes.is_empty() {
             return None;

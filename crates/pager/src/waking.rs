@@ -1,6 +1,6 @@
-//! What a fault costs beside the pager's own work: the fault thread has to be woken, and then the
-//! thread that faulted. Nobody tells how long that took in one fault; so it is measured with some
-//! empty ones, once, and added to what is known of each.
+//! What a fault costs in addition to the pager's own work: the fault thread has to be woken, and
+//! then the faulting thread. The kernel does not report how long that takes for a given fault. So
+//! it is measured once, with some empty faults, and added to the measured part of each.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use hiroma_kernel::wait;
 use hiroma_units::{Nanos, PAGE};
 use serde::{Deserialize, Serialize};
 
-/// The two ways to wake somebody in the course of a fault, in nanoseconds.
+/// The two wakeups in the course of a fault, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Halves {
-    /// From the touch until the fault thread, which slept, has read of it.
+    /// From the touch until the fault thread, which was asleep, has read the message.
     pub until_read_ns: u64,
-    /// From the waking until the thread that faulted goes on.
+    /// From the wakeup until the faulting thread continues.
     pub until_on_ns: u64,
 }
 
-/// What waking costs on this machine.
+/// The costs of wakeups on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// Both threads on one processor.
     pub together: Halves,
-    /// On two.
+    /// On two processors.
     pub apart: Halves,
 }
 
-/// Words of the control page that hold them.
+/// Number of words in the control page.
 pub const WORDS: usize = 4;
 
 impl Costs {
-    /// As they stand in the control page.
+    /// Encodes them for the control page.
     pub fn to_words(self) -> [u64; WORDS] {
         [
             self.together.until_read_ns,
@@ -46,13 +46,14 @@ impl Costs {
         ]
     }
 
-    /// The same back. None: they were not measured.
+    /// Decodes them. Returns None if they were not measured.
     pub fn of_words(words: [u64; WORDS]) -> Option<Costs> {
         let halves = |at: usize| Halves { until_read_ns: words[at], until_on_ns: words[at + 1] };
         (words != [0; WORDS]).then(|| Costs { together: halves(0), apart: halves(2) })
     }
 
-    /// Measures them with some empty faults; a few milliseconds. None: that cannot be done here.
+    /// Measures them with some empty faults, in a few milliseconds. Returns None if that is not
+    /// possible here.
     pub fn measure() -> Option<Costs> {
         let here = cpu::this_processor();
         let other = Cpus::of_this_thread()?.any_but(here);
@@ -62,14 +63,14 @@ impl Costs {
     }
 }
 
-/// Empty faults for one figure; the first ones are warming up.
+/// Empty faults for one figure; the first ones are for warming up.
 const FAULTS: usize = 19;
 const WARMING_UP: usize = 4;
-/// A fault that has not come after so long will not come.
+/// A fault that has not arrived after this time will not arrive.
 const PATIENCE_MS: i64 = 200;
 
-/// With the thread that faults on one processor and the thread that answers on another. Both are
-/// threads of their own, which end here.
+/// Measures with the faulting thread on one processor and the answering thread on another. Both are
+/// new threads, which end here.
 fn measure_on(program: usize, pager: usize) -> Option<Halves> {
     let memory = Arc::new(Reservation::new(FAULTS * PAGE, PAGE, Access::ReadWrite).ok()?);
     let uffd = Uffd::open(Features::default()).ok()?;
@@ -80,7 +81,7 @@ fn measure_on(program: usize, pager: usize) -> Option<Halves> {
         cpu::stay_on(program);
         let (mut until_read, mut until_on) = (Vec::new(), Vec::new());
         for page in 0..FAULTS {
-            // The other one goes to sleep again meanwhile.
+            // Meanwhile the answering thread goes to sleep again.
             let start = cpu::now_ns();
             while cpu::now_ns() - start < 20_000 {
                 std::hint::spin_loop();
@@ -100,8 +101,8 @@ fn measure_on(program: usize, pager: usize) -> Option<Halves> {
     let answering = thread::Builder::new()
         .stack_size(128 << 10)
         .spawn(move || answer(&uffd, &memory, pager, &read_at));
-    // Without an answer to come, the pages are no longer watched: the descriptor has gone with the
-    // thread that could not be.
+    // If the answering thread could not be started, the descriptor was dropped with its closure,
+    // and the pages are no longer registered.
     let answered = answering.is_ok_and(|thread| thread.join().is_ok_and(|all| all));
     faulting.join().ok().filter(|_| answered)
 }
@@ -137,7 +138,7 @@ fn median(values: &mut [u64]) -> u64 {
     values[values.len() / 2]
 }
 
-/// Tells when threads began to wait whose faults are read, by all that is known.
+/// Estimates when the threads whose faults are read began to wait.
 #[derive(Default)]
 pub struct Estimate {
     costs: Option<Costs>,
@@ -150,8 +151,8 @@ pub struct Estimate {
     slept_before: bool,
 }
 
-/// Work of the fault thread that a fault can have waited for, at most: what is longer is sleep that
-/// nobody has told of.
+/// Maximum of the fault thread's work that a fault can have waited for: anything longer is
+/// unreported sleep.
 const QUEUED_MAX: Nanos = Nanos(1_000_000);
 
 impl Estimate {
@@ -164,18 +165,18 @@ impl Estimate {
         self.slept = true;
     }
 
-    /// What messages there are has been read at `now`.
+    /// The queued messages have been read at `now`.
     pub fn reads(&mut self, now: Nanos) {
         self.read_before = std::mem::replace(&mut self.read, now);
         self.slept_before = std::mem::take(&mut self.slept);
     }
 
-    /// When `thread` began to wait, whose fault was among them. `together`: on the fault thread's
-    /// processor.
+    /// When `thread`, whose fault was among the messages, began to wait. `together`: on the fault
+    /// thread's processor.
     ///
-    /// A fault thread that has not slept was at work when the fault happened, at any moment since
-    /// it looked before, or since it let this thread go: half of that time is the best guess. On
-    /// one processor neither is at work while the other is.
+    /// A fault thread that has not slept was working when the fault happened, at any moment since
+    /// its previous read, or since it woke this thread: half of that time is the best estimate. On
+    /// one processor neither works while the other does.
     pub fn began(&self, thread: u32, together: bool) -> Nanos {
         let costs = self.costs.unwrap_or_default();
         let before = match (together, self.slept_before) {
@@ -196,7 +197,7 @@ impl Estimate {
     }
 }
 
-/// How long it takes until a woken thread goes on.
+/// How long it takes until a woken thread continues.
 pub fn until_on(costs: Option<Costs>, together: bool) -> Nanos {
     let costs = costs.unwrap_or_default();
     Nanos(if together { costs.together.until_on_ns } else { costs.apart.until_on_ns })

@@ -1,8 +1,9 @@
-//! No fault waits in silence: what waits longest is told when asked, and ends the program with a
-//! message when it waits too long.
+//! No fault waits silently: the fault that waits longest is reported on request, and ends the
+//! program with a message when it waits too long.
 //!
-//! Contract: it has a thread of its own, which takes no lock and touches no managed memory; all it
-//! reads are atomics. So it also sees a thread of the pager that holds the lock and waits for ever.
+//! Contract: the watchdog has its own thread, which takes no lock and touches no managed memory; it
+//! only reads atomics. So it also detects a thread of the pager that waits forever while it has the
+//! lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,16 +22,16 @@ use crate::live::Live;
 pub enum Waits {
     /// Local memory is full, and nothing can be evicted.
     Room = 1,
-    /// A block that is being written, discarded or given back.
+    /// A block that is being written, discarded or freed.
     Busy = 2,
-    /// The store has been asked.
+    /// A read from the store.
     Store = 3,
-    /// The fault thread itself: it waits for the pager's lock, or the kernel does not come back.
+    /// The fault thread itself: it waits for the pager's lock, or a system call does not return.
     Pager = 4,
 }
 
 impl Waits {
-    /// What a number in the control page means.
+    /// Decodes a number in the control page.
     pub fn from_number(number: u32) -> Option<Waits> {
         [Waits::Room, Waits::Busy, Waits::Store, Waits::Pager]
             .into_iter()
@@ -38,19 +39,19 @@ impl Waits {
     }
 }
 
-/// The fault that waits longest, as a fault thread tells it.
+/// The fault that waits longest, as reported by a fault thread.
 #[derive(Default)]
 pub struct Oldest {
-    /// When it came (monotonic clock, ns); 0: none waits.
+    /// When it was read (monotonic clock, ns); 0: no fault waits.
     since: AtomicU64,
     addr: AtomicU64,
     waits: AtomicU32,
-    /// When the fault thread began the round that it is in; 0: it sleeps.
+    /// When the fault thread began its current round; 0: it sleeps.
     round: AtomicU64,
 }
 
 impl Oldest {
-    /// A fault waits, the oldest there is.
+    /// Sets the oldest waiting fault.
     pub fn is(&self, since: u64, addr: usize, waits: Waits) {
         self.addr.store(addr as u64, Ordering::Relaxed);
         self.waits.store(waits as u32, Ordering::Relaxed);
@@ -64,12 +65,12 @@ impl Oldest {
         }
     }
 
-    /// The fault thread has something to do, or (0) goes to sleep.
+    /// The fault thread begins a round at `now`, or (0) goes to sleep.
     pub fn round(&self, now: u64) {
         self.round.store(now, Ordering::Relaxed);
     }
 
-    /// What waits longest, and for how long.
+    /// The fault that waits longest, and for how long.
     pub fn waiting(&self, now: u64) -> Option<(Duration, usize, Waits)> {
         let since = self.since.load(Ordering::Acquire);
         let round = self.round.load(Ordering::Relaxed);
@@ -88,41 +89,41 @@ impl Oldest {
 pub struct Oldests([Oldest; FAULT_THREADS_MAX]);
 
 impl Oldests {
-    /// That of one fault thread.
+    /// The entry of one fault thread.
     pub fn of(&self, index: usize) -> &Oldest {
         &self.0[index]
     }
 
-    /// What waits longest of all, and for how long.
+    /// The fault that waits longest over all threads, and for how long.
     pub fn waiting(&self, now: u64) -> Option<(Duration, usize, Waits)> {
         self.0.iter().filter_map(|oldest| oldest.waiting(now)).max_by_key(|&(age, _, _)| age)
     }
 }
 
-/// Looks at the oldest fault.
+/// Checks the oldest fault.
 pub struct Watchdog {
     live: Arc<Live>,
     limit: Duration,
-    /// Looks in a row at which something waited, and how long one takes: time in which this machine
-    /// stood still does not count.
+    /// Sum of the intervals between consecutive checks at which a fault waited: time in which this
+    /// machine was stopped does not count.
     waited: Duration,
     looked: u64,
     told: bool,
     raised: bool,
 }
 
-/// How often it looks.
+/// Interval of the checks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After so long a store may be waiting for workers that come last in the queue for a processor.
+/// After this time a store may be waiting for workers that are last in the queue for a processor.
 const WORKERS_LATE: Duration = Duration::from_millis(100);
-/// A machine that was stopped makes a look come late; more than this does not count.
+/// On a machine that was stopped, a check comes late; more than this does not count.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
-/// A debug build looks after so long whether a thread of the pager waits for the pager.
+/// After this time a debug build checks whether a thread of the pager waits for the pager.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);
 
-/// A thread of the pager that waits in a fault on managed memory, by its name. While the fault
-/// thread waits for the lock, it is who holds it.
+/// The name of a pager thread that waits in a fault on managed memory. While the fault thread waits
+/// for the lock, that is the thread that has it.
 fn faulting_thread() -> Option<String> {
     let tasks = std::fs::read_dir("/proc/self/task").ok()?.flatten();
     let read = |task: &std::fs::DirEntry, file| {
@@ -136,7 +137,7 @@ fn faulting_thread() -> Option<String> {
 
 impl Watchdog {
     pub fn new(live: Arc<Live>, config: &Config) -> Watchdog {
-        // A store that is waited for says so itself, and gives up by itself.
+        // A remote store reports its waits itself, and gives up by itself.
         let remote = config.stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. }));
         let least =
             if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
@@ -150,7 +151,7 @@ impl Watchdog {
         }
     }
 
-    /// The thread.
+    /// Runs the thread.
     pub fn run(mut self) {
         while !self.live.stopping() {
             std::thread::sleep(LOOK_EVERY);
@@ -172,7 +173,7 @@ impl Watchdog {
         {
             cpu::raise_ring_workers();
         }
-        // Another fault than the one that waited before.
+        // Limited by `age`: this can be another fault than the one that waited before.
         self.waited = (self.waited + passed).min(age);
         let is_broken =
             cfg!(debug_assertions) && waits == Waits::Pager && self.waited > BROKEN_AFTER;
@@ -195,7 +196,7 @@ impl Watchdog {
     }
 }
 
-/// One line on what a fault waits for.
+/// One line that describes what a fault waits for.
 pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
     let bytes = |counter| hiroma_units::Bytes(page.get(counter));
     let what = match waits {
@@ -229,7 +230,7 @@ mod tests {
 
     const VICTIM: &str = "HIROMA_WATCHDOG_VICTIM";
 
-    /// A thread of the pager breaks the rule: it touches managed memory with the lock held.
+    /// A thread of the pager breaks the rule: it touches managed memory while it has the lock.
     #[test]
     fn victim() {
         if std::env::var_os(VICTIM).is_none() {

@@ -1,4 +1,4 @@
-//! The checker (`examples/checker`) for a bounded time in each configuration, and its canary.
+//! Runs the checker (`examples/checker`) for a bounded time in each configuration, and its canary.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -12,9 +12,9 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use hiroma_server::{ServeOptions, ServerHandle, serve};
 
-/// One at a time: each run has sixteen threads.
+/// One run at a time: each has sixteen threads.
 static ONE: Mutex<()> = Mutex::new(());
-/// What a run may take, and what its children may take beyond it. Only what hangs takes so long.
+/// Time limit of a run, and of its children beyond it. Only a run that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(400);
 const PATIENCE_CHILDREN: Duration = Duration::from_secs(30);
 
@@ -52,8 +52,8 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// Runs the checker to its end, and no longer: what hangs, be it a child that it left behind, is
-/// ended and reported with all that was printed. Output goes through files, which nobody waits for.
+/// Runs the checker until it ends. A run that hangs, or a child that it left behind, is killed and
+/// reported with all output. Output goes to files, so that no one waits for a pipe to close.
 fn run(args: &[&str]) -> Output {
     let program = checker();
     let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ fn run(args: &[&str]) -> Output {
         .unwrap_or_else(|text| panic!("{args:?}: {text}"))
 }
 
-/// See [`run`]; the error is what happened and what was printed.
+/// See [`run`]; the error is the reason and the output.
 fn bounded(
     command: &mut Command,
     patience: Duration,
@@ -93,7 +93,7 @@ fn bounded(
             let what = if ended { "left children behind that do not end" } else { "did not end" };
             hung =
                 Some(format!("it {what}; processes that were still there:\n{}", alive.join("\n")));
-            // The group lives as long as a member does, and nobody else can be in it.
+            // The group exists while a member does, and contains no other processes.
             let _ = kill_process_group(group, Signal::KILL);
         }
         sleep(Duration::from_millis(10));
@@ -106,12 +106,12 @@ fn bounded(
     }
 }
 
-/// The processes of a group that have not ended, each with what its threads wait for.
+/// The processes of a group that have not ended, each with the wait channels of its threads.
 fn members(group: Pid) -> Vec<String> {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let member = |path: PathBuf| {
         let stat = fs::read_to_string(path.join("stat")).ok()?;
-        // After the name, which may hold anything: state, parent, group.
+        // After the name, which may contain anything: state, parent, group.
         let (_, rest) = stat.rsplit_once(')')?;
         let mut fields = rest.split_whitespace();
         let (state, in_group) = (fields.next()?, fields.nth(1)?);
@@ -132,8 +132,8 @@ fn figure(text: &str, name: &str) -> u64 {
     figure.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
 }
 
-/// Runs the checker; it has to find nothing, and to have moved memory to the store and back
-/// meanwhile. A machine that is too busy for that gets more time.
+/// Runs the checker, which must find no difference, and must have moved memory to the store and
+/// back meanwhile. A machine that is too busy for that gets more time.
 fn finds_nothing(store: &str, path: &str, block: &str) {
     const TESTED: [&str; 5] =
         ["faults_fetched", "written_bytes", "fetched_bytes", "fork", "resize"];
@@ -179,7 +179,7 @@ fn compressed_memory_that_overflows_into_a_file() {
     finds_nothing(&format!("compressed:16M,file:{}:2G", dir.path().display()), "full", "auto");
 }
 
-/// A memory server inside this test, and the store that leads to it.
+/// A memory server inside this test, and its store specification.
 fn server() -> (ServerHandle, String) {
     let options = ServeOptions {
         listen: "127.0.0.1:0".to_owned(),
@@ -237,7 +237,7 @@ fn damage_is_found_and_told_apart() {
     for (canary, diagnosis) in
         [("zero", "SILENT ZERO"), ("stale", "LOST WRITE"), ("misplaced", "MISPLACED")]
     {
-        // It ends as soon as it has found something.
+        // It ends as soon as it has found a difference.
         let output = run(&[
             "--seconds",
             "120",

@@ -1,5 +1,5 @@
-//! Forks: the child finds everything as it was, changes it, and finds its changes, while the parent
-//! goes on.
+//! Forks: the child verifies that its memory is unchanged, changes it, and verifies its changes,
+//! while the parent continues.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use crate::page;
 use crate::words::PAGE_LINES;
 use crate::work::Worker;
 
-/// Children at a time.
+/// Maximum number of children at a time.
 const CHILDREN: usize = 2;
 /// A child that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -19,9 +19,9 @@ pub struct Child {
     since: Instant,
 }
 
-/// Forks, unless there are children enough. Half of the forks wait until all threads stand still:
-/// only then every word of the child is known. In the others the threads go on writing, and the
-/// child answers for its own thread's memory.
+/// Forks, unless there are enough children. Half of the forks wait until all threads have stopped:
+/// only then is every word of the child known. In the others the threads continue to write, and the
+/// child only verifies the memory of its own thread.
 pub fn fork(worker: &mut Worker) {
     let checker = worker.checker;
     if worker.child.is_some() || checker.children.fetch_add(1, Ordering::Relaxed) >= CHILDREN {
@@ -57,7 +57,7 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     }
 }
 
-/// The life of a child.
+/// Runs a child.
 fn live(worker: &mut Worker, quiet: bool, depth: u32) {
     verify(worker, quiet);
     if depth == 0 && worker.random.once_in(3) {
@@ -106,7 +106,7 @@ fn verify(worker: &Worker, quiet: bool) {
     checker.own.iter().for_each(|own| worker.verify_maps(&own.lock().unwrap()));
 }
 
-/// Sees whether the child has ended, and how.
+/// Checks whether the child has ended, and how.
 pub fn reap(worker: &mut Worker, wait: bool) {
     let Some(Child { pid, since }) = worker.child else { return };
     let status = loop {

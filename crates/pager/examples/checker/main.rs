@@ -1,14 +1,14 @@
 //! Many threads write, verify, discard, fork and remap managed memory at random, under a tight
-//! limit and for a bounded time, and compare every word with what must be there. Prints its seed
+//! limit and for a bounded time, and compare every word with its expected value. Prints its seed
 //! first. Exit code 0: no difference was found; 1: one was.
 //!
 //! `checker --seconds 10 --threads 16 --limit 32M --region 256M --store compressed:1G --path auto
 //! --block auto --seed 7`
 //!
 //! The threads' pages alternate, so that several threads work inside one extent, one sector and (in
-//! the first eighth) one page: blocks leave and arrive while somebody writes to them. `--without
-//! fork,limit` leaves operations out, to narrow a failure down; `--canary zero|stale|misplaced`
-//! damages memory, which has to be found.
+//! the first eighth) one page: blocks are evicted and fetched while a thread writes to them.
+//! `--without fork,limit` excludes operations, to narrow a failure down; `--canary
+//! zero|stale|misplaced` damages memory, which must be detected.
 #![allow(unsafe_code)]
 
 mod child;
@@ -33,7 +33,7 @@ use crate::work::{OPS, Own, Worker};
 
 pub const PAGE: usize = 4096;
 
-/// What the command line says.
+/// The command line options.
 pub struct Options {
     pub seconds: u64,
     pub threads: usize,
@@ -44,20 +44,20 @@ pub struct Options {
     pub config: Config,
 }
 
-/// What all threads see.
+/// State shared by all threads.
 pub struct Checker {
     pub pager: Pager,
     pub options: Options,
     pub end: Instant,
-    /// The shared zone: pages of all threads in turn, the first `line_pages` of them shared line by
-    /// line.
+    /// The shared zone: pages of all threads alternate, and the first `line_pages` of them are
+    /// shared line by line.
     pub base: usize,
     pub pages: usize,
     pub line_pages: usize,
     pub versions: Vec<AtomicU32>,
-    /// Mappings that each thread made for itself.
+    /// Mappings that each thread created for itself.
     pub own: Vec<Mutex<Own>>,
-    /// Held for reading during every operation, for writing while everything must stand still.
+    /// Locked for reading during every operation, for writing while all threads must stop.
     pub gate: RwLock<()>,
     /// One fork at a time.
     pub forking: Mutex<()>,
@@ -66,7 +66,7 @@ pub struct Checker {
     pub stop: AtomicBool,
 }
 
-/// What a thread is doing, for the watcher.
+/// The current operation of a thread, for the watcher.
 #[derive(Default)]
 pub struct Progress {
     pub done: AtomicU64,

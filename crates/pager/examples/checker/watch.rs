@@ -1,5 +1,5 @@
-//! The watcher: changes the limit while the others work, sees that it is kept, and notices when
-//! nothing moves any more.
+//! The watcher: changes the limit while the others work, verifies that it is respected, and detects
+//! when the threads make no more progress.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use crate::Checker;
 use crate::words::{LINE_WORDS, PAGE_LINES, Random, word};
 use crate::work::OPS;
 
-/// What the pager may have above its limit.
+/// How far local memory may exceed the limit.
 const SLACK: u64 = 16 << 20;
-/// The least limit that a pager takes. A thread that finishes nothing for so long hangs. (Sixteen
-/// threads share few cores, and children run beside them.)
+/// A thread that finishes no operation for this long hangs. (Sixteen threads share few cores, and
+/// children run beside them.)
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Lines that a canary damages, and how many are looked at to find them.
+/// Lines that a canary damages, and how many are tried to find them.
 const CANARY_LINES: usize = 100;
 const CANARY_TRIES: usize = 20_000;
 
@@ -34,8 +34,8 @@ pub fn run(checker: &Checker) {
             damaged = canary(checker, &mut random);
         }
         if round % 64 == 0 {
-            // The kernel counts while memory moves, and what moves can be counted twice: only what
-            // is seen again and again is there.
+            // The kernel counts while memory moves, and moving pages can be counted twice: only
+            // what is seen repeatedly is there.
             let mut arena = arena_rss(checker);
             for _ in 0..5 {
                 if arena > limit.allowed() {
@@ -84,7 +84,7 @@ pub fn run(checker: &Checker) {
 
 struct Limit {
     now: u64,
-    /// The limit before, until the new one has been reached.
+    /// The previous limit, until the new one has been reached.
     before: u64,
     lowered: Instant,
     highest: u64,
@@ -124,7 +124,7 @@ impl Limit {
     }
 }
 
-/// Damages some pages as `--canary` says. A checker that does not find that finds nothing.
+/// Damages some pages according to `--canary`. A checker that does not detect that detects nothing.
 fn canary(checker: &Checker, random: &mut Random) -> bool {
     let Some(kind) = checker.options.canary.as_deref() else { return true };
     let _all_stand_still = checker.gate.write().unwrap();
@@ -165,7 +165,7 @@ fn canary(checker: &Checker, random: &mut Random) -> bool {
     true
 }
 
-/// What the kernel says is resident of the arena.
+/// Resident bytes of the arena, as reported by the kernel.
 fn arena_rss(checker: &Checker) -> u64 {
     let (base, len) = checker.pager.arena();
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();

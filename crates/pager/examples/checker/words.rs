@@ -1,7 +1,7 @@
-//! Words that say what they are: which place they were written to, and at which version. So a wrong
-//! one can be told apart.
+//! Words that identify themselves: the place that they were written to, and the version. So a wrong
+//! word can be diagnosed.
 
-/// Bytes that are written and remembered together.
+/// Bytes that are written and recorded together.
 pub const LINE: usize = 64;
 /// Words in a line.
 pub const LINE_WORDS: usize = LINE / 8;
@@ -26,7 +26,7 @@ pub fn word(index: u64, version: u32) -> u64 {
     }
 }
 
-/// What a word that should not be there is.
+/// Explains a word that should not be there.
 pub fn diagnose(found: u64, index: u64, expected: u32) -> String {
     if found == 0 {
         return format!("SILENT ZERO: zeros where version {expected} was written");
@@ -49,7 +49,7 @@ pub fn diagnose(found: u64, index: u64, expected: u32) -> String {
     }
 }
 
-/// Place (none for words that are the same everywhere) and version of a word.
+/// Place (None for words that are the same everywhere) and version of a word.
 fn origin(found: u64) -> Option<(Option<u64>, u32)> {
     let split = |plain: u64| (plain >> VERSION_BITS, (plain & u64::from(VERSIONS - 1)) as u32);
     let constant = found.wrapping_mul(inverse(CONSTANT));
@@ -58,7 +58,7 @@ fn origin(found: u64) -> Option<(Option<u64>, u32)> {
     }
     let mixed = split(unmix(found));
     let plain = split(found);
-    // Neither test is certain alone: a mixed word may look plain. Small versions are likelier.
+    // Neither test is certain alone: a mixed word may look plain. Small versions are more likely.
     [plain, mixed]
         .into_iter()
         .zip([|v: u32| v & 3 == 1, |v: u32| v & 1 == 0 && v != 0])
@@ -79,12 +79,12 @@ fn unmix(mut z: u64) -> u64 {
     z ^ z >> 30 ^ z >> 60
 }
 
-/// The number that undoes a multiplication by the odd number `of`.
+/// The multiplicative inverse of the odd number `of`.
 fn inverse(of: u64) -> u64 {
     (0..6).fold(of, |x, _| x.wrapping_mul(2u64.wrapping_sub(of.wrapping_mul(x))))
 }
 
-/// A small generator; one per thread, all from one seed.
+/// A small generator; one per thread, all derived from one seed.
 pub struct Random(u64);
 
 impl Random {
@@ -102,7 +102,7 @@ impl Random {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// A number from 1 to `max`, small ones more often.
+    /// A number from 1 to `max`; small ones are more frequent.
     pub fn skewed(&mut self, max: usize) -> usize {
         let cut = self.below(max) + 1;
         self.below(cut) + 1
@@ -114,7 +114,7 @@ impl Random {
     }
 }
 
-/// The checker must be able to find what it looks for.
+/// Verifies that the checker can find what it looks for.
 pub fn self_test() {
     for (index, version) in
         [(0, 1), (5, 2), (1 << 35 | 77, 1000), (0x1234, 4097), (9, VERSIONS - 4)]

@@ -1,4 +1,4 @@
-//! What one thread does.
+//! The operations of one thread.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +9,7 @@ use crate::page::{self, Page, Wrong};
 use crate::words::{LINE, LINE_WORDS, PAGE_LINES, Random, VERSIONS, word};
 use crate::{Checker, PAGE};
 
-/// Operations and how often they are chosen.
+/// Operations and their weights.
 pub const OPS: [(&str, usize); 18] = [
     ("write", 2500),
     ("verify", 2500),
@@ -62,7 +62,7 @@ impl Map {
         self.pages() * PAGE
     }
 
-    /// Keeps the pages from `page` on and returns the ones before.
+    /// Keeps the pages from `page` on and returns those before it.
     fn split(&mut self, page: usize) -> Map {
         let rest = self.versions.split_off(page * PAGE_LINES);
         let head = Map {
@@ -199,7 +199,7 @@ impl<'a> Worker<'a> {
     }
 
     pub fn next_version(&mut self) -> u32 {
-        // Zeros that were written, now and then; otherwise versions of this thread only grow.
+        // Occasionally, zeros are written; otherwise versions of this thread only grow.
         self.version += 1;
         assert!(self.version < VERSIONS, "too long a run for the versions");
         if self.random.once_in(24) { 0 } else { self.version }
@@ -346,7 +346,7 @@ impl<'a> Worker<'a> {
         self.check_sometimes(&page);
     }
 
-    /// The kernel reads managed memory (`out`) or writes it, by file or pipe.
+    /// The kernel has read managed memory (`out`) or written it, through a file or a pipe.
     fn compare(&self, page: &Page, lines: &Range<usize>, bytes: &[u8]) {
         let expected = page.expected(lines.clone());
         let wrong = expected.chunks(8).zip(bytes.chunks(8)).position(|(a, b)| a != b);
@@ -423,7 +423,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The kernel compares a word with what it should be, and with what it should not be.
+    /// The kernel compares a word with its expected value, and with a wrong one.
     fn futex(&mut self) {
         let page = self.some_page();
         let line = self.random.below(PAGE_LINES);
@@ -443,7 +443,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Most pages that this thread maps for itself.
+    /// Maximum number of pages that this thread maps for itself.
     fn budget(&self) -> usize {
         (self.checker.options.region / 4 / PAGE / self.checker.options.threads).clamp(4, 4096)
     }
@@ -516,7 +516,7 @@ impl<'a> Worker<'a> {
             map = middle;
         }
         if self.random.once_in(3) {
-            // What comes to lie there next must be usable all the same.
+            // The next mapping there must be usable all the same.
             let prot = if self.random.once_in(2) { libc::PROT_NONE } else { libc::PROT_READ };
             self.did(
                 "protect before unmap",
@@ -610,7 +610,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Verifies all that belongs to this thread.
+    /// Verifies all memory of this thread.
     pub fn verify_mine(&self) {
         for n in 0..self.my_pages() {
             let page = self.checker.page(self.page_number(n));

@@ -1,4 +1,4 @@
-//! What fork does to the state, for a model: the tables of the parent in the memory of a child.
+//! What fork does to the state, for a model: a child's memory has the parent's tables.
 
 use hiroma_policy::Origin;
 
@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::extent::{Mode, flag};
 
 impl Core {
-    /// Copies the tables, and what is in frames, into `child`, which is empty.
+    /// Copies the tables and the blocks in frames into `child`, which is empty.
     pub fn copy_to(&self, child: &mut Core) {
         for extent in 0..self.extents.len() {
             child.extents[extent] = self.extents[extent].clone();
@@ -44,8 +44,8 @@ impl Core {
         self.admit_all(child);
     }
 
-    /// In which order blocks leave is of no interest to a model: the child's policy learns of what
-    /// is resident, but not what was touched.
+    /// A model does not depend on the order of eviction: the child's policy learns which blocks are
+    /// resident, but not which were touched.
     fn admit_all(&self, child: &mut Core) {
         for extent in 0..self.extents.len() {
             let (first, mode) = ((extent * self.sectors()) as u64, self.extents[extent].mode);

@@ -1,5 +1,5 @@
-//! Forks: the parent's pager prepares and goes on, and a child's begins, by the product's own code;
-//! what the kernel copies in between (the tables, what is in frames) is copied here.
+//! Forks: the parent's pager prepares and continues, and a child's begins, with the product's own
+//! code. What the kernel copies in between (the tables and the content of frames) is copied here.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -12,13 +12,13 @@ use super::process::Process;
 use crate::canary;
 use crate::fork;
 
-/// Rounds in which what is under way has to end.
+/// Maximum number of rounds in which pending operations must end.
 const ROUNDS_MAX: usize = 5_000;
-/// How often a thread tries to fork with its pages in memory.
+/// Number of times that a thread tries to fork with its pages in memory.
 const TRIES: usize = 20;
 
 impl Process {
-    /// Lets the process run until `is_so`. False: it never was.
+    /// Lets the process run until `is_so` returns true. Returns false if that never happened.
     fn run_until(&mut self, is_so: impl Fn(&Process) -> bool) -> bool {
         for round in 0..ROUNDS_MAX {
             if is_so(self) {
@@ -30,8 +30,8 @@ impl Process {
         false
     }
 
-    /// Lets the pager stand still, with the pages `keep` in memory. False: they were never there
-    /// together.
+    /// Stops the pager with the pages `keep` in memory. Returns false if they were never in memory
+    /// at the same time.
     fn stand_still(&mut self, at: usize, keep: [usize; 2]) -> Result<bool, String> {
         let addrs = keep.map(|page| AtomicUsize::new(self.program(|state| state.addr_of(page))));
         for _ in 0..TRIES {
@@ -56,7 +56,7 @@ impl Process {
 }
 
 impl Schedule {
-    /// The first process forks.
+    /// Forks the first process.
     pub(super) fn fork(&mut self) -> Result<(), String> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let parent = &mut self.processes[0];
@@ -86,7 +86,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// A child ends: its parent's pager sees that.
+    /// Ends a child; its parent's pager notices.
     pub(super) fn end_child(&mut self) {
         let Some(child) = self.processes.len().checked_sub(1).filter(|&last| last > 0) else {
             return;

@@ -1,6 +1,6 @@
-//! The pager's state against a kernel, programs and a store that do what is allowed and least
-//! convenient, compared with a flat table of what was written. One thread plays all of the pagers',
-//! in an order that the seed decides; the same seed gives the same schedule.
+//! Compares the pager's state with a flat table of what was written. A model kernel, model programs
+//! and a model store do what is allowed and least convenient. A single thread plays the threads of
+//! all pagers, in an order that the seed determines; the same seed gives the same schedule.
 //!
 //! `HIROMA_SCHEDULES=N cargo test --release -p hiroma-pager model` runs N of them, `HIROMA_SEED=S`
 //! that one alone.
@@ -31,19 +31,19 @@ use process::{Process, Setup};
 use random::Random;
 use store::Shared;
 
-/// Steps of one schedule before it ends, and rounds in which all that was begun must end.
+/// Steps of one schedule, and maximum number of rounds in which all pending operations must end.
 const STEPS: usize = 400;
 const ROUNDS_MAX: usize = 20_000;
 
 struct Schedule {
-    /// The first is the parent of the others.
+    /// The first one is the parent of the others.
     processes: Vec<Process>,
     setup: Setup,
-    /// The store that processes share after a fork, where any forks.
+    /// The store that processes share after a fork, if any forks.
     shared: Option<Arc<Shared>>,
     random: Random,
     forks: usize,
-    /// What happened in children that have ended.
+    /// Sums of the events in children that have ended.
     finished: Vec<[u64; 3]>,
 }
 
@@ -108,7 +108,7 @@ impl Schedule {
         }
         let sector_bytes = PAGE << crate::core::sector_order(setup.config.block);
         let shared = (!huge && random.one_in(3)).then(|| Arc::new(Shared::new(sector_bytes)));
-        // Where compressed memory is a part of the limit, copies are given up.
+        // If compressed memory is a part of the limit, copies are given up.
         let is_within = shared.is_none() && random.one_in(3);
         let inner: Arc<dyn Store> = match &shared {
             Some(shared) => shared.clone(),
@@ -166,7 +166,7 @@ impl Schedule {
         self.settle()?;
         self.processes.iter().for_each(|process| process.core.lock().evict_everything = false);
         for round in 0.. {
-            // All of them begin to read, so nothing short of counting will do.
+            // All processes must begin to read, so `any` would stop too early: count them.
             let reading = self
                 .processes
                 .iter()
@@ -180,7 +180,7 @@ impl Schedule {
         self.processes.iter().try_for_each(Process::accounts)
     }
 
-    /// Lets everybody run until all that was begun has ended.
+    /// Lets all processes run until every pending operation has ended.
     fn settle(&mut self) -> Result<(), String> {
         self.processes.iter().for_each(|process| process.program(|state| state.is_ending = true));
         for round in 0..ROUNDS_MAX {
@@ -205,7 +205,7 @@ impl Schedule {
         Err(format!("it hangs: {}", doing.join(" and ")))
     }
 
-    /// How often things happened that a schedule should have.
+    /// Number of events of the kinds that every schedule should have.
     fn sums(&self) -> [u64; 4] {
         let running = self.processes.iter().map(|process| process.program(|state| state.sums()));
         let [touched, discards, remaps] = self
@@ -225,7 +225,7 @@ impl Drop for Schedule {
     }
 }
 
-/// Runs one schedule; what went wrong.
+/// Runs one schedule. The error describes what went wrong.
 fn schedule(seed: u64) -> Result<[u64; 4], String> {
     crate::fatal::PANICS.with(|panics| panics.set(true));
     let mut running = None;
@@ -240,7 +240,7 @@ fn schedule(seed: u64) -> Result<[u64; 4], String> {
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         let text = text.unwrap_or_default();
-        // The end that was due.
+        // The expected end.
         let sums = running
             .filter(|schedule| schedule.processes[0].program(|state| state.moved.is_some()))
             .map(|schedule| schedule.sums());
@@ -248,8 +248,8 @@ fn schedule(seed: u64) -> Result<[u64; 4], String> {
     })
 }
 
-/// Runs one schedule whose decisions are `tape`, as far as it reaches, for a fuzzer: ends the
-/// process if something went wrong.
+/// Runs one schedule whose decisions are the bytes of `tape`, and random after its end, for a
+/// fuzzer. Panics if something went wrong.
 pub fn fuzz(tape: &[u8]) {
     random::TAPE.with(|current| *current.borrow_mut() = tape.iter().copied().collect());
     if let Err(wrong) = schedule(tape.len() as u64) {
@@ -294,7 +294,7 @@ fn schedules_differ_in_nothing_from_a_flat_table() {
     );
 }
 
-// A minute in a release build, and many in another: `make test` runs it in one.
+// It takes a minute in a release build, and many in a debug build: `make test` runs it in release.
 #[cfg(all(test, not(debug_assertions)))]
 #[test]
 fn each_broken_rule_is_noticed() {

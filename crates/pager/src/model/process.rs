@@ -23,7 +23,7 @@ use crate::service::Serving;
 use crate::store::faulty::{FaultyStore, Plan};
 use crate::store::{Purpose, Store};
 
-/// What all processes of a schedule have in common.
+/// What all processes of a schedule share.
 pub struct Setup {
     pub config: Config,
     pub path: Path,
@@ -38,22 +38,22 @@ pub struct Process {
     pub core: Arc<Lock<Core>>,
     pub live: Arc<Live>,
     faulting: Rc<RefCell<Faulting>>,
-    /// A second fault thread; it is there where there is a crowd.
+    /// A second fault thread, if there is a crowd.
     beside: Option<Faulting>,
     evicting: Evicting,
     prefetching: Prefetching,
     pub serving: Serving,
     submitted: Vec<usize>,
     random: Random,
-    /// The judgement of a pager that demotes.
+    /// The sharing policy of a pager that demotes.
     demoting: Sharing,
     room: usize,
-    /// As which fork its parent's pager knows it.
+    /// The number of its fork in its parent's pager.
     pub fork: u64,
 }
 
 impl Process {
-    /// A process whose pager's tables `fill` makes.
+    /// A process whose pager's tables are filled by `fill`.
     pub fn new(
         setup: &Setup,
         number: usize,
@@ -116,7 +116,7 @@ impl Process {
         self.program(|state| state.wrong.clone())
     }
 
-    /// What the pager's threads do at some time.
+    /// One step of one of the pager's threads.
     pub fn pager(&mut self, which: usize) {
         match which {
             0 if self.beside.is_some() => drop(self.beside.as_mut().map(Faulting::turn)),
@@ -136,13 +136,13 @@ impl Process {
             6 => drop(self.evicting.reclaim_page_tables()),
             7 => drop(self.prefetching.turn(&mut self.submitted)),
             8 => self.answer(),
-            // A second later, the kernel has done what it was about to do.
+            // A second later, the kernel has acted on its events.
             _ if self.random.one_in(2) || self.program(|state| state.is_discarding()) => {}
             _ => self.core.lock().try_again(true),
         }
     }
 
-    /// The thread that answers calls.
+    /// One step of the thread that serves calls.
     fn answer(&mut self) {
         let Some((thread, call)) = self.program(|state| state.asked()) else { return };
         let mut answer = self.serving.answer(call);
@@ -155,7 +155,7 @@ impl Process {
         self.program(|state| state.answered(thread, result, &to_zero));
     }
 
-    /// What happens now and then.
+    /// Rare events.
     pub fn seldom(&mut self) {
         let mut core = self.core.lock();
         match self.random.below(6) {
@@ -177,7 +177,7 @@ impl Process {
         }
     }
 
-    /// The books say what is there.
+    /// Verifies that the pager's accounts match the memory.
     pub fn accounts(&self) -> Result<(), String> {
         let core = self.core.lock();
         let (present, resident) =
@@ -191,7 +191,7 @@ impl Process {
     }
 }
 
-/// What comes of fetches that a little more local memory would have spared.
+/// A sharing policy after fetches that a little more local memory would have spared.
 fn demoting() -> Sharing {
     const MIB: u64 = 1 << 20;
     let mut sharing = Sharing::new();

@@ -9,7 +9,7 @@ use hiroma_policy::placement::Rng;
 pub struct Random(Rng);
 
 thread_local! {
-    /// Decisions that a fuzzer has made; the generator goes on where they end.
+    /// Decisions of a fuzzer; the generator continues where they end.
     pub static TAPE: RefCell<VecDeque<u8>> = const { RefCell::new(VecDeque::new()) };
 }
 

@@ -1,6 +1,6 @@
-//! A store that parent and child share after a fork, as servers and files are: places of before
-//! stay until the child is gone, and are used again at once then. Some of its places pass for
-//! compressed memory, and some for what is behind it.
+//! A store that parent and child share after a fork, as servers and files are: locations from
+//! before the fork remain until the child has ended, and are then reused immediately. Some of its
+//! locations count as compressed memory, and some as the store behind it.
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use hiroma_units::Loc;
 
 use crate::store::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
-/// A place, and how many hold it: its process, and forks.
+/// A location, and the number of its holders: its process, and forks.
 #[derive(Default)]
 struct Place {
     bytes: Vec<u8>,
@@ -58,7 +58,7 @@ impl Shared {
         Shared { shelf: Arc::default(), own: Arc::default(), sector_bytes }
     }
 
-    /// What a child makes of it: it reads what its parent has, and owns what it writes.
+    /// The store of a child: it reads its parent's content, and owns what it writes.
     pub fn of_child(&self) -> Shared {
         Shared { shelf: self.shelf.clone(), own: Arc::default(), sector_bytes: self.sector_bytes }
     }
@@ -82,7 +82,7 @@ impl Store for Shared {
 
     fn free(&self, locs: &[Loc]) {
         let (mut own, mut shelf) = (lock(&self.own), lock(&self.shelf));
-        // What is inherited is the parent's to free.
+        // Inherited locations are freed by the parent.
         locs.iter().filter(|loc| own.remove(&loc.0)).for_each(|loc| shelf.release(loc.0));
     }
 
@@ -90,8 +90,8 @@ impl Store for Shared {
         StoreUsage::default()
     }
 
-    // Some places pass for compressed memory that is to become empty, some for what is behind it:
-    // what lies in either is moved about.
+    // Some locations count as compressed memory that is to become empty, some as the store behind
+    // it: sectors in either are moved.
 
     fn begin_drain(&self) -> bool {
         true

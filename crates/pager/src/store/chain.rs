@@ -1,5 +1,5 @@
-//! Several stores as one: a sector goes to the first that has room for it. The two upper bits of a
-//! `Loc` name the member.
+//! Several stores as one: a sector goes to the first one that has room for it. The two upper bits
+//! of a `Loc` identify the member.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::{
     Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Tier, Token,
 };
 
-/// Most stores in a chain.
+/// Maximum number of stores in a chain.
 pub const MEMBERS_MAX: usize = 1 << (u32::BITS - Loc::STORE_BITS);
-/// A member that was full is asked again when so many bytes were freed in it,
+/// A member that was full is retried after this many bytes were freed in it,
 const RETRY_FREED_BYTES: u64 = 256 << 10;
-/// or after so many writes that passed it by (a server may have got room without us).
+/// or after this many writes that skipped it (a server may have more room now for other reasons).
 const RETRY_WRITES: u32 = 256;
 const INNER_MASK: u32 = (1 << Loc::STORE_BITS) - 1;
-/// Places that are translated at a time.
+/// Number of locations that are translated at a time.
 const BATCH: usize = 64;
 
 /// Stores, in the order in which they are filled.
@@ -34,7 +34,7 @@ struct Shared {
 
 struct Member {
     store: Arc<dyn Store>,
-    /// It was full when it was last asked.
+    /// It was full at the last attempt.
     is_shut: AtomicBool,
     passed_by: AtomicU32,
     freed_bytes: AtomicU64,
@@ -63,7 +63,7 @@ impl ChainStore {
 }
 
 impl Member {
-    /// Whether it is worth asking.
+    /// Whether an attempt is worthwhile.
     fn is_open(&self) -> bool {
         !self.is_shut.load(Ordering::Relaxed)
             || self.passed_by.fetch_add(1, Ordering::Relaxed) % RETRY_WRITES == RETRY_WRITES - 1
@@ -97,7 +97,7 @@ fn inner(loc: Loc) -> Loc {
     Loc(loc.0 & INNER_MASK)
 }
 
-/// Number of places at the start of `locs` that are in the same member.
+/// Number of locations at the start of `locs` that are in the same member.
 fn same_member(locs: &[Loc]) -> usize {
     locs.iter().take_while(|&&loc| member_of(loc) == member_of(locs[0])).count()
 }
@@ -162,7 +162,7 @@ impl Store for ChainStore {
     }
 
     fn is_within_limit(&self, loc: Loc) -> bool {
-        // Places mean the same to a member.
+        // The member accepts the location with the chain's bits.
         self.shared.members[member_of(loc)].store.is_within_limit(loc)
     }
 
@@ -183,7 +183,7 @@ impl Store for ChainStore {
     }
 
     fn is_to_leave(&self, loc: Loc) -> bool {
-        // Places mean the same to the first member.
+        // The first member accepts the location unchanged.
         member_of(loc) == 0 && self.shared.members[0].store.is_to_leave(loc)
     }
 
@@ -208,7 +208,7 @@ impl Store for ChainStore {
     }
 }
 
-/// One for each member.
+/// One guard for each member.
 struct Guards(Vec<Box<dyn ForkGuard>>);
 
 impl ForkGuard for Guards {
@@ -248,14 +248,14 @@ impl Shared {
 struct ChainChannel {
     shared: Arc<Shared>,
     channels: Vec<Box<dyn Channel>>,
-    /// Places as the member knows them.
+    /// Locations in the member's own form.
     inner_locs: Vec<Loc>,
     /// Reads from more than one member.
     splits: Vec<Split>,
 }
 
-/// A read whose buffer was cut, since its sectors are in several members. Its parts are recognised
-/// by where their buffers are.
+/// A read whose buffer was split because its sectors are in several members. Its parts are
+/// identified by the addresses of their buffers.
 struct Split {
     token: Token,
     addr: usize,
@@ -266,14 +266,14 @@ struct Split {
 }
 
 impl ChainChannel {
-    /// Reads from the one member in which all `locs` are.
+    /// Reads from the single member that contains all `locs`.
     fn read_from_one(&mut self, token: Token, locs: &[Loc], buf: FrameBuf) {
         self.inner_locs.clear();
         self.inner_locs.extend(locs.iter().map(|&loc| inner(loc)));
         self.channels[member_of(locs[0])].read(token, &self.inner_locs, buf);
     }
 
-    /// Lets one member try; the buffer comes back if it is full or fails.
+    /// Writes to one member. Returns the buffer if the member is full or fails.
     fn offer(
         &mut self,
         member: usize,
@@ -315,7 +315,7 @@ impl ChainChannel {
             .skip(members.start)
             .take(members.len())
             .for_each(|(is_open, member)| *is_open = member.is_open());
-        // Those that were full are asked when nobody else has room.
+        // Members that were full are retried only if no other one has room.
         for wanted in [true, false] {
             for member in members.clone().filter(|&member| is_open[member] == wanted) {
                 match self.offer(member, token, buf, locs) {
@@ -330,7 +330,8 @@ impl ChainChannel {
         Err((buf, self.shared.full()))
     }
 
-    /// A completion to hand on; `None` if it is a part of a split read that is not over.
+    /// Returns a completion to pass on; `None` if it is a part of a split read that is not
+    /// finished.
     fn put_together(&mut self, done: Completion) -> Option<Completion> {
         let addr = done.buf.addr();
         let Some(index) = self
@@ -503,8 +504,8 @@ mod tests {
         let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(compressed(8192, 256 << 10), plan));
         let chain = ChainStore::new(vec![faulty, file(8192, 1 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Read).unwrap();
-        // 32 fit into the first store and the next write is refused there, so that its 34th
-        // operation is the first read.
+        // 32 fit into the first store and the next write is refused there, so its 34th operation is
+        // the first read.
         let written: Vec<Loc> = write_some(&mut *channel, 40);
         channel.read(Token(5), &[written[39], written[0], written[38]], FrameBuf::leak(3 * 8192));
         let done = crate::store::model::wait(&mut *channel).pop().unwrap();

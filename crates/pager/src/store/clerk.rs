@@ -1,10 +1,10 @@
-//! A thread that changes what blocks a file has, for the file store.
+//! A thread that reserves and frees blocks of a file, for the file store.
 //!
-//! `fallocate` waits, with the inode locked and deaf to everything, for all direct I/O under way on
-//! the file. A write through io_uring is over only once the thread that began it has taken note
-//! (`IOCB_DIO_CALLER_COMP`, Linux 6.6 and later). So a thread with writes under way must not wait
-//! in `fallocate`, nor for the inode's lock: it would wait for itself, and everybody's reads behind
-//! it. Here it waits for an answer instead, which a completion interrupts.
+//! `fallocate` waits uninterruptibly, with the inode locked, for all direct I/O in flight on the
+//! file. A write through io_uring ends only when the thread that submitted it has processed its
+//! completion (`IOCB_DIO_CALLER_COMP`, Linux 6.6 and later). So a thread with writes in flight must
+//! not wait in `fallocate`, nor for the inode's lock: it would wait for itself, and all other reads
+//! behind it. Instead it waits here for an answer, which a completion can interrupt.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Errand = Box<dyn FnOnce() + Send>;
 
-/// The thread, and what it has to do. It ends when the last handle is dropped.
+/// The thread, and its queue of work. It ends when the last handle is dropped.
 pub struct Clerk {
     desk: Arc<Desk>,
 }
@@ -37,13 +37,13 @@ impl Clerk {
         Ok(clerk)
     }
 
-    /// Leaves something to be done.
+    /// Queues work without waiting for it.
     pub fn leave(&self, errand: impl FnOnce() + Send + 'static) {
         self.desk.lock().waiting.push_back(Box::new(errand));
         self.desk.changed.notify_one();
     }
 
-    /// Has something done, and waits for the answer.
+    /// Queues work, and waits for its result.
     pub fn ask<T: Send + 'static>(&self, errand: impl FnOnce() -> T + Send + 'static) -> T {
         let place = Arc::new((Mutex::new(None), Condvar::new()));
         let answered = Arc::clone(&place);
@@ -60,7 +60,7 @@ impl Clerk {
         }
     }
 
-    /// Waits until everything has been done that was left.
+    /// Waits until all queued work is done.
     pub fn settle(&self) {
         self.ask(|| ());
     }

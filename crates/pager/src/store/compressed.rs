@@ -1,12 +1,12 @@
-//! The store `compressed`: sectors in this machine's memory, packed with LZ4, or with Zstandard
+//! The store `compressed`: sectors in this machine's memory, compressed with LZ4, or with Zstandard
 //! where room is scarce.
 //!
-//! Sectors of up to 16 KiB are one object; larger ones are pieces of 16 KiB and an object that
-//! lists them. An object as large as its piece holds it as it is, because it packs badly; a smaller
-//! one holds its packed length in two bytes, and then the packed bytes.
+//! A sector of up to 16 KiB is one object; a larger one is stored as pieces of 16 KiB and an object
+//! that lists them. An object as large as its piece contains it uncompressed, because it compresses
+//! badly. A smaller one contains the compressed length in two bytes, and then the compressed bytes.
 //!
-//! Packing and unpacking happen in the calling thread, outside every lock, so that threads that
-//! fetch never wait for one that evicts. The memory is private: after a fork parent and child each
+//! Compression and decompression run in the calling thread, outside every lock, so threads that
+//! fetch never wait for one that evicts. The memory is private: after a fork, parent and child each
 //! have all of it, and nothing needs to be done.
 
 use std::os::fd::RawFd;
@@ -25,22 +25,22 @@ use super::{
 };
 
 const NAME: &str = "compressed";
-/// A store within the local limit takes what packs to so many sixteenths: the rest of the room is
-/// worth more to what the program uses.
+/// A store within the local limit accepts content that compresses to this many sixteenths: the
+/// program makes better use of the rest of the room.
 const SIXTEENTHS_MAX: usize = 12;
-/// A program that has less than this for what it uses just now comes to nothing but fetching.
+/// A program that has less than this for its working set does nothing but fetch.
 const UNCOMPRESSED_BYTES_MIN: u64 = 24 << 20;
-/// After so many bytes of one write it is known how well it packs.
+/// After this many bytes of one write, it is decided how well it compresses.
 const JUDGED_BYTES: usize = 64 << 10;
-/// Where nothing follows, Zstandard packs what comes: of the memory of programs it leaves 10 to 45
-/// % where LZ4 leaves 18 to 55 %, and takes two to four times as long (`benches/codecs.rs`). A
-/// store beside the limit has its room anyway, until so much of it is used.
+/// If no store follows, Zstandard compresses: it reduces the memory of programs to 10 to 45 %, LZ4
+/// to 18 to 55 %, and takes two to four times as long (`benches/codecs.rs`). A store beside the
+/// limit has its capacity anyway, and uses LZ4 until one part in `SCARCE_PART` of it is in use.
 const SCARCE_PART: u64 = 2;
-/// Bytes in front of what is packed: its length, and in the highest bit by what.
+/// Bytes in front of the compressed content: its length, and in the highest bit the codec.
 const HEADER: usize = 2;
 const IS_ZSTD: u16 = 1 << 15;
 
-/// Compressed memory. See the module's text.
+/// Compressed memory. See the module documentation.
 pub struct CompressedStore {
     shared: Arc<Shared>,
 }
@@ -48,12 +48,13 @@ pub struct CompressedStore {
 struct Shared {
     slabs: Slabs,
     sector_bytes: usize,
-    /// What is packed at a time.
+    /// Bytes that are compressed as one unit.
     piece_bytes: usize,
-    /// More than that stays as it is: unpacking takes several times as long as copying, which an
-    /// eighth of the room is not worth.
+    /// Larger results are stored uncompressed: decompression takes several times as long as
+    /// copying, and an eighth of the room is not worth that.
     packed_bytes_max: usize,
-    /// Its memory is a part of the local limit, and other stores take what does not compress.
+    /// Its memory is a part of the local limit (`within_limit`), and other stores accept what does
+    /// not compress (`rejects`).
     within_limit: bool,
     rejects: bool,
     /// The local limit, and the share of it in parts of `sharing::PARTS`.
@@ -64,7 +65,7 @@ struct Shared {
 
 impl CompressedStore {
     /// A store whose memory is a part of the local limit of `limit_bytes`. `rejects`: another store
-    /// takes what does not compress.
+    /// accepts content that does not compress.
     pub fn within(
         sector_bytes: usize,
         limit_bytes: u64,
@@ -169,7 +170,7 @@ impl Store for CompressedStore {
         self.shared.allow();
     }
 
-    /// What is behind it is the chain's to say.
+    /// The chain adds what is behind this store.
     fn balance(&self) -> Option<Balance> {
         self.shared.within_limit.then(|| {
             let StoreUsage { far_bytes, stored_bytes, .. } = self.usage();
@@ -183,8 +184,8 @@ impl Store for CompressedStore {
     }
 
     fn begin_drain(&self) -> bool {
-        // The pieces of a large sector lie anywhere: its place does not tell which slabs it keeps
-        // in use.
+        // The pieces of a large sector can be in any slab: its location does not show which slabs
+        // it occupies.
         self.shared.rejects && self.shared.pieces() == 1 && self.shared.slabs.close_excess()
     }
 
@@ -210,7 +211,7 @@ impl Store for CompressedStore {
     }
 }
 
-/// Private memory needs no help to be in both processes.
+/// Private memory is in both processes without further action.
 struct CopiedByTheKernel;
 
 impl ForkGuard for CopiedByTheKernel {
@@ -226,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// What of the local limit may be compressed: the share, of a small limit less, if another
-    /// store follows; else nearly all.
+    /// How much of the local limit may be compressed: if another store follows, the share, less of
+    /// a small limit; otherwise nearly all.
     fn share_bytes(&self) -> u64 {
         let limit_bytes = self.limit_bytes.load(Ordering::Relaxed);
         let uncompressed = limit_bytes.saturating_sub(UNCOMPRESSED_BYTES_MIN);
@@ -235,7 +236,7 @@ impl Shared {
             let share = limit_bytes / sharing::PARTS * self.parts.load(Ordering::Relaxed);
             return share.min(uncompressed.max(limit_bytes / 8));
         }
-        // The program ends when it is full: rather little room than none.
+        // The program ends when it is full: little uncompressed room is better than that.
         (limit_bytes / 4 * 3).max(uncompressed.min(limit_bytes / 8 * 7))
     }
 
@@ -291,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// Fetches one sector.
+    /// Reads one sector.
     fn get(&self, loc: Loc, sector: &mut [u8], packer: &mut Packer) -> Result<(), StoreError> {
         if self.pieces() == 1 {
             return self.get_piece(loc, sector, packer);
@@ -344,25 +345,25 @@ fn list_entries(list: &[u8]) -> impl Iterator<Item = Loc> + '_ {
     list.chunks_exact(4).map(|entry| Loc(u32::from_le_bytes(entry.try_into().unwrap())))
 }
 
-/// Packs and unpacks pieces, one after the other.
+/// Compresses and decompresses pieces, one after the other.
 struct Packer {
-    /// One packed piece, behind its header.
+    /// One compressed piece, after its header.
     scratch: Vec<u8>,
-    /// The last piece packed badly, so the next may: a quarter of it is tried first, which saves
-    /// most of the work.
+    /// The last piece compressed badly, so the next one may too: a quarter of it is tried first,
+    /// which saves most of the work.
     is_wary: bool,
-    /// Bytes of objects that were stored for the write under way.
+    /// Bytes of objects that were stored for the current write.
     stored: usize,
-    /// Zstandard, not LZ4.
+    /// Use Zstandard, not LZ4.
     is_dense: bool,
-    /// Their memory is taken when they are used for the first time.
+    /// Allocated at their first use.
     encoder: Option<ZstdEncoder>,
     decoder: Option<ZstdDecoder>,
 }
 
 impl Packer {
-    /// Packs `piece` into the scratch; the length of the object, if that is at most
-    /// `object_bytes_max`.
+    /// Compresses `piece` into the scratch buffer. Returns the length of the object if that is at
+    /// most `object_bytes_max`.
     fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<usize> {
         let quarter = &piece[..piece.len() / 4];
         if self.is_wary && self.packed_len(quarter) > quarter.len() - quarter.len() / 16 {
@@ -387,7 +388,7 @@ impl Packer {
         }
     }
 
-    /// Unpacks an object of `len` bytes that lies in the scratch.
+    /// Decompresses an object of `len` bytes in the scratch buffer.
     fn unpack(&mut self, len: usize, is_zstd: bool, piece: &mut [u8]) -> Option<usize> {
         let packed = &self.scratch[HEADER..len];
         if is_zstd {
@@ -401,7 +402,7 @@ impl Packer {
 struct CompressedChannel {
     shared: Arc<Shared>,
     packer: Packer,
-    /// Done, but not asked for yet.
+    /// Completed, but not collected yet.
     ready: Vec<Completion>,
 }
 
@@ -439,7 +440,7 @@ impl Channel for CompressedChannel {
         for (index, sector) in buf.bytes().chunks_exact(shared.sector_bytes).enumerate() {
             let put = shared.put(sector, &mut self.packer);
             let done = index + usize::from(put.is_ok());
-            // Once some of it is known: not after the first sector of many.
+            // Once enough of it is known: not after the first sector of many.
             let known = done * shared.sector_bytes >= buf.len().min(JUDGED_BYTES);
             let packs = self.packer.stored <= done * shared.sector_bytes / 16 * SIXTEENTHS_MAX;
             let error = match put {
@@ -529,7 +530,7 @@ mod tests {
         }
     }
 
-    /// Words of a small alphabet in random order: entropy coding finds something, matches do not.
+    /// Digits in random order: entropy coding compresses them, matching does not.
     fn digits(seed: u64, len: usize) -> Vec<u8> {
         let mut state = seed | 1;
         let next = |_| {
@@ -549,7 +550,7 @@ mod tests {
         while let Some(locs) = write_now(&mut *channel, &digits(written.len() as u64, 4096), 1) {
             written.push(locs[0]);
         }
-        // LZ4 alone leaves such content as it is.
+        // LZ4 alone does not compress such content.
         assert!(written.len() > (4 << 20) / 4096 * 5 / 4, "{}", written.len());
         for (seed, &loc) in written.iter().enumerate() {
             assert!(

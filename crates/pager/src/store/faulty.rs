@@ -1,4 +1,4 @@
-//! A store that fails on purpose, around another one: for tests of everything that uses stores.
+//! A wrapper around another store that fails on purpose, for tests of the code that uses stores.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
-/// What goes wrong, and when. Operations are counted over all channels, from 1.
+/// Which faults to inject, and when. Operations are counted over all channels, from 1.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The read or write that fails.
     pub fail_operation: Option<u64>,
-    /// Whether that is told at its completion where it is a write; else it is refused when it
-    /// starts.
+    /// Whether a failing write fails at its completion; otherwise it is refused when it starts.
     pub fail_late: bool,
-    /// What it fails with; nothing: an IO error.
+    /// The error; None: an I/O error.
     pub error: Option<StoreError>,
-    /// The read whose content comes back with one bit changed.
+    /// The read whose content is returned with one bit flipped.
     pub corrupt_read: Option<u64>,
-    /// Completions are held back for up to so many polls, which changes their order.
+    /// Completions are delayed by up to this many polls, which changes their order.
     pub delay_polls_max: u64,
-    /// Of the delays.
+    /// Seed of the delays.
     pub seed: u64,
 }
 
@@ -43,7 +42,7 @@ struct Shared {
 }
 
 impl FaultyStore {
-    /// Lets `inner` fail as planned.
+    /// Makes `inner` fail as planned.
     pub fn new(inner: Arc<dyn Store>, plan: Plan) -> FaultyStore {
         let random = AtomicU64::new(plan.seed);
         FaultyStore {
@@ -57,14 +56,14 @@ impl FaultyStore {
         }
     }
 
-    /// Operations that were begun: how far a sweep over `fail_operation` has to go.
+    /// Number of operations that were started: the range of a sweep over `fail_operation`.
     pub fn operations(&self) -> u64 {
         self.shared.operations.load(Ordering::Relaxed)
     }
 }
 
 impl Shared {
-    /// Counts an operation; whether it is the one that fails.
+    /// Counts an operation. Returns whether it is the one that fails.
     fn fails(&self) -> bool {
         Some(self.operations.fetch_add(1, Ordering::Relaxed) + 1) == self.plan.fail_operation
     }
@@ -161,9 +160,9 @@ impl Store for FaultyStore {
 struct FaultyChannel {
     inner: Box<dyn Channel>,
     shared: Arc<Shared>,
-    /// Always readable: who waits while something is held back polls again at once.
+    /// Always readable: a thread that waits while a completion is delayed polls again immediately.
     event: OwnedFd,
-    /// Completions, and for how many more polls they are held back.
+    /// Completions, and for how many more polls they are delayed.
     held: Vec<(u64, Completion)>,
     failing_write: Option<Token>,
     corrupt: Option<Token>,

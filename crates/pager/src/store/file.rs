@@ -1,13 +1,13 @@
-//! The store `file:DIR`: one sparse file that has no name, read and written past the page cache
-//! where the file system allows it.
+//! The store `file:DIR`: one unnamed sparse file, read and written with direct I/O if the file
+//! system supports it.
 //!
-//! Sectors lie where [`Space`] puts them. The blocks of a chunk are reserved before it is first
-//! written, so that a full disk is known when a write starts and another store can take it; chunks
-//! that become empty are punched out of the file again, except for a few that are kept for the next
-//! to come.
+//! [`Space`] determines where sectors are. The blocks of a chunk are reserved before it is first
+//! written, so that a full disk is detected when a write starts and another store can take it.
+//! Chunks that become empty are punched out of the file again, except for a few that are kept for
+//! reuse.
 //!
-//! Forks: the child goes on reading the parent's file, in which nothing of before the fork changes
-//! until the parent's guard is dropped, and makes a file of its own for what it writes.
+//! Forks: the child continues to read the parent's file, in which no content from before the fork
+//! changes until the parent's guard is dropped, and creates a file of its own for its writes.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,10 +32,10 @@ use super::file_io::{Mover, Pool};
 use super::space::{CHUNK_BYTES, ChunkNo, FreezeId, Space, chunk_of, runs};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
-/// Empty chunks that keep their blocks on disk.
+/// Maximum number of empty chunks that keep their blocks on disk.
 const WARM_CHUNKS_MAX: usize = 32;
 
-/// One file as a store. See the module's text.
+/// One file as a store. See the module documentation.
 pub struct FileStore {
     shared: Arc<Shared>,
 }
@@ -47,7 +47,7 @@ struct Shared {
     books: Mutex<Books>,
     use_ring: bool,
     pool: Mutex<Option<Arc<Pool>>>,
-    /// Reserves blocks and gives them back.
+    /// Reserves and frees blocks.
     clerk: Mutex<Option<Arc<Clerk>>>,
     /// The file system can reserve blocks.
     can_reserve: AtomicBool,
@@ -55,24 +55,24 @@ struct Shared {
 
 struct Books {
     space: Space,
-    /// The file of this process is the last one, the others are of its ancestors.
+    /// The last one is the file of this process, the others are those of its ancestors.
     files: Vec<Arc<File>>,
     chunks: Vec<ChunkHome>,
     /// Empty chunks of our own file that still have their blocks.
     warm: BTreeSet<u32>,
 }
 
-/// Where a chunk is.
+/// The location of a chunk.
 #[derive(Clone, Copy, Default)]
 struct ChunkHome {
-    /// One more than the number of its file; 0: none yet.
+    /// The number of its file plus one; 0: none yet.
     file: u16,
     /// Its blocks are reserved.
     reserved: bool,
 }
 
 impl FileStore {
-    /// A store in `dir` of at most `capacity_bytes`; without that, of what is free there, less a
+    /// A store in `dir` of at most `capacity_bytes`; without that, of the free space there, less a
     /// twentieth.
     pub fn new(
         dir: &Path,
@@ -82,7 +82,7 @@ impl FileStore {
         FileStore::with_engine(dir, sector_bytes, capacity_bytes, true)
     }
 
-    /// The same; without `use_ring`, with threads although io_uring may be allowed.
+    /// Like `new`; without `use_ring`, it uses threads even if io_uring is allowed.
     pub fn with_engine(
         dir: &Path,
         sector_bytes: usize,
@@ -138,16 +138,16 @@ impl FileStore {
     }
 }
 
-/// A limit on the size of files that leaves less is not worked with.
+/// A smaller limit on the size of files is not accepted.
 const FILE_BYTES_MIN: u64 = 64 << 20;
 
-/// What is free for us in the file system of `dir`, less a twentieth.
+/// Free space for us in the file system of `dir`, less a twentieth.
 fn free_bytes(dir: &OwnedFd) -> io::Result<u64> {
     let stat = fstatvfs(dir)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize) / 20 * 19)
 }
 
-/// Makes a sparse file of `len` bytes that has no name, for direct IO if possible.
+/// Creates an unnamed sparse file of `len` bytes, for direct I/O if possible.
 fn create(dir: &OwnedFd, len: u64) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let unnamed = |extra: OFlags| {
@@ -169,17 +169,17 @@ fn create(dir: &OwnedFd, len: u64) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// For file systems that know no unnamed files.
+/// For file systems without unnamed files.
 fn create_and_unlink(dir: &OwnedFd, extra: OFlags) -> rustix::io::Result<OwnedFd> {
     let name = format!(".hiroma-{}-{:x}", std::process::id(), hiroma_kernel::cpu::now_ns());
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | extra;
     let file = openat(dir, &name, flags, Mode::RUSR | Mode::WUSR);
-    // Where O_DIRECT is refused the file may have been made all the same.
+    // If O_DIRECT is refused, the file may have been created all the same.
     let _ = unlinkat(dir, &name, AtFlags::empty());
     file
 }
 
-/// Whether direct IO of pages works, as far as the kernel (Linux 6.1) can tell.
+/// Whether direct I/O of pages works, as far as the kernel (Linux 6.1) reports that.
 fn takes_pages(file: &OwnedFd) -> bool {
     match statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         Ok(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
@@ -233,14 +233,14 @@ impl Store for FileStore {
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
-        // A lock that the clerk held at the fork would be held for ever in the child.
+        // If the clerk had a lock at the fork, it would be locked forever in the child.
         self.shared.settle_clerk();
         let freeze = self.shared.books().space.freeze();
         Ok(Box::new(Frozen { shared: Arc::clone(&self.shared), freeze }))
     }
 }
 
-/// A fork that reads what was there before it.
+/// A fork that reads the content from before it.
 struct Frozen {
     shared: Arc<Shared>,
     freeze: FreezeId,
@@ -278,7 +278,7 @@ impl Drop for Frozen {
 }
 
 impl Books {
-    /// Where the bytes of `locs` are, in as few pieces as possible.
+    /// Locates the bytes of `locs`, in as few pieces as possible.
     fn pieces(&self, locs: &[Loc], out: &mut Vec<Piece>) {
         let sector_bytes = self.space.sector_bytes();
         let per_chunk = self.space.sectors_per_chunk();
@@ -305,7 +305,7 @@ impl Books {
         }
     }
 
-    /// Notes that `locs` were allocated; the chunks among them that have no blocks yet.
+    /// Records that `locs` were allocated. Returns the chunks among them that have no blocks yet.
     fn settle_in(&mut self, locs: &[Loc]) -> Vec<ChunkNo> {
         let mut bare = Vec::new();
         let mut previous = None;
@@ -320,7 +320,7 @@ impl Books {
             }
             let home = &mut self.chunks[chunk.0 as usize];
             if usize::from(home.file) != self.files.len() {
-                // A home in an ancestor's file can only be a leftover: the space never fills such a
+                // An entry for an ancestor's file can only be stale: the space never fills such a
                 // chunk.
                 *home = ChunkHome { file: self.files.len() as u16, reserved: false };
             }
@@ -350,7 +350,7 @@ impl Shared {
         Mover::threads(Arc::clone(pool.as_ref().expect("just made")))
     }
 
-    /// Takes sectors and reserves their blocks.
+    /// Allocates sectors and reserves their blocks.
     fn allocate(
         self: &Arc<Self>,
         locs: &mut [Loc],
@@ -358,7 +358,8 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let mut books = self.books();
         if books.space.allocate(locs).is_err() {
-            // What is being punched out is withheld meanwhile, and is room all the same.
+            // Chunks that are being punched out are withheld meanwhile, but they are room all the
+            // same.
             drop(books);
             self.settle_clerk();
             books = self.books();
@@ -373,7 +374,7 @@ impl Shared {
         }
         let file = Arc::clone(books.files.last().expect("a file of our own"));
         drop(books);
-        // Another thread may do the same for a chunk at the same time, which does no harm.
+        // Another thread may do the same for a chunk at the same time, which is harmless.
         let (shared, chunks) = (Arc::clone(self), bare.clone());
         let clerk = self.clerk().map_err(|error| self.io("starting a thread", &error))?;
         let reserved = clerk.ask(move || {
@@ -400,7 +401,7 @@ impl Shared {
         Ok(Arc::clone(clerk.as_ref().expect("just made")))
     }
 
-    /// Waits until the clerk has nothing to do.
+    /// Waits until the clerk is idle.
     fn settle_clerk(&self) {
         let clerk = self.clerk.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(clerk) = clerk {
@@ -408,7 +409,7 @@ impl Shared {
         }
     }
 
-    /// Reserves the blocks of a chunk; an error only if there are none left.
+    /// Reserves the blocks of a chunk. Fails only if there are none left.
     fn reserve(&self, file: &File, chunk: ChunkNo) -> Result<(), Errno> {
         let offset = u64::from(chunk.0) * CHUNK_BYTES as u64;
         loop {
@@ -416,7 +417,7 @@ impl Shared {
                 Err(Errno::INTR) => {}
                 Err(error @ (Errno::NOSPC | Errno::DQUOT)) => return Err(error),
                 Err(_) => {
-                    // Then a full disk shows only when a write fails, which ends the program.
+                    // Then a full disk is only detected when a write fails, which ends the program.
                     self.can_reserve.store(false, Ordering::Relaxed);
                     return Ok(());
                 }
@@ -425,7 +426,7 @@ impl Shared {
         }
     }
 
-    /// Deals with chunks that became empty: keeps some with their blocks, and punches the last ones
+    /// Handles chunks that became empty: keeps some with their blocks, and punches the last ones
     /// out of the file.
     fn retire(shared: &Arc<Shared>, mut books: MutexGuard<'_, Books>, released: &[ChunkNo]) {
         let own = books.files.len() as u16;
@@ -434,7 +435,7 @@ impl Shared {
             if home.file == own && home.reserved {
                 books.warm.insert(chunk.0);
             } else if home.file == own && !shared.can_reserve.load(Ordering::Relaxed) {
-                // Blocks that came by being written are blocks too.
+                // Blocks that were allocated by a write count as reserved too.
                 home.reserved = true;
                 books.warm.insert(chunk.0);
             } else {
@@ -457,8 +458,8 @@ impl Shared {
         let punch = move || with.punch(&file, &cold);
         match shared.clerk() {
             Ok(clerk) => clerk.leave(punch),
-            // No thread to be had: what is punched out here would wait for this thread's own
-            // writes. The blocks stay withheld.
+            // No thread can be started: punching here would wait for this thread's own writes. The
+            // blocks stay withheld.
             Err(_) => drop(punch),
         }
     }
@@ -469,7 +470,7 @@ impl Shared {
             let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
             let (offset, len) =
                 (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
-            // Where the file system cannot, the blocks stay until they are used again.
+            // If the file system cannot do that, the blocks stay until they are reused.
             let _ = fallocate(
                 file,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -511,7 +512,7 @@ struct FileChannel {
     mover: Mover,
     pieces: Vec<Piece>,
     finished: Vec<Finished>,
-    /// Tokens of writes under way, for messages.
+    /// Tokens of writes in flight, for messages.
     writes: Vec<Token>,
 }
 

@@ -1,5 +1,4 @@
-//! How the file store moves bytes: io_uring where it is allowed, a few threads with pread and
-//! pwrite elsewhere.
+//! I/O of the file store: io_uring if it is allowed, otherwise a few threads with pread and pwrite.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 const RING_DEPTH: u32 = 128;
 const THREADS: usize = 4;
 
-/// One channel's way to files.
+/// One channel's access to files.
 pub enum Mover {
     Ring(Box<Ring>),
     Threads(Queue),
@@ -49,7 +48,7 @@ impl Mover {
         }
     }
 
-    /// Moves things on without blocking and appends what is over to `out`.
+    /// Advances transfers without blocking, and appends the finished ones to `out`.
     pub fn reap(&mut self, out: &mut Vec<Finished>) {
         match self {
             Mover::Ring(ring) => ring.reap(out),
@@ -73,7 +72,7 @@ impl Mover {
     }
 }
 
-/// Threads that transfer what channels ask for. They end when the pool is dropped.
+/// Threads that do the transfers of channels. They end when the pool is dropped.
 pub struct Pool {
     inbox: Arc<Inbox>,
 }
@@ -143,7 +142,7 @@ impl Inbox {
             let Job { token, direction, mut buf, pieces, done } = job;
             let result = pieces.iter().try_for_each(|piece| transfer(direction, &mut buf, piece));
             lock(&done.finished).push(Finished { token, buf, result });
-            // It can only fail when the counter is at its end, and then it is readable anyway.
+            // It can only fail when the counter is at its maximum, and then it is readable anyway.
             let _ = rustix::io::write(&done.event, &1u64.to_ne_bytes());
         }
     }
@@ -169,8 +168,8 @@ impl Queue {
         if self.in_flight == 0 {
             return;
         }
-        // First the event, then the list: what comes in between is seen now and rings once more
-        // than needed.
+        // First the event, then the list: a transfer that finishes in between is seen now, and
+        // causes one unnecessary wakeup.
         let _ = rustix::io::read(&self.done.event, &mut [0u8; 8]);
         let mut finished = lock(&self.done.finished);
         self.in_flight -= finished.len();

@@ -1,5 +1,5 @@
-//! Tests that every store must pass: it is driven with random operations beside a naive map of what
-//! it should hold.
+//! Tests that every store must pass: random operations on the store and on a naive map are
+//! compared.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{Channel, Completion, Purpose, Store, StoreError, Token};
 
-/// One step. Numbers pick something out of what there is.
+/// One step. Numbers select among the existing items.
 #[derive(Clone, Debug)]
 pub enum Op {
     Write { sectors: usize, seed: u64 },
@@ -43,7 +43,7 @@ pub fn random(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// The same steps from a seed, for threads.
+/// Random steps from a seed, for threads.
 pub fn random_ops(seed: u64, sectors_max: usize, count: usize) -> Vec<Op> {
     let mut next = random(seed);
     let mut op = || {
@@ -59,7 +59,7 @@ pub fn random_ops(seed: u64, sectors_max: usize, count: usize) -> Vec<Op> {
     (0..count).map(|_| op()).collect()
 }
 
-/// Content that packs very well, fairly, slightly or not at all, as `seed` has it.
+/// Content that compresses very well, fairly, slightly or not at all, depending on `seed`.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut next = random(seed);
     let random_of_16 = [0, 5, 11, 16][seed as usize % 4];
@@ -78,7 +78,7 @@ pub fn buf_with(bytes: &[u8]) -> FrameBuf {
     buf
 }
 
-/// Waits until `channel` has something to say, and gets it.
+/// Waits until `channel` has completions, and returns them.
 pub fn wait(channel: &mut dyn Channel) -> Vec<Completion> {
     let mut out = Vec::new();
     let deadline = Instant::now() + Duration::from_secs(120);
@@ -115,7 +115,7 @@ pub fn read_now(
     done.result.map(|()| done.buf.bytes().to_vec())
 }
 
-/// What one thread knows of its sectors in a store.
+/// The sectors of one thread in a store.
 pub struct Driver<'a> {
     store: &'a dyn Store,
     sector_bytes: usize,
@@ -127,7 +127,7 @@ pub struct Driver<'a> {
     reading: HashMap<Token, (Vec<Loc>, Vec<u8>)>,
     next_token: u64,
     bufs: HashMap<usize, Vec<FrameBuf>>,
-    /// Writes that the store had no room for.
+    /// Number of writes for which the store had no room.
     pub refused: usize,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Bytes of sectors that the store should hold for us.
+    /// Bytes of our sectors that the store should contain.
     pub fn far_bytes(&self) -> u64 {
         let writing: usize = self.writing.values().map(|(locs, _)| locs.len()).sum();
         ((self.held.len() + writing) * self.sector_bytes) as u64
@@ -204,7 +204,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// A run of held sectors, as they were written, with no repetition.
+    /// A run of stored sectors, in the order in which they were written, without repetition.
     fn pick(&self, from: usize, sectors: usize) -> Vec<Loc> {
         let start = if self.order.is_empty() { 0 } else { from % self.order.len() };
         self.order[start..].iter().take(sectors).copied().collect()
@@ -235,7 +235,7 @@ impl<'a> Driver<'a> {
         self.bufs.entry(done.buf.len()).or_default().push(done.buf);
     }
 
-    /// Waits for everything that is under way.
+    /// Waits for all requests in flight.
     pub fn settle(&mut self) {
         while self.reader.in_flight() > 0 {
             wait(&mut *self.reader).into_iter().for_each(|done| self.complete(done));
@@ -264,8 +264,8 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Drives `store`, which nobody else uses, and compares it with the naive map. How many writes were
-/// refused.
+/// Drives `store`, which has no other user, and compares it with the naive map. Returns how many
+/// writes were refused.
 pub fn check(store: &dyn Store, sector_bytes: usize, ops: &[Op]) -> usize {
     let mut driver = Driver::new(store, sector_bytes);
     for op in ops {
@@ -280,7 +280,7 @@ pub fn check(store: &dyn Store, sector_bytes: usize, ops: &[Op]) -> usize {
     refused
 }
 
-/// Drives `store` from several threads with channels of their own.
+/// Drives `store` from several threads with a channel each.
 pub fn check_concurrently(store: &dyn Store, sector_bytes: usize, threads: u64, steps: usize) {
     std::thread::scope(|scope| {
         for thread in 0..threads {

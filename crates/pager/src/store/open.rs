@@ -1,4 +1,4 @@
-//! From what the user named to a store.
+//! Opens stores from the user's specification.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::config::{Config, StoreSpec};
 /// Smallest and largest sector.
 const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
 
-/// Opens the stores of `config`, as one.
+/// Opens the stores of `config` as one store.
 pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, StoreError> {
     assert!(
         sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes),

@@ -1,9 +1,10 @@
-//! Memory for compressed sectors: slabs of 256 KiB, each cut into objects of one size, and empty
-//! slabs go back to the kernel.
+//! Memory for compressed sectors: slabs of 256 KiB, each divided into objects of one size. Empty
+//! slabs are given back to the kernel.
 //!
-//! Bookkeeping is some 40 bytes a slab and a bit for each object in it; nothing lies beside an
-//! object. The lock is held for bookkeeping only: content is copied outside of it, and a read takes
-//! no lock at all, since the size of a slab's objects does not change while one of them is in use.
+//! Bookkeeping takes about 40 bytes a slab and a bit for each object in it; objects have no
+//! headers. The lock is only held for bookkeeping: content is copied outside of it, and a read
+//! takes no lock at all, because the size of a slab's objects does not change while one of them is
+//! in use.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -14,13 +15,13 @@ use hiroma_units::Loc;
 
 /// Bytes in a slab.
 pub const SLAB_BYTES: usize = 256 << 10;
-/// Largest object: a sixteenth of a slab, so that the ends of slabs that are too short for an
-/// object stay small.
+/// Largest object: a sixteenth of a slab, so that the unusable ends of slabs stay small.
 pub const OBJECT_BYTES_MAX: usize = 16 << 10;
-/// Classes are this far apart up to [`STEP_CLASSES_MAX`]; above, so many to a slab.
+/// Classes are this far apart up to [`STEP_CLASSES_MAX`]; above that they are sized by the number
+/// of objects in a slab.
 const STEP_BYTES: usize = 128;
 const STEP_CLASSES_MAX: usize = 8 << 10;
-/// Bits of a `Loc` that name the object in its slab.
+/// Bits of a `Loc` that identify the object in its slab.
 const OBJECT_BITS: u32 = (SLAB_BYTES / STEP_BYTES).trailing_zeros();
 const SLABS_MAX: usize = 1 << (Loc::STORE_BITS - OBJECT_BITS);
 const NONE: u32 = u32::MAX;
@@ -33,18 +34,18 @@ pub struct Slabs {
     /// Class of each slab in use.
     class_of: Vec<AtomicU8>,
     slabs_max: usize,
-    /// Of these, how many may be in use.
+    /// Number of slabs that may be in use.
     slabs_allowed: AtomicUsize,
     books: Mutex<Books>,
-    /// An allocation failed, and not much was freed since.
+    /// An allocation failed, and little was freed since.
     exhausted: AtomicBool,
     slabs_in_use: AtomicU64,
     metadata_bytes: AtomicU64,
-    /// Places from here on lie in slabs that are to become empty.
+    /// Objects at locations from here on are in slabs that are to become empty.
     closed_from: AtomicU32,
 }
 
-/// No room: every slab is in use, and none has an object that is large enough.
+/// No room: every slab is in use, and none has a free object that is large enough.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SlabsFull;
 
@@ -54,23 +55,23 @@ struct Books {
     partial: Vec<u32>,
     /// Slabs that are not in use. The last one may still have its memory.
     spare: Vec<u32>,
-    /// Whether the last of `spare` was not given back to the kernel.
+    /// Whether the last of `spare` still has its memory.
     spare_is_warm: bool,
     freed_since_full: usize,
 }
 
-/// One slab, in the list of its class while it has a free object.
+/// One slab. It is in the list of its class while it has a free object.
 struct Slab {
     taken: Box<[u64]>,
     previous: u32,
     next: u32,
     live: u16,
-    /// Takes no more objects: it is to become empty.
+    /// It accepts no more objects, because it is to become empty.
     is_closed: bool,
 }
 
 impl Slabs {
-    /// Room for `capacity_bytes`, rounded down to whole slabs.
+    /// Capacity of `capacity_bytes`, rounded down to whole slabs.
     pub fn new(capacity_bytes: u64) -> io::Result<Slabs> {
         let slabs_max = (capacity_bytes / SLAB_BYTES as u64).min(SLABS_MAX as u64) as usize;
         let mut classes: Vec<usize> =
@@ -98,7 +99,7 @@ impl Slabs {
         })
     }
 
-    /// Takes an object of at least `bytes` and at most `bytes_max`, which is at most
+    /// Allocates an object of at least `bytes` and at most `bytes_max`, which is at most
     /// [`OBJECT_BYTES_MAX`].
     pub fn allocate(&self, bytes: usize, bytes_max: usize) -> Result<Loc, SlabsFull> {
         let class = self.classes.partition_point(|&size| size < bytes);
@@ -119,7 +120,7 @@ impl Slabs {
         Ok(self.take(&mut books, class))
     }
 
-    /// Gives objects back. Nobody may be reading them.
+    /// Frees objects. No thread may be reading them.
     pub fn free(&self, locs: impl IntoIterator<Item = Loc>) {
         let mut books = self.books();
         let mut empty = Vec::new();
@@ -165,12 +166,12 @@ impl Slabs {
         self.memory.read(self.offset(loc), bytes);
     }
 
-    /// The size of the object, which may be more than was asked for.
+    /// The size of the object, which may be more than was requested.
     pub fn object_bytes(&self, loc: Loc) -> usize {
         self.classes[self.class(split(loc).0)]
     }
 
-    /// Whether allocating is likely to fail; cheap.
+    /// Whether an allocation is likely to fail; cheap.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted.load(Ordering::Relaxed)
     }
@@ -180,23 +181,23 @@ impl Slabs {
         self.slabs_in_use.load(Ordering::Relaxed) * SLAB_BYTES as u64
     }
 
-    /// The most they may be.
+    /// Maximum of `used_bytes`.
     pub fn capacity_bytes(&self) -> u64 {
         (self.slabs_allowed.load(Ordering::Relaxed) * SLAB_BYTES) as u64
     }
 
-    /// Changes how much that is, up to what was reserved. What is in use already stays.
+    /// Changes the capacity, up to what was reserved. Slabs in use beyond it stay.
     pub fn allow(&self, bytes: u64) {
         let slabs = ((bytes / SLAB_BYTES as u64) as usize).min(self.slabs_max);
         self.slabs_allowed.store(slabs, Ordering::Relaxed);
         self.exhausted.store(false, Ordering::Relaxed);
     }
 
-    /// Closes the last slabs, as many as there are more than allowed, and opens the others. False
-    /// if there are no more than allowed.
+    /// Closes the last slabs, as many as are in use beyond the allowed number, and opens the
+    /// others. Returns false if no more are in use than allowed.
     ///
-    /// Closed slabs take no more objects; they go back to the kernel when the objects that
-    /// [`Slabs::is_closed`] names have been freed.
+    /// Closed slabs accept no more objects. They are given back to the kernel when the objects for
+    /// which [`Slabs::is_closed`] is true have been freed.
     pub fn close_excess(&self) -> bool {
         let mut books = self.books();
         let allowed = self.slabs_allowed.load(Ordering::Relaxed) as u64;
@@ -231,12 +232,12 @@ impl Slabs {
         closes
     }
 
-    /// Whether an object keeps a slab in use that is to become empty.
+    /// Whether an object is in a slab that is to become empty.
     pub fn is_closed(&self, loc: Loc) -> bool {
         loc.0 >= self.closed_from.load(Ordering::Relaxed)
     }
 
-    /// Whether it may take more memory.
+    /// Whether it may allocate more slabs.
     pub fn may_grow(&self) -> bool {
         self.slabs_in_use.load(Ordering::Relaxed)
             < self.slabs_allowed.load(Ordering::Relaxed) as u64
@@ -264,7 +265,7 @@ impl Slabs {
         slab * SLAB_BYTES + object * self.classes[self.class(slab)]
     }
 
-    /// Takes an object of the first slab that has one.
+    /// Takes an object of the first slab that has a free one.
     fn take(&self, books: &mut Books, class: usize) -> Loc {
         let slab = books.partial[class] as usize;
         let entry = &mut books.slabs[slab];
@@ -283,7 +284,7 @@ impl Slabs {
         Loc((slab << OBJECT_BITS | object) as u32)
     }
 
-    /// Puts one more slab into service for `class`, if there is one.
+    /// Puts one more slab into use for `class`, if there is one.
     fn add_slab(&self, books: &mut Books, class: usize) -> bool {
         let slab = match books.spare.pop() {
             Some(slab) if books.spare_is_warm || self.may_grow() => slab as usize,
@@ -304,7 +305,7 @@ impl Slabs {
             None => return false,
         };
         if std::mem::take(&mut books.spare_is_warm) {
-            // The one that was just popped; it has been counted all the time.
+            // The one that was just popped; it has been counted as in use all the time.
         } else {
             self.slabs_in_use.fetch_add(1, Ordering::Relaxed);
         }
@@ -327,8 +328,8 @@ impl Slabs {
         }
     }
 
-    /// Gives the memory of empty slabs back to the kernel, outside the lock, but keeps one for the
-    /// next to come.
+    /// Gives the memory of empty slabs back to the kernel, outside the lock, except for one that is
+    /// reused next.
     fn retire(&self, mut books: MutexGuard<'_, Books>, empty: &[usize]) {
         let Some((&last, rest)) = empty.split_last() else { return };
         let mut cold: Vec<usize> = rest.to_vec();
@@ -343,8 +344,8 @@ impl Slabs {
             return;
         }
         for &slab in &cold {
-            // It cannot fail on a mapping of our own; if it did, the memory would only stay with
-            // us.
+            // This cannot fail on our own mapping; if it did, the memory would merely stay
+            // allocated.
             let _ = self.memory.release(slab * SLAB_BYTES, SLAB_BYTES);
         }
         let mut books = self.books();

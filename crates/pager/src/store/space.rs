@@ -1,49 +1,49 @@
-//! Which sectors of a flat address space are taken: pure bookkeeping for stores that have one (a
+//! Allocation of the sectors of a flat address space: pure bookkeeping for stores that have one (a
 //! file, a server's memory).
 //!
-//! Sector `n` lies at byte `n * sector_bytes`. The space is managed by chunks of 2 MiB, so that
-//! what belongs together lies together and what became free can be given back in large pieces:
+//! Sector `n` is at byte `n * sector_bytes`. The space is managed in chunks of 2 MiB, so that
+//! related sectors are adjacent, and free space can be given back in large pieces:
 //! - a request for a whole chunk gets a free chunk, contiguous, while there is one;
 //! - smaller requests fill the chunk that was used last, then the lowest one that has room, then a
 //!   new one; addresses stay low and chunks at the end drain;
 //! - a chunk that becomes empty is reported, so that a file can punch a hole and a server can
 //!   release memory.
 //!
-//! Forks: [`Space::freeze`] keeps every chunk that holds something from being written to or reused
-//! until [`Space::thaw`]; what is freed in it meanwhile is free only then. In the child,
-//! [`Space::seal`] turns all of them into chunks that are never allocated from again until they are
-//! empty (they are the parent's; new content goes elsewhere).
+//! Forks: [`Space::freeze`] protects every chunk with content from being written to or reused until
+//! [`Space::thaw`]; sectors that are freed in it meanwhile are free only then. In the child,
+//! [`Space::seal`] excludes all of these chunks from allocation until they are empty (they are the
+//! parent's; new content goes elsewhere).
 
 use hiroma_units::{EXTENT, Loc};
 
 /// Bytes in a chunk. A sector is never larger.
 pub const CHUNK_BYTES: usize = EXTENT;
-/// Most sectors in one space: a [`Loc`] has room for so many.
+/// Maximum number of sectors in one space: the range of a [`Loc`].
 const SECTORS_MAX: u64 = 1 << Loc::STORE_BITS;
 
 /// Number of a chunk; it starts at byte `n * CHUNK_BYTES`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChunkNo(pub u32);
 
-/// The space has fewer free sectors than were asked for.
+/// The space has fewer free sectors than were requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoRoom;
 
-/// One fork's hold on the chunks of that moment; give it to [`Space::thaw`].
+/// One fork's freeze of the chunks of that moment; to be passed to [`Space::thaw`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreezeId(u64);
 
-/// A run of sectors that lie one behind the other.
+/// A run of adjacent sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// The first sector.
     pub first: Loc,
-    /// How many.
+    /// Number of sectors.
     pub sectors: usize,
 }
 
-/// Splits a list of sectors into the longest runs that are contiguous, in the order of the list,
-/// and at most `sectors_max` long.
+/// Splits a list of sectors into the longest contiguous runs, in the order of the list, each at
+/// most `sectors_max` long.
 pub fn runs(locs: &[Loc], sectors_max: usize) -> impl Iterator<Item = Run> + '_ {
     let mut rest = locs;
     std::iter::from_fn(move || {
@@ -57,7 +57,7 @@ pub fn runs(locs: &[Loc], sectors_max: usize) -> impl Iterator<Item = Run> + '_ 
     })
 }
 
-/// The chunk in which `loc` lies, where sectors have `sector_bytes`.
+/// The chunk that contains `loc`, for sectors of `sector_bytes`.
 pub fn chunk_of(loc: Loc, sector_bytes: usize) -> ChunkNo {
     ChunkNo((u64::from(loc.0) * sector_bytes as u64 / CHUNK_BYTES as u64) as u32)
 }
@@ -68,15 +68,15 @@ struct Chunk {
     live: u16,
     /// Sectors that were freed while the chunk was frozen.
     held: u16,
-    /// Forks that keep it.
+    /// Number of forks that freeze it.
     frozen: u16,
-    /// It was there before this process was forked off.
+    /// It existed before this process was forked.
     sealed: bool,
-    /// It is empty, but its owner is not done with giving it back.
+    /// It is empty, but its owner has not finished giving it back.
     withheld: bool,
 }
 
-/// The allocator. See the module's text.
+/// The allocator. See the module documentation.
 #[derive(Clone)]
 pub struct Space {
     sector_bytes: usize,
@@ -86,7 +86,7 @@ pub struct Space {
     chunks: Vec<Chunk>,
     /// One bit for each sector of `chunks`: in use, or beyond the limit.
     used: Vec<u64>,
-    /// Chunks that are empty and whole.
+    /// Chunks that are empty and of full length.
     empty: BitSet,
     /// Chunks with room that are not in `empty`.
     partial: BitSet,
@@ -125,7 +125,7 @@ impl Space {
         }
     }
 
-    /// Takes as many sectors as `out` is long. All or nothing.
+    /// Allocates one sector for each entry of `out`. All or nothing.
     pub fn allocate(&mut self, out: &mut [Loc]) -> Result<(), NoRoom> {
         let mut done = 0;
         while done < out.len() {
@@ -139,7 +139,7 @@ impl Space {
         Ok(())
     }
 
-    /// At most a chunk. All or nothing.
+    /// Allocates at most a chunk. All or nothing.
     fn allocate_piece(&mut self, out: &mut [Loc]) -> Result<(), NoRoom> {
         if out.len() == self.per_chunk {
             if let Some(chunk) = self.empty.first().or_else(|| self.grow(self.per_chunk)) {
@@ -164,9 +164,9 @@ impl Space {
         Ok(())
     }
 
-    /// Gives sectors back. Chunks that are empty thereby are appended to `released`; they may be
-    /// handed out again from then on. A caller that gives their memory back outside its lock uses
-    /// [`Space::withhold`] before it lets the lock go.
+    /// Frees sectors. Chunks that become empty are appended to `released`; they may be allocated
+    /// again from then on. A caller that gives their memory back outside its lock calls
+    /// [`Space::withhold`] before it releases the lock.
     pub fn free(&mut self, locs: &[Loc], released: &mut Vec<ChunkNo>) {
         for loc in locs {
             let (index, bit) = (loc.0 as usize / self.per_chunk, loc.0 as usize % self.per_chunk);
@@ -189,7 +189,7 @@ impl Space {
         }
     }
 
-    /// Keeps an empty chunk from being handed out until [`Space::reopen`]. False if it is not
+    /// Excludes an empty chunk from allocation until [`Space::reopen`]. Returns false if it is not
     /// empty.
     pub fn withhold(&mut self, chunk: ChunkNo) -> bool {
         let index = chunk.0 as usize;
@@ -201,13 +201,13 @@ impl Space {
         true
     }
 
-    /// Ends what [`Space::withhold`] began.
+    /// Undoes [`Space::withhold`].
     pub fn reopen(&mut self, chunk: ChunkNo) {
         self.chunks[chunk.0 as usize].withheld = false;
         self.classify(chunk.0 as usize);
     }
 
-    /// Keeps every chunk that holds something as it is, until [`Space::thaw`].
+    /// Protects every chunk with content until [`Space::thaw`].
     pub fn freeze(&mut self) -> FreezeId {
         let id = FreezeId(self.next_freeze);
         self.next_freeze += 1;
@@ -224,7 +224,7 @@ impl Space {
         id
     }
 
-    /// Ends a freeze; chunks that are empty now are appended to `released`. A freeze from before a
+    /// Ends a freeze. Chunks that are empty now are appended to `released`. A freeze from before a
     /// [`Space::seal`] is ignored.
     pub fn thaw(&mut self, id: FreezeId, released: &mut Vec<ChunkNo>) {
         let Some(position) = self.freezes.iter().position(|(known, _)| *known == id) else {
@@ -241,9 +241,9 @@ impl Space {
         }
     }
 
-    /// In the child of a fork: what is there is the parent's. It can be read and freed, and new
-    /// sectors come from other chunks, for which the limit is raised. Freezes of the parent are
-    /// forgotten.
+    /// To be called in the child of a fork: the existing content is the parent's. It can be read
+    /// and freed. New sectors are allocated from other chunks, for which the limit is raised. The
+    /// parent's freezes are forgotten.
     pub fn seal(&mut self) {
         self.freezes.clear();
         self.held = 0;
@@ -294,7 +294,7 @@ impl Space {
         self.per_chunk
     }
 
-    /// The most bytes that may be in use.
+    /// Maximum of bytes in use.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_sectors * self.sector_bytes as u64
     }
@@ -304,29 +304,29 @@ impl Space {
         self.live * self.sector_bytes as u64
     }
 
-    /// The same with those that were freed but are kept for a fork.
+    /// Like `live_bytes`, including the sectors that were freed but are kept for a fork.
     pub fn kept_bytes(&self) -> u64 {
         (self.live + self.held) * self.sector_bytes as u64
     }
 
-    /// Bytes in chunks that hold something; what a store that gives back whole chunks takes up.
+    /// Bytes of the chunks with content: what a store that gives back whole chunks occupies.
     pub fn occupied_bytes(&self) -> u64 {
         (self.occupied_chunks * CHUNK_BYTES) as u64
     }
 
-    /// Bytes that the tables take up.
+    /// Bytes of the tables.
     pub fn metadata_bytes(&self) -> u64 {
         let freezes: usize = self.freezes.iter().map(|(_, set)| set.bytes()).sum();
         let tables = self.chunks.capacity() * size_of::<Chunk>() + self.used.capacity() * 8;
         (tables + self.empty.bytes() + self.partial.bytes() + freezes) as u64
     }
 
-    /// Sectors of chunk `index` that lie below the limit.
+    /// Number of sectors of chunk `index` that are below the limit.
     fn chunk_len(&self, index: usize) -> usize {
         (self.limit_sectors - (index * self.per_chunk) as u64).min(self.per_chunk as u64) as usize
     }
 
-    /// Opens one more chunk, if it has at least `sectors_min` sectors.
+    /// Adds one more chunk, if it has at least `sectors_min` sectors.
     fn grow(&mut self, sectors_min: usize) -> Option<usize> {
         let index = self.chunks.len();
         if ((index * self.per_chunk) as u64) >= self.limit_sectors
@@ -343,8 +343,8 @@ impl Space {
         Some(index)
     }
 
-    /// Takes free sectors of chunk `index`, in ascending order, until `out` or the chunk is full;
-    /// how many.
+    /// Allocates free sectors of chunk `index`, in ascending order, until `out` or the chunk is
+    /// full. Returns how many.
     fn take(&mut self, index: usize, out: &mut [Loc]) -> usize {
         let mut done = 0;
         let words = &mut self.used[index * self.words_per_chunk..][..self.words_per_chunk];
@@ -367,8 +367,8 @@ impl Space {
         done
     }
 
-    /// After frees in a chunk that nobody keeps: reports it if it is empty, and puts it where it is
-    /// found.
+    /// After frees in a chunk that is not frozen: reports it if it is empty, and updates the free
+    /// sets.
     fn settle(&mut self, index: usize, released: &mut Vec<ChunkNo>) {
         let chunk = &mut self.chunks[index];
         if chunk.live == 0 {
@@ -563,7 +563,7 @@ mod tests {
         proptest::collection::vec(op, 1..120)
     }
 
-    /// The naive picture: which sectors are in use, which a freeze keeps, and what was reported.
+    /// The naive model: which sectors are in use, and which are frozen or sealed.
     #[derive(Default)]
     struct Model {
         live: BTreeSet<u32>,

@@ -1,10 +1,10 @@
 //! Sectors in the memory of servers (`hiroma serve`).
 //!
-//! A process has one session with each server, and a connection to each server for every channel;
-//! another one is for questions. Room is set aside on a server before it is used, so that a write
-//! never meets a full server on its way. Where a channel waits, it waits on an epoll descriptor,
-//! which also knows when a connection can be written to again and when to try to reconnect. While
-//! nobody asks anything, a thread minds the connections for questions.
+//! A process has one session with each server, a connection to each server for every channel, and
+//! one more for control requests. Room is reserved on a server before it is used, so a write in
+//! flight never meets a full server. A channel waits on an epoll descriptor, which also reports
+//! when a connection becomes writable again and when to try to reconnect. While there are no
+//! requests, a thread checks the control connections.
 
 mod books;
 mod channel;
@@ -38,14 +38,14 @@ use crate::config::{Allocation, StoreSpec};
 /// not.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Shorter than this no server is waited for, whatever the user says: an answer takes its time on a
+/// Minimum time to wait for a server, whatever the user has set: an answer takes some time on a
 /// healthy one too.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// Takes one line for the user, without a line end.
+/// Receives one line for the user, without a line end.
 pub type LogLine = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Takes the news that what is far on a server is lost for good.
+/// Called when the far memory on a server is lost for good.
 pub type Lost = Arc<dyn Fn(&StoreError) + Send + Sync>;
 
 /// How to reach the servers.
@@ -61,15 +61,15 @@ pub struct TcpOptions {
     pub timeout: Duration,
     /// Key that is shared with the servers.
     pub key_file: Option<PathBuf>,
-    /// Addresses that are known already.
+    /// Addresses that were resolved before.
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
-    /// Hears about lost connections.
+    /// Called when connections are lost or restored.
     pub log: LogLine,
-    /// Hears if content is lost while nothing is asked for that would fail.
+    /// Called if content is lost while no request would report the failure.
     pub lost: Lost,
 }
 
-/// The store. See the module's text.
+/// The store. See the module documentation.
 pub struct TcpStore {
     shared: Arc<Shared>,
 }
@@ -79,7 +79,7 @@ struct ServerAddr {
     addrs: Vec<SocketAddr>,
 }
 
-/// What all channels share.
+/// State shared by all channels.
 struct Shared {
     name: String,
     servers: Vec<ServerAddr>,
@@ -89,10 +89,10 @@ struct Shared {
     lost: Lost,
     minding: Minding,
     books: Mutex<Books>,
-    /// A link to each server, for questions.
+    /// A control link to each server.
     controls: Mutex<Vec<Link>>,
     next_lane: AtomicU32,
-    /// Counts forks, so that channels of the parent are known in the child.
+    /// Counts forks, so that channels of the parent are recognized in the child.
     epoch: AtomicU64,
     /// The process whose connections these are.
     process: AtomicU32,
@@ -103,7 +103,7 @@ struct Shared {
 }
 
 impl TcpStore {
-    /// Connects to all `servers`. What it has to say about lost connections goes to stderr.
+    /// Connects to all `servers`. Messages about lost connections are warnings to the user.
     pub fn connect(
         servers: &[String],
         sector_bytes: usize,
@@ -124,7 +124,7 @@ impl TcpStore {
         })
     }
 
-    /// The same with all options.
+    /// Connects with all options.
     pub fn connect_with(options: TcpOptions) -> Result<TcpStore, StoreError> {
         let name = format!("tcp://{}", options.servers.join(","));
         let config = |reason: String| StoreError::Config { store: name.clone(), reason };
@@ -184,7 +184,7 @@ fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
         .map_err(|error| format!("cannot find the server {text}: {error}"))
 }
 
-/// The addresses of all servers of `stores`.
+/// Resolves the addresses of all servers of `stores`.
 pub fn resolve(stores: &[StoreSpec]) -> Result<Vec<(String, Vec<SocketAddr>)>, StoreError> {
     let servers = stores.iter().flat_map(|store| match store {
         StoreSpec::Tcp { servers } => servers.as_slice(),
@@ -216,7 +216,7 @@ impl Shared {
         self.next_lane.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Opens a session with every server and sets the first room aside.
+    /// Opens a session with every server and reserves the first room.
     fn connect_controls(
         self: &Arc<Self>,
         attached: &[Vec<(u16, SessionToken)>],
@@ -256,7 +256,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks a server something and waits for its answer.
+    /// Sends a control request to a server and waits for the answer.
     fn call(&self, server: usize, message: Message) -> Result<Message, StoreError> {
         let mut controls = self.controls();
         let link = &mut controls[server];
@@ -275,7 +275,7 @@ impl Shared {
         }
     }
 
-    /// What an answer to a control frame means for the books.
+    /// Updates the books after the answer to a control frame.
     fn note_answer(&self, server: usize, question: &Message, answer: &Message) {
         let mut books = self.books();
         let book = &mut books.servers[server];
@@ -312,7 +312,7 @@ impl Shared {
         }
     }
 
-    /// What it means for a connection that a server cannot be talked to.
+    /// What a wire error means for the connection.
     fn refusal(&self, server: usize, error: &WireError) -> Trouble {
         let store = self.servers[server].text.clone();
         match error {
@@ -355,7 +355,7 @@ impl Shared {
     }
 }
 
-/// Moves a control link on, waiting a little for its socket.
+/// Advances a control link, waiting briefly for its socket.
 fn drive(link: &mut Link) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     link.pump(&mut Requests::default(), true);
@@ -420,8 +420,8 @@ impl Store for TcpStore {
 }
 
 impl Drop for TcpStore {
-    /// Says goodbye, so that the servers free the memory at once. In a child that did not adopt the
-    /// store, nothing: the connections are the parent's.
+    /// Says goodbye, so that the servers free the memory immediately. Does nothing in a child that
+    /// did not adopt the store: the connections are the parent's.
     fn drop(&mut self) {
         self.leave();
     }
@@ -439,7 +439,8 @@ impl ForkGuard for TcpFork {
         shared.process.store(std::process::id(), Ordering::SeqCst);
         shared.frees_waiting.store(0, Ordering::SeqCst);
         shared.left.store(false, Ordering::SeqCst);
-        // The connections stay the parent's; their numbers mean nothing here, or something else.
+        // The connections remain the parent's; their descriptor numbers are invalid here, or refer
+        // to other files.
         std::mem::take(&mut *shared.controls()).into_iter().for_each(std::mem::forget);
         let attached = {
             let mut books = shared.books();

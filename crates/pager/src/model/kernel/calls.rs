@@ -1,4 +1,4 @@
-//! The calls of the pager.
+//! The calls that the pager makes to the kernel.
 
 use std::io;
 
@@ -67,7 +67,7 @@ impl Memory for Model {
             if let Some(stop) = swapped.then(|| state.swap_keeps()).flatten() {
                 return Filled::Stopped(stop);
             }
-            // What has left the frame is a hole there.
+            // The frame's page has moved and leaves a hole.
             vm::zero(from, PAGE);
             state.holes.insert(from);
             Filled::Page { protected: false, swapped }

@@ -1,4 +1,4 @@
-//! What the kernel tells, and whom it keeps waiting.
+//! The messages of the kernel, and the threads that it blocks.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_units::PAGE;
@@ -19,7 +19,7 @@ impl State {
         self.threads[at].doing = Doing::Waits(page, write);
     }
 
-    /// Lets threads go on that wait for these pages. What they left to be read goes with them.
+    /// Wakes the threads that wait for these pages, and removes their unread messages.
     pub fn wake(&mut self, start: usize, len: usize) {
         let (first, last) = (self.page(start), self.page(start + len - 1));
         for at in 0..self.threads.len() {
@@ -34,7 +34,8 @@ impl State {
         }
     }
 
-    /// The pager reads some of what there is. Who waited for an event to be read may go on.
+    /// The pager reads some of the messages. A thread that waited for its event to be read may
+    /// continue.
     pub fn read(&mut self, out: &mut Vec<Message>) {
         for _ in 0..1 + self.random.below(4) {
             let Some(message) = self.messages.pop_front() else { break };
@@ -53,7 +54,7 @@ impl State {
 
     fn removal_was_read(&mut self, start: usize, end: usize) {
         if self.own == Some((start, end)) {
-            // The pager's thread goes on at once.
+            // The pager's thread continues immediately.
             self.own = None;
             self.changing -= 1;
             return;

@@ -1,12 +1,12 @@
-//! Forking: the child gets a copy of what is in memory, shared until one of the two writes, and no
-//! thread but the one that forked.
+//! Forks: the child gets a copy of the memory, shared until either process writes, and only the
+//! thread that forked.
 
 use super::program::{Doing, Thread};
 use super::{State, tell};
 use crate::model::random::Random;
 
 impl State {
-    /// All that is in memory is shared with a child.
+    /// Shares all memory with a child.
     pub fn fork(&mut self) {
         self.forked = true;
         for page in self.pages.iter_mut().flatten() {
@@ -15,7 +15,8 @@ impl State {
         }
     }
 
-    /// A thread is about to fork: which, and pages that have to be in memory in both.
+    /// A thread is about to fork. Returns the thread, and pages that must be in memory in both
+    /// processes.
     pub fn begin_fork(&mut self) -> Option<(usize, [usize; 2])> {
         let at = self.threads.iter().position(|thread| thread.doing == Doing::Nothing)?;
         let (first, pages) = (self.threads[at].first, self.threads[at].pages);
@@ -29,12 +30,12 @@ impl State {
         self.threads[at].doing = Doing::Touch(page, None);
     }
 
-    /// Whether that has ended.
+    /// Whether that touch has ended.
     pub fn is_forking(&self, at: usize) -> bool {
         self.threads[at].doing == Doing::Forks
     }
 
-    /// The thread has forked, or has given it up.
+    /// The thread has forked, or has given up.
     pub fn end_fork(&mut self, at: usize) {
         (self.threads[at].forks, self.threads[at].doing) = (false, Doing::Nothing);
     }
@@ -44,7 +45,7 @@ impl State {
         self.base + page * hiroma_units::PAGE
     }
 
-    /// Pages that are zeros in a child: some that lie together.
+    /// Chooses adjacent pages that are zeros in a child.
     pub fn choose_wiped(&mut self) -> (usize, usize) {
         let place = self.random.below(self.used.len());
         let mut to = place + 1;
@@ -73,14 +74,14 @@ impl State {
             forked: true,
             ..State::idle(Random::new(self.random.next()), self.base, self.has_swap)
         };
-        // Nobody watches the child's memory yet, so nothing is protected in it.
+        // The child's memory is not registered yet, so nothing is protected in it.
         child.pages.iter_mut().flatten().for_each(|page| (page.protected, page.busy) = (false, 0));
         self.leave_half_done(&mut child);
         child
     }
 
-    /// What other threads were in the middle of discarding nobody discards in the child; what is to
-    /// be zeros there is.
+    /// Discards that other threads had not finished are not finished in the child. Pages that are
+    /// to be zeros in the child become zeros.
     fn leave_half_done(&self, child: &mut State) {
         for thread in &self.threads {
             let range = match thread.doing {
@@ -97,13 +98,13 @@ impl State {
         }
     }
 
-    /// What is a hole in the staging area, in the parent; where it is in the child.
+    /// Copies the holes of the parent's staging area; `place` translates their addresses.
     pub fn holes_of(&mut self, parent: &State, place: impl Fn(usize) -> Option<usize>) {
         self.holes = parent.holes.iter().filter_map(|&addr| place(addr)).collect();
     }
 
-    /// The C library touches these pages in the child before a pager is there: missing ones are
-    /// filled with zeros by the kernel.
+    /// The C library touches these pages in the child before it has a pager: the kernel fills
+    /// missing ones with zeros.
     pub fn touch_kept(&mut self, keep: &[usize]) {
         for &page in keep {
             if self.pages[page].is_none() && self.truth[page] != 0 && !self.loose[page] {

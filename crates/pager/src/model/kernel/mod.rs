@@ -1,11 +1,11 @@
-//! A kernel and a program that exist in a test only: the program's memory is a table of words, one
-//! for each page, and every call of the pager may be refused, cut short, or met by other threads of
-//! the program in its middle.
+//! A kernel and a program for tests: the program's memory is a table of one word per page, and
+//! every call of the pager may be refused, cut short, or interrupted by other threads of the
+//! program.
 //!
-//! What it keeps of the real one (userfaultfd(2), `mm/userfaultfd.c` of Linux 6.18): an event holds
-//! its thread until it was read, and moves are refused until that thread runs; what is discarded
-//! goes later, page by page; a woken thread tries again; a thread that is woken before its fault
-//! was read leaves no message.
+//! It preserves these properties of the real kernel (userfaultfd(2), `mm/userfaultfd.c` of Linux
+//! 6.18): an event blocks its thread until it is read, and moves are refused until that thread
+//! runs; discarded pages are dropped later, page by page; a woken thread retries its access; if a
+//! thread is woken before its fault was read, the message is gone.
 
 mod calls;
 mod events;
@@ -25,19 +25,19 @@ use super::random::Random;
 use program::{Doing, Thread};
 pub use remap::MAPPINGS_PAGES;
 
-/// A page that is there. Its content is `word` in the first half and `!word` in the second; zero is
+/// A page that exists. Its content is `word` in the first half and `!word` in the second; zero is
 /// zero throughout.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     word: u64,
     protected: bool,
-    /// With a forked child: not to be moved until it is written.
+    /// Shared with a forked child: cannot be moved until it is written.
     shared: bool,
-    /// In a huge page that was shared: not to be moved until that is split.
+    /// In a huge page that was shared: cannot be moved until that is split.
     in_huge: bool,
-    /// Pinned for I/O: so many calls find it busy.
+    /// Pinned for I/O: the number of calls that will find it busy.
     busy: usize,
-    /// Not written since `MADV_FREE`: may be gone at any time.
+    /// Not written since `MADV_FREE`: may be dropped at any time.
     lazy: bool,
     /// On the kernel's swap device.
     swapped: bool,
@@ -58,34 +58,34 @@ impl Page {
     }
 }
 
-/// The arena has so many.
+/// Pages of the arena.
 pub const ARENA_PAGES: usize = 4096;
 
 pub struct State {
     pub random: Random,
     base: usize,
-    /// Pages that the program uses, as numbers in the arena.
+    /// Pages that the program uses, as page numbers in the arena.
     used: Vec<usize>,
     pages: Vec<Option<Page>>,
-    /// What each page holds, if nothing goes wrong.
+    /// The expected content of each page.
     truth: Vec<u64>,
-    /// Pages that may as well be zeros, until they are written.
+    /// Pages that may read as zeros until they are written.
     loose: Vec<bool>,
     threads: Vec<Thread>,
     messages: VecDeque<Message>,
-    /// Events whose threads have not gone on.
+    /// Number of events whose threads have not continued.
     changing: usize,
     next_word: u64,
-    /// Addresses in the staging area where nothing is.
+    /// Addresses in the staging area without a page.
     holes: HashSet<usize>,
-    /// Removal of the pager's own that waits to be read.
+    /// The pager's own removal that waits to be read.
     own: Option<(usize, usize)>,
     pub has_events: bool,
     /// The kernel swaps.
     has_swap: bool,
-    /// Threads make mappings of their own.
+    /// Threads create mappings of their own.
     maps: bool,
-    /// What was moved out of the arena past the C library.
+    /// The range that was moved out of the arena by a system call that bypassed the C library.
     pub moved: Option<(usize, usize)>,
     /// There is, or was, a child.
     forked: bool,
@@ -98,26 +98,26 @@ pub struct State {
     remaps: u64,
 }
 
-/// What became of a page on its way into the program.
+/// The result of putting a page into the program.
 enum Filled {
     Page { protected: bool, swapped: bool },
     Hole,
     Stopped(Stop),
 }
 
-/// The model behind the trait.
+/// The implementation of the trait.
 pub struct Model {
     state: Arc<Mutex<State>>,
     number: usize,
 }
 
 thread_local!(
-    /// Lets the fault thread of each process of this schedule read.
+    /// Makes the fault thread of each process of this schedule read its messages.
     pub static PUMPS: std::cell::RefCell<Vec<std::rc::Rc<dyn Fn()>>> =
         const { std::cell::RefCell::new(Vec::new()) };
 );
 
-/// The page that HIROMA_PAGE names: what happens to it is told.
+/// The page of HIROMA_PAGE, whose events are printed.
 fn told() -> Option<usize> {
     static TOLD: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
     *TOLD.get_or_init(|| std::env::var("HIROMA_PAGE").ok()?.parse().ok())
@@ -129,7 +129,7 @@ fn tell(page: usize, what: impl std::fmt::Display) {
     }
 }
 
-/// Tells what the pager notes of the extent of that page.
+/// Prints the pager's notes about the extent of that page.
 pub fn tell_extent(page: u64, what: impl std::fmt::Display) {
     if told().is_some_and(|told| told / 512 == page as usize / 512) {
         eprintln!("    {page}: {what}");
@@ -141,7 +141,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Model {
-    /// What the kernel is to the process of that number.
+    /// The kernel of the process with that number.
     pub fn new(state: Arc<Mutex<State>>, number: usize) -> Model {
         Model { state, number }
     }
@@ -150,8 +150,8 @@ impl Model {
         lock(&self.state)
     }
 
-    /// Puts pages into the program, one by one; `take` is given each word and where it lies, and
-    /// says what becomes of the page.
+    /// Puts pages into the program, one by one. `take` receives each word and its address, and
+    /// decides what becomes of the page.
     fn fill(
         &self,
         dst: usize,
@@ -189,7 +189,8 @@ impl Model {
 }
 
 impl State {
-    /// A program with `threads` threads on `pages` pages, in runs that lie `stride` pages apart.
+    /// A program with `threads` threads on `pages` pages, in runs whose starts are `stride` pages
+    /// apart.
     pub fn new(seed: u64, base: usize, threads: usize, pages: usize, stride: usize) -> State {
         let mut random = Random::new(seed);
         let has_swap = random.one_in(2);
@@ -209,7 +210,7 @@ impl State {
         }
     }
 
-    /// A program without pages and threads, of which nothing is known yet.
+    /// A program without pages and threads.
     fn idle(random: Random, base: usize, has_swap: bool) -> State {
         State {
             random,
@@ -248,7 +249,7 @@ impl State {
         }
     }
 
-    /// The kernel needs memory: it takes pages that nobody has written since they were given up.
+    /// The kernel needs memory: it drops lazily freed pages that were not written since.
     pub(super) fn reclaim(&mut self) {
         for (page, there) in self.pages.iter_mut().enumerate() {
             if there.is_some_and(|there| there.lazy) {
@@ -258,7 +259,7 @@ impl State {
         }
     }
 
-    /// Other threads of the program run, or not.
+    /// Other threads of the program may run.
     fn disturb(&mut self) {
         while self.random.one_in(5) {
             self.step();
@@ -271,11 +272,11 @@ impl State {
         }
     }
 
-    /// Whether the kernel tells its caller to come again.
+    /// Whether the kernel returns EAGAIN.
     fn refuses(&mut self) -> bool {
         self.disturb();
         if self.changing > 0 {
-            // It is only told to come again while the others can run.
+            // It only returns EAGAIN while the others can run.
             (0..4).for_each(|_| self.step());
             return true;
         }
@@ -294,7 +295,7 @@ impl State {
         first
     }
 
-    /// Whether every thread has done what it began.
+    /// Whether every thread has finished its operation.
     pub fn is_idle(&self) -> bool {
         self.threads.iter().all(|thread| thread.doing == Doing::Nothing) && self.messages.is_empty()
     }
@@ -303,8 +304,8 @@ impl State {
         format!("{:?}", self.threads.iter().map(|thread| thread.doing).collect::<Vec<_>>())
     }
 
-    /// How often things happened that a schedule should have: touches, discards, mappings made or
-    /// made longer.
+    /// Number of events of the kinds that a schedule should have: touches, discards, mappings
+    /// created or extended.
     pub fn sums(&self) -> [u64; 3] {
         [self.touched, self.discards, self.remaps]
     }
@@ -320,7 +321,8 @@ fn encode(word: u64, to: usize) {
     vm::fill(to + PAGE / 2, PAGE / 2, if word == 0 { 0 } else { !word });
 }
 
-/// The kernel says why it did nothing; if it did something, that the rest is to be tried again.
+/// If the kernel did nothing, it returns the reason; if it did a part, it returns EAGAIN for the
+/// rest.
 fn ended(done: usize, len: usize, stop: Stop) -> Outcome {
     let stop = if done == 0 { stop } else { Stop::Again };
     Outcome { done, stop: (done < len).then_some(stop) }

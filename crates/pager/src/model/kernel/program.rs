@@ -1,4 +1,4 @@
-//! The program: what its threads do with its memory.
+//! The program: the operations of its threads on its memory.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_units::PAGE;
@@ -12,21 +12,21 @@ pub(super) enum Doing {
     Nothing,
     /// Touches a page; `Some`: writes this word.
     Touch(usize, Option<u64>),
-    /// The same; waits for the page.
+    /// Waits for the page of such a touch.
     Waits(usize, Option<u64>),
     /// `madvise(MADV_DONTNEED)` by a system call: its event is queued.
     Told(usize, usize),
     /// The event was read.
     MayDiscard(usize, usize),
-    /// Pages up to the third are gone.
+    /// Pages up to the third value have been dropped.
     Discards(usize, usize, usize),
-    /// The same by the C library's function: the pager is to be asked.
+    /// A discard by the C library's function: the pager must be called.
     Asks(usize, usize),
-    /// The pager has answered; some pages are left to the program to zero.
+    /// The pager has answered; the program has to zero some pages.
     Zeros(usize, usize),
-    /// Makes, resizes or gives up its mapping.
+    /// Creates, resizes or unmaps its mapping.
     Resizes(Resize),
-    /// Has moved memory past the C library, and waits for what is not there any more.
+    /// Has moved memory by a raw system call, and waits for a page that no longer exists.
     Moved,
     /// Is about to fork.
     Forks,
@@ -34,23 +34,23 @@ pub(super) enum Doing {
 
 pub(super) struct Thread {
     pub doing: Doing,
-    /// The discard that it is in the middle of, where it asked the pager, and the pages that it has
-    /// to zero itself.
+    /// The discard that it has called the pager for, if any, and the pages that it has to zero
+    /// itself.
     pub asked: Option<(usize, usize)>,
     /// Its system call is `MADV_FREE`.
     pub frees: bool,
     pub to_zero: Vec<usize>,
     pub first: usize,
     pub pages: usize,
-    /// A mapping of its own, and how far it is in resizing it while it touches a page for that.
+    /// Its own mapping, and the step of a resize that continues after the current touch.
     pub mapping: Option<Mapping>,
     pub resize: Option<Resize>,
-    /// It touches what has to be in memory when it forks.
+    /// It touches pages that must be in memory when it forks.
     pub forks: bool,
 }
 
 impl Thread {
-    /// One that does nothing yet, with these places.
+    /// An idle thread with these places.
     pub fn new(first: usize, pages: usize) -> Thread {
         let doing = Doing::Nothing;
         Thread {
@@ -118,7 +118,7 @@ impl State {
         }
     }
 
-    /// What was discarded is used again soon, most times.
+    /// Most of the time, discarded memory is used again soon.
     fn after_discard(&mut self, from: usize, to: usize) -> Doing {
         let page = self.used[from + self.random.below(to - from)];
         match self.random.below(3) {
@@ -154,23 +154,22 @@ impl State {
             return;
         }
         let Thread { first, pages, .. } = self.threads[at];
-        // Some pages are in use more than others.
+        // Some pages are used more than others.
         let span = if self.random.one_in(3) { pages } else { pages.div_ceil(4) };
         let place = first + self.random.below(span);
         let page = self.used[place];
         self.threads[at].doing = match self.random.below(24) {
             0..=10 => {
                 self.next_word += 1;
-                // Some pages are one word throughout; so far as the store is concerned, that is
-                // another kind.
+                // Some pages are all zeros, which the store treats as a different kind of content.
                 let word = if self.random.one_in(8) { 0 } else { self.next_word };
                 Doing::Touch(page, Some(word))
             }
             11..=19 => Doing::Touch(page, None),
-            // Somebody else's.
+            // A page of any thread.
             20 => Doing::Touch(self.used[self.random.next() as usize % self.used.len()], None),
             kind => {
-                // Neighbours only: a range of addresses.
+                // Adjacent pages only: a range of addresses.
                 let mut to = place + 1;
                 let most = place + 1 + self.random.below(20);
                 while to < most && to < first + pages && self.used[to] == self.used[to - 1] + 1 {
@@ -179,8 +178,7 @@ impl State {
                 (place..to).for_each(|place| {
                     tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
                 });
-                // Without events the pager learns nothing of system calls past the C library:
-                // docs/far-memory.md.
+                // Without events the pager does not learn of raw system calls: docs/far-memory.md.
                 if kind > 21 || !self.has_events {
                     Doing::Asks(place, to)
                 } else {
@@ -254,7 +252,7 @@ impl State {
         }
     }
 
-    /// A thread that the pager has to answer, and what it asks for.
+    /// A thread that waits for an answer of the pager, and its call.
     pub fn asked(&self) -> Option<(usize, Call)> {
         self.threads.iter().enumerate().find_map(|(at, thread)| match thread.doing {
             Doing::Asks(from, to) => {
@@ -265,7 +263,7 @@ impl State {
         })
     }
 
-    /// The pager has answered: these parts the program zeroes itself.
+    /// The pager has answered: the program itself zeroes these parts.
     pub fn answered(&mut self, at: usize, result: usize, to_zero: &[(usize, usize)]) {
         if let Doing::Resizes(resize) = self.threads[at].doing {
             return self.resized(at, resize, result, to_zero);
@@ -279,7 +277,7 @@ impl State {
                 continue;
             }
             if let Some(there) = self.pages[self.used[place]] {
-                // Not the program's to zero, so it must be zero, or away.
+                // The program need not zero it, so it must be zero, or not in memory.
                 if there.word != 0 {
                     self.blame(format!(
                         "page {} was discarded and holds {:#x}",
@@ -292,7 +290,7 @@ impl State {
         self.threads[at].doing = Doing::Zeros(from, to);
     }
 
-    /// Whether the kernel is to drop something for the program.
+    /// Whether the kernel has yet to drop pages for the program.
     pub fn is_discarding(&self) -> bool {
         self.threads.iter().any(|thread| {
             matches!(thread.doing, Doing::Told(..) | Doing::MayDiscard(..) | Doing::Discards(..))

@@ -1,6 +1,6 @@
-//! Mappings that grow, shrink and move. `mremap` of the C library is made of calls of the pager and
-//! of a copy by the program (`Pager::resize`); past the C library the kernel moves what is in
-//! memory and tells of it, which is the end of the program.
+//! Mappings that grow, shrink and move. The C library's `mremap` consists of calls to the pager and
+//! a copy by the program (`Pager::resize`). A raw system call moves the pages that are in memory
+//! and raises an event, which ends the program.
 
 use hiroma_kernel::uffd::Message;
 use hiroma_units::{EXTENT, PAGE};
@@ -10,41 +10,41 @@ use super::{State, tell};
 use crate::pager::PROT_RW;
 use crate::service::Call;
 
-/// A mapping, as its first page and how many it has.
+/// A mapping: its first page, and its number of pages.
 pub(super) type Mapping = (usize, usize);
 
-/// A thread that makes, resizes or gives up its mapping.
+/// The step of a thread that creates, resizes or unmaps its mapping.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Resize {
-    /// Asks for a mapping of so many pages; what is mapped is copied there then.
+    /// Requests a mapping of this many pages, to which the present one is then copied.
     Place {
         pages: usize,
         alone: bool,
     },
-    /// Asks for so many pages in place.
+    /// Requests this many pages in place.
     Extend(usize),
-    /// Copies page by page to the new mapping; so many are done. The word has been read and is to
-    /// be written.
+    /// Copies page by page to the new mapping; `done` pages are finished. `word` has been read and
+    /// is to be written.
     Copy {
         to: Mapping,
         done: usize,
         word: Option<u64>,
     },
-    /// Asks for the content of this part to be forgotten; then it is zeroed, as far as the answer
-    /// says, and given back.
+    /// Requests that the content of this part be forgotten. Then the part is zeroed as far as the
+    /// answer requires, and closed.
     Forget(Mapping),
     Zeros(Mapping),
     Close(Mapping),
 }
 
-/// Pages of the mappings that are made one by one: what the pager opens for small ones at a time,
-/// and some more.
+/// Pages for the mappings that are created one by one: the step in which the pager opens extents
+/// for small ones, and some more.
 pub const MAPPINGS_PAGES: usize = 20 * EXTENT / PAGE;
-/// Pages that a mapping has at most.
+/// Maximum number of pages of a mapping.
 const MAPPING_MAX: usize = 48;
 
 impl State {
-    /// Room for the pages of mappings that come later.
+    /// Adds pages for mappings that are created later.
     pub fn map_later(&mut self, pages: usize) {
         self.pages.resize(pages, None);
         self.truth.resize(pages, 0);
@@ -52,7 +52,7 @@ impl State {
         self.maps = true;
     }
 
-    /// The thread does something with its mapping, or to it.
+    /// The thread uses its mapping, or changes it.
     pub(super) fn begin_mapped(&mut self, at: usize) -> Doing {
         let Some((first, pages)) = self.threads[at].mapping else {
             return Doing::Resizes(Resize::Place {
@@ -94,7 +94,7 @@ impl State {
                     self.threads[at].mapping = Some(to);
                     Resize::Forget((first, pages))
                 } else {
-                    // The touch comes back here.
+                    // The touch continues here when it has ended.
                     let (page, then) = match word {
                         None => (first + done, Resize::Copy { to, done, word: Some(0) }),
                         Some(word) => {
@@ -127,7 +127,7 @@ impl State {
         self.threads[at].doing = Doing::Touch(page, write);
     }
 
-    /// A touch has ended in the middle of it, which found `word`.
+    /// A touch in the middle of a resize has ended; it found `word`.
     pub(super) fn resize_on(&mut self, at: usize, resize: Resize, found: u64) {
         let next = match resize {
             Resize::Copy { to, done, word: Some(_) } => {
@@ -138,7 +138,7 @@ impl State {
         self.threads[at].doing = Doing::Resizes(next);
     }
 
-    /// What a thread that resizes asks of the pager.
+    /// The call that a resizing thread makes to the pager.
     pub(super) fn call_of(&self, at: usize, resize: Resize) -> Option<Call> {
         let addr = |page: usize| self.base + page * PAGE;
         let range = |(first, pages): Mapping| (addr(first), addr(first + pages));
@@ -209,8 +209,8 @@ impl State {
         self.remaps += 1;
     }
 
-    /// A thread moves a part of its memory past the C library, out of the arena. What is in memory
-    /// goes along at once; the call waits until its event was read.
+    /// A thread moves a part of its memory out of the arena by a raw system call. The pages in
+    /// memory move immediately; the call waits until its event has been read.
     pub fn move_away(&mut self) {
         let Some(at) = self.threads.iter().position(|thread| thread.doing == Doing::Nothing) else {
             return;
@@ -228,7 +228,7 @@ impl State {
         self.threads[at].doing = Doing::Moved;
     }
 
-    /// Whether nothing is mapped at a page any more.
+    /// Whether a page is no longer mapped.
     pub(super) fn is_unmapped(&self, page: usize) -> bool {
         let addr = self.base + page * PAGE;
         self.moved.is_some_and(|(start, end)| start <= addr && addr < end)

@@ -1,13 +1,13 @@
-//! The kernel's swap device: what it takes is not in memory and there all the same, and comes back
-//! on a touch that nobody is asked about.
+//! The kernel's swap device: a page that is swapped out is not in memory but still exists, and a
+//! touch swaps it in without involving the pager.
 
 use hiroma_kernel::uffd::Stop;
 
 use super::{State, tell};
 
 impl State {
-    /// The kernel needs memory: pages that lie together leave it. What was freed lazily is dropped,
-    /// not swapped.
+    /// The kernel needs memory: it swaps out adjacent pages. Pages that were freed lazily are
+    /// dropped, not swapped.
     pub(super) fn swap_out(&mut self) {
         let place = self.random.below(self.used.len());
         let count = 1 + self.random.below(24);
@@ -22,7 +22,7 @@ impl State {
         }
     }
 
-    /// Why a page of the program does not move, if it does not.
+    /// The reason why a page of the program does not move, if there is one.
     pub(super) fn keeps(&mut self, page: usize) -> Option<Stop> {
         match self.pages.get(page).copied().flatten()? {
             there if there.shared || there.in_huge => Some(Stop::Busy),
@@ -31,8 +31,8 @@ impl State {
         }
     }
 
-    /// Why a page that was swapped out does not move, if it does not: it is in the swap cache,
-    /// where somebody has it locked, or it is part of a larger folio.
+    /// The reason why a swapped-out page does not move, if there is one: it is in the swap cache
+    /// and locked, or it is part of a larger folio.
     pub(super) fn swap_keeps(&mut self) -> Option<Stop> {
         match self.random.below(12) {
             0 => Some(Stop::Again),
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// Whether a page of the staging area was swapped out by the time at which it moves.
+    /// Whether a page of the staging area has been swapped out by the time it is moved.
     pub(super) fn is_swapped_in_staging(&mut self) -> bool {
         self.has_swap && self.random.one_in(4)
     }

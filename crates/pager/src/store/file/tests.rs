@@ -11,7 +11,7 @@ use crate::store::model::{
     buf_with, check, check_concurrently, content, ops, read_now, wait, write_now,
 };
 
-/// A directory of a real disk, and one of a file system in memory.
+/// A directory on a real disk, and one on an in-memory file system.
 fn dirs() -> [tempfile::TempDir; 2] {
     ["/var/tmp", "/dev/shm"].map(|dir| tempfile::tempdir_in(dir).unwrap())
 }
@@ -139,7 +139,7 @@ fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
     adopted.adopt().unwrap();
     let mut child_channel = child.open(Purpose::Read).unwrap();
 
-    // The parent replaces all it has, and fills the room it has left; the child does as much.
+    // The parent replaces all it has, and fills its remaining room; the child does the same.
     parent.free(&before);
     let mut parents = Vec::new();
     while let Some(locs) = write_now(&mut *channel, &content(7, 8192 * 10), 10) {
@@ -189,18 +189,18 @@ fn what_is_kept_for_one_child_is_not_written_over_by_the_next() {
     assert!(read_now(&mut *first_channel, &before, 8192).unwrap() == content(3, 8192 * 512));
 }
 
-/// Sectors that tell which write they are of.
+/// Sectors whose content identifies their write.
 fn marked(seed: u64, sectors: usize) -> Vec<u8> {
     seed.to_le_bytes().repeat(sectors * 1024)
 }
 
-/// One process of a family, with what it should find in its store.
+/// One process of a family, with the expected content of its store.
 struct Member {
     store: FileStore,
     channel: Box<dyn Channel>,
     wrote: Vec<(Vec<Loc>, u64)>,
     parent: usize,
-    /// What its parent keeps for it.
+    /// The parent's guard for this child.
     kept: Option<Box<dyn ForkGuard>>,
     ended: bool,
 }
@@ -250,7 +250,7 @@ fn fork(family: &mut Vec<Member>, at: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Parents free and write on while their children read what was there, children of children
+    /// Parents free and write while their children read the earlier content, children of children
     /// too, in any order.
     #[test]
     fn every_process_of_a_family_finds_what_it_should(ops in proptest::collection::vec(family_op(), 1..50)) {
@@ -275,7 +275,7 @@ proptest! {
                     }
                 }
                 FamilyOp::Fork if alive.len() < 5 => fork(&mut family, at),
-                // A process stays for as long as its children do.
+                // A process stays as long as its children do.
                 FamilyOp::End if at > 0 && alive.iter().all(|&other| other == 0 || family[other].parent != at) => {
                     family[at].check();
                     family[at].ended = true;
@@ -288,8 +288,8 @@ proptest! {
     }
 }
 
-/// A file system in memory of 8 MiB that goes away with the value; `None` without the right to
-/// mount.
+/// An in-memory file system of 8 MiB that is unmounted when the value is dropped; `None` without
+/// the right to mount.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {

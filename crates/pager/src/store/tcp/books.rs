@@ -1,7 +1,7 @@
-//! Which sector lies on which server, and how much room is left there.
+//! Which server has which sector, and how much room is left there.
 //!
-//! Every chunk of local sector space has a *home*: a chunk of one server, named by a number that is
-//! used once. So a `Free` that is sent late, or twice, can never hit anything newer.
+//! Every chunk of local sector space has a *home*: a chunk of one server, identified by a number
+//! that is used only once. So a `Free` that is sent late, or twice, can never affect newer content.
 
 use std::time::{Duration, Instant};
 
@@ -11,73 +11,73 @@ use hiroma_wire::{CHUNK, SPACE_SHIFT, SessionToken, SessionUsage};
 
 use crate::store::space::{ChunkNo, FreezeId, Space, chunk_of};
 
-/// Free chunks on a server that are kept for the next time.
+/// Maximum number of free chunks on a server that are kept for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
-/// More is asked for when no more than so many chunks are left of what was set aside.
+/// More room is requested when no more than this many reserved chunks are left.
 const LOW_CHUNKS: u32 = 16;
-/// How many to ask for at a time.
+/// Number of chunks to request at a time.
 pub const RESERVE_CHUNKS: u32 = 64;
-/// A server that was full is asked again after this time.
+/// A server that was full is retried after this time.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where a chunk of sectors lies.
+/// Location of a chunk of sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Home {
     server: u16,
-    /// 0: our own session; else one that we attached (a parent's).
+    /// 0: our own session; otherwise one that we attached (an ancestor's).
     space: u16,
     chunk: u32,
 }
 
-/// What we know of one server.
+/// State of one server.
 #[derive(Default)]
 pub struct ServerBook {
     /// Our session there.
     pub token: Option<SessionToken>,
     /// Sessions of our ancestors there, and the spaces as which they are attached.
     pub attached: Vec<(u16, SessionToken)>,
-    /// Chunks set aside for us and not used.
+    /// Chunks that are reserved for us and not used yet.
     reserved: u32,
-    /// Chunks that we had in use, for the next time.
+    /// Chunks that were in use before, for reuse.
     spare: Vec<u32>,
     /// Chunks to give back.
     frees: Vec<u32>,
-    /// Chunks of which the server has not confirmed yet that it has them back.
+    /// Number of freed chunks that the server has not confirmed yet.
     frees_under_way: u32,
     /// Number of the next chunk that has never been used.
     next_chunk: u32,
-    /// More room has been asked for.
+    /// More room has been requested.
     asked: bool,
     full_since: Option<Instant>,
     usage: SessionUsage,
 }
 
-/// All of it.
+/// The state of all servers.
 pub struct Books {
     pub space: Space,
     homes: Vec<Option<Home>>,
     pub servers: Vec<ServerBook>,
     allocator: Allocator,
-    /// Forks between the first process and this one.
+    /// Number of forks between the first process and this one.
     generation: u16,
 }
 
-/// A stretch of sectors that lie one behind the other on one server.
+/// A run of adjacent sectors on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub server: usize,
     pub addr: u64,
-    /// Where it begins in the buffer.
+    /// Offset in the buffer.
     pub at: usize,
     pub len: usize,
 }
 
-/// Why sectors could not be had.
+/// Why sectors could not be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Short {
     /// All servers are full.
     Full,
-    /// This server has to be asked for room first.
+    /// Room must be requested from this server first.
     Ask(usize),
 }
 
@@ -92,7 +92,7 @@ impl Books {
         }
     }
 
-    /// Takes as many sectors as `locs` is long. All or nothing.
+    /// Allocates one sector for each entry of `locs`. All or nothing.
     pub fn allocate(&mut self, locs: &mut [Loc]) -> Result<(), Short> {
         if self.space.allocate(locs).is_err() {
             return Err(Short::Full);
@@ -106,7 +106,7 @@ impl Books {
                 }
             }
         }
-        // No room for a new chunk, but the sectors that are wanted may fit into the gaps of others.
+        // There is no room for a new chunk, but the sectors may fit into the gaps of others.
         for done in 0..locs.len() {
             let sector = &mut locs[done..=done];
             if self.space.allocate(sector).is_err() || self.house(sector).is_err() {
@@ -131,8 +131,8 @@ impl Books {
                 self.homes.resize(index + 1, None);
             }
             if self.homes[index].is_none_or(|home| home.space != 0) {
-                // A home in an ancestor's memory can only be a leftover: the space never fills such
-                // a chunk.
+                // A home in an ancestor's memory can only be stale: the space never fills such a
+                // chunk.
                 self.homes[index] = None;
                 self.homes[index] = Some(self.new_home()?);
             }
@@ -149,14 +149,14 @@ impl Books {
         Ok(Home { server: server as u16, space: 0, chunk })
     }
 
-    /// Gives sectors back; returns how many chunks are to be given back to servers thereby.
+    /// Frees sectors. Returns how many chunks are to be given back to servers as a result.
     pub fn free(&mut self, locs: &[Loc]) -> usize {
         let mut released = Vec::new();
         self.space.free(locs, &mut released);
         self.release(&released)
     }
 
-    /// Ends a freeze; returns the same.
+    /// Ends a freeze. Returns how many chunks are to be given back to servers as a result.
     pub fn thaw(&mut self, freeze: FreezeId) -> usize {
         let mut released = Vec::new();
         self.space.thaw(freeze, &mut released);
@@ -185,7 +185,7 @@ impl Books {
         given_back
     }
 
-    /// Where the sectors at `locs` lie, in as few pieces as possible.
+    /// Locates the sectors at `locs`, in as few pieces as possible.
     pub fn pieces(&self, locs: &[Loc], out: &mut Vec<Piece>) -> Result<(), Loc> {
         let sector = self.space.sector_bytes();
         for (index, &loc) in locs.iter().enumerate() {
@@ -209,8 +209,8 @@ impl Books {
         Ok(())
     }
 
-    /// In the child of a fork: all content is the parent's, read through attached sessions from now
-    /// on.
+    /// To be called in the child of a fork: all content is the parent's, and is read through
+    /// attached sessions from now on.
     pub fn become_child(&mut self) -> u16 {
         self.generation += 1;
         self.space.seal();
@@ -226,12 +226,12 @@ impl Books {
         self.generation
     }
 
-    /// Whether anything of ours, or of an ancestor of ours, lies on a server.
+    /// Whether a server has content of ours or of an ancestor.
     pub fn holds_something(&self, server: usize) -> bool {
         self.homes.iter().flatten().any(|home| usize::from(home.server) == server)
     }
 
-    /// The most bytes that could be stored, as far as the servers have told.
+    /// Maximum of bytes that could be stored, as far as the servers have reported.
     pub fn capacity_bytes(&self) -> u64 {
         let chunks = |server: &ServerBook| {
             u64::from(server.reserved)
@@ -242,14 +242,14 @@ impl Books {
         self.space.occupied_bytes() + self.servers.iter().map(chunks).sum::<u64>() * CHUNK as u64
     }
 
-    /// Bytes that the tables take up.
+    /// Bytes of the tables.
     pub fn metadata_bytes(&self) -> u64 {
         self.space.metadata_bytes() + (self.homes.capacity() * size_of::<Option<Home>>()) as u64
     }
 }
 
 impl ServerBook {
-    /// Chunks that can be had, as far as we know; 1 if the server has to be asked.
+    /// Number of available chunks, as far as known; 1 if the server has to be asked.
     fn room(&self) -> u32 {
         let at_hand = self.reserved + self.spare.len() as u32;
         let full = self.full_since.is_some_and(|since| since.elapsed() < FULL_PAUSE);
@@ -268,7 +268,7 @@ impl ServerBook {
         Some(self.next_chunk - 1)
     }
 
-    /// Whether it is time to ask for more room, if nobody has.
+    /// Whether it is time to request more room, if that has not been done.
     pub fn should_ask(&mut self) -> bool {
         let low = self.reserved <= LOW_CHUNKS && self.spare.len() < SPARE_CHUNKS_MAX / 2;
         let ask =
@@ -277,7 +277,7 @@ impl ServerBook {
         ask
     }
 
-    /// The server has set aside `chunks` more.
+    /// The server has reserved `chunks` more.
     pub fn granted(&mut self, chunks: u32, usage: SessionUsage) {
         self.asked = false;
         self.reserved += chunks;
@@ -285,28 +285,28 @@ impl ServerBook {
         self.full_since = (chunks == 0).then(Instant::now);
     }
 
-    /// An answer to the question for more room will not come.
+    /// The request for more room will not be answered.
     pub fn not_granted(&mut self) {
         self.asked = false;
     }
 
-    /// How full the server says it is.
+    /// The server has reported how full it is.
     pub fn told(&mut self, usage: SessionUsage) {
         self.usage = usage;
     }
 
-    /// Chunks to give back now.
+    /// Takes the chunks to give back now.
     pub fn take_frees(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.frees)
     }
 
-    /// The server has a chunk back.
+    /// The server has confirmed a freed chunk.
     pub fn freed(&mut self) {
         self.frees_under_way -= 1;
         self.full_since = None;
     }
 
-    /// Whether the server will have chunks back soon.
+    /// Whether the server will have freed chunks soon.
     pub fn frees_under_way(&self) -> bool {
         self.frees_under_way > 0
     }

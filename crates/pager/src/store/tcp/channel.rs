@@ -1,4 +1,4 @@
-//! One thread's way to the servers: a link to each, and the requests that are under way on them.
+//! One thread's access to the servers: a link to each, and the requests in flight on them.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use super::books::{Piece, RESERVE_CHUNKS, Short};
 use super::link::{Ask, Link};
 use crate::store::{Channel, Completion, Purpose, StoreError, Token};
 
-/// How often links without requests are looked at, in polls.
+/// Interval of the checks of links without requests, in polls.
 const IDLE_TURN: u32 = 64;
-/// How often a channel wants to be polled while all is well, and while a link is down.
+/// Interval at which a channel has to be polled while all links are up, and while one is down.
 const TICK: Duration = Duration::from_secs(1);
 const TICK_DOWN: Duration = Duration::from_millis(20);
-/// Requests leave at the next `poll`, in one call; so many, or so many bytes, at once: the servers
-/// can work meanwhile.
+/// Requests are sent at the next `poll`, in one call; this many of them, or this many bytes, are
+/// sent immediately, so that the servers can already work on them.
 const TOGETHER: usize = 32;
 const TOGETHER_BYTES: usize = 128 << 10;
-/// How long room that was given back on another channel is waited for.
+/// How long to wait for room that was given back on another channel.
 const FREES_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The requests of one channel.
@@ -66,19 +66,19 @@ impl Requests {
         self.slots[request].as_mut().expect("a part belongs to a request that is under way")
     }
 
-    /// A stretch of a request's buffer, to receive into.
+    /// A part of a request's buffer, to receive into.
     pub fn target(&mut self, request: usize, at: usize, len: usize) -> &mut [u8] {
         &mut self.get(request).buf.bytes_mut()[at..at + len]
     }
 
-    /// A stretch of a request's buffer, to send.
+    /// A part of a request's buffer, to send.
     pub fn source(&self, request: usize, at: usize, len: usize) -> &[u8] {
         let request =
             self.slots[request].as_ref().expect("a part belongs to a request that is under way");
         &request.buf.bytes()[at..at + len]
     }
 
-    /// One part is over; with the last one, so is the request.
+    /// One part has ended; with the last one, the request completes.
     pub fn part_done(&mut self, number: usize, result: Result<(), StoreError>) {
         let request = self.get(number);
         request.parts_left -= 1;
@@ -93,7 +93,7 @@ impl Requests {
         }
     }
 
-    /// How many requests have finished so far.
+    /// Number of requests that have finished so far.
     pub fn finished(&self) -> usize {
         self.finished
     }
@@ -111,7 +111,7 @@ pub struct TcpChannel {
     links: Vec<Link>,
     requests: Requests,
     pieces: Vec<Piece>,
-    /// Requests that have been started since the last `pump`, and their bytes.
+    /// Number of requests that were started since the last `pump`, and their bytes.
     unsent: (usize, usize),
     waiter: Option<Waiter>,
     tick: Duration,
@@ -119,13 +119,12 @@ pub struct TcpChannel {
     last_tick: Instant,
 }
 
-/// What a channel is waited for by. Where descriptors are few there is none: the sockets themselves
-/// are waited for, by threads that look again soon in any case.
+/// The descriptors to wait on for a channel. If descriptors are scarce there is no waiter: the
+/// threads wait for the sockets themselves, and poll again soon in any case.
 struct Waiter {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Readable from the moment on in which a request has finished although nothing will arrive on
-    /// a socket.
+    /// Readable when a request has finished although no socket becomes readable.
     bell: OwnedFd,
     bell_rung: bool,
 }
@@ -190,7 +189,7 @@ impl Waiter {
 }
 
 impl TcpChannel {
-    /// Connects to every server; waits until that has worked.
+    /// Connects to every server, and waits until that has succeeded.
     pub fn open(shared: &Arc<Shared>, purpose: Purpose) -> Result<TcpChannel, StoreError> {
         let waiter = if fds::are_few() { None } else { Waiter::open().ok() };
         let link_purpose =
@@ -227,8 +226,8 @@ impl TcpChannel {
         }
     }
 
-    /// Whether the process has forked since the channel was opened: its connections belong to the
-    /// parent.
+    /// Whether the process has forked since the channel was opened: its connections are the
+    /// parent's.
     fn is_stale(&self) -> bool {
         self.epoch != self.shared.epoch.load(Ordering::Relaxed)
     }
@@ -237,7 +236,7 @@ impl TcpChannel {
         self.shared.io_error("using a channel", "it was opened before this process was forked off")
     }
 
-    /// Pumps until `done`.
+    /// Pumps until `done` returns true.
     fn wait_for(&mut self, done: impl Fn(&Self) -> bool) {
         loop {
             self.pump();
@@ -292,7 +291,7 @@ impl TcpChannel {
         }
     }
 
-    /// Sends back chunks that are empty, on the links that are up.
+    /// Gives empty chunks back, on the links that are up.
     fn give_back(&mut self) {
         let mut books = self.shared.books();
         for link in self.links.iter_mut().filter(|link| link.is_up()) {
@@ -317,7 +316,7 @@ impl TcpChannel {
         }
     }
 
-    /// Takes sectors for `locs`, asking servers for room if that cannot be helped.
+    /// Allocates sectors for `locs`, and requests room from servers if necessary.
     fn allocate(&mut self, locs: &mut [Loc]) -> Result<(), StoreError> {
         let mut deadline = None;
         loop {
@@ -351,7 +350,7 @@ impl TcpChannel {
         }
     }
 
-    /// Asks `server` for room and waits for its answer, with everything else going on.
+    /// Requests room from `server` and waits for its answer, while all other requests continue.
     fn ask_for_room(&mut self, server: usize) -> Result<(), StoreError> {
         self.give_back();
         self.links[server].answers.clear();
@@ -387,7 +386,7 @@ impl TcpChannel {
         }
     }
 
-    /// Makes the descriptor readable if something has finished that no socket will tell of.
+    /// Makes the descriptor readable if a request has finished without a socket becoming readable.
     fn ring_if_done(&mut self) {
         if let (false, Some(waiter)) = (self.requests.done.is_empty(), &mut self.waiter) {
             waiter.ring();

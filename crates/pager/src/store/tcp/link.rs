@@ -1,10 +1,10 @@
-//! One connection to one server: never blocks, sends straight from the pager's frames and receives
-//! straight into them, and comes back when it breaks.
+//! One connection to one server: never blocks, sends directly from the pager's frames and receives
+//! directly into them, and reconnects when it breaks.
 //!
-//! Requests are answered in the order in which they were sent, so one queue is enough: its front
-//! part waits for an answer, its back part has not been sent yet. When the connection breaks, all
-//! of it is sent again on the next one. That is safe, because writes are idempotent and the server
-//! ends the older connection of a lane before it takes requests from the newer one.
+//! Requests are answered in the order in which they were sent, so one queue is sufficient: its
+//! front part waits for answers, its back part has not been sent yet. When the connection breaks,
+//! all of it is sent again on the next one. That is safe, because writes are idempotent and the
+//! server ends the older connection of a lane before it accepts requests from the newer one.
 
 mod greeting;
 
@@ -30,19 +30,19 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long one attempt to connect may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(5);
-/// How long a server may be silent before the user hears of it.
+/// How long a server may be silent before the user is told.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Who was not looked at for so long was not looked at because this process stood still (it was
-/// stopped, or its machine was).
+/// If a link was not checked for this long, the reason is that this process was stopped (or its
+/// machine was).
 const STOOD_STILL: Duration = Duration::from_secs(2);
-/// Most frames in one call to send.
+/// Maximum number of frames in one send call.
 const BATCH: usize = 16;
 
-/// What is asked of a server.
+/// A request to a server.
 pub enum Ask {
-    /// A stretch of a request's buffer is read or written.
+    /// Reads or writes a part of a request's buffer.
     Transfer { request: usize, at: usize, write: bool },
-    /// Anything else; the answer is kept if `keep_answer`.
+    /// Any other request; the answer is stored if `keep_answer`.
     Control { message: Message, keep_answer: bool },
 }
 
@@ -66,7 +66,7 @@ enum State {
         attempt: Instant,
         pause: Duration,
     },
-    /// Connected; proving, or opening the session.
+    /// Connected; authenticating, or opening the session.
     Greeting {
         stream: TcpStream,
         wire: Box<ClientSession>,
@@ -81,7 +81,7 @@ enum State {
     Dead(StoreError),
 }
 
-/// See the module's text.
+/// See the module documentation.
 pub struct Link {
     shared: Arc<Shared>,
     server: usize,
@@ -90,18 +90,18 @@ pub struct Link {
     token: SessionToken,
     state: State,
     parts: VecDeque<Part>,
-    /// How many of `parts` have been sent.
+    /// Number of `parts` that have been sent.
     sent: usize,
-    /// How much of the next one has been sent.
+    /// Bytes of the next part that have been sent.
     sent_bytes: usize,
     next_id: u64,
-    /// Bytes of control frames of the greeting that have not been sent.
+    /// Bytes of the greeting's control frames that have not been sent.
     greeting: Vec<u8>,
-    /// Bytes that were received with something else.
+    /// Bytes that were received together with other data.
     stash: Vec<u8>,
-    /// How much of the payload that is arriving has arrived.
+    /// Received bytes of the payload that is arriving.
     received: usize,
-    /// The socket took less than there was to send.
+    /// The socket accepted less than there was to send.
     blocked: bool,
     last_progress: Instant,
     last_look: Instant,
@@ -114,24 +114,24 @@ pub struct Link {
     heads: Vec<u8>,
     /// Answers to control frames.
     pub answers: VecDeque<Message>,
-    /// The socket has changed: whoever watches it must look anew.
+    /// The socket has changed: a waiter that watches it must be updated.
     pub changed: bool,
-    /// The user has been told that this server is away.
+    /// The user has been told that this server does not answer.
     announced: bool,
     /// It has been connected before.
     was_up: bool,
 }
 
-/// Why a connection cannot go on.
+/// Why a connection cannot continue.
 pub enum Trouble {
-    /// It broke: connect again.
+    /// It broke: reconnect.
     Broken(String),
-    /// Connecting again cannot help.
+    /// Reconnecting cannot help.
     Fatal(StoreError),
 }
 
 impl Trouble {
-    /// For trouble after which connecting again makes no sense.
+    /// For trouble after which reconnecting makes no sense.
     fn into_fatal(self, shared: &Shared, server: usize) -> Trouble {
         match self {
             Trouble::Broken(reason) => Trouble::Fatal(shared.broken_protocol(server, &reason)),
@@ -181,7 +181,7 @@ impl Link {
         self.server
     }
 
-    /// The session that it belongs to; [`SessionToken::NEW`] until the server has named it.
+    /// The session that it belongs to; [`SessionToken::NEW`] until the server has assigned one.
     pub fn token(&self) -> SessionToken {
         self.token
     }
@@ -194,7 +194,7 @@ impl Link {
         !matches!(self.state, State::Up { .. } | State::Dead(_))
     }
 
-    /// Why it will never work again, if so.
+    /// The error, if it has failed for good.
     pub fn death(&self) -> Option<&StoreError> {
         if let State::Dead(error) = &self.state { Some(error) } else { None }
     }
@@ -210,7 +210,8 @@ impl Link {
         !self.parts.is_empty()
     }
 
-    /// The socket, if there is one, and whether it must become writable before things can go on.
+    /// The socket, if there is one, and whether it must become writable before the link can
+    /// proceed.
     pub fn socket(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match &self.state {
             State::Connecting { stream, .. } => Some((stream.as_fd(), true)),
@@ -237,8 +238,8 @@ impl Link {
         self.push(addr, len, Ask::Control { message, keep_answer });
     }
 
-    /// Ends the session. Nobody waits for an answer, and that the server then closes the connection
-    /// is as it should be.
+    /// Ends the session. The answer is not waited for, and the server is expected to close the
+    /// connection.
     pub fn say_goodbye(&mut self) {
         if self.is_up() {
             self.push_control(Message::Bye, false);
@@ -246,10 +247,10 @@ impl Link {
         }
     }
 
-    /// Moves everything on as far as it goes without waiting. Finished transfers go to `requests`.
+    /// Advances everything as far as possible without waiting. Finished transfers go to `requests`.
     pub fn pump(&mut self, requests: &mut Requests, look_at_idle: bool) {
-        // Servers close the connections of whoever has said goodbye: threads that have not noticed
-        // yet must not take that for a loss.
+        // Servers close the connections of a client that has said goodbye: threads that have not
+        // noticed yet must not treat that as a loss.
         if self.shared.left.load(Ordering::SeqCst) {
             return;
         }
@@ -268,8 +269,8 @@ impl Link {
         }
     }
 
-    /// Time in which this process stood still does not count as the server's: it may have stood
-    /// still as well.
+    /// Time in which this process was stopped does not count as the server's: the server may have
+    /// been stopped too.
     fn forgive_standstill(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.last_look) > STOOD_STILL {
@@ -310,8 +311,8 @@ impl Link {
         Ok(())
     }
 
-    /// A server that keeps the connection but does not answer is not waited for for ever, nor
-    /// without a word.
+    /// A server that keeps the connection but does not answer is not waited for forever, nor
+    /// without a message.
     fn look_for_silence(&mut self) -> Result<(), Trouble> {
         let (waited, patience) = (self.last_progress.elapsed(), self.shared.timeout);
         let text = &self.shared.servers[self.server].text;
@@ -380,7 +381,7 @@ impl Link {
         Ok(())
     }
 
-    /// Receives until the socket is empty or something is finished.
+    /// Receives until the socket is empty or a request has finished.
     fn receive(&mut self, requests: &mut Requests) -> Result<(), Trouble> {
         let finished_before = requests.finished();
         loop {
@@ -393,8 +394,8 @@ impl Link {
             let missing = wire.missing();
             let mut head = [0; HEADER_BYTES + MAX_BODY];
             let mut tail = [0; HEADER_BYTES];
-            // The front of the queue says where the next payload will belong, before its header has
-            // come.
+            // The front of the queue determines where the next payload belongs, before its header
+            // has arrived.
             let target = match front {
                 Some((request, at, len)) => {
                     requests.target(request, at + self.received, len - self.received)
@@ -425,8 +426,8 @@ impl Link {
         }
     }
 
-    /// What was received: the end of a frame's head, then bytes that already lie where the front
-    /// read expects its payload, then more.
+    /// Processes received bytes: the end of a frame's head, then bytes that are already where the
+    /// front read expects its payload, then more.
     fn settle(
         &mut self,
         head: &[u8],
@@ -442,7 +443,7 @@ impl Link {
             self.received += in_place;
             self.finish_read(requests);
         } else if in_place > 0 {
-            // Not the payload that was expected but an error, whose text now lies in the frame.
+            // Not the expected payload but an error, whose text is now in the frame.
             let (request, at) =
                 place.expect("bytes were received into the buffer of the front read");
             self.stash.extend_from_slice(requests.target(request, at, in_place));
@@ -460,7 +461,7 @@ impl Link {
         }
     }
 
-    /// The request, place and length of the read that is due to be answered, if it is one.
+    /// The request, offset and length of the read that is to be answered next, if it is one.
     fn front_read(&self) -> Option<(usize, usize, usize)> {
         match self.parts.front() {
             Some(&Part { ask: Ask::Transfer { request, at, write: false }, len, .. })
@@ -480,7 +481,7 @@ impl Link {
         self.feed(&stash, requests)
     }
 
-    /// Takes bytes in that do not lie where they belong yet.
+    /// Processes bytes that are not in their destination yet.
     fn feed(&mut self, bytes: &[u8], requests: &mut Requests) -> Result<(), Trouble> {
         let mut used = 0;
         while used < bytes.len() {
@@ -532,7 +533,7 @@ impl Link {
         self.parts.pop_front().expect("a part that was sent is in the queue")
     }
 
-    /// One frame has come; if it is a `ReadReply`, its payload is still to come.
+    /// Handles one frame; if it is a `ReadReply`, its payload is still to arrive.
     fn answer(&mut self, frame: Frame, requests: &mut Requests) -> Result<(), Trouble> {
         let Frame { id, message } = frame;
         if let (0, Message::Error { code, text }) = (id, &message) {
@@ -581,7 +582,7 @@ impl Link {
         Ok(())
     }
 
-    /// The connection broke: connect again, unless that has been tried for long enough.
+    /// The connection broke: reconnect, unless that has been tried for long enough.
     fn break_off(&mut self, reason: &str, requests: &mut Requests) {
         let now = Instant::now();
         let text = &self.shared.servers[self.server].text;
@@ -600,7 +601,7 @@ impl Link {
             State::Dead(_) => return,
         };
         self.failure = Some(reason.to_owned());
-        // A link that nobody waits for may stay down for as long as it likes.
+        // A link without waiting requests may stay down indefinitely.
         let waited = now.duration_since(since.max(self.busy_since));
         if self.is_busy() && waited > self.shared.timeout {
             let store = format!("{text} ({reason})");

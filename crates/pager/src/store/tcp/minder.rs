@@ -1,6 +1,6 @@
-//! Minds the servers while nobody asks them anything: a connection that broke is made again before
-//! the server gives the session up, and a server that is gone is noticed although no request finds
-//! it out.
+//! Checks the servers while there are no requests: a broken connection is restored before the
+//! server ends the session, and the loss of a server is detected although no request would find it
+//! out.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +14,14 @@ use super::channel::Requests;
 use super::{Shared, StoreError};
 use crate::host::{self, Thread};
 
-/// How often a server is asked whether it is there. With the time after which a link speaks of
-/// silence, that makes less than 10 s.
+/// Interval of pings to a server. Together with the time after which a link reports silence, that
+/// makes less than 10 s.
 const ASK_EVERY: Duration = Duration::from_secs(3);
-/// How often links are looked at while all of them work, and while one does not.
+/// Interval of the checks of links while all of them work, and while one does not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
 
-/// What store and minder agree on.
+/// State shared by the store and the minder.
 #[derive(Default)]
 pub struct Minding {
     thread: Mutex<Option<Thread>>,
@@ -29,12 +29,13 @@ pub struct Minding {
     stopping: AtomicBool,
     /// The process is about to fork: nothing may be locked or allocated.
     still: AtomicBool,
-    /// A round is going on.
+    /// A round is in progress.
     working: AtomicBool,
 }
 
 impl Minding {
-    /// Lets the minder finish its round and begin no other one, until [`Minding::goes_on`].
+    /// Waits until the minder has finished its round, and stops further rounds until
+    /// [`Minding::goes_on`].
     pub fn stand_still(&self) {
         self.still.store(true, SeqCst);
         while self.working.load(SeqCst) {
@@ -42,12 +43,12 @@ impl Minding {
         }
     }
 
-    /// The fork is over. Whoever uses a store knows that: nobody does while one is under way.
+    /// The fork is over. A thread that uses the store knows that: no thread uses it during a fork.
     pub fn goes_on(&self) {
         self.still.store(false, SeqCst);
     }
 
-    /// Ends the minder, if this process has one.
+    /// Stops the minder, if this process has one.
     pub fn stop(&self) {
         self.stopping.store(true, SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -78,21 +79,21 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     minding.still.store(false, SeqCst);
     minding.working.store(false, SeqCst);
     let before = minding.thread.lock().unwrap_or_else(PoisonError::into_inner).replace(thread);
-    // After a fork: the thread of the parent, which is not here.
+    // After a fork this is the parent's thread, which does not exist here.
     std::mem::forget(before);
     Ok(())
 }
 
 struct Minder {
     epoch: u64,
-    /// When each server was last asked.
+    /// When each server was last pinged.
     asked: Vec<Instant>,
-    /// Servers that are gone for good.
+    /// Servers that are lost for good.
     given_up: Vec<bool>,
 }
 
 impl Minder {
-    /// Looks at each link once, without waiting for anything; returns when to come again.
+    /// Checks each link once, without waiting. Returns the pause until the next round.
     fn round(&mut self, shared: &Shared) -> Duration {
         shared.minding.working.store(true, SeqCst);
         let pause =
@@ -102,7 +103,7 @@ impl Minder {
     }
 
     fn look(&mut self, shared: &Shared) -> Duration {
-        // Where they are in use, somebody else finds out.
+        // If the links are in use, their user detects problems.
         let Ok(mut links) = shared.controls.try_lock() else { return LOOK_EVERY_DOWN };
         if shared.epoch.load(SeqCst) != self.epoch {
             return Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Real servers on loopback.
+//! Tests with real servers on loopback.
 
 mod proxy;
 
@@ -47,7 +47,7 @@ fn channels(store: &TcpStore) -> (Box<dyn Channel>, Box<dyn Channel>) {
     (store.open(Purpose::Read).unwrap(), store.open(Purpose::Write).unwrap())
 }
 
-/// Waits for something that happens in other threads.
+/// Waits for an event in another thread.
 fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !happens() {
@@ -172,7 +172,7 @@ fn a_connection_that_is_cut_while_answers_come_comes_back_and_nothing_is_lost() 
         let proxy = Proxy::new(server.local_addr());
         let store = TcpStore::connect_with(through(&proxy)).unwrap();
         let mut driver = model::Driver::new(&store, SECTOR);
-        // One answer of the largest kind passes, and part of another one.
+        // One answer of the largest kind passes, and a part of another one.
         proxy.set_budgets(u64::MAX, GREETING.1 + 32 + (sectors_max * SECTOR) as u64 * 3 / 2);
         model::random_ops(sectors_max as u64, sectors_max, 50)
             .iter()
@@ -196,7 +196,7 @@ fn a_connection_that_is_cut_while_requests_go_out_comes_back_and_nothing_is_lost
         proxy.set_budgets(GREETING.0 + 32 + (sectors_max * SECTOR) as u64 * 3 / 2, u64::MAX);
         for op in model::random_ops(sectors_max as u64, sectors_max, 50) {
             driver.step(&op);
-            // If the network never carries two requests, two must not be under way.
+            // If the network never carries two requests, two must not be in flight.
             driver.settle();
         }
         cuts += proxy.cuts();
@@ -264,7 +264,7 @@ fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
             && error.to_string().contains("hiroma serve"),
         "{error}"
     );
-    // So does everything that is asked of it later.
+    // So do all later requests.
     let error = read_now(&mut *reader, &locs, SECTOR).unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
 }
@@ -292,7 +292,7 @@ fn a_server_that_keeps_the_connection_but_does_not_answer_is_not_waited_for_for_
 
 type Heard<T> = Arc<Mutex<Vec<T>>>;
 
-/// Options that collect what the user is told, and what is lost.
+/// Options that collect the messages to the user and the reports of losses.
 fn listening(options: TcpOptions) -> (TcpOptions, Heard<String>, Heard<StoreError>) {
     let (lines, losses) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
     let (log, lost) = (Arc::clone(&lines), Arc::clone(&losses));
@@ -314,7 +314,7 @@ fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_serv
     let connections = || server.stats().sessions[0].connections;
     assert_eq!(connections(), 3);
     proxy.cut();
-    // Nothing is asked, and yet the server sees the program again.
+    // Without any request, the connection to the server is restored.
     eventually("word of the loss", || {
         lines.lock().unwrap().iter().any(|line| line.contains("lost the connection"))
     });
@@ -423,7 +423,7 @@ fn while_a_process_forks_nobody_minds_the_servers_and_afterwards_somebody_does_a
     eventually("word of the return", || {
         lines.lock().unwrap().iter().any(|line| line.contains("is back"))
     });
-    // The same for the child's part.
+    // The same for the child.
     guard.adopt().unwrap();
     lines.lock().unwrap().clear();
     proxy.cut();
@@ -504,7 +504,7 @@ fn what_one_program_gives_back_another_one_can_use() {
         held.push(locs);
     }
     held.drain(..).for_each(|locs| first.free(&locs));
-    // The first program goes on with its life, which is when the server hears of it.
+    // The server receives the frees with the first program's next request.
     write_now(&mut *writer, &content(1, SECTOR), 1).unwrap();
     drop(writer);
     drop(first);
@@ -690,8 +690,8 @@ fn a_child_reads_what_its_parent_had_and_neither_disturbs_the_other() {
     let old = content(3, 5 * SECTOR);
     let old_locs = write_now(&mut *writer, &old, 5).unwrap();
     let guard = store.prepare_fork().unwrap();
-    // This process takes the part of the child; the connections of the "parent" go with their
-    // channels, but for the one for questions.
+    // This process acts as the child; the connections of the "parent" end with their channels,
+    // except the control connection.
     guard.adopt().unwrap();
     let mut locs = [Loc(0)];
     let (buf, error) = writer.write(Token(1), buf_with(&old[..SECTOR]), &mut locs).unwrap_err();

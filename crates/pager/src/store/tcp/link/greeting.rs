@@ -1,5 +1,4 @@
-//! From a socket to a session: connecting, proving who we are, and opening (or coming back to) the
-//! session.
+//! From a socket to a session: connecting, authenticating, and opening (or resuming) the session.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +41,7 @@ impl Link {
         Ok(())
     }
 
-    /// Where descriptors are too few for a first connection, waiting does not help.
+    /// If there are too few descriptors for a first connection, waiting does not help.
     fn no_socket(&self, errno: Errno) -> Trouble {
         if errno != Errno::MFILE || self.was_up {
             return Trouble::Broken(errno.to_string());
@@ -55,7 +54,7 @@ impl Link {
         Trouble::Fatal(StoreError::Config { store: self.shared.name.clone(), reason })
     }
 
-    /// Waits for the connection, proves who we are, and opens the session.
+    /// Waits for the connection, authenticates, and opens the session.
     pub(super) fn greet(&mut self, now: Instant) -> Result<(), Trouble> {
         let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state
         else {
@@ -84,7 +83,7 @@ impl Link {
                     Ok(sent) => drop(self.greeting.drain(..sent)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // The server may have said why before it closed.
+                    // The server may have sent the reason before it closed.
                     Err(_) => break,
                 }
             }
@@ -148,7 +147,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the state out, to make the next one of its parts.
+    /// Takes the state, to build the next one from its parts.
     fn take_state(&mut self) -> State {
         let now = Instant::now();
         std::mem::replace(

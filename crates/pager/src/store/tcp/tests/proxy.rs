@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Forwards connections to a server until it is told to stop doing so.
+/// Forwards connections to a server until it is told to stop.
 pub struct Proxy {
     pub addr: SocketAddr,
     state: Arc<State>,
@@ -13,11 +13,11 @@ pub struct Proxy {
 
 struct State {
     server: SocketAddr,
-    /// Nothing is forwarded any more, although everything stays connected.
+    /// Nothing is forwarded any more, although all connections stay open.
     held: AtomicBool,
-    /// New connections are closed at once.
+    /// New connections are closed immediately.
     closed: AtomicBool,
-    /// A connection that has forwarded so many bytes to the server, or to the client, is cut.
+    /// A connection that has forwarded this many bytes to the server, or to the client, is cut.
     budgets: [AtomicU64; 2],
     cuts: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
@@ -41,7 +41,7 @@ impl Proxy {
         Proxy { addr, state }
     }
 
-    /// Cuts every connection, and each of those to come after so many bytes.
+    /// Cuts every connection, and each later one after this many bytes.
     pub fn set_budgets(&self, to_server: u64, to_client: u64) {
         self.state.budgets[0].store(to_server, Ordering::SeqCst);
         self.state.budgets[1].store(to_client, Ordering::SeqCst);
@@ -59,12 +59,12 @@ impl Proxy {
         self.state.closed.store(false, Ordering::SeqCst);
     }
 
-    /// Swallows everything from now on.
+    /// Discards everything from now on.
     pub fn hold(&self) {
         self.state.held.store(true, Ordering::SeqCst);
     }
 
-    /// Cuts what is connected now.
+    /// Cuts the current connections.
     pub fn cut(&self) {
         self.state
             .streams
@@ -74,7 +74,7 @@ impl Proxy {
             .for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// How many connections the budget has cut.
+    /// Number of connections that the budget has cut.
     pub fn cuts(&self) -> u64 {
         self.state.cuts.load(Ordering::SeqCst)
     }
