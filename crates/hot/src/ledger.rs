@@ -200,7 +200,8 @@ impl Ledger {
     /// Takes the ledger of process `pid` (started at `started`, see [`target::started_at`]) and
     /// removes those of processes that have ended.
     ///
-    /// # Errors [`HotError::Managed`] if another process holds it.
+    /// # Errors
+    /// [`HotError::Managed`] if another process holds it.
     pub fn take(dir: &LedgerDir, pid: u32, started: u64) -> Result<Ledger, HotError> {
         let failed = HotError::of(pid, "cannot open its ledger");
         private_dir(&dir.0).map_err(|source| HotError::Io {

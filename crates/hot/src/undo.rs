@@ -9,7 +9,8 @@ use crate::ledger::{self, Entry, Ledger, LedgerDir};
 /// Splits all huge pages that were made, and not split since, according to the ledger of process
 /// `pid`. Returns how many.
 ///
-/// # Errors [`HotError::NoLedger`] if it was never managed, [`HotError::Managed`] if it still is.
+/// # Errors
+/// [`HotError::NoLedger`] if it was never managed, [`HotError::Managed`] if it still is.
 pub fn undo(dir: &LedgerDir, pid: u32) -> Result<u64, HotError> {
     let target = Target::open(pid).map_err(|_| HotError::NoProcess { pid })?;
     let entries = Ledger::read(dir, pid)?;

@@ -273,7 +273,8 @@ impl Engine {
 
     /// Splits all huge pages that we made. Returns how many.
     ///
-    /// # Errors As [`Engine::step`].
+    /// # Errors
+    /// As [`Engine::step`].
     pub fn undo(&mut self, now_ns: u64) -> Result<u64, HotError> {
         let ours: Vec<u64> =
             self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();

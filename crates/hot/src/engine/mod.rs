@@ -133,7 +133,8 @@ pub struct Engine {
 impl Engine {
     /// Starts managing process `pid`; `now_ns` is the caller's clock (monotonic).
     ///
-    /// # Errors [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`],
+    /// # Errors
+    /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`],
     /// [`HotError::Managed`] if another process manages it, [`HotError::NoHugePages`] if it has
     /// switched huge pages off or the kernel cannot make them.
     pub fn new(pid: u32, mut options: Options, now_ns: u64) -> Result<Engine, HotError> {
@@ -217,7 +218,8 @@ impl Engine {
 
     /// Does what is due at `now_ns`. Never sleeps; takes a few milliseconds at most.
     ///
-    /// # Errors Those of the tracker. That the process ended is not an error but [`State::Gone`].
+    /// # Errors
+    /// Those of the tracker. That the process ended is not an error but [`State::Gone`].
     pub fn step(&mut self, now_ns: u64) -> Result<Step, HotError> {
         let began = Instant::now();
         let mut step = Step {

@@ -140,7 +140,8 @@ impl Registration {
 
     /// Parses a message.
     ///
-    /// # Errors The reason why the request is invalid.
+    /// # Errors
+    /// The reason why the request is invalid.
     pub fn from_header(header: &Header) -> Result<Registration, String> {
         let [pid, flags, signal, counts, budget_bytes, _] = header.args;
         if flags > 3 {
@@ -229,8 +230,9 @@ pub fn send(
 /// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header,
 /// the length of the rest, and the descriptor if one was sent.
 ///
-/// # Errors `EPIPE`: the other side has closed the connection. `EPROTO`: not a message of this
-/// protocol, or longer than `rest`.
+/// # Errors
+/// `EPIPE`: the other side has closed the connection. `EPROTO`: not a message of this protocol, or
+/// longer than `rest`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     rest: &mut [u8],

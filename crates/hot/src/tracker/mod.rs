@@ -89,7 +89,8 @@ pub struct RangeView {
 /// Ranges are numbers of 2 MiB ranges (address divided by 2 MiB), ascending, without repetition. A
 /// range in which nothing is mapped is not an error: its view has no page present.
 ///
-/// # Errors [`HotError::Gone`] if the process ends meanwhile.
+/// # Errors
+/// [`HotError::Gone`] if the process ends meanwhile.
 pub trait Tracker: Send {
     /// The backend.
     fn backend(&self) -> Backend;
@@ -150,7 +151,8 @@ impl RoundCost {
 
 /// Opens the best tracker for process `pid` that works here, or only `only`.
 ///
-/// # Errors [`HotError::NoBackend`] with the reasons if none works.
+/// # Errors
+/// [`HotError::NoBackend`] with the reasons if none works.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
     let mut reasons = String::new();
     for backend in
