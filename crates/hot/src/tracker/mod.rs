@@ -152,7 +152,8 @@ impl RoundCost {
 /// Opens the best tracker for process `pid` that works here, or only `only`.
 ///
 /// # Errors
-/// [`HotError::NoBackend`] with the reasons if none works.
+/// [`HotError::NoBackend`] with the reasons if none works, [`HotError::Gone`] if the process has
+/// ended.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
     let mut reasons = String::new();
     for backend in
