@@ -4,7 +4,7 @@
 //! ```text
 //!  read, write, pread, copy_file_range, ...
 //!      └─▶ export ──▶ slots (what is known of a descriptor) ──▶ stream (what to do)
-//!             └─▶ cache: what is cached, drop, write back (sys: system calls)
+//!                        └─▶ cache: what is cached, drop, write back (sys: system calls)
 //! ```
 //!
 //! A read is issued as `preadv2` with `RWF_DONTCACHE` (Linux 6.14; depends on the file system),
