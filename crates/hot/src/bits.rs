@@ -1,15 +1,15 @@
 //! One bit for each page of a 2 MiB range.
 //!
-//! Plain loops, which the compiler turns into vectors wherever they are inlined.
+//! The loops are plain so that the compiler vectorizes them wherever they are inlined.
 
 pub use hiroma_kernel::hot::pagemap::PageBits;
 
-/// None of the pages.
+/// No page.
 pub const NONE: PageBits = [0; 8];
-/// All of the pages.
+/// Every page.
 pub const ALL: PageBits = [u64::MAX; 8];
 
-/// How many pages.
+/// The number of pages in the set.
 #[inline(always)]
 pub fn count(bits: &PageBits) -> u16 {
     let mut ones = 0;
@@ -19,7 +19,7 @@ pub fn count(bits: &PageBits) -> u16 {
     ones as u16
 }
 
-/// Those of `a` that are also in `b`.
+/// Intersection: the pages of `a` that are also in `b`.
 #[inline(always)]
 pub fn and(a: &PageBits, b: &PageBits) -> PageBits {
     let mut out = NONE;
@@ -29,7 +29,7 @@ pub fn and(a: &PageBits, b: &PageBits) -> PageBits {
     out
 }
 
-/// Those of either.
+/// Union: the pages in `a` or `b`.
 #[inline(always)]
 pub fn or(a: &PageBits, b: &PageBits) -> PageBits {
     let mut out = NONE;
@@ -39,7 +39,7 @@ pub fn or(a: &PageBits, b: &PageBits) -> PageBits {
     out
 }
 
-/// Those of `a` that are not in `b`.
+/// Difference: the pages of `a` that are not in `b`.
 #[inline(always)]
 pub fn without(a: &PageBits, b: &PageBits) -> PageBits {
     let mut out = NONE;
@@ -49,7 +49,7 @@ pub fn without(a: &PageBits, b: &PageBits) -> PageBits {
     out
 }
 
-/// Whether there is none.
+/// Whether the set is empty.
 #[inline(always)]
 pub fn is_empty(bits: &PageBits) -> bool {
     let mut any = 0;

@@ -1,8 +1,8 @@
 //! A count for each page of a 2 MiB range.
 //!
-//! Counts are bit-sliced: one set of bits for all lowest digits, one for all second digits, and so
-//! on. To add a set of pages is an addition with carry, and to compare all counts with a number
-//! takes one step for each digit; both for 64 pages at a time.
+//! Counts are bit-sliced: one set of bits for the lowest digit of all counts, one for the second
+//! digit, and so on. Adding a set of pages is an addition with carry; comparing all counts with a
+//! number takes one step per digit. Both process 64 pages at a time.
 
 use hiroma_units::PAGES_PER_EXTENT;
 
@@ -10,12 +10,12 @@ use crate::bits::{self, PageBits};
 
 const DIGITS: usize = 8;
 
-/// 512 counts up to 255.
+/// 512 counts of at most 255.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts([PageBits; DIGITS]);
 
 impl Counts {
-    /// Adds one to the counts of `pages`. What is at 255 already begins anew at 0: halve in time.
+    /// Increments the counts of `pages`. A count of 255 wraps to 0; halve before that happens.
     #[inline(always)]
     pub fn add(&mut self, pages: &PageBits) {
         let mut carry = *pages;
@@ -31,14 +31,14 @@ impl Counts {
         }
     }
 
-    /// Halves all, rounding down.
+    /// Halves all counts, rounding down.
     #[inline(always)]
     pub fn halve(&mut self) {
         self.0.rotate_left(1);
         self.0[DIGITS - 1] = bits::NONE;
     }
 
-    /// Sets all to 0.
+    /// Sets all counts to 0.
     pub fn clear(&mut self) {
         *self = Counts::default();
     }
@@ -64,7 +64,7 @@ impl Counts {
         sum
     }
 
-    /// Gives `pages` the count `count`, and all others 0.
+    /// Sets the counts of `pages` to `count`, and all others to 0.
     #[inline(always)]
     pub fn set(&mut self, pages: &PageBits, count: u8) {
         for (at, digit) in self.0.iter_mut().enumerate() {
@@ -72,7 +72,7 @@ impl Counts {
         }
     }
 
-    /// The sum of all.
+    /// The sum of all counts.
     pub fn sum(&self) -> u64 {
         self.0.iter().enumerate().map(|(at, digit)| u64::from(bits::count(digit)) << at).sum()
     }
@@ -83,8 +83,8 @@ impl Counts {
         if least >> DIGITS != 0 {
             return bits::NONE;
         }
-        // From the highest digit down: where all digits so far are equal, the first that differs
-        // decides.
+        // From the highest digit down: among counts whose digits are equal so far, the first digit
+        // that differs decides.
         let (mut more, mut equal) = (bits::NONE, bits::ALL);
         for (at, digit) in self.0.iter().enumerate().rev() {
             if least >> at & 1 == 1 {
@@ -112,7 +112,7 @@ mod tests {
         ) {
             let (mut counts, mut single) = (Counts::default(), [0u8; PAGES_PER_EXTENT]);
             for (pages, others, halve) in steps {
-                // More of the pages than not, so that counts become large.
+                // Include more than half of the pages, so that counts become large.
                 let pages = bits::or(&pages, &others);
                 counts.add(&pages);
                 for (page, count) in single.iter_mut().enumerate() {

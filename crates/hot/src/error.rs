@@ -1,12 +1,12 @@
-//! What can go wrong when a process is tracked or managed.
+//! Errors of tracking and managing a process.
 
 use std::io;
 
-/// Why not. The message says what to do.
+/// Why it failed. The message states what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HotError {
-    /// Not an accident: processes end.
+    /// Expected: processes end.
     #[error("process {pid} has ended")]
     Gone { pid: u32 },
     #[error("no process {pid}: see `ps`")]
@@ -34,7 +34,8 @@ pub enum HotError {
 }
 
 impl HotError {
-    /// Makes an error of what the kernel answered while we were `doing` something to process `pid`.
+    /// Returns a function that converts the kernel's error into a [`HotError`]; `doing` names the
+    /// operation on process `pid` that failed.
     pub fn of(pid: u32, doing: &'static str) -> impl Fn(io::Error) -> HotError {
         move |source| match source.raw_os_error() {
             Some(libc_errno::ESRCH) => HotError::Gone { pid },
@@ -44,7 +45,7 @@ impl HotError {
         }
     }
 
-    /// Whether the process has merely ended.
+    /// Whether the error only means that the process has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, HotError::Gone { .. } | HotError::NoProcess { .. })
     }

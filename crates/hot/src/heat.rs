@@ -1,4 +1,4 @@
-//! Counts for each page: in how many windows it was touched, with decay.
+//! Counts for each page: the number of windows in which it was touched, with decay.
 
 use std::collections::BTreeMap;
 
@@ -9,52 +9,52 @@ use crate::bits::{self, PageBits};
 use crate::counts::Counts;
 use crate::tracker::RangeView;
 
-/// When a range was watched for so many windows, its counts and windows are halved: a count forgets
-/// within some hundred windows.
+/// A range's counts and windows are halved when it was watched for this many windows: a count
+/// decays within a few hundred windows.
 const WINDOWS_MAX: u16 = 128;
 
-/// Fewer windows say too little about which pages are in use at all.
+/// Fewer windows do not show which pages are in use at all.
 const WINDOWS_KNOWN: u16 = 8;
 
-/// A page that was touched in one of so many windows is often touched.
+/// A page is touched often if it was touched in at least one of this many windows.
 const OFTEN: u16 = 4;
-/// After so many windows it is looked anew which pages those are.
+/// The set of often touched pages is recomputed after this many windows.
 pub const USUAL_EVERY: u16 = 8;
 
-/// Shares of windows, in 1/1000, among which that of the hottest pages is looked for.
+/// Shares of windows, in 1/1000, among which the share of the hottest pages is searched.
 const TOP_STEPS: [u16; 7] = [500, 400, 300, 250, 200, 150, 100];
-/// One in so many of the pages in use is among the hottest.
+/// One in this many pages in use is among the hottest.
 const TOP_PART: u64 = 10;
 
-/// What is known of one range.
+/// What is known about one range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeHeat {
-    /// For each page the windows in which it was touched; of a huge range, the picture from before
+    /// For each page, the windows in which it was touched; of a huge range, the counts from before
     /// it became huge.
     pub counts: Counts,
     /// Windows in which it was watched, with the same decay.
     pub windows: u16,
-    /// Pages that were there when it was last seen.
+    /// Pages that were present when it was last scanned.
     pub present: PageBits,
-    /// Whether it was huge when it was last seen.
+    /// Whether it was huge when it was last scanned.
     pub huge: bool,
     /// Windows in which it was watched as one huge page …
     pub huge_windows: u32,
     /// … and those of them in which it was touched.
     pub huge_touched: u32,
-    /// Pages that are often touched, as of some windows ago, and what windows look like.
+    /// Pages that are often touched, as of some windows ago, and statistics of its usual windows.
     often: PageBits,
     usual: Usual,
     change: Change,
 }
 
 impl RangeHeat {
-    /// Takes note of what one window showed.
+    /// Records what one window showed.
     #[inline(always)]
     fn note(&mut self, view: &RangeView) {
         (self.present, self.huge) = (view.present, view.huge);
         if view.huge {
-            // One bit for 512 pages says nothing about any of them: the picture from before stays.
+            // One bit for 512 pages does not distinguish them: keep the counts from before.
             self.huge_windows += 1;
             self.huge_touched += u32::from(!bits::is_empty(&view.touched));
             return;
@@ -66,7 +66,7 @@ impl RangeHeat {
         self.windows += 1;
         self.counts.add(&view.touched);
         if self.usual.windows > 0 && self.is_another(&view.touched) {
-            // As if the last windows had all been like this one.
+            // Continue as if the last windows had all been like this one.
             self.windows = KEPT_WINDOWS;
             self.counts.set(&view.touched, KEPT_WINDOWS as u8);
             self.usual = Usual::default();
@@ -75,7 +75,7 @@ impl RangeHeat {
         }
     }
 
-    /// Whether windows like this one mean that the range is used in another way than before.
+    /// Whether windows like this one show that the program uses the range differently than before.
     #[inline(always)]
     fn is_another(&mut self, touched: &PageBits) -> bool {
         let often = bits::count(&bits::and(touched, &self.often));
@@ -97,8 +97,8 @@ impl RangeHeat {
         };
     }
 
-    /// How many translations the processor needs for what is in use: pages with a count, or one
-    /// huge page. All that are there as long as little is known.
+    /// Translations that the processor needs for what is in use: the pages with a count, or one
+    /// huge page. All present pages while fewer than `WINDOWS_KNOWN` windows are known.
     pub fn pages_in_use(&self) -> u64 {
         match self.huge {
             true => u64::from(self.huge_touched > 0),
@@ -107,17 +107,17 @@ impl RangeHeat {
         }
     }
 
-    /// Pages with a count of at least `least` that are there.
+    /// Present pages with a count of at least `least`.
     pub fn hot_pages(&self, least: u16) -> PageBits {
         bits::and(&self.counts.at_least(least), &self.present)
     }
 
-    /// It is one huge page from now on; the picture of its pages is kept.
+    /// Marks the range as one huge page; the counts of its pages are kept.
     pub fn became_huge(&mut self) {
         (self.huge, self.present, self.huge_windows, self.huge_touched) = (true, bits::ALL, 0, 0);
     }
 
-    /// Forgets the picture: the range is to be looked at anew.
+    /// Forgets all counts: the range is watched from scratch.
     pub fn forget(&mut self) {
         (self.huge, self.windows, self.huge_windows, self.huge_touched) = (false, 0, 0, 0);
         self.counts.clear();
@@ -131,8 +131,8 @@ pub struct Heat {
     ranges: BTreeMap<u64, RangeHeat>,
 }
 
-/// Compiled for wide vectors: half of what counting takes otherwise, and a tenth where it is
-/// learned what is usual.
+/// Compiled for wide vectors: counting then takes half the time, and learning what is usual a
+/// tenth.
 struct Adding<'a> {
     heat: &'a mut Heat,
     views: &'a [RangeView],
@@ -148,14 +148,14 @@ impl Wide for Adding<'_> {
 }
 
 impl Heat {
-    /// Nothing known.
+    /// An empty record.
     pub fn new() -> Heat {
         Heat::default()
     }
 
-    /// In which share of its windows a page of the hottest tenth of those in use was touched, in
-    /// 1/1000; 1000 for half of them and more. Huge ranges count with the picture from before: they
-    /// were the hottest.
+    /// The share of its windows in which a page of the hottest tenth of those in use was touched,
+    /// in 1/1000; 1000 if that is half of them or more. Huge ranges count with their counts from
+    /// before they became huge, because they were the hottest.
     pub fn top_permille(&self) -> u16 {
         let pages = |permille: u16| {
             let of = |heat: &RangeHeat| {
@@ -171,7 +171,7 @@ impl Heat {
     }
 
     /// Adds what one window showed of ranges in ascending order. Returns how many pages were
-    /// present and touched, in ranges that are not huge.
+    /// present and how many touched, in ranges that are not huge.
     pub fn add(&mut self, views: &[RangeView]) -> (u64, u64) {
         vector::widest(Adding { heat: self, views })
     }
@@ -188,7 +188,7 @@ impl Heat {
         let (Some(first), Some(last)) = (views.first(), views.last()) else {
             return (present, touched);
         };
-        // Both are in the order of addresses: side by side, without searching for each.
+        // Both are sorted by address: merge them instead of searching for each range.
         let mut known = self.ranges.range_mut(first.range..=last.range).peekable();
         let mut fresh: Vec<&RangeView> = Vec::new();
         for view in views {
@@ -205,17 +205,17 @@ impl Heat {
         (present, touched)
     }
 
-    /// Forgets ranges for which `keep` says so: they are mapped no more.
+    /// Keeps only the ranges for which `keep` returns true; the others are no longer mapped.
     pub fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         self.ranges.retain(|&range, _| keep(range));
     }
 
-    /// What is known of a range.
+    /// What is known about `range`.
     pub fn range(&self, range: u64) -> Option<&RangeHeat> {
         self.ranges.get(&range)
     }
 
-    /// The same, to be changed.
+    /// What is known about `range`, mutable.
     pub fn range_mut(&mut self, range: u64) -> Option<&mut RangeHeat> {
         self.ranges.get_mut(&range)
     }
@@ -257,18 +257,18 @@ mod tests {
     fn how_hot_the_hottest_pages_are_is_told_by_their_share_of_windows() {
         let mut heat = Heat::new();
         assert_eq!(heat.top_permille(), 1000, "nothing says that they are cold");
-        // All pages in every fifth window.
+        // All pages are touched in every fifth window.
         for window in 0..100 {
             let touched = if window % 5 == 0 { bits::ALL } else { bits::NONE };
             heat.add(&[RangeView { touched, ..view(0, false) }]);
         }
         assert_eq!(heat.top_permille(), 200);
-        // As many pages of another range in all.
+        // The same number of pages in another range.
         (0..100).for_each(|_| {
             _ = heat.add(&[RangeView { range: 8, touched: bits::ALL, ..view(0, false) }])
         });
         assert_eq!(heat.top_permille(), 1000);
-        // Once it is huge, it is not forgotten.
+        // Its counts are kept once it is huge.
         (0..100).for_each(|_| _ = heat.add(&[RangeView { range: 8, ..view(1, true) }]));
         assert_eq!(heat.top_permille(), 1000);
     }
@@ -294,7 +294,7 @@ mod tests {
                 is_hot(&heat) != before
             });
             assert_eq!(windows, Some(3));
-            // Known well enough to be decided on, and as it was a hundred windows later.
+            // Enough is known for a decision, and it is the same as a hundred windows later.
             assert!(heat.range(7).unwrap().windows >= 4);
             (0..100).for_each(|_| _ = heat.add(&[view]));
             assert_ne!(is_hot(&heat), before);

@@ -1,4 +1,4 @@
-//! Where a process's own memory lies, cut into 2 MiB ranges.
+//! Where a process's own memory is, divided into 2 MiB ranges.
 
 use hiroma_kernel::hot::maps::Vma;
 use hiroma_kernel::hot::target::Span;
@@ -8,15 +8,15 @@ use crate::bits::{self, PageBits};
 
 const RANGE: u64 = EXTENT as u64;
 
-/// The stretches that are tracked: private memory without a file, by address, none adjacent to the
-/// next unless they are separate mappings.
+/// The spans that are tracked: private anonymous memory, sorted by address. Adjacent spans are
+/// separate mappings.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     spans: Vec<Span>,
 }
 
 impl Layout {
-    /// The private anonymous memory among `maps` (by address).
+    /// The private anonymous memory among `maps`, which are sorted by address.
     pub fn of(maps: &[Vma]) -> Layout {
         let ours = |vma: &&Vma| vma.anonymous && vma.writable && !vma.shared;
         Layout {
@@ -28,19 +28,19 @@ impl Layout {
         }
     }
 
-    /// The stretches.
+    /// The spans.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// Whether `range` lies as a whole in one mapping: it can be huge.
+    /// Whether one mapping covers all of `range`, so that it can be huge.
     pub fn holds_whole(&self, range: u64) -> bool {
         let (start, end) = (range * RANGE, (range + 1) * RANGE);
         let after = self.spans.partition_point(|span| span.start <= start);
         self.spans[..after].last().is_some_and(|span| end <= span.start + span.len)
     }
 
-    /// Whether anything of `range` is tracked.
+    /// Whether any part of `range` is tracked.
     pub fn holds_part(&self, range: u64) -> bool {
         let (start, end) = (range * RANGE, (range + 1) * RANGE);
         let after = self.spans.partition_point(|span| span.start < end);
@@ -61,8 +61,7 @@ impl Layout {
         pages
     }
 
-    /// Appends the tracked parts of `ranges` (ascending), adjacent ones joined as long as they lie
-    /// in one mapping.
+    /// Appends the tracked parts of `ranges` (ascending). Adjacent parts of one mapping are joined.
     pub fn parts_of(&self, ranges: &[u64], out: &mut Vec<Span>) {
         let Some(&lowest) = ranges.first() else { return };
         let mut at = self.spans.partition_point(|span| span.start + span.len <= lowest * RANGE);
@@ -85,7 +84,7 @@ impl Layout {
     }
 }
 
-/// The pages of `range` that lie in `span`.
+/// The pages of `range` that are in `span`.
 pub fn pages_in(range: u64, span: &Span) -> PageBits {
     let page_at = |address: u64| {
         (address.clamp(range * RANGE, (range + 1) * RANGE) - range * RANGE) / PAGE as u64

@@ -1,8 +1,9 @@
-//! The ledger: what was done to a process, why, what it cost.
+//! The ledger: what was done to a process, why, and what it cost.
 //!
-//! One file for each managed process, one JSON object a line, in `/run/hiroma` for root and in the
-//! user's `$XDG_RUNTIME_DIR/hiroma` else. Who manages the process holds a lock on it (`flock(2)`),
-//! so that there is one manager at a time; whoever may read the file can explain.
+//! There is one file for each managed process, with one JSON object per line: in `/run/hiroma` for
+//! root, in `$XDG_RUNTIME_DIR/hiroma` for other users. The manager of a process holds a lock on the
+//! file (`flock(2)`), so that there is one manager at a time; anyone who may read the file can
+//! explain the process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,10 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::HotError;
 
-/// A ledger takes no more room than this; what comes later is counted in the totals only.
+/// Maximum size of a ledger; later entries only count in the totals.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Where ledgers are kept.
+/// The directory of the ledgers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LedgerDir(PathBuf);
 
@@ -39,7 +40,7 @@ impl LedgerDir {
         })
     }
 
-    /// Another directory; it has to be private.
+    /// A ledger directory at `path`, which has to be private.
     pub fn at(path: impl Into<PathBuf>) -> LedgerDir {
         LedgerDir(path.into())
     }
@@ -67,13 +68,13 @@ impl LedgerDir {
     }
 }
 
-/// One line.
+/// One line of a ledger.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Entry {
-    /// Managing began. Of a process that is told of its active pages and makes huge pages itself
-    /// (`told`) nothing is made huge from outside.
+    /// Managing began. A process that receives its active pages and makes huge pages itself
+    /// (`told`) gets no huge pages from outside.
     Begin {
         pid: u32,
         command: String,
@@ -93,27 +94,28 @@ pub enum Entry {
         present_pages: u16,
         windows: u16,
         added_bytes: u64,
-        /// What the process waits for if it uses its mappings meanwhile.
+        /// How long the process waits if it uses its mappings meanwhile.
         took_ns: u64,
-        /// What was done before, at our own expense, so that it does not wait longer; 0: nothing.
+        /// How long memory was made ready before, at the manager's expense, to shorten that wait; 0
+        /// if it was not.
         #[serde(default)]
         ready_ns: u64,
     },
-    /// The kernel refused to.
+    /// The kernel refused to collapse a range.
     Refused { at_ms: u64, address: u64, error: String },
-    /// A huge page was taken apart.
+    /// A huge page was split.
     Split { at_ms: u64, address: u64, why: String, took_ns: u64 },
-    /// A huge range was taken apart to look at its pages.
+    /// A huge range was split to check its pages.
     Check { at_ms: u64, address: u64 },
-    /// What tracking cost since the last such line.
+    /// What tracking cost since the last such entry.
     Tracking { at_ms: u64, rounds: u64, clear_ns: u64, scan_ns: u64, count_ns: u64, window_ns: u64 },
     /// The limit was changed.
     Budget { at_ms: u64, budget_bytes: u64 },
-    /// It ended, or stopped by itself.
+    /// Managing ended, or stopped by itself.
     End { at_ms: u64, why: String, huge_bytes: u64, resident_bytes: u64 },
 }
 
-/// What all entries come to.
+/// Sums over all entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Totals {
     pub collapses: u64,
@@ -122,10 +124,10 @@ pub struct Totals {
     pub checks: u64,
     /// Memory that collapsing added, in bytes.
     pub added_bytes: u64,
-    /// Time in collapses: together, and the longest.
+    /// Time spent in collapses: the sum, and the longest.
     pub collapse_ns: u64,
     pub collapse_ns_max: u64,
-    /// Time in making memory ready before collapses.
+    /// Time spent making memory ready before collapses.
     pub ready_ns: u64,
     pub split_ns: u64,
     pub rounds: u64,
@@ -133,12 +135,12 @@ pub struct Totals {
     pub clear_ns: u64,
     pub scan_ns: u64,
     pub count_ns: u64,
-    /// Hot pages in collapsed ranges: so many translations became one for each range.
+    /// Hot pages in collapsed ranges: that many translations became one per range.
     pub hot_pages: u64,
 }
 
 impl Totals {
-    /// What all `entries` come to. Dry runs have their tracking counted, but made nothing huge.
+    /// The totals of `entries`. Of dry runs the tracking counts, the collapses do not.
     pub fn of(entries: &[Entry]) -> Totals {
         let mut totals = Totals::default();
         let mut dry = false;
@@ -190,14 +192,16 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger that is kept nowhere: only the totals.
+    /// A ledger without a file: only the totals.
     pub fn in_memory() -> Ledger {
         Ledger { file: None, written: 0, totals: Totals::default() }
     }
 
-    /// Takes the ledger of process `pid` (which was started at `started`, see
-    /// [`target::started_at`]) for ourselves, and clears away those of processes that have ended.
-    /// [`HotError::Managed`] if somebody else holds it.
+    /// Takes the ledger of process `pid` (started at `started`, see [`target::started_at`]) and
+    /// removes those of processes that have ended.
+    ///
+    /// # Errors
+    /// [`HotError::Managed`] if another process holds it.
     pub fn take(dir: &LedgerDir, pid: u32, started: u64) -> Result<Ledger, HotError> {
         let failed = HotError::of(pid, "cannot open its ledger");
         private_dir(&dir.0).map_err(|source| HotError::Io {
@@ -221,13 +225,13 @@ impl Ledger {
         Ok(Ledger { file: Some(file), written, totals: Totals::default() })
     }
 
-    /// Appends an entry. A full disk costs the entry, not the work.
+    /// Appends an entry. If the disk is full, the entry is lost and the work goes on.
     pub fn note(&mut self, entry: &Entry) {
         self.totals.add(entry);
         let Some(file) = &mut self.file else { return };
         let mut line = serde_json::to_vec(entry).expect("numbers and text always become JSON");
         line.push(b'\n');
-        // The end is always told.
+        // The end is always recorded.
         let room =
             self.written + line.len() as u64 <= BYTES_MAX || matches!(entry, Entry::End { .. });
         if room && file.write_all(&line).is_ok() {
@@ -235,12 +239,12 @@ impl Ledger {
         }
     }
 
-    /// What all entries since it was taken come to.
+    /// The totals of all entries since the ledger was taken.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Reads the newest ledger of process `pid`, whoever keeps it.
+    /// Reads the newest ledger of process `pid`, also if another process manages it.
     pub fn read(dir: &LedgerDir, pid: u32) -> Result<Vec<Entry>, HotError> {
         let path = dir.newest(pid).ok_or(HotError::NoLedger { pid })?;
         let file = File::open(path).map_err(|source| HotError::Io {
@@ -248,14 +252,14 @@ impl Ledger {
             doing: "cannot read its ledger",
             source,
         })?;
-        // A line that is being written just now is cut off, and left out.
+        // A line that is just being written is truncated; skip it.
         let lines = BufReader::new(file).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(&line).ok()).collect())
     }
 }
 
 /// Addresses of the ranges that are huge after `entries`, ascending, and how many of their pages
-/// were hot. What was decided in a dry run does not count.
+/// were hot. Decisions of dry runs do not count.
 pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     let mut huge = BTreeMap::new();
     let mut dry = false;
@@ -272,7 +276,7 @@ pub fn huge_ranges(entries: &[Entry]) -> BTreeMap<u64, u16> {
     huge
 }
 
-/// The process that manages, by what the ledger says last, whether it still runs or not. None where
+/// The process that manages according to the last entries, whether or not it still runs. None if
 /// managing has ended.
 pub fn last_manager(entries: &[Entry]) -> Option<u32> {
     let last = entries
@@ -317,7 +321,7 @@ fn clear_stale(dir: &LedgerDir) {
     }
 }
 
-/// Words for a reason.
+/// The text for a reason.
 pub fn reason_text(reason: Reason) -> &'static str {
     match reason {
         Reason::HotEnough => "hot enough",
@@ -334,7 +338,7 @@ pub fn reason_text(reason: Reason) -> &'static str {
     }
 }
 
-/// Words for a decision.
+/// The text for a decision.
 pub fn decision_text(decision: Decision) -> &'static str {
     match decision {
         Decision::Collapse => "collapse",

@@ -1,15 +1,15 @@
-//! Which pages of a process are hot, and huge pages exactly there.
+//! Tracks which pages of a process are hot, and makes huge pages exactly there.
 //!
-//! - [`tracker`]: reads and clears the accessed bits of a process's pages; several ways behind one
-//!   trait, [`Tracker`].
+//! - [`tracker`]: reads and clears the accessed bits of a process's pages; several backends behind
+//!   one trait, [`Tracker`].
 //! - [`heat`]: counts for each page, with decay.
-//! - [`Engine`]: one process that is managed. Its owner calls [`Engine::step`] when it says so, and
-//!   may change its budget at any time.
-//! - [`Ledger`]: what was done, why, and what it cost; kept in a file, so that others can explain
-//!   it.
+//! - [`Engine`]: one managed process. Its owner calls [`Engine::step`] at the times that it
+//!   returns, and may change its budget at any time.
+//! - [`Ledger`]: what was done, why, and what it cost; kept in a file, so that other processes can
+//!   explain it.
 //!
-//! What to do with a range is decided in `hiroma_policy::huge`; this crate sees to it that it is
-//! known, and that it happens. Source: "HPS" (Shimizu and Yamada), sections 4 and 5.1.
+//! `hiroma_policy::huge` decides what to do with a range; this crate collects the facts for it and
+//! carries out its decisions. Source: "HPS" (Shimizu and Yamada), sections 4 and 5.1.
 
 pub mod bits;
 pub mod counts;

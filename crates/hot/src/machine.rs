@@ -1,4 +1,4 @@
-//! What the machine has: free huge pages, and settings of transparent huge pages.
+//! State of the machine: free huge pages, and the settings of transparent huge pages.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use hiroma_units::{EXTENT, PAGE};
 const HUGE_ORDER: usize = 9;
 
 /// Huge pages that can be made without moving other memory first (`/proc/buddyinfo`: free blocks of
-/// 2 MiB and over), and half of the rest of the free memory, which compaction can put together.
+/// at least 2 MiB), and half of the rest of the free memory, which compaction can join.
 pub fn free_huge_pages() -> u64 {
     let ready = fs::read_to_string("/proc/buddyinfo").map_or(0, |text| ready_blocks(&text));
     let free_bytes =
@@ -28,20 +28,20 @@ fn ready_blocks(buddyinfo: &str) -> u64 {
     buddyinfo.lines().map(of_zone).sum()
 }
 
-/// The number behind `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, in KiB as
-/// a rule.
+/// The number after `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, usually in
+/// KiB.
 pub fn kib(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
 }
 
-/// Bytes that process `pid` has resident in memory without a file (`RssAnon`).
+/// Bytes of anonymous memory that process `pid` has resident (`RssAnon`).
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kib(&fs::read_to_string(format!("/proc/{pid}/status"))?, "RssAnon:") * 1024)
 }
 
-/// The command line of process `pid`; its short name where it has none.
+/// The command line of process `pid`; its short name if it has none.
 pub fn command_of(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).trim_end_matches('\0').replace('\0', " ");
@@ -52,7 +52,7 @@ pub fn command_of(pid: u32) -> String {
     if line.is_empty() { name() } else { line.chars().take(200).collect() }
 }
 
-/// Why process `pid` cannot have huge pages whatever we do; none if it can.
+/// Why process `pid` cannot have huge pages at all; none if it can.
 pub fn huge_pages_refused(pid: u32) -> io::Result<Option<String>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     if status
@@ -65,14 +65,14 @@ pub fn huge_pages_refused(pid: u32) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The setting of transparent huge pages for the machine: `always`, `madvise` or `never`.
+/// The machine's setting of transparent huge pages: `always`, `madvise` or `never`.
 pub fn thp_setting() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen.to_owned())
 }
 
-/// Variable in which tests say what this machine is to be like, with commas between: `thp-never`,
-/// `no-collapse`, and `no-` before a way of tracking.
+/// Environment variable with which tests pretend properties of this machine, separated by commas:
+/// `thp-never`, `no-collapse`, and `no-` followed by the name of a tracker backend.
 const PRETEND: &str = "HIROMA_HOT_PRETEND";
 
 pub(crate) fn pretended(what: &str) -> bool {
@@ -80,8 +80,8 @@ pub(crate) fn pretended(what: &str) -> bool {
 }
 
 /// Why the machine makes no huge pages on request (`MADV_COLLAPSE`, Linux 6.1), tried on memory of
-/// our own; none if it does. The kernel would collapse with transparent huge pages set to `never`
-/// too (Linux 6.18), but who set that does not want it.
+/// our own; none if it does. The kernel would also collapse with transparent huge pages set to
+/// `never` (Linux 6.18), but the setting shows that the user does not want that.
 pub fn collapse_refused() -> Option<String> {
     let setting = if pretended("thp-never") { Some("never".to_owned()) } else { thp_setting() };
     let attempt = || match pretended("no-collapse") {

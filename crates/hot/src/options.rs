@@ -1,4 +1,4 @@
-//! How a process is to be managed.
+//! How a process is managed.
 
 use hiroma_policy::huge::{PaperRule, Rule, Settings, Window};
 
@@ -7,44 +7,44 @@ use crate::tracker::Backend;
 
 const MS: u64 = 1_000_000;
 
-/// All of it; `Options::default()` is what the command uses.
+/// All options; `Options::default()` is what the command uses.
 pub struct Options {
     /// Thresholds and limits of decisions.
     pub settings: Settings,
-    /// What a range deserves; the paper's rule unless somebody knows better.
+    /// Ranks ranges; the paper's rule unless the caller knows a better one.
     pub rule: Box<dyn Rule>,
     /// Share of one processor that tracking and collapsing may take, in millionths (10,000 is 1 %).
     pub cpu_ppm: u64,
-    /// By how much the process may be slowed down by being tracked, in millionths, as far as that
-    /// can be told beforehand ([`hiroma_policy::huge::BURDEN_PER_PAGE_NS`]).
+    /// By how much tracking may slow the process down, in millionths, as far as that can be
+    /// estimated beforehand ([`hiroma_policy::huge::BURDEN_PER_PAGE_NS`]).
     pub slowdown_ppm: u64,
-    /// Processor time that may be spent at once, ahead of its share; four times as much for the
-    /// slowdown: so that a new process need not wait.
+    /// Processor time that may be spent ahead of the share, and four times as much for the
+    /// slowdown, so that a new process need not wait.
     pub burst_ns: u64,
-    /// How long a round watches.
+    /// Length of the windows.
     pub window: Window,
     /// Collapsing stops when the 99th percentile of its durations is above this.
     pub stall_ns: u64,
-    /// Make the memory of huge pages ready before collapsing into them, where that is seen to
-    /// shorten it ([`hiroma_policy::huge::warm`]).
+    /// Make the memory of huge pages ready before collapsing into them, while measurements show
+    /// that this shortens the collapse ([`hiroma_policy::huge::warm`]).
     pub make_ready: bool,
-    /// Passes in a row without anything to do after which the process counts as settled.
+    /// The process counts as settled after this many passes in a row without anything to do.
     pub quiet_passes: u16,
-    /// When settled: the time until everything is looked at again, and a few huge pages are taken
-    /// apart to see what is in use. None: never, the engine is done.
+    /// When settled: the time until everything is watched again, and a few huge pages are split to
+    /// check what is in use. None: never, the engine is done.
     pub recheck_ns: Option<u64>,
-    /// Huge ranges taken apart in one such look at most.
+    /// Maximum number of huge ranges that are split in one such check.
     pub recheck_ranges: usize,
-    /// Only this way of tracking.
+    /// Use only this backend.
     pub backend: Option<Backend>,
-    /// Only watch: nothing is decided, and it goes on until the process ends.
+    /// Only watch: decide nothing, and continue until the process ends.
     pub watch_only: bool,
     /// Decide, but change nothing.
     pub dry_run: bool,
-    /// The process is told of its active pages, and makes huge pages itself; so the ledger says.
-    /// Goes with `dry_run`.
+    /// The process receives its active pages and makes huge pages itself; the ledger records this.
+    /// Requires `dry_run`.
     pub told: bool,
-    /// Where the ledger goes; none: nowhere.
+    /// The directory of the ledger; without one, none is written.
     pub ledger: Option<LedgerDir>,
 }
 

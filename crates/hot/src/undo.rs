@@ -1,4 +1,4 @@
-//! Taking apart what an earlier manager made huge.
+//! Splits what an earlier manager made huge.
 
 use hiroma_kernel::hot::target::{Advice, Span, Target};
 use hiroma_units::PAGE;
@@ -6,8 +6,8 @@ use hiroma_units::PAGE;
 use crate::error::HotError;
 use crate::ledger::{self, Entry, Ledger, LedgerDir};
 
-/// Splits all huge pages that the ledger of process `pid` says were made and not taken apart since.
-/// Returns how many.
+/// Splits all huge pages that were made, and not split since, according to the ledger of process
+/// `pid`. Returns how many.
 ///
 /// # Errors
 /// [`HotError::NoLedger`] if it was never managed, [`HotError::Managed`] if it still is.
@@ -17,7 +17,7 @@ pub fn undo(dir: &LedgerDir, pid: u32) -> Result<u64, HotError> {
     let mut ledger = Ledger::take(dir, pid, target.started())?;
     let mut undone = 0;
     for address in ledger::huge_ranges(&entries).into_keys() {
-        // Advice on a part of a huge page takes it apart.
+        // Advice on a part of a huge page splits it.
         match target.advise(&[Span { start: address, len: PAGE as u64 }], Advice::Cold) {
             Ok(_) => {
                 undone += 1;
@@ -29,7 +29,7 @@ pub fn undo(dir: &LedgerDir, pid: u32) -> Result<u64, HotError> {
                 });
             }
             Err(error) => match HotError::of(pid, "split a huge page")(error) {
-                // It is mapped no more.
+                // It is no longer mapped.
                 HotError::Io { .. } => {}
                 error => return Err(error),
             },

@@ -1,5 +1,5 @@
-//! The engine on a real process: this one, with a thread that touches some of its memory over and
-//! over.
+//! The engine on a real process: this one, with a thread that touches some of its memory
+//! repeatedly.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -29,7 +29,8 @@ struct Load {
 }
 
 impl Load {
-    /// `pages` of every range are there; all of those of the first [`HOT`] ranges are kept hot.
+    /// Makes the first `pages` pages of every range present; those of the first [`HOT`] ranges are
+    /// kept hot.
     fn start(pages: usize) -> Load {
         let memory =
             Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
@@ -63,7 +64,7 @@ impl Drop for Load {
     }
 }
 
-/// Options for tests: nothing that depends on how fast the machine is.
+/// Options for tests, independent of the machine's speed.
 fn options(ledger: Option<LedgerDir>) -> Options {
     let settings = Settings { growth_permille: 1000, ..Settings::default() };
     Options {
@@ -77,7 +78,7 @@ fn options(ledger: Option<LedgerDir>) -> Options {
     }
 }
 
-/// An engine on this process; none, with a line that says why, where that is not possible.
+/// An engine on this process; none, with a line that states the reason, where that is not possible.
 fn engine(options: Options) -> Option<Engine> {
     if hiroma_hot::machine::thp_setting().as_deref() == Some("always") {
         hiroma_testkit::skip!(
@@ -100,13 +101,13 @@ fn engine(options: Options) -> Option<Engine> {
     }
 }
 
-/// The clock of all engines here.
+/// The clock of all engines in these tests.
 fn now_ns() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Steps until `done` says so.
+/// Steps until `done` returns true.
 fn run(engine: &mut Engine, mut done: impl FnMut(&Engine) -> bool) {
     let began = Instant::now();
     while !done(engine) {
@@ -142,7 +143,7 @@ fn hot_ranges_become_huge_and_cold_ones_do_not() {
     run(&mut engine, |engine| engine.passes() >= 8);
     assert_eq!(huge(&engine, &load), wanted);
     assert!(engine.usage().huge_bytes >= (HOT * EXTENT) as u64);
-    // A smaller budget takes pages back.
+    // A smaller budget releases huge pages.
     engine.set_budget(EXTENT as u64, 0);
     run(&mut engine, |engine| engine.usage().huge_bytes <= EXTENT as u64);
     engine.undo(0).unwrap();
@@ -159,13 +160,13 @@ fn sparse_ranges_are_left_for_regrouping() {
     engine.active_pages(&mut active);
     let of_first =
         active.iter().filter(|page| page.address / EXTENT as u64 == load.range(0)).count();
-    // A window can end in the middle of a round of touches; what is not there is never hot.
+    // A window can end in the middle of a round of touches; an absent page is never hot.
     assert!((1..=32).contains(&of_first), "{of_first}");
 }
 
 fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
-    // Half of each range was written, and all is read over and over: the rest maps the shared page
-    // of zeros.
+    // Half of each range was written, and all of it is read repeatedly: the rest maps the shared
+    // zero page.
     const WRITTEN: usize = PAGES_PER_EXTENT / 2;
     let load = Load::start(WRITTEN);
     let region = Region::adopt(load.memory.base(), load.memory.len()).unwrap();
@@ -196,13 +197,13 @@ fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
         [WRITTEN as u32; RANGES]
     );
     assert_eq!((huge(&engine, &load), engine.grown_bytes()), (BTreeSet::new(), 0));
-    // Where growing is allowed, it is counted.
+    // Where growth is allowed, it is counted.
     let added = (RANGES * (PAGES_PER_EXTENT - WRITTEN) * PAGE) as u64;
     engine.change_settings(|settings| settings.growth_permille = 1000);
     run_until(&mut engine, &|engine| huge(engine, &load).len() == RANGES);
     let grown = engine.grown_bytes();
     assert!(grown >= added, "{grown} of {added}");
-    // Taken apart, it comes back or it does not (before Linux 6.12); it is known which.
+    // Splitting frees the added memory or does not (before Linux 6.12); the engine knows which.
     engine.set_budget(0, 0);
     let passes = engine.passes();
     run_until(&mut engine, &|engine| {
@@ -247,7 +248,7 @@ fn a_second_manager_is_refused() {
 
 fn after_a_sleep_what_went_cold_is_found_and_given_back() {
     let load = Load::start(PAGES_PER_EXTENT);
-    // It sleeps only when nothing was to be done for a while.
+    // It settles only when nothing was left to do for a while.
     let window = Window::fixed(20_000_000);
     let waking = Options {
         recheck_ns: Some(1),
@@ -258,15 +259,15 @@ fn after_a_sleep_what_went_cold_is_found_and_given_back() {
     };
     let Some(mut engine) = engine(waking) else { return };
     let hot = |first: usize| (first..HOT).collect::<BTreeSet<usize>>();
-    // Every look after a sleep takes two ranges apart for a short time, so what is huge comes and
-    // goes.
+    // Every check after that splits two ranges for a short time, so the set of huge ranges
+    // fluctuates.
     run(&mut engine, |engine| huge(engine, &load) == hot(0));
     run(&mut engine, |engine| engine.ledger().totals().checks >= HOT as u64);
     run(&mut engine, |engine| huge(engine, &load) == hot(0));
     load.first_hot.store(2, Ordering::Relaxed);
     run(&mut engine, |engine| huge(engine, &load) == hot(2));
-    // It stays so while checks go on: what was seen before the change may have brought one back for
-    // a moment.
+    // It stays so while checks go on: windows from before the change may have made one huge again
+    // for a moment.
     let checks = engine.ledger().totals().checks;
     let mut cold_since = None;
     run(&mut engine, |engine| {
@@ -293,8 +294,8 @@ fn a_process_that_ends_is_no_error() {
 
 #[test]
 fn a_process_that_is_losing_its_memory_has_ended() {
-    // Its memory goes first, which takes a while: in that time it is there, and looks like a thread
-    // of the kernel.
+    // Its memory is freed first, which takes a while: during that time the process still exists,
+    // and looks like a kernel thread.
     let mut child = Command::new("dd")
         .args(["if=/dev/zero", "of=/dev/null", "bs=256M"])
         .stderr(Stdio::null())

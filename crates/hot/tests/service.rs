@@ -1,5 +1,5 @@
-//! The daemon and its clients, over a real socket. What a tracker would find is dictated here, so
-//! that every notice has one right answer; the last test has the real engine.
+//! The daemon and its clients, over a real socket. A script replaces the tracker, so that every
+//! notice has one right answer; the last test uses the real engine.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn a_process_is_told_and_fetches_with_buffers_of_any_size() {
     let all = [pages(3, 40), pages(9, 30), pages(20, 512)].concat();
     script.pages.lock().unwrap().insert(std::process::id(), all.clone());
     assert_eq!(announced(&client), all.len() as u64);
-    // Much smaller than the number of pages: nothing is lost, and no range is cut that fits.
+    // Much smaller than the number of pages: nothing is lost, and no range that fits is cut.
     let mut buffer = [Page::default(); 64];
     let mut seen = Vec::new();
     let mut sizes = Vec::new();
@@ -140,7 +140,7 @@ fn who_may_register_whom() {
     let register = |wish: &Registration| Client::register(Some(&served.path), wish);
     let other = Sleeper::start();
     let theirs = Registration { pid: other.0.id(), ..wish() };
-    // Another process of the same user: without a signal, since it would not know what that means.
+    // Another process of the same user, without a signal: it would not know what the signal means.
     let signal = hiroma_kernel::notify::realtime_signals().0 + 3;
     assert_eq!(refused(&register(&Registration { signal, ..theirs }).unwrap_err()), Errno::PERM);
     let first = register(&theirs).unwrap();
@@ -199,13 +199,13 @@ fn two_daemons_a_stale_socket_and_a_file_in_the_way() {
     let nothing = || scripted(Arc::new(Script::default()));
     let first = Served::start(&path, nothing).unwrap();
     assert!(matches!(Served::start(&path, nothing), Err(ServeError::Taken(_))));
-    // Removing the lock's file does not help a second one to take the place of the first.
+    // Removing the lock file does not let a second daemon replace the first.
     fs::remove_file(dir.path().join("s.lock")).unwrap();
     assert!(matches!(Served::start(&path, nothing), Err(ServeError::Taken(_))));
     status(Some(&path)).unwrap();
     drop(first);
     assert!(!path.exists());
-    // What a daemon that was killed leaves behind.
+    // The socket that a killed daemon leaves behind.
     drop(UnixDatagram::bind(&path).unwrap());
     assert!(path.exists());
     drop(Served::start(&path, nothing).unwrap());
@@ -295,7 +295,7 @@ fn nonsense_on_the_socket_harms_nobody_else() {
     }
     let socket = raw();
     rustix::io::write(&socket, b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    // One that asks and never takes the answers is let go, and nobody waits for it.
+    // A peer that sends requests and never receives the answers is dropped, and blocks no other.
     let greedy = raw();
     rustix::io::ioctl_fionbio(&greedy, true).unwrap();
     let ask = hiroma_hot::service::protocol::Header::new(
@@ -336,7 +336,7 @@ fn a_budget_is_shared_by_use_and_the_idle_give_way() {
         &Registration { budget_bytes: 30 * EXTENT, ..managed(&two) },
     )
     .unwrap();
-    // Half each by fairness, but the second asked for no more than 30.
+    // A fair share is half each, but the second requested only 30.
     until("a fair share", || budget(&one) == Some(50) && budget(&two) == Some(30));
     set(&one, 0, 0, 50);
     until("the idle to give way", || budget(&one).is_some_and(|ranges| ranges <= 34));
@@ -350,7 +350,7 @@ fn a_budget_is_shared_by_use_and_the_idle_give_way() {
 fn touches_memory() {
     let mut memory = vec![1u8; 24 << 20];
     println!("ready");
-    // The first two thirds, until it is killed.
+    // The first two thirds, until the process is killed.
     loop {
         for page in (0..16 << 20).step_by(4096) {
             memory[page] = memory[page].wrapping_add(1);

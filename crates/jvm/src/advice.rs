@@ -1,19 +1,18 @@
 //! Advice on pages (`madvise(2)`).
 //!
-//! Contract: of all advice only that is given which changes on what pages memory lies, and never
-//! what it holds.
+//! Contract: only such advice is given as changes which pages back the memory, never its content.
 #![allow(unsafe_code)]
 
 use std::{io, ptr};
 
-/// What is advised.
+/// The kinds of advice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Huge pages at the first touch, where the kernel has them (`MADV_HUGEPAGE`).
     Huge,
     /// No huge pages (`MADV_NOHUGEPAGE`).
     Small,
-    /// A huge page now, with the content that is there (`MADV_COLLAPSE`, Linux 6.1).
+    /// A huge page now, with the present content (`MADV_COLLAPSE`, Linux 6.1).
     Collapse,
 }
 
@@ -29,15 +28,14 @@ impl Advice {
     }
 }
 
-/// Advises on `len` bytes from `address` on. Ranges that are not mapped are refused by the kernel
-/// (`ENOMEM`).
+/// Advises on `len` bytes at `address`. The kernel refuses ranges that are not mapped (`ENOMEM`).
 pub fn advise(address: usize, len: usize, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Huge => libc::MADV_HUGEPAGE,
         Advice::Small => libc::MADV_NOHUGEPAGE,
         Advice::Collapse => libc::MADV_COLLAPSE,
     };
-    // SAFETY: none of the three changes content, whatever is at the address.
+    // SAFETY: none of the three changes content, regardless of what is at the address.
     let done = unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), len, advice) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

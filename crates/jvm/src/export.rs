@@ -1,7 +1,7 @@
-//! What `io.hiroma.jvm.JniCalls` calls (JNI).
+//! The functions that `io.hiroma.jvm.JniCalls` calls (JNI).
 //!
 //! Contract: the JVM calls these functions with the arguments that `JniCalls.java` declares. Errors
-//! become Java exceptions or numbers; if even that fails an exception is pending already.
+//! become Java exceptions or numbers; if even that fails, an exception is already pending.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -15,8 +15,9 @@ use crate::advice::{Advice, advise};
 use crate::memory::OwnMemory;
 use crate::{Error, libc_calls};
 
-/// Where the objects are at this moment, 0 for null. A local reference of HotSpot is the address of
-/// a word that holds that of the object (`JNIHandles`); the collector keeps the word right.
+/// The present addresses of the objects, 0 for null. A local reference of HotSpot is the address of
+/// a word that contains the object's address (`JNIHandles`); the garbage collector updates the
+/// word.
 fn object_addresses(env: &mut JNIEnv, objects: &JObjectArray) -> Result<Vec<jlong>, Error> {
     let memory = OwnMemory::open()?;
     let count = env.get_array_length(objects).map_err(Error::Java)?;
@@ -30,7 +31,7 @@ fn object_addresses(env: &mut JNIEnv, objects: &JObjectArray) -> Result<Vec<jlon
         .collect()
 }
 
-/// The numbers as a Java array, or null and an exception.
+/// The numbers as a Java array; on an error null, with a pending exception.
 fn returned(env: &mut JNIEnv, result: Result<Vec<jlong>, Error>) -> jlongArray {
     let numbers = match result {
         Ok(numbers) => numbers,
@@ -46,12 +47,12 @@ fn returned(env: &mut JNIEnv, result: Result<Vec<jlong>, Error>) -> jlongArray {
     }
 }
 
-/// The number of an error (errno(3)).
+/// The errno of an error.
 fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// `madvise`; 0, or the number of the error.
+/// `madvise`; returns 0 or the errno.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_advise0(
@@ -81,7 +82,7 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_symbol0(
     name.and_then(|name| libc_calls::symbol(&name)).map_or(0, |at| at as jlong)
 }
 
-/// `mmap`; the address, or the negative number of the error.
+/// `mmap`; returns the address, or the negative errno.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_map0(
@@ -95,7 +96,7 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_map0(
     mapped.map_or_else(|error| -jlong::from(number(&error)), |at| at as jlong)
 }
 
-/// `munmap` of a part of what `map0` has mapped.
+/// `munmap` of a part of a mapping of `map0`.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(
@@ -105,13 +106,13 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_unmap0(
     bytes: jlong,
 ) {
     if let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) {
-        // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it can be
-        // reached.
+        // SAFETY: `HugeMemory.java` calls this once for each part, when no buffer of it is
+        // reachable.
         unsafe { libc_calls::unmap(address, len) };
     }
 }
 
-/// What `map0` has mapped, as a direct buffer; null and an exception if there is none.
+/// A mapping of `map0` as a direct buffer; null and an exception if there is none.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(
@@ -123,14 +124,14 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_buffer0(
     let (Ok(address), Ok(len)) = (usize::try_from(address), usize::try_from(bytes)) else {
         return std::ptr::null_mut();
     };
-    // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when nothing reaches the
-    // buffer any more.
+    // SAFETY: `HugeMemory.java` has mapped these bytes, and unmaps them when the buffer is no
+    // longer reachable.
     let buffer =
         unsafe { env.new_direct_byte_buffer(std::ptr::with_exposed_provenance_mut(address), len) };
     buffer.map_or(std::ptr::null_mut(), |buffer| buffer.into_raw())
 }
 
-/// Address of the memory of a direct buffer; 0 for another one.
+/// Address of the memory of a direct buffer; 0 for any other buffer.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_address0(
@@ -141,7 +142,7 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_address0(
     env.get_direct_buffer_address(&buffer).map_or(0, |at| at.expose_provenance() as jlong)
 }
 
-/// Address of each object at this moment; 0 for null.
+/// The present address of each object; 0 for null.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(
@@ -153,7 +154,7 @@ pub extern "system" fn Java_io_hiroma_jvm_JniCalls_objects0(
     returned(&mut env, found)
 }
 
-/// `PAGEMAP_SCAN`; how many runs there are, or the negative number of the error.
+/// `PAGEMAP_SCAN`; returns the number of runs, or the negative errno.
 // SAFETY: no other library exports this name.
 #[unsafe(no_mangle)]
 pub extern "system" fn Java_io_hiroma_jvm_JniCalls_scan0(

@@ -1,9 +1,9 @@
 //! `libhiroma_jvm.so`: what the Spark plugin (`jvm/hiroma-spark`) cannot do in Java on JDK 17 to
-//! 21: calls of the C library, and of the JVM's native interface. On newer ones the plugin does the
-//! same through `java.lang.foreign`, so there is nothing here but the calls themselves.
+//! 21: calls of the C library, and of the JVM's native interface. On newer JDKs the plugin does the
+//! same through `java.lang.foreign`, so this library contains nothing but the calls.
 //!
-//! The panics of a Rust library would end the JVM (`panic = "abort"`), so what can fail is a
-//! `Result` or a number, and becomes a Java exception in [`export`] or in Java.
+//! A panic of a Rust library would end the JVM (`panic = "abort"`), so whatever can fail returns a
+//! `Result` or a number, which becomes a Java exception in [`export`] or in Java.
 
 pub mod advice;
 pub mod export;
@@ -12,7 +12,7 @@ pub mod memory;
 
 use std::io;
 
-/// Why something of the JVM cannot be told.
+/// Why the JVM's state cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("the JVM's memory at {address:#x} cannot be read: {source}")]

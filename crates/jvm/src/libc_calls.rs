@@ -1,8 +1,8 @@
-//! Calls of the C library for the Java side (`io.hiroma.jvm.NativeCalls`), which knows what they
-//! are for.
+//! Calls of the C library for the Java side (`io.hiroma.jvm.NativeCalls`), which knows their
+//! purpose.
 //!
-//! Contract: [`map`] makes new mappings only; [`unmap`] and [`scan`] trust their callers with
-//! addresses; symbols are looked up and not called.
+//! Contract: [`map`] makes new mappings only; [`unmap`] and [`scan`] trust the addresses of their
+//! callers; symbols are looked up and not called.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -11,14 +11,14 @@ use std::os::fd::AsRawFd;
 use std::{io, ptr};
 
 /// The address of an exported symbol, such as those of libjvm.so, which the `java` command loads
-/// for all to see.
+/// into the global scope.
 pub fn symbol(name: &CStr) -> Option<usize> {
     // SAFETY: the name ends with a zero byte, and looking up calls no code of the symbol.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if found.is_null() { None } else { Some(found.expose_provenance()) }
 }
 
-/// Maps `len` bytes of anonymous memory, wherever the kernel has room.
+/// Maps `len` bytes of anonymous memory at an address of the kernel's choice.
 pub fn map(len: usize) -> io::Result<usize> {
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -36,9 +36,9 @@ pub fn map(len: usize) -> io::Result<usize> {
 /// Unmaps `len` bytes at `address`.
 ///
 /// # Safety
-/// They come from [`map`], and nothing refers to them any more.
+/// They come from [`map`], and nothing refers to them any longer.
 pub unsafe fn unmap(address: usize, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), len) };
 }
 
@@ -46,14 +46,15 @@ pub unsafe fn unmap(address: usize, len: usize) {
 /// Linux 6.7).
 const PAGEMAP_SCAN: libc::c_ulong = (3 << 30) | (96 << 16) | ((b'f' as libc::c_ulong) << 8) | 16;
 
-/// Asks for runs of pages of this process; how many the kernel has written.
+/// Scans the page map of this process for runs of pages. Returns how many runs the kernel has
+/// written.
 ///
 /// # Safety
 /// `argument` is the address of a `struct pm_scan_arg`, whose vector has room for as many runs as
-/// it says.
+/// it states.
 pub unsafe fn scan(argument: usize) -> io::Result<i32> {
     let map = File::open("/proc/self/pagemap")?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let filled = unsafe { libc::ioctl(map.as_raw_fd(), PAGEMAP_SCAN, argument) };
     if filled < 0 { Err(io::Error::last_os_error()) } else { Ok(filled) }
 }
@@ -94,7 +95,7 @@ mod tests {
         // any of, returned.
         let mut argument =
             [96, 0, start as u64, (start + 2 * PAGE) as u64, 0, vec, 8, 0, 0, 1 << 3, 0, 1 << 3];
-        // SAFETY: it has the layout and the size that it states, and so has the vector.
+        // SAFETY: the argument has the layout and the size that it states, and so has the vector.
         match unsafe { scan(argument.as_mut_ptr().expose_provenance()) } {
             Err(error) => hiroma_testkit::skip!(Machine, "{error}"),
             Ok(filled) => {

@@ -1,4 +1,4 @@
-//! Reading the memory of this process by address, where a wrong address is an error.
+//! Reads the memory of this process by address; a wrong address is an error.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

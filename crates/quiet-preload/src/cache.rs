@@ -1,4 +1,4 @@
-//! What is cached of a file, and dropping it.
+//! Finds out what is cached of a file, and drops it.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -6,11 +6,12 @@ use std::ops::Range;
 use crate::stream::{Kept, WINDOW};
 use crate::sys;
 
-/// Written data that may wait for its device behind a stream; then the stream waits.
+/// Maximum amount of written data behind a stream that may await write-back; beyond it the stream
+/// waits.
 pub const BEHIND: u64 = 256 << 20;
 
-/// Looks where the file has pages in the cache. None: it is in the cache by more than half, or that
-/// cannot be known; it is left alone then.
+/// Finds where the file has pages in the cache. None if more than half of it is cached, or if that
+/// cannot be determined; the file is then left alone.
 pub fn look(fd: c_int, size: u64) -> Option<Kept> {
     let cached = sys::cached_pages(fd, 0, size.max(1))?;
     if cached.saturating_mul(4096) > size / 2 && size > 0 {
@@ -24,26 +25,27 @@ pub fn look(fd: c_int, size: u64) -> Option<Kept> {
     }))
 }
 
-/// Drops what lies behind a stream that reads.
+/// Drops the cache behind a reading stream.
 pub fn drop_read(fd: c_int, kept: &Kept, range: Range<u64>) {
     kept.others(range, |part| sys::drop_cached(fd, part.start, part.end - part.start));
 }
 
-/// Has written data on its way, and drops what arrived. Returns up to where nothing is left behind.
+/// Starts write-back of written data, and drops what has been written back. Returns the offset up
+/// to which nothing is left behind.
 pub fn drop_written(fd: c_int, kept: &Kept, written: Range<u64>, from: u64) -> u64 {
     sys::write_back(fd, written.start, written.end - written.start, false);
-    // After a jump there is nothing in between.
+    // After a jump nothing is in between.
     let near = from <= written.start && written.start - from <= BEHIND + 2 * WINDOW;
     let mut from = if near { from } else { written.start };
     if written.end.saturating_sub(from) > BEHIND {
-        // As the kernel does to whoever fills memory with dirty pages, but before all others feel
-        // it.
+        // The kernel throttles a program that dirties too much memory in the same way; here it
+        // happens before it affects all others.
         let until = written.end - BEHIND;
         sys::write_back(fd, from, until - from, true);
         drop_read(fd, kept, from..until);
         from = until;
     }
-    // What the device has taken already goes too.
+    // Also drop what has been written back already.
     drop_read(fd, kept, from..written.start);
     from
 }
@@ -55,7 +57,8 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsRawFd;
 
-    /// On a file system with a device: in memory there is no cache to leave.
+    /// On a file system with a device: in a memory file system nothing can be dropped from the
+    /// cache.
     fn file(bytes: usize) -> (tempfile::TempDir, File) {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut file = File::options()

@@ -1,7 +1,7 @@
 //! The C library's functions that move file data, under the names that programs call.
 //!
-//! Contract: C's, as the C library keeps it, including `errno`. Pointers are the program's and go
-//! to the kernel as they came. Nothing unwinds, allocates, or waits for a lock.
+//! Contract: C's, as the C library fulfils it, including `errno`. Pointers are the program's and
+//! are passed to the kernel unchanged. No function unwinds, allocates, or waits for a lock.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -14,12 +14,13 @@ use crate::slots::{self, State};
 use crate::stream::Stream;
 use crate::sys::{self, DONTCACHE, keeping_errno};
 
-/// Writes smaller than this are not worth a write-back each.
+/// Smaller writes are not worth a write-back each.
 const WRITE_MIN: usize = 64 << 10;
-/// What the kernel copies between two files at a time: in between, what is behind is dropped.
+/// Maximum number of bytes that the kernel copies between two files in one call: between calls,
+/// what is behind is dropped.
 const CHUNK: usize = 16 << 20;
 
-/// One end of a transfer: a descriptor, and an offset unless its position is meant.
+/// One end of a transfer: a descriptor, and an offset unless the descriptor's position is used.
 #[derive(Clone, Copy)]
 struct End {
     fd: c_int,
@@ -32,7 +33,8 @@ impl End {
         if self.write { &mut state.writing } else { &mut state.reading }
     }
 
-    /// Where the next transfer begins, and whether it belongs to a stream; none: not to be touched.
+    /// Determines where the next transfer begins, and returns whether it belongs to a stream; none
+    /// if the descriptor must be left alone.
     fn begin(&self, state: &mut State) -> Option<bool> {
         keeping_errno(|| {
             if !state.is_regular(self.fd) {
@@ -51,7 +53,7 @@ impl End {
         })
     }
 
-    /// `bytes` were transferred.
+    /// Records that `bytes` were transferred.
     fn passed(&self, state: &mut State, bytes: isize) {
         let Ok(bytes) = u64::try_from(bytes) else { return };
         if self.offset.is_none() {
@@ -59,8 +61,8 @@ impl End {
         }
         let Some(range) = self.stream(state).passed(bytes) else { return };
         keeping_errno(|| {
-            // Others can move the position of a shared descriptor, or it became another file where
-            // we did not see it.
+            // Other processes can move the position of a shared descriptor, or it may have become
+            // another file without our noticing.
             let moved = self.offset.is_none() && sys::position(self.fd) != state.at;
             if moved || !state.is_same(self.fd) {
                 state.at = None;
@@ -75,7 +77,7 @@ impl End {
     }
 }
 
-/// A read or a write of these vectors. `plain` is the C library's.
+/// Reads or writes these vectors. `plain` is the C library's function.
 ///
 /// # Safety
 /// The vectors are the program's, as it passed them.
@@ -96,7 +98,7 @@ unsafe fn moved(
     let done = if past_cache {
         let offset = end.offset.map_or(-1, |offset| offset as i64);
         let before = sys::errno();
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let done = unsafe { sys::transfer(end.write, end.fd, vectors, count, offset, DONTCACHE) };
         if done < 0 && matches!(sys::errno(), libc::EOPNOTSUPP | libc::ENOSYS) {
             sys::set_errno(before);
@@ -116,7 +118,7 @@ unsafe fn moved(
 /// As in C.
 unsafe fn one(end: End, buffer: usize, bytes: size_t, plain: impl FnOnce() -> ssize_t) -> ssize_t {
     let vector = iovec { iov_base: buffer as *mut _, iov_len: bytes };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { moved(end, &raw const vector, 1, bytes, plain) }
 }
 
@@ -131,16 +133,16 @@ unsafe fn many(
     if vectors.is_null() || !(1..=libc::UIO_MAXIOV).contains(&count) {
         return plain();
     }
-    // SAFETY: so many vectors are there, says the program; the kernel would read them too.
+    // SAFETY: the program states that there are `count` vectors; the kernel would read them too.
     let bytes = unsafe { std::slice::from_raw_parts(vectors, count as usize) }
         .iter()
         .fold(0, |sum: usize, one| sum.saturating_add(one.iov_len));
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { moved(end, vectors, count, bytes, plain) }
 }
 
 fn at(fd: c_int, offset: off_t, write: bool) -> End {
-    // The kernel refuses what is negative; here it only must not be taken for the position.
+    // The kernel refuses negative offsets; here one must not be mistaken for the position.
     End { fd, offset: Some(offset.max(0) as u64), write }
 }
 
@@ -189,7 +191,7 @@ pub unsafe extern "C" fn write(fd: c_int, buffer: usize, bytes: size_t) -> ssize
     unsafe { one(here(fd, true), buffer, bytes, plain) }
 }
 
-/// The functions that take an offset and one buffer.
+/// Functions that take an offset and one buffer.
 macro_rules! positioned {
     ($($name:ident, $next:ident, $write:literal;)*) => {$(
         /// # Safety
@@ -213,7 +215,7 @@ positioned! {
     pwrite64, PWRITE64, true;
 }
 
-/// The functions that take vectors.
+/// Functions that take vectors.
 macro_rules! vectored {
     ($($name:ident, $next:ident, $write:literal;)*) => {$(
         /// # Safety
@@ -232,7 +234,7 @@ vectored! {
     writev, WRITEV, true;
 }
 
-/// The functions that take an offset and vectors.
+/// Functions that take an offset and vectors.
 macro_rules! positioned_vectored {
     ($($name:ident, $next:ident, $write:literal;)*) => {$(
         /// # Safety
@@ -256,8 +258,8 @@ positioned_vectored! {
     pwritev64, PWRITEV64, true;
 }
 
-/// A transfer within the kernel, of at most so many bytes at a time: to return less than was asked
-/// for is always right.
+/// A transfer within the kernel, limited to [`CHUNK`] bytes if it is streamed: a transfer may
+/// always return less than was requested.
 fn within(from: End, to: End, bytes: size_t, copy: impl FnOnce(size_t) -> ssize_t) -> ssize_t {
     let mut states =
         [slots::take(from.fd), if to.fd == from.fd { None } else { slots::take(to.fd) }];
@@ -280,7 +282,7 @@ fn within(from: End, to: End, bytes: size_t, copy: impl FnOnce(size_t) -> ssize_
 /// # Safety
 /// `offset` is null or points to an offset.
 unsafe fn given(fd: c_int, offset: *const off_t, write: bool) -> End {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let offset = unsafe { offset.as_ref() };
     End { fd, offset: offset.map(|&offset| offset.max(0) as u64), write }
 }
@@ -360,7 +362,7 @@ pub unsafe extern "C" fn sendfile64(
     unsafe { sendfile(to, from, offset, bytes) }
 }
 
-/// The position is another one afterwards.
+/// Discards the known position, which is about to change.
 fn forget_position(fd: c_int) {
     if let Some(mut state) = slots::take(fd) {
         state.at = None;
@@ -415,7 +417,7 @@ pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // With flags they may stay open for now.
+    // With flags, the descriptors may stay open for now.
     if flags == 0 {
         let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
         keeping_errno(|| slots::close_all(number(first), number(last)));
@@ -423,7 +425,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     next!(CLOSE_RANGE, extern "C" fn(c_uint, c_uint, c_int) -> c_int, first, last, flags)
 }
 
-/// What the program leaves open when it ends.
+/// Handles the descriptors that the program leaves open when it ends.
 extern "C" fn at_end() {
     keeping_errno(|| slots::close_all(0, c_int::MAX));
 }

@@ -1,5 +1,5 @@
-//! The C library's functions behind ours, found when this library is loaded: a signal handler must
-//! not have to look for one.
+//! The C library's functions that ours call, looked up when this library is loaded: a signal
+//! handler must not have to look one up.
 #![allow(unsafe_code)]
 
 use crate::sys::Next;
@@ -55,7 +55,7 @@ nexts! {
 #[unsafe(link_section = ".init_array")]
 static AT_START: extern "C" fn() = at_start;
 
-/// Calls the C library's function of this name and type; `$missing` where it has none.
+/// Calls the C library's function of this name and type; returns `$missing` if it has none.
 macro_rules! next {
     ($name:ident, $type:ty, $($arg:expr),*) => {
         crate::next::next!(else -1, $name, $type, $($arg),*)

@@ -1,7 +1,7 @@
-//! What is known of each descriptor.
+//! What is known about each descriptor.
 //!
-//! Contract: a slot is used by whoever took its lock. Nobody waits for it: a thread (or a signal
-//! handler) that finds it taken does without.
+//! Contract: only the holder of a slot's lock uses it. No thread waits for the lock: a thread (or a
+//! signal handler) that finds it taken proceeds without the slot.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -13,10 +13,10 @@ use crate::cache;
 use crate::stream::{Kept, SMALL, Stream};
 use crate::sys::{self, File};
 
-/// Descriptors from this on are left alone.
+/// Descriptors from this number on are left alone.
 const SLOTS: usize = 1024;
 
-/// What is to be done with a descriptor.
+/// How a descriptor is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Unknown,
@@ -30,15 +30,15 @@ pub struct State {
     pub kind: Kind,
     pub file: File,
     pub kept: Kept,
-    /// The position, as far as it is known.
+    /// The position, if it is known.
     pub at: Option<u64>,
     pub reading: Stream,
     pub writing: Stream,
-    /// Bytes that went through stdio since it was last looked.
+    /// Bytes that went through stdio since the last check.
     pub stdio: u64,
-    /// Up to where nothing written is left in the cache.
+    /// The offset up to which no written data is left in the cache.
     pub written_from: u64,
-    /// `RWF_DONTCACHE` was refused.
+    /// The kernel refused `RWF_DONTCACHE`.
     pub refused: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct Slot {
     state: UnsafeCell<State>,
 }
 
-// SAFETY: the state is reached only by the holder of the lock.
+// SAFETY: only the holder of the lock accesses the state.
 unsafe impl Sync for Slot {}
 
 /// The right to use a slot.
@@ -56,7 +56,7 @@ pub struct Held<'a>(&'a Slot);
 static TABLE: [Slot; SLOTS] =
     [const { Slot { taken: AtomicBool::new(false), state: UnsafeCell::new(State::new()) } }; SLOTS];
 
-/// 0: not looked yet; else the environment's choice.
+/// 0: not read yet; otherwise the choice of the environment variable.
 static METHOD: AtomicU8 = AtomicU8::new(0);
 const AUTO: u8 = 1;
 const FADVISE: u8 = 2;
@@ -65,9 +65,9 @@ const FADVISE: u8 = 2;
 pub fn may_dontcache() -> bool {
     let mut method = METHOD.load(Ordering::Relaxed);
     if method == 0 {
-        // SAFETY: the name ends with a zero; the value is only read.
+        // SAFETY: the name ends with a zero byte; the value is only read.
         let value = unsafe { libc::getenv(c"HIROMA_QUIET_METHOD".as_ptr()) };
-        // SAFETY: a value of the environment ends with a zero.
+        // SAFETY: a value of the environment ends with a zero byte.
         let fadvise = !value.is_null() && unsafe { std::ffi::CStr::from_ptr(value) } == c"fadvise";
         method = if fadvise { FADVISE } else { AUTO };
         METHOD.store(method, Ordering::Relaxed);
@@ -91,17 +91,17 @@ impl State {
     }
 
     fn forget(&mut self) {
-        // The list of kept blocks is large: it is overwritten when it is needed.
+        // The list of kept blocks is large: it is only overwritten when needed.
         (self.kind, self.refused, self.written_from, self.stdio) = (Kind::Unknown, false, 0, 0);
         (self.at, self.reading, self.writing) = (None, Stream::new(), Stream::new());
     }
 
-    /// Finds out what a descriptor is, if that is not known. Whether it may be streamed.
+    /// Finds out what a descriptor is, if unknown. Returns whether it may be streamed.
     pub fn is_regular(&mut self, fd: c_int) -> bool {
         if self.kind == Kind::Unknown {
             self.kind = Kind::Other;
             if let Some(file) = sys::regular(fd) {
-                // A file that is being written grows: how large it was does not matter then.
+                // A file that is being written grows: its previous size does not matter.
                 let small = file.size > 0 && file.size < SMALL;
                 if let Some(kept) = (!small).then(|| cache::look(fd, file.size)).flatten() {
                     (self.kind, self.file, self.kept) = (Kind::Regular, file, kept);
@@ -111,8 +111,8 @@ impl State {
         self.kind == Kind::Regular
     }
 
-    /// Whether the descriptor is still the same file: it may have been closed where we do not see
-    /// it.
+    /// Whether the descriptor still refers to the same file: it may have been closed without our
+    /// noticing.
     pub fn is_same(&mut self, fd: c_int) -> bool {
         let same = sys::regular(fd)
             .is_some_and(|now| (now.device, now.inode) == (self.file.device, self.file.inode));
@@ -123,14 +123,15 @@ impl State {
     }
 }
 
-/// The slot of a descriptor, if nobody is using it.
+/// The slot of a descriptor, if it is not in use.
 pub fn take(fd: c_int) -> Option<Held<'static>> {
     let slot = TABLE.get(usize::try_from(fd).ok()?)?;
     slot.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
     Some(Held(slot))
 }
 
-/// The descriptor is about to be closed: drops what is left behind its streams, and forgets it.
+/// To be called before the descriptor is closed: drops what is left behind its streams, and forgets
+/// it.
 pub fn close(fd: c_int) {
     let Some(mut state) = take(fd) else { return };
     if state.kind == Kind::Regular {
@@ -147,7 +148,7 @@ pub fn close(fd: c_int) {
     state.forget();
 }
 
-/// The descriptors of a range are closed.
+/// To be called before the descriptors of a range are closed.
 pub fn close_all(first: c_int, last: c_int) {
     (first.max(0)..=last.min(SLOTS as c_int - 1)).for_each(close);
 }

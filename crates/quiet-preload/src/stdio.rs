@@ -1,7 +1,7 @@
-//! stdio: what went through a `FILE` is dropped behind it.
+//! stdio: drops the cache behind what went through a `FILE`.
 //!
-//! Contract: as in `export`. The stream is the program's, and is used in the call that it was
-//! passed to.
+//! Contract: as in `export`. The stream is the program's, and is only used in the call to which it
+//! was passed.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int};
@@ -18,7 +18,7 @@ use crate::sys::{self, keeping_errno};
 /// # Safety
 /// The stream is open.
 unsafe fn passed(file: *mut FILE, bytes: usize, write: bool) {
-    // SAFETY: the caller's; asks for the number only.
+    // SAFETY: guaranteed by the caller; only reads the descriptor's number.
     let fd = unsafe { libc::fileno(file) };
     let Some(mut state) = slots::take(fd) else { return };
     state.stdio += bytes as u64;
@@ -41,7 +41,7 @@ unsafe fn passed(file: *mut FILE, bytes: usize, write: bool) {
 
 type Block = extern "C" fn(usize, size_t, size_t, *mut FILE) -> size_t;
 
-/// The functions that move blocks.
+/// Functions that move blocks.
 macro_rules! blocks {
     ($($name:ident, $next:ident, $write:literal;)*) => {$(
         /// # Safety
@@ -65,7 +65,7 @@ blocks! {
 
 type CheckedBlock = extern "C" fn(usize, size_t, size_t, size_t, *mut FILE) -> size_t;
 
-/// The same, checked (`_FORTIFY_SOURCE`).
+/// The checked variants (`_FORTIFY_SOURCE`).
 macro_rules! checked_blocks {
     ($($name:ident, $next:ident;)*) => {$(
         /// # Safety
@@ -87,7 +87,7 @@ checked_blocks! {
 
 type Line = extern "C" fn(*mut *mut c_char, *mut size_t, c_int, *mut FILE) -> ssize_t;
 
-/// The functions that read up to a delimiter.
+/// Functions that read up to a delimiter.
 macro_rules! lines {
     ($($name:ident, $next:ident;)*) => {$(
         /// # Safety
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn getline(
     done
 }
 
-/// What is cached of a file is looked at before it is read.
+/// Determines what is cached of a file before it is read.
 fn opened(file: *mut FILE) -> *mut FILE {
     if !file.is_null() {
         keeping_errno(|| {
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(file: *mut FILE) -> c_int {
-    // SAFETY: the stream is open still.
+    // SAFETY: the stream is still open.
     keeping_errno(|| unsafe { slots::close(libc::fileno(file)) });
     next!(FCLOSE, extern "C" fn(*mut FILE) -> c_int, file)
 }

@@ -1,31 +1,32 @@
-//! Whether a descriptor is read or written as a stream, and what may be dropped behind it. Pure.
+//! Detects whether a descriptor is read or written as a stream, and what may be dropped behind it.
+//! Pure.
 
 use std::ops::Range;
 
 /// A file smaller than this is left alone.
 pub const SMALL: u64 = 8 << 20;
-/// After so much in one go it is a stream.
+/// A sequential run of this many bytes is a stream.
 pub const RUN: u64 = 1 << 20;
-/// What is dropped at a time.
+/// The amount that is dropped at a time.
 pub const WINDOW: u64 = 8 << 20;
 const PAGE: u64 = 4096;
 const BLOCKS: usize = 2048;
 
-/// The blocks of a file that had pages in the cache before the program began.
+/// The blocks of a file that had cached pages before the program started.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// A block is a window, doubled so often.
+    /// A block is a window, doubled this many times.
     doubled: u32,
     bits: [u64; BLOCKS / 64],
 }
 
 impl Kept {
-    /// Of a file with so many bytes; nothing is kept yet.
+    /// No block is kept.
     pub const fn none() -> Kept {
         Kept { doubled: 0, bits: [0; BLOCKS / 64] }
     }
 
-    /// Asks `cached` about each block of a file of `size` bytes.
+    /// Calls `cached` for each block of a file of `size` bytes.
     pub fn look(size: u64, mut cached: impl FnMut(Range<u64>) -> bool) -> Kept {
         let mut kept = Kept::none();
         while size.div_ceil(kept.block()) > BLOCKS as u64 {
@@ -65,24 +66,24 @@ impl Kept {
 /// One direction of one descriptor.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// Where the next access of a stream begins, and the furthest that there was.
+    /// Where the stream's next access begins, and the furthest offset reached.
     next: u64,
     high: u64,
     run: u64,
-    /// Where it began, and where what was not dropped yet begins.
+    /// Where the stream began, and where the part begins that was not dropped yet.
     began: u64,
     dropped: u64,
-    /// It was used twice: whoever does so may do so again.
+    /// The file was used twice: the program may use it again.
     again: bool,
 }
 
 impl Stream {
-    /// Nothing read or written yet.
+    /// A stream without accesses.
     pub const fn new() -> Stream {
         Stream { next: 0, high: 0, run: 0, began: 0, dropped: 0, again: false }
     }
 
-    /// An access at `offset` is about to happen. Whether it belongs to a stream.
+    /// To be called before an access at `offset`. Returns whether it belongs to a stream.
     pub fn begin(&mut self, offset: u64) -> bool {
         if offset != self.next {
             self.again |= offset < self.high && self.run >= RUN;
@@ -92,7 +93,7 @@ impl Stream {
         !self.again && self.run >= RUN
     }
 
-    /// It reached so many bytes further. What can be dropped behind it, in whole pages.
+    /// The access advanced by `bytes`. Returns what can be dropped behind it, in whole pages.
     pub fn passed(&mut self, bytes: u64) -> Option<Range<u64>> {
         self.next = self.next.saturating_add(bytes);
         self.run = self.run.saturating_add(bytes);
@@ -103,8 +104,9 @@ impl Stream {
         self.rest()
     }
 
-    /// What is behind it and was not dropped yet, in whole pages, and a window of what was: a large
-    /// folio is dropped only when all of it is behind. None if it was no stream.
+    /// What is behind the stream and was not dropped yet, in whole pages, and the last window of
+    /// what was: a large folio is dropped only when all of it is behind. None if it is not a
+    /// stream.
     pub fn rest(&mut self) -> Option<Range<u64>> {
         let (start, end) = (self.dropped.next_multiple_of(PAGE), self.next / PAGE * PAGE);
         let again = start.saturating_sub(WINDOW).max(self.began.next_multiple_of(PAGE));
@@ -170,7 +172,7 @@ mod tests {
             dropped,
             [4096..8 << 20, 8 << 20..16 << 20, 24 << 20..32 << 20, 32 << 20..40 << 20]
         );
-        // However large the file is, there are only so many blocks.
+        // The number of blocks is limited, however large the file is.
         let mut asked = 0;
         Kept::look(1 << 50, |_| {
             asked += 1;
@@ -192,7 +194,7 @@ mod tests {
                 at += bytes;
                 if let Some(range) = stream.passed(bytes) {
                     prop_assert!(range.start % PAGE == 0 && range.end % PAGE == 0 && range.start < range.end);
-                    // All of it lies in accesses that follow each other without a gap.
+                    // The range is covered by accesses that follow each other without a gap.
                     let covered: u64 = passed.iter().map(|one| one.end.min(range.end).saturating_sub(one.start.max(range.start))).sum();
                     prop_assert_eq!(covered, range.end - range.start);
                 }

@@ -1,4 +1,4 @@
-//! What would help on this machine, from some seconds of watching it: the cheapest remedy first.
+//! Advice for this machine after watching it for some seconds: the cheapest remedy first.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,13 +17,13 @@ use hiroma_kernel::quiet::tasks::{self, CpuTimes, TaskKind};
 use crate::daemon::{Lock, Pins};
 use crate::error::QuietError;
 
-/// A cache that fills more slowly does not matter.
+/// A lower fill rate does not matter.
 const FILL_BYTES_S_MIN: u64 = 32 << 20;
-/// Free memory that lasts for longer than this is no worry now.
+/// Free memory that lasts for longer than this is no concern.
 const LASTS_S: u64 = 60;
-/// A processor that is idle for this share, in thousandths, can take reclaim.
+/// A processor that is idle for this share, in thousandths, has room for reclaim.
 const SPARE_PERMILLE: u64 = 500;
-/// Who moves this share of all bytes, in thousandths, is named.
+/// A process that moves this share of all bytes, in thousandths, is named.
 const NAMED_PERMILLE: u64 = 300;
 
 /// A process that moves data between devices and memory.
@@ -34,31 +34,31 @@ pub struct Filler {
     pub bytes_s: u64,
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Evidence {
     pub seconds: u64,
-    /// Times that kswapd ran, and its processor time in thousandths of a processor.
+    /// How often kswapd ran, and its processor time in thousandths of a processor.
     pub kswapd_runs: u64,
     pub kswapd_permille: u64,
-    /// Allocations that had to reclaim by themselves.
+    /// Allocations that had to reclaim directly.
     pub direct_reclaims: u64,
     pub fill_bytes_s: u64,
-    /// Of that, what came in folios of 2 MiB.
+    /// Of the fill rate, what arrived in folios of 2 MiB.
     pub large_bytes_s: u64,
     pub free_bytes: u64,
-    /// Largest first; those that this user may look at.
+    /// Largest first; only those that this user may inspect.
     pub fillers: Vec<Filler>,
-    /// What network file systems move, by mount.
+    /// Network mounts, and the bytes per second that each moves.
     pub network: Vec<(NetworkMount, u64)>,
     /// Idle time of each processor, in thousandths.
     pub idle_permille: Vec<(usize, u64)>,
-    /// Where kswapd may run; empty: there is none to be seen.
+    /// Where kswapd may run; empty if no kswapd is visible.
     pub kswapd_cpus: Vec<usize>,
     pub can_reclaim: bool,
 }
 
-/// What would help.
+/// A remedy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Remedy {
     /// Nothing has to be done.
@@ -69,7 +69,7 @@ pub enum Remedy {
     PinKswapd(Vec<usize>),
     /// Reclaim early.
     Serve,
-    /// Neither a spare processor nor early reclaim: only less cache helps.
+    /// Neither a spare processor nor early reclaim is available: only less cache helps.
     LessCache,
 }
 
@@ -115,8 +115,8 @@ impl Books {
     }
 }
 
-/// Watches the machine for so long. `progress` is called some times a second; when it answers
-/// `false`, what was seen so far counts.
+/// Watches the machine for `duration`. `progress` is called several times a second; if it returns
+/// `false`, watching ends and the result covers the time so far.
 pub fn watch(
     duration: Duration,
     progress: &mut dyn FnMut(Duration) -> bool,
@@ -178,7 +178,7 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
     }
 }
 
-/// What each mount has moved in between.
+/// What each mount has moved between two readings.
 fn network(before: &[NetworkMount], after: &[NetworkMount]) -> Vec<(NetworkMount, u64)> {
     let bytes = |mount: &NetworkMount| mount.read_bytes.saturating_add(mount.written_bytes);
     let one = |mount: &NetworkMount| {
@@ -195,7 +195,8 @@ impl Evidence {
         self.kswapd_runs > 0 || self.direct_reclaims > 0
     }
 
-    /// Processors that have time to spare; all but the idlest half of them are left to programs.
+    /// Processors that have room for reclaim: at most the idlest half of all, and at most two; the
+    /// rest is left to programs.
     fn spare(&self) -> Vec<usize> {
         let mut idle: Vec<(usize, u64)> =
             self.idle_permille.iter().copied().filter(|one| one.1 >= SPARE_PERMILLE).collect();
@@ -206,7 +207,7 @@ impl Evidence {
         cpus
     }
 
-    /// What would help, the cheapest first.
+    /// The remedies, the cheapest first.
     pub fn remedies(&self) -> Vec<Remedy> {
         let lasts_s = self.free_bytes.checked_div(self.fill_bytes_s).unwrap_or(u64::MAX);
         let soon = self.fill_bytes_s >= FILL_BYTES_S_MIN && lasts_s < LASTS_S;
@@ -232,7 +233,7 @@ impl Evidence {
         remedies
     }
 
-    /// The evidence in words, a line each.
+    /// The evidence as text, one item per line.
     pub fn lines(&self) -> Vec<String> {
         let mib = |bytes: u64| bytes >> 20;
         let mut lines = vec![
@@ -275,7 +276,7 @@ impl Evidence {
 }
 
 impl Remedy {
-    /// In words, with the command.
+    /// The remedy as text, with the command.
     pub fn describe(&self) -> String {
         match self {
             Remedy::Nothing => "nothing has to be done: the kernel does not reclaim, and is not about to".to_owned(),
@@ -296,8 +297,8 @@ impl Remedy {
     }
 }
 
-/// Does what can be done at once. It lasts until `hiroma quiet restore`, or the next daemon.
-/// Returns what was done.
+/// Applies the remedies that can be applied immediately. They last until `hiroma quiet restore`, or
+/// the next daemon. Returns what was done.
 pub fn apply(remedies: &[Remedy], state: &Path) -> Result<Vec<String>, QuietError> {
     let Some(cpus) = remedies
         .iter()
@@ -366,7 +367,7 @@ mod tests {
         let all = Evidence { idle_permille: vec![(0, 0), (1, 10)], fillers: Vec::new(), ..busy() };
         assert_eq!(all.remedies(), [Remedy::LessCache]);
         assert!(Remedy::LessCache.describe().contains("no processor has time to spare"));
-        // One processor is never kept for reclaim alone.
+        // A single processor is never reserved for reclaim.
         assert_eq!(
             Evidence { idle_permille: vec![(0, 900)], fillers: Vec::new(), ..busy() }.remedies(),
             [Remedy::LessCache]
@@ -388,7 +389,7 @@ mod tests {
             read_bytes,
             written_bytes: 5,
         };
-        // One was mounted in between: what it moved is not known.
+        // One was mounted in between: what it moved is unknown.
         let moved = network(&[mount("/a", 100)], &[mount("/a", 900), mount("/b", 9)]);
         assert_eq!(moved, [(mount("/a", 900), 800)]);
         let seen =

@@ -1,4 +1,4 @@
-//! What can go wrong with the daemon.
+//! Errors of the daemon.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use hiroma_policy::reclaim::OutOfRange;
 
 use crate::settings::show;
 
-/// Why not. The message says what to do.
+/// Why it failed. The message states what the user can do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuietError {

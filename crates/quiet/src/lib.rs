@@ -1,11 +1,11 @@
-//! Quiet: how much time the kernel and others steal from programs, and a daemon that reclaims file
-//! cache before the kernel has to.
+//! Quiet: measures how much time the kernel and other programs steal from programs, and reclaims
+//! file cache before the kernel has to.
 //!
 //! | Module | What |
 //! |---|---|
-//! | [`meter`] | fixed work and fixed time quanta on each processor, and who stole the time |
-//! | [`bsp`] | a program that computes in step, over threads and processes: what that costs it |
-//! | [`picture`] | that as text and as a report |
+//! | [`meter`] | fixed work and fixed time quanta on each processor, and what stole the time |
+//! | [`bsp`] | a program that computes in steps, over threads and processes: what that costs it |
+//! | [`picture`] | both as text and as a report |
 //! | [`daemon`] | reclaims early; its decisions are `hiroma_policy::reclaim`'s |
 //! | [`metrics`] | what the daemon did, for Prometheus |
 //! | [`advise`] | the cheapest remedy that would help here |

@@ -1,4 +1,4 @@
-//! What the daemon did and sees, for Prometheus: OpenMetrics text over HTTP, on request only.
+//! What the daemon did and observes, for Prometheus: OpenMetrics text over HTTP, on request only.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,9 +15,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Who asks has so long to ask and to listen.
+/// Timeout for a client's request, and for sending the answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// More than this is no request of a Prometheus.
+/// A request of Prometheus is not longer than this.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -54,7 +54,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// A batch that was reclaimed on `node`.
+    /// Counts a batch that was reclaimed on `node`.
     pub fn batch(&self, node: u32, got_pages: u64, cpu_ns: u64) {
         let of = OfNode { node };
         self.reclaimed.get_or_create(&of).inc_by(got_pages * PAGE_BYTES);
@@ -62,17 +62,17 @@ impl Metrics {
         self.cpu.get_or_create(&of).inc_by(cpu_ns as f64 / 1e9);
     }
 
-    /// A compaction of `node` was begun.
+    /// Counts a compaction that was started on `node`.
     pub fn compaction(&self, node: u32) {
         self.compactions.get_or_create(&OfNode { node }).inc();
     }
 
-    /// So much was dropped behind streams.
+    /// Counts bytes that were dropped behind streams.
     pub fn dropped(&self, bytes: u64) {
         self.dropped.inc_by(bytes);
     }
 
-    /// What was decided on `node`, into whose cache `fill_s` pages a second enter.
+    /// Records a decision for `node`, whose cache is filled by `fill_s` pages a second.
     pub fn verdict(&self, node: u32, reason: &Reason, fill_s: u64) {
         self.verdicts.get_or_create(&OfVerdict { node, reason: reason.name() }).inc();
         let of = OfNode { node };
@@ -85,7 +85,7 @@ impl Metrics {
         }
     }
 
-    /// A mechanism is in use, or no more.
+    /// Records whether a mechanism is in use.
     pub fn mechanism(&self, name: &'static str, in_use: bool) {
         self.mechanisms.get_or_create(&OfMechanism { name }).set(i64::from(in_use));
     }
@@ -139,14 +139,14 @@ impl Metrics {
     }
 }
 
-/// Answers who asks for the metrics, until it is dropped.
+/// Answers requests for the metrics, until it is dropped.
 pub struct Endpoint {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
 }
 
 impl Endpoint {
-    /// Listens at `address`; port 0 is any that is free.
+    /// Listens at `address`; port 0 is any free port.
     pub fn open(address: SocketAddr, metrics: &Metrics) -> io::Result<Endpoint> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
@@ -157,7 +157,7 @@ impl Endpoint {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                // Whoever does not listen is not told; the next one may.
+                // A client that does not receive is skipped.
                 let _ = stream.and_then(|stream| answer(stream, &registry));
             }
         };
@@ -174,7 +174,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes it. Not waited for: somebody may be asking slowly.
+        // Wakes the thread. It is not joined: a slow client may keep it busy.
         let _ = TcpStream::connect_timeout(&self.address, LIMIT);
     }
 }
@@ -258,7 +258,7 @@ mod tests {
         assert!(ask(endpoint.address(), "GET / HTTP/1.1\r\n\r\n").contains("404"));
         drop(TcpStream::connect(endpoint.address()).unwrap());
         let mut endless = TcpStream::connect(endpoint.address()).unwrap();
-        // Refused in the midst of it, or after it.
+        // Refused in the middle of the request, or after it.
         let _ = endless.write_all(&[b'x'; 4 * REQUEST_BYTES_MAX]);
         drop(endless);
         assert!(ask(endpoint.address(), "GET /metrics HTTP/1.1\r\n\r\n").contains("200 OK"));

@@ -15,7 +15,7 @@ const PLOT_COLUMNS: usize = 200;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const BAR: usize = 40;
 
-/// The whole, for a terminal.
+/// The recording as text for a terminal.
 pub fn to_text(recording: &Recording) -> String {
     let mut text = timeline(recording);
     text.push('\n');
@@ -27,7 +27,7 @@ pub fn to_text(recording: &Recording) -> String {
     text
 }
 
-/// The whole, for a page.
+/// The recording as a section of a report.
 pub fn section(recording: &Recording) -> Section {
     Section {
         title: "Time stolen from programs".to_owned(),
@@ -37,7 +37,7 @@ pub fn section(recording: &Recording) -> Section {
     }
 }
 
-/// The figures.
+/// The measures of the recording.
 pub fn measures(recording: &Recording) -> Vec<Measure> {
     let one = |name: &str, title: &str, unit: &str, better, value: f64| {
         Measure::new(name, title, unit, better).spread(Spread::of(&[value]))
@@ -110,12 +110,12 @@ fn explanation(recording: &Recording) -> String {
     )
 }
 
-/// One block for each value, the highest at `most`.
+/// One block character per value, the highest at `most`.
 pub(crate) fn sparkline(values: impl Iterator<Item = u64>, most: u64) -> String {
     values.map(|value| BLOCKS[(value.saturating_mul(8)).div_ceil(most).min(8) as usize]).collect()
 }
 
-/// One line for each processor, and one for each reclaiming thread that did something.
+/// One line for each processor, and one for each active reclaiming thread.
 fn timeline(recording: &Recording) -> String {
     let lines = recording.timeline_ppm(COLUMNS);
     let most = lines.iter().flatten().copied().max().unwrap_or(0).max(1);
@@ -146,8 +146,7 @@ fn timeline(recording: &Recording) -> String {
     text
 }
 
-/// Processor time of those reclaiming threads that had some, in millionths of a processor for each
-/// stretch of time.
+/// Processor time of the active reclaiming threads, in millionths of a processor for each interval.
 fn reclaimers(recording: &Recording, columns: usize) -> Vec<(TaskKind, Vec<u64>)> {
     let width = (recording.duration_ns() / columns as u64).max(1);
     let of = |kind: TaskKind| {
@@ -177,7 +176,7 @@ fn histogram(recording: &Recording) -> String {
     let most = counts.iter().copied().max().unwrap_or(0).max(1);
     let mut text = "time stolen in a quantum, and how often (bars are logarithmic)\n".to_owned();
     for (bin, &count) in counts.iter().enumerate() {
-        // One quantum among millions still shows.
+        // One quantum among millions is still visible.
         let length = if count == 0 {
             0.0
         } else {
@@ -258,10 +257,10 @@ fn tables(recording: &Recording) -> Vec<Table> {
         .collect()
 }
 
-/// Quanta that are shown one by one.
+/// Number of quanta that are listed.
 const LONGEST: usize = 10;
 
-/// The quanta that lost most, and to whom.
+/// The quanta that lost most, and what took the time.
 fn longest(recording: &Recording) -> Table {
     let mut table = Table::new("Quanta that lost most")
         .number("at", "s")
@@ -299,7 +298,7 @@ fn longest(recording: &Recording) -> Table {
     table
 }
 
-/// For blocks of which order kswapd woke, and programs reclaimed for themselves.
+/// By block order: how often kswapd was woken, and programs reclaimed directly.
 fn orders(recording: &Recording) -> Table {
     let mut table = Table::new("Reclaim by the order of the blocks that were wanted")
         .text("order")

@@ -1,4 +1,4 @@
-//! Settings as people write them, and the file through which they reach a running daemon.
+//! Settings as users write them, and the file through which they reach a running daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,11 +10,11 @@ use hiroma_units::Bytes;
 
 use crate::error::QuietError;
 
-/// What a setting is a number of.
+/// The format of a setting.
 enum Form {
     Time,
     Size,
-    /// Of so many parts.
+    /// Of this many parts.
     Share(u64),
     /// One of these words.
     Word(&'static [&'static str]),
@@ -69,7 +69,7 @@ fn parse(key: &str, text: &str) -> Result<u64, QuietError> {
     }
 }
 
-/// A value as people write it.
+/// A value as users write it.
 pub fn show(key: &str, value: u64) -> String {
     match form(key) {
         Form::Size => Bytes(value).to_string(),
@@ -91,12 +91,12 @@ pub fn set(settings: &mut Settings, key: &str, text: &str) -> Result<(), QuietEr
     settings.set(key, value).unwrap_or(Ok(())).map_err(QuietError::OutOfRange)
 }
 
-/// Where they lie.
+/// The path of the settings file.
 pub(crate) fn path(state: &Path) -> PathBuf {
     state.join("settings.json")
 }
 
-/// Writes a file of the state whole or not at all.
+/// Writes a file of the state directory atomically.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), QuietError> {
     let temporary = path.with_extension(format!("{}.new", std::process::id()));
     let written = || -> io::Result<()> {
@@ -108,7 +108,7 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), QuietError> {
     written().map_err(|source| QuietError::State { path: path.to_owned(), source })
 }
 
-/// Writes settings where a daemon with this state finds them.
+/// Writes the settings to the file that a daemon with this state directory reads.
 pub fn save(state: &Path, settings: &Settings) -> Result<(), QuietError> {
     let map: BTreeMap<&str, u64> =
         settings.all().into_iter().map(|(key, value, ..)| (key, value)).collect();
@@ -118,7 +118,7 @@ pub fn save(state: &Path, settings: &Settings) -> Result<(), QuietError> {
     )
 }
 
-/// Reads them; the defaults where there are none.
+/// Reads the settings; the defaults if there is no file.
 pub fn load(state: &Path) -> Result<Settings, QuietError> {
     let path = path(state);
     let mut settings = Settings::default();

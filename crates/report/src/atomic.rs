@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Files that are written atomically: complete or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// What names of unfinished files begin with.
+/// Prefix of the names of unfinished files.
 pub const UNFINISHED: &str = ".unfinished-";
 
-/// A file that is written under another name beside its own, and takes its own when it is complete.
+/// A file that is written under another name beside its target, and is renamed when it is complete.
 pub struct AtomicFile {
     file: NamedTempFile,
     target: PathBuf,
 }
 
 impl AtomicFile {
-    /// Begins a file that will be `target`.
+    /// Creates a file that will become `target`.
     pub fn create(target: &Path) -> io::Result<AtomicFile> {
         let directory = match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -34,8 +34,7 @@ impl AtomicFile {
         Ok(AtomicFile { file, target: target.to_owned() })
     }
 
-    /// Brings the content to the disk and gives it its name, in place of a file that has it
-    /// already.
+    /// Syncs the content to disk and renames the file to its target, replacing an existing file.
     pub fn publish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.target).map_err(|error| error.error)?;
@@ -59,17 +58,18 @@ impl Seek for AtomicFile {
     }
 }
 
-/// Writes `content` to `path`, whole or not at all.
+/// Writes `content` to `path` atomically.
 pub fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write_all(content)?;
     file.publish()
 }
 
-/// Removes what interrupted runs have left unfinished in `directory`; says how many files that
-/// were.
+/// Removes unfinished files of interrupted runs in `directory`. Returns how many files were
+/// removed.
 ///
-/// Only files that nobody has touched for `age` are taken: another shard may be writing right now.
+/// Only removes files that have not been modified for `age`: another shard may be writing right
+/// now.
 pub fn remove_unfinished(directory: &Path, age: std::time::Duration) -> io::Result<usize> {
     let mut removed = 0;
     for entry in fs::read_dir(directory)? {
@@ -92,13 +92,13 @@ pub fn remove_unfinished(directory: &Path, age: std::time::Duration) -> io::Resu
     Ok(removed)
 }
 
-/// Temporary files are the owner's alone unless told otherwise; results are to be read by whoever
-/// may read the directory.
+/// Temporary files are readable only by their owner by default; results should be readable by every
+/// user who may read the directory.
 fn readable_by_all() -> fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o644)
 }
 
-/// Opens `path` for appending nothing, only to learn early that it can be written.
+/// Opens `path` for appending without writing, to detect early whether it can be written.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     let existed = path.exists();
     File::options().append(true).create(true).open(path)?;

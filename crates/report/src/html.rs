@@ -1,4 +1,4 @@
-//! One page that holds everything and refers to nothing outside itself.
+//! One page that contains everything and refers to nothing outside of itself.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ th small{color:var(--soft);font-weight:400}tbody tr:nth-child(odd){background:va
 figure{margin:1rem 0}svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .t{font-size:14px;font-weight:600}
 svg .g{stroke:var(--line);stroke-width:1}svg .a{stroke:var(--soft);stroke-width:1}svg .s{fill:var(--soft)}";
 
-/// Text as it has to stand in HTML, attributes included.
+/// Escapes text for HTML, including attribute values.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

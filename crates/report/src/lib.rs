@@ -1,13 +1,14 @@
-//! Reports: tables for the terminal, SVG plots, and one self-contained HTML page that holds both.
+//! Reports: tables for the terminal, SVG plots, and one self-contained HTML page with both.
 //!
-//! The crate does not know what it reports on. Callers bring titles, units and numbers; this crate
+//! The crate does not know what it reports on. Callers supply titles, units and numbers; this crate
 //! aligns, scales and draws.
 //!
 //! - [`Measure`]: one figure with its spread, what the literature reports, what must and should be
 //!   reached, and whether it is.
-//! - [`Table`] and [`Plot`]: what a [`Section`] shows.
-//! - [`atomic`]: files of results that are there as a whole or not at all.
-//! - [`Report`]: all of it, with the machine and the command; becomes text, JSON or HTML.
+//! - [`Table`] and [`Plot`]: the content of a [`Section`].
+//! - [`atomic`]: result files that are complete or do not exist.
+//! - [`Report`]: all of the above, with the machine and the command; rendered as text, JSON or
+//!   HTML.
 
 pub mod atomic;
 mod html;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Enough of a machine to judge a figure by. The caller finds it out.
+/// The properties of a machine that matter for its figures. The caller determines them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the processor.
@@ -15,13 +15,13 @@ pub struct Machine {
     pub kernel: String,
     /// Name and version of the distribution.
     pub distribution: String,
-    /// Whatever else matters for the figures: settings, hypervisor.
+    /// Anything else that matters for the figures: settings, hypervisor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
 impl Machine {
-    /// One line for people.
+    /// Describes the machine in one line.
     pub fn describe(&self) -> String {
         let gib = self.memory_bytes as f64 / (1u64 << 30) as f64;
         let mut parts = vec![

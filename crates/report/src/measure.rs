@@ -1,4 +1,4 @@
-//! One figure: what it came to, how far repetitions lay apart, and what it is held against.
+//! One figure: its value, the spread of its repetitions, and the goals it is compared with.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,8 +25,8 @@ impl Spread {
         Some(Spread { median, min, max, n })
     }
 
-    /// The spread of a ratio: of the medians, and of the repetitions pair by pair, in the order in
-    /// which they were run.
+    /// The spread of a ratio: the ratio of the medians, with the range over pairs of repetitions in
+    /// the order in which they were run.
     pub fn of_ratio(over: &[f64], under: &[f64]) -> Option<Spread> {
         let median = Spread::of(over)?.median / Spread::of(under)?.median;
         let pairs: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
@@ -52,8 +52,8 @@ pub enum Better {
     Lower,
 }
 
-/// Set where the true value was not reached within the time allowed: it is at least, or at most,
-/// what stands there.
+/// Set if the true value was not reached within the time allowed: it is at least, or at most, the
+/// given value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bound {
@@ -61,7 +61,7 @@ pub enum Bound {
     AtMost,
 }
 
-/// What the literature says: a number in the measure's unit, or words where the measures differ.
+/// What the literature reports: a number in the measure's unit, or text where the measures differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Paper {
@@ -74,9 +74,9 @@ pub enum Paper {
 pub struct Measure {
     /// Key, in lower case with underscores: stable between versions.
     pub name: String,
-    /// For people.
+    /// Title in reports.
     pub title: String,
-    /// The median; none if it could not be measured (`note` says why).
+    /// The median; none if it could not be measured (`note` states why).
     pub value: Option<f64>,
     /// Unit of value, min, max, must and aim; empty for ratios.
     pub unit: String,
@@ -84,7 +84,7 @@ pub struct Measure {
     pub min: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
-    /// Repetitions.
+    /// Number of repetitions.
     #[serde(default)]
     pub n: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// A figure without a value so far.
+    /// A measure without a value yet.
     pub fn new(
         name: impl Into<String>,
         title: impl Into<String>,
@@ -133,31 +133,31 @@ impl Measure {
         }
     }
 
-    /// What it has to reach.
+    /// Sets the goal that has to be reached.
     pub fn must(mut self, must: f64) -> Measure {
         self.must = Some(must);
         self.judged()
     }
 
-    /// What it should reach.
+    /// Sets the goal that should be reached.
     pub fn aim(mut self, aim: f64) -> Measure {
         self.aim = Some(aim);
         self.judged()
     }
 
-    /// What the paper reports, in words.
+    /// Sets what the paper reports, as text.
     pub fn paper(mut self, text: impl Into<String>) -> Measure {
         self.paper = Some(Paper::Text(text.into()));
         self
     }
 
-    /// What the paper reports, in the measure's unit.
+    /// Sets what the paper reports, in the measure's unit.
     pub fn paper_number(mut self, number: f64) -> Measure {
         self.paper = Some(Paper::Number(number));
         self
     }
 
-    /// What was measured.
+    /// Sets the measured value and its spread.
     pub fn spread(mut self, spread: Option<Spread>) -> Measure {
         if let Some(spread) = spread {
             (self.value, self.min, self.max, self.n) =
@@ -166,20 +166,20 @@ impl Measure {
         self.judged()
     }
 
-    /// Says that the value is only known to be at least, or at most, this.
+    /// Marks the value as a lower or upper bound.
     pub fn bound(mut self, bound: Option<Bound>) -> Measure {
         self.bound = bound;
         self.judged()
     }
 
-    /// Why there is no value, or what else to know.
+    /// Sets a remark: why there is no value, or what else matters.
     pub fn note(mut self, text: impl Into<String>) -> Measure {
         self.note = text.into();
         self
     }
 
-    /// Says whether `must` is reached where no value can: what it is held against did not finish,
-    /// for one.
+    /// Sets whether `must` is reached where no value can decide it, for example if the reference
+    /// did not finish.
     pub fn decided(mut self, met: bool) -> Measure {
         self.met = Some(met);
         self
@@ -191,15 +191,15 @@ impl Measure {
         self
     }
 
-    /// Whether the value is as good as `goal`; none where nobody can tell.
+    /// Whether the value is at least as good as `goal`; none if that is undecided.
     fn reaches(&self, goal: Option<f64>) -> Option<bool> {
         let (value, goal) = (self.value?, goal?);
         let good = match self.better {
             Better::Higher => value >= goal,
             Better::Lower => value <= goal,
         };
-        // A bound on the bad side proves a success only if the true value can but be better, and a
-        // failure if it can but be worse.
+        // A bound proves a success only if the true value can only be better, and a failure only if
+        // it can only be worse.
         let can_be_better = matches!(
             (self.bound, self.better),
             (Some(Bound::AtLeast), Better::Higher) | (Some(Bound::AtMost), Better::Lower)
@@ -211,7 +211,7 @@ impl Measure {
         }
     }
 
-    /// The value with its spread.
+    /// The value with its spread, as text.
     pub fn value_text(&self) -> String {
         let Some(value) = self.value else { return "–".to_owned() };
         let sign = match self.bound {
@@ -228,7 +228,7 @@ impl Measure {
     }
 }
 
-/// All figures, with what they must and should be.
+/// A table of all measures, with their goals.
 pub fn measures_table(title: &str, measures: &[Measure]) -> Table {
     let mut table = Table::new(title)
         .text("measure")

@@ -1,9 +1,8 @@
-//! Plots as SVG: lines or bars, linear or logarithmic, with units at the axes, a legend, and the
+//! Plots as SVG: lines or bars, linear or logarithmic, with units on the axes, a legend, and the
 //! spread of every point.
 //!
-//! Drawn by hand rather than with a plotting crate: the page's style sheet colours axes and text
-//! (light and dark), points carry tooltips, and there is nothing to lay out that a few dozen lines
-//! cannot.
+//! Drawn without a plotting crate: the page's style sheet colours axes and text (light and dark),
+//! points have tooltips, and the layout takes only a few dozen lines.
 
 use std::fmt::Write as _;
 
@@ -17,9 +16,9 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 const LEGEND_ROW: f64 = 20.0;
-/// A line of more points is drawn without dots.
+/// A line with more points is drawn without dots.
 const DOTS_MAX: usize = 60;
-/// Okabe and Ito's colours, which people with any colour vision can tell apart.
+/// Okabe and Ito's colours, which are distinguishable with any colour vision.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f"];
 
@@ -38,13 +37,13 @@ pub struct Axis {
     pub label: String,
     /// Its unit; empty for names and ratios.
     pub unit: String,
-    /// Whether equal ratios are equally far apart.
+    /// Whether the axis is logarithmic.
     pub log: bool,
-    /// Names of the places 0, 1, 2, …; empty if the axis is one of numbers.
+    /// Names of the positions 0, 1, 2, …; empty for a numeric axis.
     pub categories: Vec<String>,
 }
 
-/// One point, and how far repetitions lay apart.
+/// One point, with the spread of its repetitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     pub x: f64,
@@ -58,7 +57,7 @@ pub struct Point {
 pub struct Series {
     pub name: String,
     pub points: Vec<Point>,
-    /// A reference rather than a measurement of this report: drawn dashed.
+    /// A reference rather than a measurement of this report: drawn as a dashed line.
     pub reference: bool,
 }
 
@@ -73,17 +72,17 @@ pub struct Plot {
 }
 
 impl Axis {
-    /// An axis of numbers.
+    /// A linear numeric axis.
     pub fn linear(label: impl Into<String>, unit: impl Into<String>) -> Axis {
         Axis { label: label.into(), unit: unit.into(), ..Axis::default() }
     }
 
-    /// An axis of numbers whose ratios matter.
+    /// A logarithmic numeric axis.
     pub fn log(label: impl Into<String>, unit: impl Into<String>) -> Axis {
         Axis { log: true, ..Axis::linear(label, unit) }
     }
 
-    /// An axis of names.
+    /// An axis with names.
     pub fn names<T: Into<String>>(
         label: impl Into<String>,
         names: impl IntoIterator<Item = T>,
@@ -122,14 +121,14 @@ impl Series {
         Series { name: name.into(), points, reference: false }
     }
 
-    /// A level line at `y` over places 0 to `places` - 1.
+    /// A horizontal line at `y` over positions 0 to `places` - 1.
     pub fn level(name: impl Into<String>, y: f64, places: usize) -> Series {
         let points = vec![Point::at(-0.5, y), Point::at(places as f64 - 0.5, y)];
         Series { name: name.into(), points, reference: true }
     }
 }
 
-/// Where things go on the canvas.
+/// Layout of the plot.
 struct Canvas<'a> {
     plot: &'a Plot,
     y: Scale,
@@ -164,7 +163,7 @@ impl Plot {
         self.series.iter().flat_map(|series| &series.points)
     }
 
-    /// How many series are bars, so that they can share the room at a place.
+    /// Number of series that are drawn as bars, which share the space at a position.
     fn bars(&self) -> usize {
         self.series.iter().filter(|series| !series.reference).count().max(1)
     }
@@ -287,7 +286,7 @@ impl Canvas<'_> {
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>",
             path.join(" ")
         );
-        // Dots of so many points would hide the line.
+        // This many dots would hide the line.
         if series.reference || shown.len() > DOTS_MAX {
             return;
         }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Machine, Measure, Plot, Table, measures_table};
 
-/// One experiment: words, tables, plots.
+/// One experiment: text, tables, plots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     pub title: String,
@@ -16,13 +16,13 @@ pub struct Section {
     pub plots: Vec<Plot>,
 }
 
-/// All experiments of one call.
+/// All experiments of one command.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     pub title: String,
     /// The command that made it.
     pub command: String,
-    /// When, as text.
+    /// The time of its creation, as text.
     pub made_at: String,
     pub machine: Machine,
     /// What to know before reading the figures.
@@ -40,7 +40,7 @@ struct Json<'a> {
 }
 
 impl Section {
-    /// The section as text for a terminal; plots are for the page only.
+    /// The section as text for a terminal; plots are only in the page.
     pub fn to_text(&self) -> String {
         let mut text = format!("== {} ==\n", self.title);
         for paragraph in &self.text {
@@ -67,12 +67,12 @@ impl Report {
         text + "\n"
     }
 
-    /// The table of all figures.
+    /// The table of all measures.
     pub fn summary(&self) -> Table {
         measures_table("All figures", &self.measures)
     }
 
-    /// Everything as text.
+    /// The whole report as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("{}\n{}\n{}\n", self.title, self.machine.describe(), self.command);
         for section in &self.sections {

@@ -1,6 +1,6 @@
-//! Numbers as people read them, and the ticks of an axis.
+//! Numbers in readable form, and the ticks of an axis.
 
-/// A number with three significant figures and no exponent where that is readable: `0.00123`,
+/// A number with three significant figures, without an exponent where that is readable: `0.00123`,
 /// `1.23`, `12.3`, `1230`.
 pub fn figures(value: f64) -> String {
     if value == 0.0 {
@@ -19,7 +19,7 @@ pub fn figures(value: f64) -> String {
     format!("{rounded:.decimals$}")
 }
 
-/// A tick's label: like [`figures`], without zeros behind the point, and with k, M, G for
+/// A tick's label: like [`figures`], without trailing zeros after the point, and with k, M, G for
 /// thousands.
 pub(crate) fn tick_label(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
@@ -35,7 +35,7 @@ pub(crate) fn tick_label(value: f64) -> String {
     text + unit
 }
 
-/// The range of an axis, and where its ticks are.
+/// The range of an axis, and its ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     low: f64,
@@ -64,7 +64,7 @@ impl Scale {
         Scale { low: first as f64 * step, high: last as f64 * step, log: false, ticks }
     }
 
-    /// A logarithmic axis that holds all positive values.
+    /// A logarithmic axis that covers all positive values.
     pub(crate) fn log(values: impl Iterator<Item = f64>) -> Scale {
         let (low, high) = values
             .filter(|v| v.is_finite() && *v > 0.0)
@@ -85,7 +85,7 @@ impl Scale {
         Scale { low: ticks[0], high: ticks[ticks.len() - 1], log: true, ticks }
     }
 
-    /// Where a value lies, from 0 (low end) to 1 (high end).
+    /// The position of a value, from 0 (low end) to 1 (high end).
     pub(crate) fn position(&self, value: f64) -> f64 {
         let at = |v: f64| if self.log { v.max(self.low * 1e-3).log10() } else { v };
         ((at(value) - at(self.low)) / (at(self.high) - at(self.low))).clamp(0.0, 1.0)

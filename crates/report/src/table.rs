@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::html::escape;
 
-/// Which side of its column a cell leans to.
+/// The alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
     Left,
@@ -47,8 +47,10 @@ impl Table {
         self
     }
 
-    /// Adds a row. Cells that are missing stay empty, those that are too many are a mistake of the
-    /// caller.
+    /// Adds a row. Missing cells are empty.
+    ///
+    /// # Panics
+    /// If there are more cells than columns.
     pub fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
         let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         assert!(
@@ -107,7 +109,7 @@ impl Table {
         text
     }
 
-    /// The table as CSV (RFC 4180); units stand behind the names of the columns.
+    /// The table as CSV (RFC 4180); units follow the names of the columns.
     pub fn to_csv(&self) -> String {
         let quoted = |text: &str| {
             if text.contains([',', '"', '\n', '\r']) {
@@ -132,7 +134,7 @@ impl Table {
         csv
     }
 
-    /// The table as Markdown; units stand behind the names of the columns.
+    /// The table as Markdown; units follow the names of the columns.
     pub fn to_markdown(&self) -> String {
         let plain = |text: &str| text.replace('|', "\\|");
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -191,7 +193,7 @@ impl Table {
     }
 }
 
-/// Columns of the terminal that a text takes; every character of our reports is one wide.
+/// Width of a text in the terminal; every character of our reports is one column wide.
 fn columns_of(text: &str) -> usize {
     text.chars().count()
 }

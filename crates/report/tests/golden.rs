@@ -1,5 +1,5 @@
 //! The report of a small, fixed experiment, compared with files byte for byte. `HIROMA_BLESS=1
-//! cargo test` writes them anew.
+//! cargo test` rewrites them.
 
 use std::path::Path;
 

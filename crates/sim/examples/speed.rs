@@ -1,13 +1,13 @@
-//! How fast the simulator is on this machine, and how much memory an idle node takes: `cargo run
-//! --release --example speed`.
+//! Speed of the simulator on this machine, and memory of an idle node: `cargo run --release
+//! --example speed`.
 //!
 //! The paper's machine with 256 nodes, then the same load per node with more nodes, over a shorter
-//! time. Times are of the processor, so that other programs on the machine count less; the making
-//! of the machine, before the first event, is in them.
+//! time. Times are processor times, so that other programs on the machine matter less; they include
+//! the construction of the machine, before the first event.
 
 use hiroma_sim::{Config, bytes_per_idle_node, run};
 
-/// Time that this process has had on a processor, ns.
+/// Processor time of this process, ns.
 fn cpu_ns() -> u64 {
     let text =
         std::fs::read_to_string("/proc/self/schedstat").expect("Linux tells the time of a process");

@@ -1,6 +1,6 @@
-//! Checkers outside the model. They see what is physically done with pages, frames and messages,
-//! keep their own books, and object when a rule is broken: no page lost, none in two places, none
-//! with old content, no node with more pages than frames, every fault answered, as many messages
+//! Checkers outside the model. They observe what physically happens to pages, frames and messages,
+//! keep their own accounts, and report a broken rule: no page is lost, in two places or has old
+//! content; no node has more pages than frames; every fault is answered; as many messages are
 //! received as sent.
 
 use crate::error::Violation;
@@ -9,21 +9,21 @@ use crate::message::Message;
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Nowhere: never written, or thrown away on purpose.
+    /// Nowhere: never written, or discarded on purpose.
     Nowhere,
-    /// Taken from one place and not yet put to another; never between events.
+    /// Taken from one place and not yet put in another; never between events.
     Moving,
     /// In a frame of a node.
     Frame(u32),
-    /// In the hands of a node that has no frame for it.
+    /// In hand: at a node that has no frame for it.
     Hand(u32),
     /// In a message.
     Message(u32),
     /// On a disk.
     Disk(u32),
-    /// With the program itself (replayed recordings: no frame is simulated).
+    /// At the program itself (replayed recordings: no frame is simulated).
     Program,
-    /// Lost with a node, which is known.
+    /// Lost with a failed node, and known to be lost.
     Lost,
 }
 
@@ -33,7 +33,7 @@ struct Seen {
     content: u32,
 }
 
-/// The books of the checkers. All methods do nothing when checking is off.
+/// The accounts of the checkers. All methods do nothing when checking is off.
 #[derive(Debug)]
 pub struct Checker {
     on: bool,
@@ -49,7 +49,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Books for `nodes` empty nodes of `frames` frames.
+    /// Accounts for `nodes` empty nodes of `frames` frames.
     pub fn new(on: bool, nodes: u32, frames: u32) -> Self {
         Checker {
             on,
@@ -64,18 +64,18 @@ impl Checker {
         }
     }
 
-    /// What was checked, number of times.
+    /// The number of checks made.
     pub fn checks(&self) -> u64 {
         self.checks
     }
 
-    /// The first rule that was broken, if any.
+    /// Whether a rule was broken.
     #[inline]
     pub fn objects(&self) -> bool {
         self.objection.is_some()
     }
 
-    /// Takes the objection, with when it came up.
+    /// Takes the first violation, with its time and event.
     pub fn violation(&mut self, now_ns: u64, event: u64) -> Option<Violation> {
         self.objection.take().map(|what| Violation { now_ns, event, what })
     }
@@ -84,7 +84,7 @@ impl Checker {
         self.objection.get_or_insert_with(what);
     }
 
-    /// Table `table` has `pages` pages that were never written.
+    /// Registers table `table` with `pages` pages that were never written.
     pub fn table(&mut self, table: u32, pages: u32) {
         if self.on {
             let table = table as usize;
@@ -104,7 +104,7 @@ impl Checker {
         }
     }
 
-    /// A page is taken from `place`.
+    /// Takes a page from `place`.
     #[inline]
     pub fn take(&mut self, table: u32, page: u32, place: Place) {
         if self.on {
@@ -124,7 +124,7 @@ impl Checker {
         }
     }
 
-    /// A page that was taken is put to `place`.
+    /// Puts a page that was taken in `place`.
     #[inline]
     pub fn put(&mut self, table: u32, page: u32, place: Place, content: u32) {
         if self.on {
@@ -151,21 +151,21 @@ impl Checker {
         }
     }
 
-    /// A page with nothing written to it since it was read is dropped: `content` must be what is
-    /// left, and zeros are content 0.
+    /// Drops a page that was not written since it was read. The copy at `left` has to have
+    /// `content`; zeros are content 0.
     pub fn drop_clean(&mut self, table: u32, page: u32, place: Place, content: u32, left: Place) {
         self.take(table, page, place);
         self.put(table, page, left, content);
     }
 
-    /// A page that was taken is lost with a node, and that is known.
+    /// Records that a page that was taken is lost with a node, and known to be lost.
     pub fn lost(&mut self, table: u32, page: u32) {
         if self.on {
             self.pages[table as usize][page as usize].place = Place::Lost;
         }
     }
 
-    /// A page is written.
+    /// Records a write to a page.
     #[inline]
     pub fn write(&mut self, table: u32, page: u32, node: u32) {
         if self.on {
@@ -182,20 +182,20 @@ impl Checker {
         }
     }
 
-    /// A message is on its way.
+    /// Records that a message was sent.
     #[inline]
     pub fn sent(&mut self) {
         self.sent += 1;
     }
 
-    /// A message arrived and is gone.
+    /// Records that a message was received and is finished.
     #[inline]
     pub fn received(&mut self, slot: u32, message: &Message) {
         if self.on {
             self.received += 1;
             if message.kind.has_page() {
-                // The table may have been freed by what the message did, and be in use for another
-                // thread.
+                // Handling the message may have freed the table, which another thread may use by
+                // now.
                 let place = self.pages[message.table as usize]
                     .get(message.page as usize)
                     .map(|seen| seen.place);
@@ -207,12 +207,12 @@ impl Checker {
         }
     }
 
-    /// A thread waits for a page.
+    /// Records that a thread waits for a page.
     pub fn fault(&mut self) {
         self.faults += 1;
     }
 
-    /// It goes on, or is gone.
+    /// Records that the thread continues, or has ended.
     pub fn answered(&mut self) {
         if self.on && self.faults == 0 {
             self.object(|| "a fault was answered twice".to_owned());
@@ -220,7 +220,8 @@ impl Checker {
         self.faults = self.faults.saturating_sub(1);
     }
 
-    /// Nothing is under way any more: every frame of `node` that is in use has to hold a page.
+    /// To be called when nothing is under way: every frame of `node` that is in use has to contain
+    /// a page.
     pub fn at_rest(&mut self, node: u32, used: u32) {
         if self.on {
             self.checks += 1;
@@ -231,8 +232,8 @@ impl Checker {
         }
     }
 
-    /// Holds the books against the model's: messages under way, faults waiting, pages in frames by
-    /// node.
+    /// Compares the accounts with the model's: messages under way, faults waiting, pages in frames
+    /// by node.
     pub fn audit(&mut self, under_way: usize, waiting: u64, mut in_frames: impl FnMut(u32) -> u32) {
         if !self.on {
             return;

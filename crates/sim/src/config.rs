@@ -1,5 +1,5 @@
 //! One simulated cluster: its nodes, network, disks, load and policies. Every default is the
-//! paper's (table 1); what the paper leaves out has its reason in `docs/simulation.md`.
+//! paper's (table 1); `docs/simulation.md` gives the reason for what the paper leaves out.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub enum TopologyKind {
     /// `dims = [x, y, z]`; every node has six links.
     #[serde(rename = "torus3d")]
     Torus3d,
-    /// `dims = [nodes per leaf, leaves per pod, pods]`; switches above have as much bandwidth up as
-    /// down.
+    /// `dims = [nodes per leaf, leaves per pod, pods]`; each level of switches has as much
+    /// bandwidth up as down.
     FatTree,
-    /// `dims = [nodes per router, routers per group, groups]`; routers of a group and groups among
-    /// each other are fully connected.
+    /// `dims = [nodes per router, routers per group, groups]`; the routers of a group are fully
+    /// connected, and so are the groups.
     Dragonfly,
     /// `dims = [nodes]`; one switch that is never the bottleneck.
     FullBisection,
@@ -35,18 +35,18 @@ pub enum TopologyKind {
 pub struct TopologyConfig {
     /// Shape.
     pub kind: TopologyKind,
-    /// Size; how many numbers and what they mean depends on `kind`.
+    /// Size; `kind` determines how many numbers there are and what they mean.
     pub dims: Vec<u32>,
 }
 
-/// How a message passes a node or a switch on its way.
+/// How a node or a switch forwards a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Switching {
-    /// It is received whole before it is sent on.
+    /// It is received completely before it is forwarded.
     #[default]
     StoreAndForward,
-    /// It is sent on as soon as its head is there.
+    /// It is forwarded as soon as its head has arrived.
     CutThrough,
 }
 
@@ -56,43 +56,42 @@ pub enum Switching {
 pub struct NetworkConfig {
     /// Bandwidth of one link in one direction, bytes/s.
     pub bytes_per_s: u64,
-    /// Time on the wire of one link, ns.
+    /// Propagation time of one link, ns.
     pub latency_ns: u64,
-    /// Time for which a message occupies a link besides its bytes: the work of sending it on, ns.
+    /// Time for which a message occupies a link besides its bytes: the work of forwarding it, ns.
     pub hop_overhead_ns: u64,
-    /// The same for a page in addition: it is copied into and out of the memory of every node that
-    /// it passes, ns.
+    /// Additional time for a page: it is copied into and out of the memory of every node that it
+    /// passes, ns.
     pub page_overhead_ns: u64,
-    /// Time for which a message occupies the node that it is for, ns.
+    /// Time for which a message occupies its receiver, ns.
     pub handler_ns: u64,
-    /// The same for a message with a page in addition: the page is copied and entered in the
-    /// tables, ns.
+    /// Additional time for a message with a page: the page is copied and entered in the tables, ns.
     pub page_handler_ns: u64,
-    /// Size of a message without a page, and of the head of one with a page, bytes.
+    /// Size of a message without a page, and of the header of one with a page, bytes.
     pub message_bytes: u64,
-    /// How messages pass nodes and switches.
+    /// How nodes and switches forward messages.
     pub switching: Switching,
-    /// Whether information for a whole domain is sent along a tree (torus only), not to one after
-    /// the other.
+    /// Whether information for a whole domain is sent along a tree (torus only) instead of to one
+    /// peer after the other.
     pub multicast: bool,
-    /// A limit that no machine reaches: what a node tells its domain is known there at once, and
-    /// costs nobody anything.
+    /// A bound that no machine reaches: what a node reports to its domain is known there
+    /// immediately, and costs nothing.
     pub free_information: bool,
 }
 
-/// When the frame of a page that is being paged out is free. The paper does not say.
+/// When the frame of a page that is being paged out becomes free. The paper does not specify it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameFree {
-    /// At once: the page waits in a buffer that is nobody's frame.
+    /// Immediately: the page waits in a buffer outside of the frames.
     AtOnce,
     /// When the last byte of the page is on its first link.
     Sent,
-    /// When the node that the page was sent to has taken it in and said so, whether it keeps it or
+    /// When the receiving node has taken the page in and reported it, whether it stores the page or
     /// not.
     Arrived,
-    /// When some node, or a disk, has said that it keeps the page: until then nobody else is sure
-    /// to have it.
+    /// When a node, or a disk, has reported that it stores the page: until then no other copy is
+    /// certain.
     #[default]
     Placed,
 }
@@ -107,12 +106,12 @@ pub struct NodeConfig {
     pub page_bytes: u64,
     /// Time from one page access of a thread to its next, without faults, ns.
     pub access_ns: u64,
-    /// When the frame of a page that leaves is free.
+    /// When the frame of an evicted page becomes free.
     pub frame_free: FrameFree,
 }
 
-/// Disks. They stand at nodes, at equal distances; every node uses the one of its part of the
-/// machine.
+/// Disks. They are attached to nodes at equal distances; every node uses the disk of its part of
+/// the machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskConfig {
@@ -122,13 +121,13 @@ pub struct DiskConfig {
     pub access_ns: u64,
     /// Transfer rate, bytes/s.
     pub bytes_per_s: u64,
-    /// Accesses that a disk works on at the same time.
+    /// Accesses that a disk serves at the same time.
     pub parallel: u32,
-    /// How the times of single accesses spread.
+    /// Distribution of the times of single accesses.
     pub time: DiskTime,
 }
 
-/// How the times of single accesses to a disk spread.
+/// Distribution of the times of single accesses to a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskTime {
@@ -139,7 +138,7 @@ pub enum DiskTime {
     Exponential,
 }
 
-/// How sizes of programs spread.
+/// Distribution of the sizes of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
@@ -150,7 +149,7 @@ pub enum Spread {
     Normal,
 }
 
-/// Where the content of a page comes from that was never written.
+/// The source of the content of a page that was never written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FirstTouch {
@@ -190,7 +189,7 @@ pub struct LoadConfig {
     pub virtual_pages_min: u32,
     /// Largest program, pages.
     pub virtual_pages_max: u32,
-    /// How sizes in between spread.
+    /// Distribution of the sizes in between.
     pub virtual_spread: Spread,
     /// Accesses in one phase.
     pub phase_accesses: u32,
@@ -198,39 +197,39 @@ pub struct LoadConfig {
     pub phases_at_once: u32,
     /// Standard deviation of the pages touched in a phase, in thousandths of the program's size.
     pub locality_permille: u32,
-    /// Reads for every write.
+    /// Reads per write.
     pub reads_per_write: u32,
-    /// What pages hold that were never written.
+    /// The content of pages that were never written.
     pub first_touch: FirstTouch,
-    /// Instead of all that: page-outs and page-ins that were recorded.
+    /// Replaces all of the above: recorded page-outs and page-ins.
     #[serde(skip)]
     pub trace: Option<Arc<[TraceRecord]>>,
 }
 
-/// Nodes that fail and come back.
+/// Failures and repairs of nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {
-    /// Time between two failures in the whole machine, mean (Poisson), ns; 0 for none.
+    /// Mean time between two failures in the whole machine (Poisson), ns; 0 for none.
     pub mean_between_ns: u64,
-    /// Time until a failed node is back, empty, ns.
+    /// Time until a failed node is available again, with empty memory, ns.
     pub repair_ns: u64,
-    /// Time until the sender of a message learns that the receiver does not answer, ns.
+    /// Time until the sender of a message detects that the receiver does not answer, ns.
     pub detect_ns: u64,
 }
 
-/// A fault built in on purpose, to see that the checkers catch it.
+/// A bug built in on purpose, to test that the checkers find it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Canary {
     /// None.
     #[default]
     None,
-    /// A page that arrives is forgotten.
+    /// A page that arrives is lost.
     LosePage,
-    /// A page stays behind where it was fetched from.
+    /// A copy of a page remains where it was fetched from.
     KeepCopy,
-    /// A node takes one page more than it has frames.
+    /// A node stores one page more than it has frames.
     OverfillNode,
     /// A fault is never answered.
     DropAnswer,
@@ -238,7 +237,7 @@ pub enum Canary {
     StaleContent,
 }
 
-/// How long, and what is looked at.
+/// Duration of a run, and what is measured and checked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
@@ -246,19 +245,19 @@ pub struct RunConfig {
     pub warmup_ns: u64,
     /// Simulated time that is measured, ns.
     pub duration_ns: u64,
-    /// Whether, after that, arrivals stop and everything under way is finished.
+    /// Whether arrivals then stop and everything under way is finished.
     pub drain: bool,
-    /// A fault that is not answered for this long means that the run is stuck, ns.
+    /// A run is stuck if a fault is not answered for this long, ns.
     pub stuck_after_ns: u64,
-    /// Whether bytes are counted for every link ([`crate::Outcome::link_bytes`]).
+    /// Whether bytes are counted per link ([`crate::Outcome::link_bytes`]).
     pub count_links: bool,
-    /// Whether the checkers watch.
+    /// Whether the checkers are on.
     pub check: bool,
-    /// The fault built in on purpose.
+    /// The bug built in on purpose.
     pub canary: Canary,
 }
 
-/// One cluster and what it has to do.
+/// One cluster and its load.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -270,13 +269,13 @@ pub struct Config {
     pub node: NodeConfig,
     /// Disks.
     pub disk: DiskConfig,
-    /// What it has to do.
+    /// The load.
     pub load: LoadConfig,
-    /// The choices that are compared.
+    /// The policies that are compared.
     pub policy: PlacementConfig,
-    /// Nodes that fail.
+    /// Failures of nodes.
     pub failures: FailureConfig,
-    /// How long, and what is looked at.
+    /// Duration, and what is measured and checked.
     pub run: RunConfig,
 }
 

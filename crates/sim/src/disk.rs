@@ -1,4 +1,4 @@
-//! Disks: each works on a fixed number of accesses at a time, first come, first served.
+//! Disks: each serves a fixed number of accesses at a time, in order of arrival.
 
 use hiroma_policy::placement::Rng;
 
@@ -13,7 +13,7 @@ pub struct Disks {
     at: Vec<u32>,
     /// The disk of each node.
     of_node: Vec<u32>,
-    /// When each place of each disk is free, ns.
+    /// When each server of each disk is free, ns.
     free_ns: Vec<u64>,
     parallel: usize,
     service_ns: u64,
@@ -43,7 +43,7 @@ impl Disks {
         }
     }
 
-    /// The node that disk `disk` stands at.
+    /// The node to which disk `disk` is attached.
     pub fn node(&self, disk: u32) -> u32 {
         self.at[disk as usize]
     }
@@ -53,7 +53,7 @@ impl Disks {
         self.of_node[node as usize]
     }
 
-    /// Begins an access as soon as it can; when it is done, ns.
+    /// Starts an access as soon as possible. Returns when it is done, ns.
     pub fn access(&mut self, now_ns: u64, disk: u32) -> u64 {
         let service_ns = match &mut self.random {
             Some(rng) => exponential(rng, self.service_ns as f64),
@@ -73,8 +73,7 @@ impl Disks {
         done_ns
     }
 
-    /// Forgets what was measured so far; what waits or is under way at `now_ns` counts from then
-    /// on.
+    /// Resets the measurements; what waits or is under way at `now_ns` counts from then on.
     pub fn restart_measuring(&mut self, now_ns: u64) {
         self.busy_ns = self.ahead_ns(now_ns);
         self.accesses = 0;
@@ -90,7 +89,7 @@ impl Disks {
         self.at.capacity() * 4 + self.of_node.capacity() * 4 + self.free_ns.capacity() * 8
     }
 
-    /// Busy time of all disks (of one place each) and accesses since measuring began.
+    /// Busy time of all disks (per server) and accesses since measuring began.
     pub fn measured(&self, now_ns: u64) -> (u64, u64) {
         (self.busy_ns.saturating_sub(self.ahead_ns(now_ns)) / self.parallel as u64, self.accesses)
     }

@@ -1,10 +1,10 @@
-//! Why a run has no outcome, and how far it is.
+//! Why a run has no outcome, and the progress of a run.
 
 use std::fmt;
 
 use crate::validate::Problem;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// Simulated time so far, ns.
@@ -15,25 +15,25 @@ pub struct Progress {
     pub events: u64,
 }
 
-/// A rule that the model broke, as seen by the checkers.
+/// A rule that the model broke, as found by the checkers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Simulated time, ns.
     pub now_ns: u64,
-    /// Events so far: the same seed comes to the same place.
+    /// Events so far: the same seed reaches the same place.
     pub event: u64,
-    /// What rule, and what broke it.
+    /// Which rule, and what broke it.
     pub what: String,
 }
 
-/// A run that goes on without getting anywhere, or has nothing left to do while faults wait.
+/// A run that makes no progress, or has nothing left to do while faults wait.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stuck {
     /// Simulated time, ns.
     pub now_ns: u64,
     /// Events so far.
     pub event: u64,
-    /// Who waits for what.
+    /// What waits for what.
     pub what: String,
 }
 
@@ -41,20 +41,20 @@ pub struct Stuck {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The configuration makes no sense; all that is wrong with it.
+    /// The configuration is invalid; lists all problems.
     #[error("the configuration cannot be simulated: {}", list(.0))]
     Config(Vec<Problem>),
-    /// A fault is not answered.
+    /// A fault is never answered.
     #[error(
         "stuck {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed"
     )]
     Stuck(Stuck),
-    /// The checkers object.
+    /// The checkers found a violation.
     #[error(
         "wrong {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed"
     )]
     Wrong(Violation),
-    /// `control` said so.
+    /// `control` stopped the run.
     #[error("stopped at {} ns of {} ns", .0.now_ns, .0.end_ns)]
     Stopped(Progress),
 }

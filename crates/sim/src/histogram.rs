@@ -1,14 +1,14 @@
-//! How times spread: a log-linear histogram of whole nanoseconds with an exact sum, small enough to
-//! keep one per run.
+//! Distribution of times: a log-linear histogram of whole nanoseconds with an exact sum, small
+//! enough to store one per run.
 
 use serde::{Deserialize, Serialize};
 
-/// Base-2 logarithm of the buckets per doubling: values are told apart to 1.6 %.
+/// Base-2 logarithm of the buckets per doubling: the resolution is 1.6 %.
 const SUB_BITS: u32 = 6;
 const SUB: u64 = 1 << SUB_BITS;
 
-/// Counts of values by size. The sum, the least and the greatest value are exact; quantiles are to
-/// 1.6 %.
+/// Counts of values by size. The sum, the minimum and the maximum are exact; quantiles are accurate
+/// to 1.6 %.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Histogram {
@@ -28,7 +28,7 @@ fn bucket(value: u64) -> usize {
     ((u64::from(shift + 1) << SUB_BITS) + (value >> shift) - SUB) as usize
 }
 
-/// Least value of a bucket.
+/// Smallest value of a bucket.
 fn bucket_start(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < SUB { bucket } else { (SUB + bucket % SUB) << (bucket / SUB - 1) }
@@ -80,18 +80,17 @@ impl Histogram {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 
-    /// Greatest value; 0 without values.
+    /// Largest value; 0 without values.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// Least value; 0 without values.
+    /// Smallest value; 0 without values.
     pub fn min(&self) -> u64 {
         self.min
     }
 
-    /// The value below or at which `permille` thousandths of the values lie, to 1.6 %; none without
-    /// values.
+    /// The `permille`/1000 quantile, accurate to 1.6 %; none without values.
     pub fn quantile(&self, permille: u32) -> Option<u64> {
         if self.count == 0 {
             return None;
@@ -108,7 +107,7 @@ impl Histogram {
         Some(self.max)
     }
 
-    /// Buckets that are not empty, as (least value, count), in the order of values.
+    /// Buckets that are not empty, as (smallest value, count), in order of values.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.buckets
             .iter()

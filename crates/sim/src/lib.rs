@@ -1,8 +1,8 @@
-//! A simulated cluster that drives the policies of global page placement: nodes that are users and
-//! lenders of memory, a network, disks at a few nodes, and processes that touch pages.
+//! A simulated cluster that drives the policies of global page placement: nodes that use and lend
+//! memory, a network, disks at a few nodes, and processes that touch pages.
 //!
-//! Pure: no IO, no clock, no thread. [`run`] takes a [`Config`] and a seed and gives an
-//! [`Outcome`]; the same two give the same outcome, to the last bit, on any machine.
+//! Pure: no IO, no clock, no thread. [`run`] maps a [`Config`] and a seed to an [`Outcome`]; the
+//! result is identical to the last bit on any machine.
 
 mod check;
 mod config;
@@ -37,7 +37,7 @@ pub use validate::{Problem, TIME_MAX_NS};
 
 /// Simulates one cluster.
 ///
-/// `control` is called every now and then; when it answers `false` the run ends with
+/// `control` is called periodically; when it returns `false`, the run ends with
 /// [`RunError::Stopped`].
 pub fn run(
     config: &Config,
@@ -48,7 +48,7 @@ pub fn run(
     engine::Engine::new(config, seed).run(control)
 }
 
-/// Memory that the idle machine of a configuration takes, bytes for each node.
+/// Memory of the idle machine of a configuration, bytes per node.
 pub fn bytes_per_idle_node(config: &Config) -> Result<u64, RunError> {
     config.validate().map_err(RunError::Config)?;
     let engine = engine::Engine::new(config, 0);

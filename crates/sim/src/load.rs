@@ -1,26 +1,27 @@
-//! The load of the paper (section 3): processes that arrive at random, threads that run to their
-//! end one at a time on a node, and page accesses in phases, each around a place of its own.
+//! The load of the paper (section 3): processes that arrive at random, threads that run to
+//! completion one at a time on a node, and page accesses in phases, each around a middle of its
+//! own.
 
 use hiroma_policy::placement::Rng;
 
 use crate::config::{LoadConfig, Spread, ThreadPlacement};
 use crate::random::{Normal, exponential};
 
-/// Fractions of a page in a place.
+/// Fraction bits of a position in pages.
 const FRACTION_BITS: u32 = 16;
 
-/// A thread that has been made, and has not begun.
+/// A thread that has been created, and has not started.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadPlan {
     /// Its process.
     pub process: u32,
     /// Pages of its program.
     pub pages: u32,
-    /// What its accesses are drawn from.
+    /// Seed of its accesses.
     pub seed: u64,
 }
 
-/// Draws processes. The same seed gives the same processes under all policies.
+/// Draws processes. A seed gives the same processes under all policies.
 #[derive(Debug)]
 pub struct Arrivals {
     rng: Rng,
@@ -30,7 +31,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Processes of `seed`.
+    /// The processes of `seed`.
     pub fn new(config: &LoadConfig, seed: u64) -> Self {
         Arrivals { rng: Rng::part(seed, 1), seed, mean_ns: 1e9 / config.arrivals_per_s, count: 0 }
     }
@@ -80,7 +81,7 @@ impl Arrivals {
 pub struct Accesses {
     rng: Rng,
     pages: u32,
-    /// Accesses that are left.
+    /// Remaining accesses.
     pub left: u32,
     /// Accesses until a phase ends and another begins.
     phase_left: u32,
@@ -93,7 +94,7 @@ pub struct Accesses {
     reads_per_write: u64,
 }
 
-/// One phase is the usual case and needs no memory of its own.
+/// One phase is the usual case, and needs no allocation.
 #[derive(Clone, Debug)]
 enum Middles {
     One(i64),
@@ -124,7 +125,7 @@ impl Accesses {
         }
     }
 
-    /// The next access: page, and whether it is written.
+    /// The next access: page, and whether it is a write.
     #[inline]
     pub fn draw(&mut self, normal: &Normal) -> (u32, bool) {
         if self.phase_left == 0 {
@@ -138,7 +139,7 @@ impl Accesses {
             Middles::Several(middles) => middles[(bits as usize & 0xff) % middles.len()],
         };
         let place = middle + ((normal.quantile((bits >> 36) as u32) * self.spread) >> 16);
-        // What falls outside of the program falls back into it, as in a mirror.
+        // A position outside of the program is reflected into it.
         let end = i64::from(self.pages) << FRACTION_BITS;
         let mut place = if place < 0 { -place - 1 } else { place };
         if place >= end {

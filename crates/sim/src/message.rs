@@ -1,31 +1,31 @@
-//! Messages between nodes, and the place where those under way are kept.
+//! Messages between nodes, and the table of those under way.
 
-/// What a message says. The word behind the dash is who sends it to whom.
+/// What a message means. After the dash: its sender and its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// `value` free frames, or hops (gradient) - node to its domain.
     Told,
     /// The sender has lost its memory - node to its domain.
     Restarted,
-    /// What do you bid? - borrower to lender.
+    /// Request for a bid - borrower to lender.
     BidAsked,
     /// `value` frames - lender to borrower.
     Bid,
-    /// Set a frame aside - borrower to lender.
+    /// Request to reserve a frame - borrower to lender.
     ReservationAsked,
-    /// Done (`value` 1) or not (0) - lender to borrower.
+    /// Reserved (`value` 1) or not (0) - lender to borrower.
     ReservationAnswered,
-    /// The frame is not needed - borrower to lender.
+    /// The reserved frame is not needed - borrower to lender.
     ReservationReleased,
-    /// A page to keep - node to lender.
+    /// A page to store - node to lender.
     PageOut,
-    /// A page that could not be kept - lender to node.
+    /// A page that could not be stored - lender to node.
     PageBack,
     /// A page to write - node to disk.
     PageToDisk,
-    /// A page is needed - owner to lender.
+    /// Request for a page - owner to lender.
     Fetch,
-    /// A page is needed - owner to disk.
+    /// Request for a page - owner to disk.
     FetchFromDisk,
     /// The page - lender or disk to owner.
     PageIn,
@@ -34,10 +34,10 @@ pub enum Kind {
     /// The page is here now (`value`: a disk, with [`ON_DISK`], or a node) - lender or disk to
     /// owner.
     Placed,
-    /// The page is not needed any more - owner to lender.
+    /// The page is no longer needed - owner to lender.
     Discard,
-    /// The frame of a page that was sent is free (`value`: [`crate::engine`]'s name for it) - who
-    /// has the page to who sent it.
+    /// The frame of a page that was sent is free (`value`: [`crate::engine`]'s identifier of it) -
+    /// the node that took the page to the node that sent it.
     Taken,
 }
 
@@ -48,44 +48,45 @@ impl Kind {
     }
 }
 
-/// Mark in a place that is a disk, not a node.
+/// Flag of a place that is a disk, not a node.
 pub const ON_DISK: u32 = 1 << 31;
-/// A place that is not known.
+/// An unknown place.
 pub const UNKNOWN: u32 = u32::MAX;
 
-/// One message. What is not named by its kind means nothing.
+/// One message. Fields that its kind does not mention are meaningless.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// What it says.
+    /// What it means.
     pub kind: Kind,
-    /// How often the page was sent to be kept.
+    /// How often the page was sent to a lender in this page-out.
     pub attempts: u8,
-    /// Whether a frame is set aside for the page.
+    /// Whether a frame is reserved for the page.
     pub reserved: bool,
-    /// Whether it is sent on to the whole domain of its source.
+    /// Whether it is forwarded to the whole domain of its source.
     pub spreads: bool,
-    /// Where it is on its way, as the topology counts.
+    /// Its position on the route, in the topology's terms.
     pub at: u32,
-    /// Who sent it.
+    /// Its sender.
     pub source: u32,
-    /// Who gets it.
+    /// Its receiver.
     pub target: u32,
     /// Table of the page.
     pub table: u32,
-    /// Which thread that table belonged to when the message was sent.
+    /// Which thread the table belonged to when the message was sent.
     pub serial: u32,
     /// Number of the page in its table.
     pub page: u32,
-    /// How often the page has been sent to be kept, ever: tells newer places from older ones.
+    /// How often the page has been sent to a lender in total: distinguishes newer places from older
+    /// ones.
     pub moves: u32,
     /// Content of the page: how often it was written.
     pub content: u32,
-    /// A number.
+    /// Depends on the kind.
     pub value: u32,
 }
 
 impl Message {
-    /// A message that says nothing but its kind and `value`.
+    /// A message with nothing but its kind and `value`.
     pub fn new(kind: Kind, source: u32, target: u32, value: u32) -> Self {
         Message {
             kind,
@@ -113,7 +114,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Keeps a message; its number.
+    /// Stores a message. Returns its number.
     #[inline]
     pub fn insert(&mut self, message: Message) -> u32 {
         match self.free.pop() {
@@ -128,26 +129,26 @@ impl Messages {
         }
     }
 
-    /// A message under way.
+    /// The message with number `slot`.
     #[inline]
     pub fn get(&self, slot: u32) -> &Message {
         &self.slots[slot as usize]
     }
 
-    /// A message under way.
+    /// The message with number `slot`.
     #[inline]
     pub fn get_mut(&mut self, slot: u32) -> &mut Message {
         &mut self.slots[slot as usize]
     }
 
-    /// The message has arrived.
+    /// Removes a message that has arrived.
     #[inline]
     pub fn remove(&mut self, slot: u32) -> Message {
         self.free.push(slot);
         self.slots[slot as usize]
     }
 
-    /// Messages under way.
+    /// Number of messages under way.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,34 +1,34 @@
-//! Links: who sends waits until the link is free; a link carries one message at a time.
+//! Links: a sender waits until the link is free; a link carries one message at a time.
 
 use crate::config::{NetworkConfig, Switching};
 
 /// One direction of a cable.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// From when on it is free, ns.
+    /// When it becomes free, ns.
     free_ns: u64,
-    /// How long it carried something since measuring began, ns.
+    /// How long it was busy since measuring began, ns.
     busy_ns: u64,
 }
 
 /// Times of one hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
-    /// When the sender has nothing left to send, ns.
+    /// When the sender has sent everything, ns.
     pub sent_ns: u64,
-    /// When the next node or switch can send it on, ns.
+    /// When the next node or switch can forward it, ns.
     pub on_ns: u64,
-    /// When all of it is at the next node or switch, ns.
+    /// When all of it has arrived at the next node or switch, ns.
     pub there_ns: u64,
 }
 
-/// What a message of a kind takes.
+/// Costs of a message with or without a page.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     bytes: u64,
-    /// Time of its bytes on a link, ns.
+    /// Time that its bytes occupy a link, ns.
     bytes_ns: u64,
-    /// Time on a link before its head is on, ns.
+    /// Time on a link before its head is forwarded, ns.
     overhead_ns: u64,
 }
 
@@ -40,17 +40,17 @@ pub struct Network {
     bytes: Vec<u64>,
     latency_ns: u64,
     cut_through: bool,
-    /// A message without and with a page.
+    /// A message without a page, and one with a page.
     sizes: [Size; 2],
 }
 
-/// Time that `bytes` take, rounded up, ns.
+/// Time to transfer `bytes`, rounded up, ns.
 pub fn transfer_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s)) as u64
 }
 
 impl Network {
-    /// `links` idle links; `page_bytes` in a page.
+    /// `links` idle links; a page has `page_bytes`.
     pub fn new(config: &NetworkConfig, links: u32, page_bytes: u64, count_bytes: bool) -> Self {
         let size = |bytes, overhead_ns| Size {
             bytes,
@@ -70,7 +70,7 @@ impl Network {
         }
     }
 
-    /// Sends a message over `link` as soon as it is free.
+    /// Sends a message over `link` as soon as the link is free.
     #[inline]
     pub fn send(&mut self, now_ns: u64, link: u32, has_page: bool) -> Hop {
         let Size { bytes, bytes_ns, overhead_ns } = self.sizes[usize::from(has_page)];
@@ -88,14 +88,14 @@ impl Network {
         Hop { sent_ns: start_ns + busy_ns, on_ns, there_ns }
     }
 
-    /// Time that the bytes of a message need behind its head at the end of a way without store and
-    /// forward, ns.
+    /// With cut-through switching, the time by which the last byte of a message arrives after its
+    /// head, ns; otherwise 0.
     #[inline]
     pub fn tail_ns(&self, has_page: bool) -> u64 {
         if self.cut_through { self.sizes[usize::from(has_page)].bytes_ns } else { 0 }
     }
 
-    /// Forgets what was measured so far; what is being carried at `now_ns` counts from then on.
+    /// Resets the measurements; what is being carried at `now_ns` counts from then on.
     pub fn restart_measuring(&mut self, now_ns: u64) {
         self.links.iter_mut().for_each(|link| link.busy_ns = link.free_ns.saturating_sub(now_ns));
     }

@@ -1,55 +1,55 @@
-//! What a run has to tell: counts and exact sums, in whole numbers, so that runs can be added up
-//! anywhere with the same result.
+//! The results of a run: counts and exact sums, in whole numbers, so that adding up runs gives the
+//! same result anywhere.
 
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
-/// A number of things and the sum of something about them.
+/// A number of items and the sum of a value over them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tally {
-    /// How many.
+    /// Number of items.
     pub count: u64,
-    /// Sum, in the unit of the field that holds the tally.
+    /// Sum, in the unit of the field that contains the tally.
     pub sum: u64,
 }
 
 impl Tally {
-    /// Adds one thing.
+    /// Adds one item.
     pub fn add(&mut self, value: u64) {
         self.count += 1;
         self.sum += value;
     }
 
-    /// Mean; none without anything counted.
+    /// Mean; none without items.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 }
 
-/// Messages by kind; one that is sent along a tree counts once for every node that gets it.
+/// Messages by kind; one that is sent along a tree counts once for every node that receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Messages {
-    /// Free frames told to others, and proximities.
+    /// Free frames reported to other nodes, and proximities.
     pub information: u64,
     /// Requests for bids, and bids.
     pub bids: u64,
     /// Requests for reservations, and answers.
     pub reservations: u64,
-    /// Pages on their way out: to another node or to disk.
+    /// Pages sent out: to another node or to disk.
     pub pages_out: u64,
     /// Requests for pages.
     pub requests: u64,
-    /// Pages on their way in.
+    /// Pages sent in.
     pub pages_in: u64,
-    /// Where a page is now; pages no longer needed.
+    /// New places of pages; pages no longer needed.
     pub bookkeeping: u64,
 }
 
 impl Messages {
-    /// All of them.
+    /// The sum over all kinds.
     pub fn total(&self) -> u64 {
         self.information
             + self.bids
@@ -61,7 +61,7 @@ impl Messages {
     }
 }
 
-/// What was measured between the end of the warm-up and the end of the run.
+/// Measurements between the end of the warm-up and the end of the run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
@@ -78,12 +78,12 @@ pub struct Outcome {
     /// Events, warm-up included.
     pub events: u64,
 
-    /// Response: time from a fault until its thread goes on, ns. The measure of the paper's
+    /// Response: time from a fault until its thread continues, ns. The measure of the paper's
     /// figures.
     pub response_ns: Histogram,
-    /// The same for faults whose page came from another node, ns.
+    /// The same for faults whose page was fetched from another node, ns.
     pub response_remote_ns: Histogram,
-    /// The same for faults whose page came from disk, ns.
+    /// The same for faults whose page was fetched from disk, ns.
     pub response_disk_ns: Histogram,
     /// Time from the arrival of a process to the end of its last thread, ns.
     pub process_ns: Histogram,
@@ -96,41 +96,41 @@ pub struct Outcome {
     pub transfer_hops: Tally,
     /// Pages fetched from disk: time from request to arrival, ns.
     pub disk_fetch_ns: Tally,
-    /// Pages touched for the first time, or again after they were dropped unwritten.
+    /// Pages touched for the first time, or again after they were dropped while clean.
     pub first_touches: u64,
     /// Page accesses.
     pub accesses: u64,
-    /// Pages dropped because nothing was written to them.
+    /// Pages dropped because they were clean.
     pub clean_drops: u64,
-    /// Page-outs begun: pages that left a node, guests included.
+    /// Page-outs begun: pages evicted from a node, guests included.
     pub page_outs: u64,
-    /// Of a recording: pages that were dropped because a copy existed, and go out here, where each
-    /// page is in one place.
+    /// In a recording: pages that were dropped because a copy existed, and are paged out here,
+    /// where each page is in one place.
     #[serde(default)]
     pub replay_drops: u64,
-    /// Of a recording: page-outs of pages that were out already. They had come back without being
-    /// fetched, or were discarded.
+    /// In a recording: page-outs of pages that were out already. They had been brought back without
+    /// a recorded fetch, or were discarded.
     #[serde(default)]
     pub replay_skipped: u64,
-    /// Page-outs that had to be repeated: arrivals where no frame was free.
+    /// Page-outs that had to be repeated: the page arrived where no frame was free.
     pub repeated_page_outs: u64,
     /// Page-outs that ended at another node.
     pub placed_remote: u64,
     /// Page-outs that ended on disk.
     pub placed_disk: u64,
-    /// Guests that had to leave again.
+    /// Guests that had to be sent on.
     pub guests_displaced: u64,
     /// Reservations refused.
     pub reservations_refused: u64,
     /// Messages by kind.
     pub messages: Messages,
 
-    /// Sum over all links of the time in which they carried something, ns.
+    /// Sum over all links of their busy time, ns.
     pub link_busy_ns: u64,
     /// The same for the busiest link, ns.
     pub link_busy_max_ns: u64,
-    /// Sum over all disks of the time in which they worked, ns (of one place, where a disk works on
-    /// several accesses at once).
+    /// Sum over all disks of their busy time, ns (per server, where a disk serves several accesses
+    /// at the same time).
     pub disk_busy_ns: u64,
     /// Accesses of all disks.
     pub disk_accesses: u64,
@@ -139,7 +139,7 @@ pub struct Outcome {
     /// Sum over all nodes and time of used frames, frames x microseconds.
     pub frames_used_us: u64,
 
-    /// Processes that arrived and that ended.
+    /// Processes that arrived.
     pub processes_arrived: u64,
     /// Processes that ended.
     pub processes_ended: u64,
@@ -147,34 +147,34 @@ pub struct Outcome {
     pub node_failures: u64,
     /// Pages that were lost with a node.
     pub pages_lost: u64,
-    /// Threads that had to start again because they, or pages of them, were lost.
+    /// Threads that had to restart because they, or pages of them, were lost.
     pub threads_restarted: u64,
-    /// Work of those threads that was lost: time since they started, ns.
+    /// Lost work of those threads: time since they started, ns.
     pub work_lost_ns: u64,
 
-    /// Bytes carried by each link over the whole run, by link number; empty unless asked for.
+    /// Bytes carried by each link over the whole run, by link number; empty unless requested.
     pub link_bytes: Vec<u64>,
-    /// What the checkers looked at; a run that they object to is an error and has no outcome.
+    /// Number of checks; a run in which a check fails is an error and has no outcome.
     pub checks: u64,
 }
 
 impl Outcome {
-    /// Messages for each page-out begun; none without page-outs.
+    /// Messages per page-out begun; none without page-outs.
     pub fn messages_per_page_out(&self) -> Option<f64> {
         (self.page_outs > 0).then(|| self.messages.total() as f64 / self.page_outs as f64)
     }
 
-    /// Share of time in which a link carried something, mean over links, 0 to 1.
+    /// Share of time in which a link was busy, mean over links, 0 to 1.
     pub fn link_use(&self) -> f64 {
         share(self.link_busy_ns, self.links, self.measured_ns)
     }
 
-    /// Share of time in which the busiest link carried something, 0 to 1.
+    /// Share of time in which the busiest link was busy, 0 to 1.
     pub fn link_use_max(&self) -> f64 {
         share(self.link_busy_max_ns, 1, self.measured_ns)
     }
 
-    /// Share of time in which a disk worked, mean over disks, 0 to 1.
+    /// Share of time in which a disk was busy, mean over disks, 0 to 1.
     pub fn disk_use(&self) -> f64 {
         share(self.disk_busy_ns, self.disks, self.measured_ns)
     }

@@ -1,6 +1,6 @@
-//! The event queue, in the order (time, sequence): buckets of the near future, each of them sorted
-//! when its time comes, and a heap for what is further away. The buckets' width follows the load;
-//! the order does not depend on it.
+//! The event queue, in the order (time, sequence): buckets for the near future, each of which is
+//! sorted when its time comes, and a heap for later entries. The width of the buckets adapts to the
+//! load; the order does not depend on it.
 
 /// Bits of a payload.
 const PAYLOAD_BITS: u32 = 36;
@@ -13,7 +13,7 @@ const ARITY: usize = 4;
 const BUCKETS: usize = 1024;
 /// The narrowest and the widest bucket, as powers of two of ns.
 const SHIFTS: std::ops::RangeInclusive<u32> = 6..=36;
-/// After so many opened buckets their width is looked at.
+/// The width is reconsidered after this many opened buckets.
 const OPENED_PER_LOOK: u64 = 4096;
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -23,30 +23,30 @@ fn bucket_of(entry: u128, shift: u32) -> u64 {
     (entry >> (PAYLOAD_BITS + SEQUENCE_BITS)) as u64 >> shift
 }
 
-/// What waits for its time. Entries at the same time come out in the order in which they were put
-/// in.
+/// The pending entries. Entries with the same time are removed in the order in which they were
+/// inserted.
 #[derive(Debug)]
 pub struct Queue {
     sequence: u64,
-    /// The open bucket, latest entry first; and what came for it, or for a time before it, after it
-    /// was opened.
+    /// The open bucket, latest entry first; and the entries for it, or for an earlier time, that
+    /// were inserted after it was opened.
     open: Vec<u128>,
     late: Heap,
-    /// The buckets after it, as lists in `entries`: first entry of each, and a bit for each that
-    /// has any.
+    /// The buckets after it, as lists in `entries`: the first entry of each, and one bit for each
+    /// bucket that is not empty.
     first: Box<[u32]>,
     filled: [u64; BUCKETS / 64],
     entries: Vec<u128>,
     next: Vec<u32>,
     free: u32,
     near: usize,
-    /// Later than the last bucket.
+    /// Entries after the last bucket.
     far: Heap,
     /// Number of the open bucket since time 0.
     bucket: u64,
     /// Width of a bucket, as a power of two of ns.
     shift: u32,
-    /// Since the width was last looked at: buckets opened, entries in them, entries that had to
+    /// Since the width was last reconsidered: buckets opened, entries in them, entries that had to
     /// wait in `far`.
     opened: u64,
     in_opened: u64,
@@ -76,7 +76,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Puts `payload` (36 bits) in for `time_ns` (48 bits).
+    /// Inserts `payload` (36 bits) for `time_ns` (48 bits).
     #[inline]
     pub fn push(&mut self, time_ns: u64, payload: u64) {
         debug_assert!(payload >> PAYLOAD_BITS == 0 && time_ns >> 48 == 0);
@@ -117,7 +117,7 @@ impl Queue {
         self.near += 1;
     }
 
-    /// Takes the next entry out: its time in ns and its payload.
+    /// Removes the next entry. Returns its time in ns and its payload.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, u64)> {
         if self.open.is_empty() && self.late.is_empty() && !self.open_next() {
@@ -134,17 +134,17 @@ impl Queue {
         ))
     }
 
-    /// Opens the next bucket that has entries. False if nothing waits any more.
+    /// Opens the next bucket that is not empty. Returns false if the queue is empty.
     fn open_next(&mut self) -> bool {
         if self.opened == OPENED_PER_LOOK {
             self.choose_width();
-            // The open bucket may have become wider, and have entries again.
+            // The open bucket may have become wider, and no longer be empty.
             if !self.late.is_empty() {
                 return true;
             }
         }
         self.bucket = match self.far.first() {
-            // Nothing is near: straight to the first of what is far.
+            // All buckets are empty: skip to the first entry in `far`.
             Some(entry) if self.near == 0 => bucket_of(entry, self.shift),
             None if self.near == 0 => return false,
             _ => self.next_filled(),
@@ -174,7 +174,7 @@ impl Queue {
         true
     }
 
-    /// The first bucket after the open one that has entries; there is one.
+    /// The first bucket after the open one that is not empty; there has to be one.
     fn next_filled(&self) -> u64 {
         let from = (self.bucket + 1) as usize % BUCKETS;
         let words = self.filled.len();
@@ -190,7 +190,7 @@ impl Queue {
         self.bucket + 1 + ((place + BUCKETS - from) % BUCKETS) as u64
     }
 
-    /// Buckets are right if few entries share one and few wait for theirs to come near.
+    /// The width is right if few entries share a bucket and few have to wait in `far`.
     fn choose_width(&mut self) {
         let crowd = self.in_opened / self.opened;
         let shift = match (crowd, self.from_far * 8 > self.in_opened) {
@@ -213,7 +213,7 @@ impl Queue {
         (self.near, self.free, self.filled) = (0, NONE, [0; BUCKETS / 64]);
         self.entries.clear();
         self.next.clear();
-        // Where the open bucket began; nothing that waits is earlier than its end.
+        // The start of the open bucket; no pending entry is before its end.
         self.bucket = self.bucket << self.shift >> shift;
         self.shift = shift;
         let far = std::mem::take(&mut self.far);
@@ -319,8 +319,8 @@ mod tests {
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Some(gap) => {
-                        // Some together, some in the next buckets, some beyond all of them; none in
-                        // the past, most of the time.
+                        // Some together, some in the next buckets, some after all of them; mostly
+                        // none in the past.
                         let time = now + gap * gap * gap * gap * 97;
                         queue.push(time, number as u64);
                         naive.push((time, number as u64));

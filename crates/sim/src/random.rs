@@ -1,6 +1,5 @@
-//! Distributions that are the same on every machine: built from additions, multiplications,
-//! divisions and roots only, which are exact to the last bit everywhere, never from a mathematical
-//! library.
+//! Distributions that are the same on every machine: they use only additions, multiplications,
+//! divisions and roots, which are exact to the last bit everywhere, and no mathematical library.
 
 use hiroma_policy::placement::Rng;
 
@@ -24,21 +23,21 @@ fn ln(x: f64) -> f64 {
     2.0 * sum + exponent as f64 * std::f64::consts::LN_2
 }
 
-/// A draw from the exponential distribution with mean `mean`, in whole numbers, at least 1.
+/// Draws from the exponential distribution with mean `mean`, in whole numbers, at least 1.
 pub fn exponential(rng: &mut Rng, mean: f64) -> u64 {
     let uniform = ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
     ((-ln(uniform) * mean + 0.5) as u64).max(1)
 }
 
-/// The normal distribution as a table of quantiles, with straight lines between them.
+/// The normal distribution as a table of quantiles, with linear interpolation.
 #[derive(Debug)]
 pub struct Normal(Box<[i32]>);
 
 impl Normal {
-    /// Makes the table.
+    /// Computes the table.
     pub fn new() -> Self {
         let at = |step: usize| {
-            // The ends of the table stand for the last 1/4096 on either side: half a step in.
+            // The ends of the table represent the last 1/4096 on either side: half a step inwards.
             let p = (step as f64).clamp(0.125, STEPS as f64 - 0.125) / STEPS as f64;
             (quantile(p) * SIGMA as f64) as i32
         };
@@ -53,7 +52,7 @@ impl Normal {
         low + (((high - low) * part) >> 16)
     }
 
-    /// A draw with mean `mean` and standard deviation `sd`, rounded to a whole number.
+    /// Draws with mean `mean` and standard deviation `sd`, rounded to a whole number.
     pub fn draw(&self, rng: &mut Rng, mean: i64, sd: i64) -> i64 {
         mean + (self.quantile((rng.next_u64() >> 36) as u32) * sd + SIGMA / 2).div_euclid(SIGMA)
     }

@@ -1,5 +1,5 @@
-//! Pages sent through a network and nothing else: no policies, no memory. For holding the network
-//! against other simulators.
+//! Sends pages through a network and does nothing else: no policies, no memory. Serves to compare
+//! the network with other simulators.
 
 use crate::config::Config;
 use crate::error::RunError;
@@ -12,24 +12,25 @@ use crate::topology::Topology;
 pub struct Transfer {
     /// When it is sent, ns.
     pub start_ns: u64,
-    /// The node that sends it.
+    /// The sending node.
     pub source: u32,
-    /// The node that it is for.
+    /// The receiving node.
     pub target: u32,
 }
 
-/// What became of them.
+/// The result of the transfers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Transferred {
-    /// When each was there as a whole, in the order in which they were given, ns.
+    /// When all of each page had arrived, in the order of the transfers, ns.
     pub there_ns: Vec<u64>,
-    /// Bytes between neighbours: (from, to, bytes), in the order of the nodes; of a torus only.
+    /// Bytes between neighbours: (from, to, bytes), ordered by node; only for a torus.
     pub neighbour_bytes: Vec<(u32, u32, u64)>,
-    /// Hops of all pages.
+    /// Hops of all pages together.
     pub hops: u64,
 }
 
-/// Sends `transfers` (all nodes below the machine's number of them) over the links of `config`.
+/// Sends `transfers` (all nodes have to be below the machine's number of nodes) over the links of
+/// `config`.
 pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferred, RunError> {
     config.validate().map_err(RunError::Config)?;
     let topology = Topology::new(config, 1, 1);
@@ -82,7 +83,7 @@ mod tests {
             ..config.network
         };
         config.node.page_bytes = 992;
-        // 1,000 bytes need 1,000 ns; with overhead and latency a hop takes 1,015 ns. 0 to 2 are two
+        // 1,000 bytes take 1,000 ns; with overhead and latency a hop takes 1,015 ns. 0 to 2 is two
         // hops; the second page waits for the first.
         let transfers = [0, 0].map(|start_ns| Transfer { start_ns, source: 0, target: 2 });
         let result = transfer_all(&config, &transfers).unwrap();

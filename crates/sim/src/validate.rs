@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, said all at once.
+//! Checks a configuration, and reports all problems in one call.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use hiroma_policy::placement::{InformationKind, ReservationKind, ScopeKind};
 
 use crate::config::{Canary, Config, TopologyKind};
 
-/// Nodes, at most.
+/// Maximum number of nodes.
 pub const NODES_MAX: u64 = 4 << 20;
-/// Longest simulated time, ns: the event queue keeps 48 bits.
+/// Longest simulated time, ns: the event queue stores 48 bits.
 pub const TIME_MAX_NS: u64 = 1 << 47;
 
-/// One thing that is wrong with a configuration.
+/// One problem of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The setting, as a path: `network.bytes_per_s`.
@@ -41,7 +41,7 @@ impl Problems {
 }
 
 impl Config {
-    /// Nodes of the machine; 0 if `topology.dims` makes no sense.
+    /// Nodes of the machine; 0 if `topology.dims` is invalid.
     pub fn nodes(&self) -> u64 {
         let wanted = self.dims_wanted().len();
         if self.topology.dims.len() != wanted {
@@ -85,7 +85,10 @@ impl Config {
         }
     }
 
-    /// Everything that is wrong with the configuration.
+    /// Checks the configuration.
+    ///
+    /// # Errors
+    /// All of its problems.
     pub fn validate(&self) -> Result<(), Vec<Problem>> {
         let mut problems = Problems(Vec::new());
         self.check_machine(&mut problems);

@@ -1,5 +1,5 @@
-//! The engine as a whole: the same seed gives the same outcome, times are those worked out by hand,
-//! every policy keeps every rule, and a fault built in on purpose is caught.
+//! Tests of the whole engine: the same seed gives the same outcome, times match those computed by
+//! hand, every policy obeys every rule, and a bug built in on purpose is found.
 
 use std::sync::Arc;
 
@@ -152,8 +152,8 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
     ) = (0, 0, 0, 1);
     (config.node.page_bytes, config.network.bytes_per_s, config.network.page_handler_ns) =
         (9_999, 10_000_000_000, 0);
-    // Ten pages leave at once over one link of 1 us per page: the disk is not asked, the last page
-    // is there after 11 us.
+    // Ten pages are sent together over one link at 1 us per page: the disk is not used, the last
+    // page arrives after 11 us.
     config.run.count_links = true;
     replay(&mut config, (0..10).map(|page| out(0, 0, page)).collect());
     config.run.duration_ns = MS;
@@ -166,7 +166,7 @@ fn messages_that_want_the_same_link_wait_for_each_other() {
 }
 
 /// Pages are read from one disk at random times, each by a node of its own: mean time in the disk,
-/// and share of time it is busy.
+/// relative to its service time.
 fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
     let mut config = Config::default();
     (config.topology.kind, config.topology.dims, config.disk.count) =
@@ -189,7 +189,7 @@ fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
         let node = number as u32 % 4000;
         records.push(back(time_ns, node, 1 + number as u64 / 4000));
     }
-    // Each node reads ten pages, which have to be out before.
+    // Each node reads ten pages, which have to be paged out before.
     let mut all: Vec<TraceRecord> =
         (0..4000).flat_map(|node| (1..=10).map(move |page| out(0, node, page))).collect();
     all.extend(records.into_iter().filter(|record| record.kind == TraceKind::PageIn));
@@ -254,8 +254,8 @@ fn after_draining_every_process_that_arrived_has_ended() {
     assert!(outcome.processes_arrived > 0);
 }
 
-/// A node says that it does not have a page any more, and the one that has it fails before that
-/// answer is there.
+/// A node reports that it no longer has a page, and the node that has it fails before that answer
+/// arrives.
 #[test]
 fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for() {
     let mut config = small();
@@ -448,7 +448,7 @@ fn every_canary_is_caught_and_says_what_is_wrong() {
     assert!(matches!(caught(Canary::DropAnswer, &|_| ()), RunError::Stuck(_)));
 }
 
-/// What a run of a small configuration comes to, in a few numbers that nearly every change of
+/// The result of a run of a small configuration, in a few numbers that nearly every change of
 /// behaviour changes.
 fn golden(outcome: &Outcome) -> [u64; 8] {
     [

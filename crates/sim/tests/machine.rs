@@ -1,5 +1,4 @@
-//! The reclaim controller in a simulated machine: what it prevents, and where it stays out of the
-//! way.
+//! The reclaim controller in a simulated machine: what it prevents, and when it stays idle.
 
 use hiroma_policy::reclaim::{Reason, Settings, pages};
 use hiroma_sim::{MachineConfig, MachineLoad as Load, MachineOutcome, run_machine};
@@ -76,7 +75,7 @@ fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
         };
         let with = run_machine(&MachineConfig { daemon: Some(Settings::default()), ..config });
         assert_eq!((with.hot_missed_pages, with.out_of_memory), (0, 0), "{bytes}: {with:?}");
-        // What it reclaims is bounded by what is there that nobody needs, and by what the loop
+        // What it reclaims is bounded by the cache that no program needs, and by what the loop
         // leaves to the next round.
         assert!(with.daemon_pages <= with.filled_pages, "{bytes}: {with:?}");
         assert!(with.daemon_ns <= 60_000 * 1_000_000 * 6 / 10 + 2_000_000_000, "{bytes}: {with:?}");
@@ -106,8 +105,8 @@ fn large_folios_are_seen_although_there_is_memory_enough() {
         with.kswapd_wakes,
         without.kswapd_wakes
     );
-    // Where memory is not in pieces from the beginning, they are seen while they come, before any
-    // lack.
+    // If free memory is not fragmented at the beginning, they are noticed as they arrive, before
+    // any shortage.
     let config = MachineConfig {
         loads: vec![stream(1000, true)],
         cold_bytes: 0,
@@ -197,7 +196,7 @@ fn a_machine_with_nothing_to_do_is_hardly_looked_at() {
             ..MachineConfig::measured()
         };
         let with = run_machine(&config);
-        // 600 times if it were at every poll.
+        // It would be 600 with an observation at every poll.
         assert!((30..=61).contains(&with.looks), "{with:?}");
         assert_eq!(with.daemon_pages, 0);
     }

@@ -1,5 +1,5 @@
-//! The transfers of a pattern on this simulator's torus, for `bench/sim/simgrid/compare`: makes the
-//! pattern, runs it, and holds the bytes of every link and the times against SimGrid's.
+//! The transfers of a pattern on this simulator's torus, for `bench/sim/simgrid/compare`: generates
+//! the pattern, runs it, and compares the bytes of every link and the times with SimGrid's.
 //!
 //! `torus pattern FILE TRANSFERS GAP_NS` writes lines of `start_ns source destination bytes`;
 //! `torus run FILE LINKS_OUT` prints what `bench/sim/simgrid/torus.cpp` prints, for store and
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Pages between nodes at most four hops apart, as in a domain of the paper's; times are a fixed
+/// Pages between nodes at most four hops apart, as in one of the paper's domains; times are a fixed
 /// pseudo-random sequence.
 fn pattern(transfers: u32, gap_ns: u64) -> String {
     let mut state = 1u64;
@@ -77,7 +77,7 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
             switching,
             ..base.network.clone()
         };
-        // A message is at least one byte; together with the page it is as large as SimGrid's.
+        // A message has at least one byte; together with the page it is as large as SimGrid's.
         let mut config = Config { network, ..base };
         config.node.page_bytes = PAGE_BYTES - 1;
         let start = Instant::now();

@@ -1,13 +1,16 @@
-//! A cluster's file: a preset, and what is different from it.
+//! A cluster's file: a preset, and the differences from it.
 //!
-//! Besides the settings of [`Config`] a file may say, in the words of somebody who buys machines:
+//! Besides the settings of [`Config`] a file may have keys in the terms of a buyer of machines:
 //!
 //! | Key | Means |
 //! |---|---|
-//! | `preset` | what everything starts from; `paper` if it is left out |
-//! | `nodes` | `topology.dims` for so many nodes; disks and arrivals in proportion, and a domain no larger than the machine, where the file does not say otherwise |
-//! | `node.memory_bytes` | `node.frames` for so much memory |
+//! | `preset` | the defaults of all settings; `paper` if it is left out |
+//! | `nodes` | `topology.dims` for that many nodes |
+//! | `node.memory_bytes` | `node.frames` for that much memory |
 //! | `disk.medium` | `disk.access_ns`, `disk.bytes_per_s` and `disk.parallel` of a kind of disk |
+//!
+//! `nodes` also scales disks and arrivals in proportion, and limits the domain to the machine,
+//! where the file does not set them.
 
 use std::path::Path;
 
@@ -22,14 +25,14 @@ pub fn read_cluster(path: &Path) -> Result<Config, SettingsError> {
     cluster_of(Settings::read(path)?)
 }
 
-/// The cluster that a file, or the part of one, describes.
+/// The cluster that a file, or a part of one, describes.
 pub fn cluster_of(mut settings: Settings) -> Result<Config, SettingsError> {
     let config = config_of(&mut settings)?;
     check(&config, &settings)?;
     Ok(config)
 }
 
-/// The same without looking whether it makes sense, for those who still change something.
+/// The same without validation, for callers that change it further.
 pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
     let base = match settings.take("preset") {
         None => Config::default(),
@@ -103,7 +106,7 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
     Ok(config)
 }
 
-/// Refuses what cannot be simulated: every problem with its line.
+/// Refuses a configuration that cannot be simulated: reports every problem with its line.
 pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> {
     config.validate().map_err(|problems| {
         let lines: Vec<String> = problems
@@ -121,8 +124,8 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
     })
 }
 
-/// Makes what belongs to a machine of `before` nodes fit its new size, where the file does not say
-/// what it should be.
+/// Scales what depends on the number of nodes from `before` to the present number, where the file
+/// does not set it.
 fn scale(config: &mut Config, before: u64, settings: &Settings) {
     let said = |table: &str, key: &str| {
         settings.table().get(table).is_some_and(|table| table.get(key).is_some())
@@ -140,7 +143,7 @@ fn scale(config: &mut Config, before: u64, settings: &Settings) {
     }
 }
 
-/// Takes `key` out of the file's table `table`.
+/// Removes `key` from the file's table `table`, and returns its value.
 fn take_in(settings: &mut Settings, table: &str, key: &str) -> Option<Value> {
     settings
         .table_mut()

@@ -1,8 +1,8 @@
-//! All sensible policies side by side on one cluster.
+//! All reasonable policies side by side on one cluster.
 //!
-//! Every policy runs the same seeds, so that all meet the same processes at the same times. They
-//! are ranked by their mean response; what separates two of them is the interval of their
-//! difference seed by seed, not the two intervals.
+//! Every policy runs with the same seeds, so that all have the same processes at the same times.
+//! They are ranked by their mean response; two of them are distinguished by the interval of their
+//! paired differences, not by their two intervals.
 
 use std::sync::Arc;
 
@@ -19,22 +19,22 @@ use crate::lab::{Lab, LabError, jobs_of};
 use crate::single::{self, FigureJson, describe, estimate_text, figures_json, seeds_text};
 use crate::stats::{Estimate, Verdict, compare_paired};
 
-/// A policy that takes part.
+/// A policy in the comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entrant {
-    /// What distinguishes it.
+    /// What distinguishes it from the others.
     pub name: String,
     pub config: Config,
 }
 
-/// An entrant and how it did.
+/// An entrant and its results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ranked {
     pub entrant: Entrant,
     pub runs: Vec<Figures>,
 }
 
-/// Everybody who took part, best first.
+/// All entrants, best first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// The cluster as its file describes it.
@@ -43,9 +43,9 @@ pub struct Comparison {
     pub ranked: Vec<Ranked>,
 }
 
-/// The combinations that make sense on `base`'s machine: every placement with every way to learn
-/// about others, with and without reservations; then the other choices one by one, around the
-/// base's own; disk only; gradient where nodes are linked to each other.
+/// The reasonable combinations on `base`'s machine: every placement with every kind of information,
+/// with and without reservations; then the other choices one by one, as changes of the base's own;
+/// disk only; gradient if nodes are linked directly to each other.
 pub fn entrants(base: &Config) -> Vec<Entrant> {
     let mut policies: Vec<PlacementConfig> = Vec::new();
     let domain = PlacementConfig { scope: ScopeKind::Domain, ..base.policy.clone() };
@@ -53,8 +53,8 @@ pub fn entrants(base: &Config) -> Vec<Entrant> {
         for information in
             [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
         {
-            // A bid is an answer about now; setting a frame aside on top of it asks the same node
-            // twice.
+            // A bid is an answer about the present; a reservation in addition would ask the same
+            // node twice.
             let reservations: &[ReservationKind] = match information {
                 InformationKind::OnDemand => &[ReservationKind::None],
                 _ => {
@@ -122,7 +122,7 @@ fn name_of_policy(policy: &PlacementConfig, base: &PlacementConfig) -> String {
     parts.join(", ").replace('_', " ")
 }
 
-/// Runs everybody with every seed and ranks them.
+/// Runs all entrants with every seed and ranks them.
 pub fn compare(
     base: &Config,
     entrants: Vec<Entrant>,
@@ -137,13 +137,13 @@ pub fn compare(
     Ok(rank(base, entrants, seeds, &runs))
 }
 
-/// Ranks `entrants`, whose runs lie in `runs` one entrant after the other.
+/// Ranks `entrants`; `runs` has the runs of one entrant after the other.
 pub fn rank(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], runs: &[Figures]) -> Comparison {
     let each = runs.chunks(seeds.len().max(1)).map(<[Figures]>::to_vec);
     let mut ranked: Vec<Ranked> =
         entrants.into_iter().zip(each).map(|(entrant, runs)| Ranked { entrant, runs }).collect();
-    // A run without faults has no response; nothing is better than not to wait. Equal means keep
-    // their order.
+    // A run without faults has no response; not waiting at all is best. Equal means keep their
+    // order.
     let mean =
         |ranked: &Ranked| estimate(&ranked.runs, RESPONSE).map_or(0.0, |estimate| estimate.mean);
     ranked.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
@@ -151,17 +151,17 @@ pub fn rank(base: &Config, entrants: Vec<Entrant>, seeds: &[u64], runs: &[Figure
 }
 
 impl Comparison {
-    /// The response of one of the ranked, seed by seed; 0 for a seed without faults.
+    /// The response of an entrant, seed by seed; 0 for a seed without faults.
     fn responses(&self, place: usize) -> Vec<f64> {
         self.ranked[place].runs.iter().map(|run| run.get(RESPONSE).unwrap_or(0.0)).collect()
     }
 
-    /// How much longer than the best one's the response at `place` is.
+    /// How much longer the response at `place` is than the best one's.
     fn behind_best(&self, place: usize) -> Option<Estimate> {
         Estimate::of_differences(&self.responses(place), &self.responses(0))
     }
 
-    /// Places of those that cannot be told apart from the best.
+    /// Places of those that cannot be distinguished from the best.
     pub fn close(&self) -> Vec<usize> {
         let apart = |place: usize| {
             compare_paired(&self.responses(0), &self.responses(place)) == Verdict::Smaller
@@ -169,7 +169,7 @@ impl Comparison {
         (1..self.ranked.len()).filter(|&place| !apart(place)).collect()
     }
 
-    /// What came out, in a sentence.
+    /// The result in one sentence.
     pub fn verdict(&self) -> String {
         let Some(best) = self.ranked.first() else { return "Nobody took part.".to_owned() };
         let others: Vec<&str> =
@@ -194,7 +194,7 @@ impl Comparison {
         }
     }
 
-    /// The table of all, best first.
+    /// The table of all entrants, best first.
     pub fn table(&self) -> Table {
         let mut table = Table::new("")
             .number("rank", "")
@@ -278,7 +278,7 @@ impl Comparison {
         Section { title: title.to_owned(), text, tables: vec![self.table()], plots: vec![plot] }
     }
 
-    /// The comparison for a file: the same bytes whenever and wherever it was run.
+    /// The comparison as JSON: the bytes do not depend on when and where it was run.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct RankedJson<'a> {

@@ -1,4 +1,4 @@
-//! What is read off a run: one number each, with its name and unit.
+//! The figures of a run: one number each, with a name and a unit.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::stats::Estimate;
 
-/// Something that every run has, or may have.
+/// A number that every run has, or may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// Key in files: lower case, units last.
     pub name: &'static str,
-    /// For people.
+    /// Title in reports.
     pub title: &'static str,
-    /// Unit for people; empty for counts and shares.
+    /// Unit in reports; empty for counts and shares.
     pub unit: &'static str,
     read: fn(&Outcome) -> Option<f64>,
 }
@@ -28,7 +28,7 @@ const fn figure(
     Figure { name, title, unit, read }
 }
 
-/// Mean response: what policies are ranked by.
+/// Mean response: the figure by which policies are ranked.
 pub const RESPONSE: &str = "response_mean_ms";
 
 /// All figures, in the order in which they are shown.
@@ -101,7 +101,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The figure of this name.
+/// The figure with this name.
 pub fn figure_named(name: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.name == name)
 }
@@ -112,7 +112,7 @@ pub fn figure_named(name: &str) -> Option<&'static Figure> {
 pub struct Figures(pub BTreeMap<String, f64>);
 
 impl Figures {
-    /// Reads them off.
+    /// The figures of `run`.
     pub fn of(run: &Outcome) -> Figures {
         Figures(
             FIGURES
@@ -122,13 +122,13 @@ impl Figures {
         )
     }
 
-    /// One of them.
+    /// One of the figures.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 }
 
-/// One figure of the runs that have it.
+/// One figure of those runs that have it.
 pub fn values(runs: &[Figures], name: &str) -> Vec<f64> {
     runs.iter().filter_map(|run| run.get(name)).collect()
 }

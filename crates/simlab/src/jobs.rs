@@ -1,17 +1,17 @@
-//! Many runs on a few threads. Results stand in the order of the jobs, so that nothing shows how
-//! many threads there were.
+//! Many runs on a few threads. Results are in the order of the jobs, so that they do not depend on
+//! the number of threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Whether everybody should come to an end: set by Ctrl-C, or because something went wrong.
+/// Whether all runs should end: set by Ctrl-C, or after an error.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Nobody has asked for an end yet.
+    /// A flag that is not set.
     pub fn new() -> Stop {
         Stop::default()
     }
@@ -21,20 +21,20 @@ impl Stop {
         self.0.clone()
     }
 
-    /// Asks for it.
+    /// Requests the end.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody has.
+    /// Whether the end was requested.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Does `work` for every job, on `threads` threads, and hands each result to `done` on the caller's
-/// thread, in the order in which they come. Once `done` or anybody else sets `stop`, no further job
-/// is begun; those that were never begun stay `None`.
+/// Executes `work` for every job on `threads` threads, and passes each result to `done` on the
+/// caller's thread, in order of completion. Once `stop` is set, by `done` or otherwise, no further
+/// job is started; the results of jobs that were never started are `None`.
 pub fn run_all<J: Sync, R: Send>(
     jobs: &[J],
     threads: usize,

@@ -1,4 +1,4 @@
-//! Runs of the simulator: many at once, stopped when asked to, with how far they are.
+//! Runs of the simulator: several at the same time, interruptible, with reports of their progress.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::jobs::{Stop, run_all};
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What it is, for messages.
+    /// Description, for messages.
     pub label: String,
     pub config: Arc<Config>,
     pub seed: u64,
@@ -19,22 +19,22 @@ pub struct Job {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// One of them failed; the first in the order of the jobs among those that did.
+    /// A run failed; of several, the first in the order of the jobs.
     #[error("{label}, seed {seed}: {error}")]
     Failed { label: String, seed: u64, error: RunError },
-    /// Somebody asked for an end.
+    /// The user interrupted the runs.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Where runs happen.
+/// Executes runs.
 #[derive(Clone, Copy)]
 pub struct Lab<'a> {
-    /// How many run at once.
+    /// Number of runs at the same time.
     pub threads: usize,
-    /// Set when everybody should come to an end.
+    /// Set when all runs should end.
     pub stop: &'a Stop,
-    /// Told by what part of one run the work has advanced; from any thread.
+    /// Called with the share of one run by which the work has advanced; from any thread.
     pub advance: &'a (dyn Fn(f64) + Sync),
 }
 
@@ -54,12 +54,12 @@ impl Lab<'_> {
         outcome
     }
 
-    /// All of them; outcomes in the order of `jobs`. The first failure ends the others.
+    /// Executes all jobs. Outcomes are in the order of `jobs`. The first failure ends the others.
     pub fn run_all(&self, jobs: &[Job]) -> Result<Vec<Outcome>, LabError> {
         self.map_all(jobs, |_, outcome| outcome)
     }
 
-    /// The same for those who keep less than the whole outcome of each.
+    /// The same for callers that keep less than the whole outcome of each run.
     pub fn map_all<T: Send>(
         &self,
         jobs: &[Job],
@@ -68,7 +68,7 @@ impl Lab<'_> {
         self.each(jobs, |job| job, keep)
     }
 
-    /// The same for those whose jobs are part of something else.
+    /// The same for callers whose jobs are part of other items.
     pub fn each<J: Sync, T: Send>(
         &self,
         items: &[J],
@@ -100,7 +100,7 @@ impl Lab<'_> {
     }
 }
 
-/// Every one of `configs` (label, configuration) with each of `seeds`, configuration by
+/// Jobs for all combinations of `configs` (label, configuration) and `seeds`, configuration by
 /// configuration.
 pub fn jobs_of(configs: &[(String, Arc<Config>)], seeds: &[u64]) -> Vec<Job> {
     let job = |(label, config): &(String, Arc<Config>), seed| Job {

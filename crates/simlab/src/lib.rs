@@ -1,18 +1,18 @@
-//! Experiments with the simulator: what is read from files, run many times on a few threads, and
-//! reported with confidence intervals.
+//! Experiments with the simulator: read from files, run many times on a few threads, and reported
+//! with confidence intervals.
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | [`settings`], [`cluster`], [`presets`] | files to configurations; mistakes with their line |
-//! | [`lab`], [`jobs`] | runs, many at once |
+//! | [`settings`], [`cluster`], [`presets`] | files to configurations; errors with their line |
+//! | [`lab`], [`jobs`] | runs, several at the same time |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
 //! | [`paper`] | every experiment of the paper, and some beyond |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
 //!
-//! What is written to files and printed depends on the configuration and the seeds alone: not on
-//! the number of threads, shards or interruptions.
+//! Files and output depend only on the configuration and the seeds: not on the number of threads,
+//! shards or interruptions.
 
 pub mod cluster;
 pub mod compare;

@@ -1,33 +1,33 @@
-//! Clusters to start from: the paper's, and what one buys today.
+//! Predefined clusters: the paper's, and present-day ones.
 //!
-//! Figures of today's networks and disks are of the order that vendors and published measurements
-//! give (a switch passes a frame on in 0.1 to 0.5 µs, a one-sided read over InfiniBand takes 1 to 2
-//! µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a SATA one in 150 µs); they
-//! are there to be overridden by one's own.
+//! Figures of present-day networks and disks are of the order that vendors and published
+//! measurements give (a switch forwards a frame in 0.1 to 0.5 µs, a one-sided read over InfiniBand
+//! takes 1 to 2 µs and one over TCP tens of µs, an NVMe drive answers in 80 µs and a SATA one in
+//! 150 µs); they are meant to be replaced by the user's own.
 //!
-//! Memory is scaled down, as the paper's is (section 3): blocks are 2 MiB, and a node has one frame
-//! for 64, 128 or 256 of its own. Filling 1,024 nodes of 1 TiB block by block would be half a
-//! billion events before the first block has to leave. A file that sets `node.memory_bytes` gets
+//! Memory is scaled down, as in the paper (section 3): blocks are 2 MiB, and a node has one frame
+//! for 64, 128 or 256 of its own. Filling 1,024 nodes of 1 TiB block by block would take half a
+//! billion events before the first block is evicted. A file that sets `node.memory_bytes` gets
 //! every frame.
 
 use hiroma_sim::{
     Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind,
 };
 
-/// A cluster to start from.
+/// A predefined cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// How a file names it.
+    /// Its name in files.
     pub name: &'static str,
-    /// What it is, for people.
+    /// Its description.
     pub title: &'static str,
     build: fn() -> Config,
 }
 
-/// Bytes of a block in today's clusters: what moves as one.
+/// Bytes of a block in present-day clusters.
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// All of them.
+/// All presets.
 pub const PRESETS: [Preset; 7] = [
     Preset {
         name: "paper",
@@ -66,7 +66,7 @@ pub const PRESETS: [Preset; 7] = [
     },
 ];
 
-/// Kinds of disks that a file can name.
+/// Kinds of disks, by their names in files.
 pub const MEDIA: [(&str, Medium); 3] = [("nvme", NVME), ("sata", SATA), ("hdd", HDD)];
 
 /// A kind of disk.
@@ -83,7 +83,7 @@ const HDD: Medium = Medium { access_ns: 8_000_000, bytes_per_s: 200_000_000, par
 
 struct Network {
     bits_per_s: u64,
-    /// Cable and switch.
+    /// Of cable and switch.
     latency_ns: u64,
     /// Work of the receiving node for one message.
     handler_ns: u64,
@@ -102,7 +102,7 @@ const INFINIBAND_HDR: Network =
 const INFINIBAND_NDR: Network =
     Network { bits_per_s: 400_000_000_000, latency_ns: 130, handler_ns: 1_000 };
 
-/// The preset of this name.
+/// The preset with this name.
 pub fn preset(name: &str) -> Option<&'static Preset> {
     PRESETS.iter().find(|preset| preset.name == name)
 }
@@ -127,7 +127,7 @@ impl Preset {
 }
 
 impl Medium {
-    /// Makes the disks of a machine such ones.
+    /// Sets the disks of a machine to this kind.
     pub fn apply(&self, disk: &mut DiskConfig) {
         (disk.access_ns, disk.bytes_per_s, disk.parallel) =
             (self.access_ns, self.bytes_per_s, self.parallel);
@@ -160,11 +160,11 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
     config
 }
 
-/// Gives every node `frames` blocks, and scales the load to it as the paper's is to its 64 pages:
+/// Gives every node `frames` blocks, and scales the load to them as the paper's is to its 64 pages:
 /// programs are up to twice as large as a node's memory, and threads keep three tenths of the nodes
 /// busy.
 fn set_load(config: &mut Config, frames: u32) {
-    // 2 MiB of content are worked on for a while before the next ones are: 100 us at 20 GB/s.
+    // The content of 2 MiB is worked on for a while before the next block: 100 us at 20 GB/s.
     config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000, ..config.node };
     let nodes = config.nodes() as f64;
     let load = &mut config.load;
@@ -175,16 +175,16 @@ fn set_load(config: &mut Config, frames: u32) {
     load.arrivals_per_s =
         (0.3 * nodes / (f64::from(load.threads_mean) * thread_ns as f64 / 1e9)).round();
     (config.run.warmup_ns, config.run.duration_ns) = (thread_ns, thread_ns);
-    // With the paper's 1 ms, each of 1,024 nodes would take in 128,000 messages/s: more than it
-    // can, and than can be simulated in a minute.
+    // With the paper's 1 ms, each of 1,024 nodes would receive 128,000 messages/s: more than it can
+    // handle, and more than can be simulated in a minute.
     config.policy.period_ns = thread_ns / 8;
 }
 
-/// The dimensions of a machine of `nodes` nodes in this shape, as square as they come; none if the
+/// The dimensions of a machine of `nodes` nodes in this shape, as square as possible; none if the
 /// number does not fit.
 pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
     let nodes = u32::try_from(nodes).ok().filter(|&nodes| nodes > 0)?;
-    // The largest divisor up to the root.
+    // The largest divisor that is not above the root.
     let split = |nodes: u32, root: f64| {
         (1..=(root.round() as u32).max(1)).rev().find(|part| nodes % part == 0).unwrap_or(1)
     };
@@ -205,8 +205,8 @@ pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
             vec![leaf, nodes / leaf / pod, pod]
         }
         TopologyKind::Dragonfly => {
-            // With a nodes at a router, 2a routers in a group and up to 2a^2 groups, all links are
-            // used alike (Kim et al., 2008).
+            // With a nodes per router, 2a routers per group and up to 2a^2 groups, all links are
+            // used equally (Kim et al., 2008).
             let router = split(nodes, (f64::from(nodes) / 4.0).powf(0.25).max(1.0));
             let group = split(
                 nodes / router,

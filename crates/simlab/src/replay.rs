@@ -8,10 +8,10 @@ use crate::cluster::cluster_of;
 use crate::settings::{Settings, SettingsError};
 use crate::trace::Trace;
 
-/// Time that is still measured after the last record.
+/// Time that is measured after the last record.
 const AFTER_NS: u64 = 1_000_000_000;
 
-/// What a trace holds, in a line.
+/// Describes a trace in one line.
 pub fn describe(trace: &Trace) -> String {
     let [outs, ins, drops] =
         [TraceKind::PageOut, TraceKind::PageIn, TraceKind::Drop].map(|kind| trace.count(kind));
@@ -28,8 +28,8 @@ pub fn describe(trace: &Trace) -> String {
     )
 }
 
-/// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; pages
-/// are as large as the trace's.
+/// The cluster that runs `trace`: `base`, or the paper's with as many nodes as the trace has; the
+/// page size is the trace's.
 pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Config, SettingsError> {
     let refused = |what: String| SettingsError(format!("{}: {what}", path.display()));
     if trace.records.is_empty() {
@@ -47,11 +47,11 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
         )));
     }
     config.node.page_bytes = trace.page_bytes;
-    // All of the trace counts, and what its last records began has time to end.
+    // All of the trace counts, and what its last records start has time to finish.
     let last_ns = trace.records.last().map_or(0, |record| record.time_ns);
     (config.run.warmup_ns, config.run.duration_ns, config.run.drain) =
         (0, last_ns + AFTER_NS, true);
-    // All pages may queue at one disk: who waits for the last of them is not stuck.
+    // All pages may queue at one disk: a thread that waits for the last of them is not stuck.
     let disk_ns = config.disk.access_ns
         + trace.page_bytes.saturating_mul(1_000_000_000) / config.disk.bytes_per_s.max(1);
     let queue_ns = disk_ns.saturating_mul(2 * trace.records.len() as u64);

@@ -1,5 +1,5 @@
-//! TOML files over a base of defaults, with the line of every key, so that a mistake is reported
-//! where it was made.
+//! TOML files over a base of defaults, with the line of every key, so that an error is reported
+//! where it occurs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
-/// One thing that is wrong with a file, or several: `file:line: what, and what is allowed`, a line
+/// One or several problems of a file: `file:line: what is wrong, and what is allowed`, one line
 /// each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -22,7 +22,7 @@ pub struct SettingsError(pub String);
 pub struct Settings {
     /// Name for messages.
     name: String,
-    /// What the file says.
+    /// The content of the file.
     table: Table,
     /// `file:line` of every key, by dotted path.
     places: BTreeMap<String, String>,
@@ -53,27 +53,27 @@ impl Settings {
         Ok(Settings { name: name.to_owned(), table, places })
     }
 
-    /// What the file says.
+    /// The content of the file.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The same, to be changed; lines stay those of the file.
+    /// The same, mutable; lines remain those of the file.
     pub fn table_mut(&mut self) -> &mut Table {
         &mut self.table
     }
 
-    /// Takes out what the file says at a key of its top level.
+    /// Removes a top-level key, and returns its value.
     pub fn take(&mut self, key: &str) -> Option<Value> {
         self.table.remove(key)
     }
 
-    /// A message about `key` (dotted), with its line or that of the table it would stand in.
+    /// A message about `key` (dotted), with its line or that of the table it belongs in.
     pub fn complain(&self, key: &str, what: impl fmt::Display) -> SettingsError {
         SettingsError(format!("{}: {what}", self.place(key)))
     }
 
-    /// `file:line` of `key`, or of what is nearest to it.
+    /// `file:line` of `key`, or of its nearest existing parent.
     pub fn place(&self, key: &str) -> String {
         let mut known = key;
         loop {
@@ -101,7 +101,7 @@ impl Settings {
         Settings { name: self.name.clone(), table, places }
     }
 
-    /// Sets `key` (dotted) as if the file said so at `place`.
+    /// Sets `key` (dotted) as if the file set it at `place`.
     pub fn set(&mut self, key: &str, value: Value, place: String) {
         self.places.insert(key.to_owned(), place);
         let mut table = &mut self.table;
@@ -119,7 +119,7 @@ impl Settings {
         }
     }
 
-    /// `base` with everything in it that the file says.
+    /// `base`, with every setting of the file applied.
     pub fn over<T: Serialize + DeserializeOwned>(&self, base: &T) -> Result<T, SettingsError> {
         let mut merged = Table::try_from(base)
             .map_err(|error| SettingsError(format!("{}: {error}", self.name)))?;
@@ -136,7 +136,7 @@ impl Settings {
         serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| {
             let mut path = error.path().to_string();
             let message = error.inner().message().replace('\n', ", ");
-            // The path to an unknown key ends at the table it stands in.
+            // The path to an unknown key ends at its table.
             if let Some(unknown) =
                 message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
             {
@@ -156,8 +156,8 @@ impl Settings {
         })
     }
 
-    /// Puts `over` into `base`, table by table. Where the base has a number, a text with a unit is
-    /// one too.
+    /// Merges `over` into `base`, table by table. Where the base has a number, a text with a unit
+    /// is accepted as one.
     fn merge(&self, base: &mut Table, over: &Table, prefix: &str) -> Result<(), SettingsError> {
         for (key, value) in over {
             let path = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
@@ -180,13 +180,12 @@ impl Settings {
     }
 }
 
-/// A table that says which of several kinds it is replaces one of another kind, of which nothing
-/// would fit.
+/// A table whose `kind` differs replaces the old table, since none of the old settings would fit.
 fn changes_kind(old: &Table, new: &Table) -> bool {
     new.get("kind").is_some_and(|kind| old.get("kind") != Some(kind))
 }
 
-/// What serde says, in words for somebody who does not know serde.
+/// Translates serde's message for users who do not know serde.
 fn spoken(message: &str) -> String {
     message
         .replace("unknown field", "there is no key")
@@ -235,8 +234,8 @@ fn take_value(
 ) -> Value {
     match value {
         DeValue::String(string) => Value::String(string.to_string()),
-        // TOML's integers have 64 bits and a sign; what does not fit is shown to the reader of the
-        // error as a text.
+        // TOML's integers have 64 bits and a sign; an integer that does not fit is shown in the
+        // error message as text.
         DeValue::Integer(integer) => i64::from_str_radix(integer.as_str(), integer.radix())
             .map_or_else(|_| Value::String(integer.to_string()), Value::Integer),
         DeValue::Float(float) => {
@@ -259,7 +258,7 @@ fn take_value(
     }
 }
 
-/// A text with a unit, as the whole number that a key of this name takes.
+/// Converts a text with a unit to the integer that a key of this name takes.
 pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
     let kind = UNITS
         .iter()
@@ -289,12 +288,12 @@ pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
     i64::try_from(exact / (scale * under)).map_err(|_| format!("`{text}` is too large"))
 }
 
-/// Units that a key may be written with, by the end of its name.
+/// Units that a value may have, selected by the end of the key's name.
 struct Unit {
     suffix: &'static str,
     what: &'static str,
     base: &'static str,
-    /// Name, and by what it has to be multiplied and divided.
+    /// Name, multiplier and divisor.
     units: &'static [(&'static str, u128, u128)],
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::figures::{FIGURES, Figures, estimate};
 use crate::stats::Estimate;
 
-/// What a cluster is, in a line.
+/// Describes a cluster in one line.
 pub fn describe(config: &Config) -> String {
     let (topology, node, policy) = (&config.topology, &config.node, &config.policy);
     let dims: Vec<String> = topology.dims.iter().map(u32::to_string).collect();
@@ -23,7 +23,7 @@ pub fn describe(config: &Config) -> String {
     )
 }
 
-/// The choices that a policy has made, in a line.
+/// Describes the choices of a policy in one line.
 pub fn describe_policy(policy: &hiroma_policy::placement::PlacementConfig) -> String {
     use hiroma_policy::placement::ScopeKind;
     match policy.scope {
@@ -41,7 +41,7 @@ pub fn describe_policy(policy: &hiroma_policy::placement::PlacementConfig) -> St
     }
 }
 
-/// How a file names a choice.
+/// The name of a choice in files.
 pub fn name_of(choice: &impl Serialize) -> String {
     match serde_json::to_value(choice) {
         Ok(serde_json::Value::String(name)) => name,
@@ -49,7 +49,7 @@ pub fn name_of(choice: &impl Serialize) -> String {
     }
 }
 
-/// An estimate as people read it: `1.23 ± 0.05`.
+/// An estimate as text: `1.23 ± 0.05`.
 pub fn estimate_text(estimate: Option<Estimate>) -> String {
     match estimate {
         None => "–".to_owned(),
@@ -95,7 +95,7 @@ pub fn seeds_from(first: u64, count: usize) -> Vec<u64> {
     (0..count as u64).map(|index| first.wrapping_add(index)).collect()
 }
 
-/// A figure in a file.
+/// A figure for a JSON file.
 #[derive(Serialize)]
 pub struct FigureJson {
     name: &'static str,
@@ -104,7 +104,7 @@ pub struct FigureJson {
     estimate: Estimate,
 }
 
-/// All figures of some runs, for a file.
+/// All figures of some runs, for a JSON file.
 pub fn figures_json(runs: &[Figures]) -> Vec<FigureJson> {
     FIGURES
         .iter()
@@ -118,7 +118,7 @@ pub fn figures_json(runs: &[Figures]) -> Vec<FigureJson> {
         .collect()
 }
 
-/// The runs of one cluster for a file: the same bytes whenever and wherever it was run.
+/// The runs of one cluster as JSON: the bytes do not depend on when and where it was run.
 pub fn to_json(config: &Config, seeds: &[u64], runs: &[Figures]) -> String {
     #[derive(Serialize)]
     struct Json<'a> {
@@ -130,7 +130,7 @@ pub fn to_json(config: &Config, seeds: &[u64], runs: &[Figures]) -> String {
     to_text(&Json { config, seeds, results: figures_json(runs), runs })
 }
 
-/// Indented JSON with a line's end.
+/// Indented JSON with a final newline.
 pub fn to_text(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("strings, numbers and lists always become JSON")
         + "\n"

@@ -1,10 +1,9 @@
 //! Means with confidence intervals over seeds, and paired differences.
 //!
-//! Runs of different seeds are independent of each other, so that Student's t distribution gives
-//! the interval of their mean (Law, Simulation Modeling and Analysis, section 4.5). Two policies
-//! that ran the same seeds met the same processes (common random numbers, section 11.2): the
-//! differences seed by seed vary less than the runs themselves, and their interval tells the two
-//! apart.
+//! Runs of different seeds are independent, so that Student's t distribution gives the interval of
+//! their mean (Law, Simulation Modeling and Analysis, section 4.5). Two policies that ran with the
+//! same seeds had the same processes (common random numbers, section 11.2): the paired differences
+//! vary less than the runs themselves, and their interval distinguishes the two policies.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,14 +11,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     pub mean: f64,
-    /// The mean lies within `mean` ± `half_width` with 95 % confidence; none with fewer than two
+    /// The true mean is within `mean` ± `half_width` with 95 % confidence; none with fewer than two
     /// seeds.
     pub half_width: Option<f64>,
-    /// Seeds.
+    /// Number of seeds.
     pub n: usize,
 }
 
-/// What two sets of runs of the same seeds say about each other.
+/// How two sets of runs with the same seeds compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -27,12 +26,12 @@ pub enum Verdict {
     Smaller,
     /// The first is larger.
     Larger,
-    /// The seeds do not tell.
+    /// The seeds do not distinguish the two.
     NotToldApart,
 }
 
 impl Estimate {
-    /// The mean of `values`, one for each seed; none if there are none.
+    /// The mean of `values`, one per seed; none if there are none.
     pub fn of(values: &[f64]) -> Option<Estimate> {
         let n = values.len();
         if n == 0 {
@@ -43,7 +42,7 @@ impl Estimate {
             let variance =
                 values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
             let half_width = student_t_975(n - 1) * (variance / n as f64).sqrt();
-            // Equal values differ from their mean by what rounding leaves.
+            // Equal values differ from their mean only by rounding errors.
             if half_width < 1e-12 * mean.abs() { 0.0 } else { half_width }
         });
         Some(Estimate { mean, half_width, n })
@@ -52,7 +51,7 @@ impl Estimate {
     /// The mean of the differences `first - second`, seed by seed.
     ///
     /// # Panics
-    /// If the two have not run the same number of seeds.
+    /// If the two have different numbers of seeds.
     pub fn of_differences(first: &[f64], second: &[f64]) -> Option<Estimate> {
         assert_eq!(
             first.len(),
@@ -64,12 +63,12 @@ impl Estimate {
         Estimate::of(&differences)
     }
 
-    /// The mean of the logarithms of the ratios `over / under`, seed by seed: what stands for how
+    /// The mean of the logarithms of the ratios `over / under`, seed by seed: it represents how
     /// many times as long one takes as the other, where runs of different seeds differ by factors.
-    /// None if a run has nothing to compare.
+    /// None if a ratio is not finite.
     ///
     /// # Panics
-    /// If the two have not run the same number of seeds.
+    /// If the two have different numbers of seeds.
     pub fn of_log_ratios(over: &[f64], under: &[f64]) -> Option<Estimate> {
         assert_eq!(over.len(), under.len(), "paired ratios need the same seeds on both sides");
         let logs: Vec<f64> =
@@ -87,7 +86,7 @@ impl Estimate {
         self.mean + self.half_width.unwrap_or(0.0)
     }
 
-    /// What an estimate of differences says.
+    /// The verdict of an estimate of differences.
     pub fn verdict(&self) -> Verdict {
         match self.half_width {
             Some(half) if self.mean + half < 0.0 => Verdict::Smaller,
@@ -97,7 +96,8 @@ impl Estimate {
     }
 }
 
-/// Whether the mean of `first` is smaller than that of `second`, by what the same seeds gave both.
+/// Whether the mean of `first` is smaller than that of `second`, by paired differences over the
+/// same seeds.
 pub fn compare_paired(first: &[f64], second: &[f64]) -> Verdict {
     Estimate::of_differences(first, second)
         .map_or(Verdict::NotToldApart, |difference| difference.verdict())

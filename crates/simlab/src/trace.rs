@@ -1,9 +1,9 @@
 //! Traces of page-outs and page-ins: a fixed header and records of 24 bytes, little-endian.
 //! `docs/trace-format.md` is the specification.
 //!
-//! A file is accepted as a whole or refused as a whole: its length, its count, its checksums, the
-//! order of its times and each record's fields have to fit. [`TraceWriter`] is what a live client
-//! records with: it holds one record's worth of state, and the file takes its final name only when
+//! A file is accepted or refused as a whole: its length, its count, its checksums, the order of its
+//! times and the fields of each record have to match. A live client records with [`TraceWriter`]:
+//! its state does not grow with the number of records, and the file gets its final name only when
 //! it is complete.
 
 use std::fs::File;
@@ -24,22 +24,22 @@ pub const VERSION: u16 = 1;
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 24;
-/// The largest number of nodes that a trace can speak of.
+/// Maximum number of nodes of a trace.
 pub const NODES_MAX: u32 = 1 << 24;
 
 /// A whole trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Nodes; every record's node is below.
+    /// Number of nodes; every record's node is below it.
     pub nodes: u32,
     /// Bytes of one page.
     pub page_bytes: u64,
-    /// Records that the recording has lost: the trace is that much less than what happened.
+    /// Records that the recording has lost: the trace is incomplete by that many.
     pub lost: u64,
     pub records: Vec<TraceRecord>,
 }
 
-/// Why a trace was not read or written. Nothing of it has been used.
+/// Why a trace was not read or written. No part of it has been used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -161,7 +161,7 @@ fn record_of_bytes(bytes: &[u8; RECORD_BYTES]) -> Result<TraceRecord, String> {
     })
 }
 
-/// Whether `record` can follow one of time `after_ns` in a trace of `nodes` nodes.
+/// Checks whether `record` can follow one of time `after_ns` in a trace of `nodes` nodes.
 fn check(record: &TraceRecord, nodes: u32, after_ns: u64) -> Result<(), String> {
     if record.node >= nodes {
         return Err(format!("node {} in a trace of nodes 0 to {}", record.node, nodes - 1));
@@ -189,7 +189,7 @@ impl Trace {
         Trace::read_from(&mut BufReader::with_capacity(1 << 20, file), length, path)
     }
 
-    /// Reads a whole trace of `length` bytes; `path` is for messages only.
+    /// Reads a whole trace of `length` bytes; `path` is only for messages.
     pub fn read_from(input: &mut impl Read, length: u64, path: &Path) -> Result<Trace, TraceError> {
         let failed = |source| TraceError::Io { path: path.to_owned(), source };
         let damaged = |what: String| TraceError::Damaged { path: path.to_owned(), what };
@@ -238,7 +238,7 @@ impl Trace {
         Ok(Trace { nodes: header.nodes, page_bytes: header.page_bytes, lost: header.lost, records })
     }
 
-    /// Writes a whole trace to `path`, which is there when it is complete.
+    /// Writes a whole trace to `path`, which appears when it is complete.
     pub fn write(&self, path: &Path) -> Result<(), TraceError> {
         let mut writer = TraceWriter::create(path, self.nodes, self.page_bytes)?;
         for record in &self.records {
@@ -248,13 +248,13 @@ impl Trace {
         writer.finish()
     }
 
-    /// Records of one kind.
+    /// Number of records of one kind.
     pub fn count(&self, kind: TraceKind) -> usize {
         self.records.iter().filter(|record| record.kind == kind).count()
     }
 
-    /// Several traces as one: the nodes of each follow those of the one before, and all begin at
-    /// the same time.
+    /// Joins several traces into one: the nodes of each follow those of the previous one, and all
+    /// begin at the same time.
     pub fn join(traces: Vec<(PathBuf, Trace)>) -> Result<Trace, TraceError> {
         let mut traces = traces.into_iter();
         let Some((first, mut whole)) = traces.next() else {
@@ -307,8 +307,8 @@ fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// Records a trace, event by event.
 ///
-/// Until [`finish`](TraceWriter::finish) the records lie in a file of another name beside the
-/// target, which goes away with the writer.
+/// Until [`finish`](TraceWriter::finish) the records are in a file of another name beside the
+/// target, which is removed when the writer is dropped.
 pub struct TraceWriter {
     path: PathBuf,
     output: BufWriter<AtomicFile>,
@@ -336,7 +336,10 @@ impl TraceWriter {
         })
     }
 
-    /// Adds a record, or refuses it: a node that does not exist, a time before the last one.
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// If the node does not exist, or the time is before the previous record's.
     pub fn append(&mut self, record: TraceRecord) -> Result<(), TraceError> {
         check(&record, self.header.nodes, self.last_ns)
             .map_err(|what| TraceError::Record { path: self.path.clone(), what })?;
@@ -350,23 +353,23 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// There are so many nodes: for a recording that learns of them on its way. Nodes that records
-    /// speak of already stay.
+    /// Raises the number of nodes to `nodes`, for a recording that discovers nodes as it goes.
+    /// Never lowers it: existing records may refer to those nodes.
     pub fn set_nodes(&mut self, nodes: u32) {
         self.header.nodes = nodes.clamp(self.header.nodes, NODES_MAX);
     }
 
-    /// So many records could not be taken down.
+    /// Sets the number of records that could not be recorded.
     pub fn set_lost(&mut self, lost: u64) {
         self.header.lost = lost;
     }
 
-    /// Records so far.
+    /// Number of records so far.
     pub fn count(&self) -> u64 {
         self.header.count
     }
 
-    /// Completes the trace and gives it its name.
+    /// Completes the trace and gives the file its name.
     pub fn finish(mut self) -> Result<(), TraceError> {
         self.header.content_hash = self.hash.finish();
         let bytes = self.header.to_bytes();

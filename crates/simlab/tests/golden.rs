@@ -1,7 +1,7 @@
-//! What `hiroma sim run`, `compare` and `replay` say about small clusters, word for word.
+//! Output of `hiroma sim run`, `compare` and `replay` for small clusters, word for word.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p hiroma-simlab --test golden` writes the files anew; the
-//! difference shows what a change of the simulator changes for a user.
+//! `UPDATE_GOLDEN=1 cargo test -p hiroma-simlab --test golden` rewrites the files; the difference
+//! shows how a change of the simulator affects a user.
 
 use std::env;
 use std::fs;
@@ -78,7 +78,7 @@ fn all_policies_on_one_cluster() {
 
 #[test]
 fn a_recorded_load() {
-    // Node 0 sends out a hundred pages and wants half of them back.
+    // Node 0 pages out a hundred pages and fetches half of them back.
     let out = (0..100).map(|page| TraceRecord {
         time_ns: page * 100_000,
         node: 0,

@@ -1,4 +1,4 @@
-//! Sweeps as a user meets them: interrupted, in shards, with several threads.
+//! Sweeps as users run them: interrupted, in shards, with several threads.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,7 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let store = Store::open(directory.path(), &plan).unwrap();
     let stop = Stop::new();
     let mut after = std::sync::atomic::AtomicUsize::new(0);
-    // As if somebody pressed Ctrl-C after five runs or so.
+    // Simulates Ctrl-C after about five runs.
     let advance = |part: f64| {
         let done =
             after.fetch_add((part * 1000.0).round() as usize, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is done about decisions: collapsing, splitting, and looking below huge pages.
+//! Carries out decisions: collapses and splits ranges, and checks the pages of huge ones.
 
 use std::io;
 use std::time::Instant;
@@ -14,23 +14,23 @@ use crate::error::HotError;
 use crate::ledger::{Entry, reason_text};
 
 const RANGE: u64 = EXTENT as u64;
-/// A range that could not be collapsed so often is left alone.
+/// A range whose collapse the kernel refused this often is left alone.
 pub(super) const REFUSALS_MAX: u8 = 3;
-/// Windows without a touch after which a huge range counts as found cold.
+/// A huge range counts as found cold after this many windows without a touch.
 const COLD_WINDOWS: u32 = 6;
 
-/// How collapsing one range went.
+/// The result of collapsing one range.
 enum Outcome {
     Done,
-    /// It was only to be told what would be done.
+    /// Dry run: only reported.
     Told,
-    /// This range cannot be collapsed now; others may.
+    /// This range cannot be collapsed now; others may be.
     Refused,
-    /// No more ranges in this step.
+    /// No more collapses in this step.
     Enough,
 }
 
-/// What the kernel said, and what it means by it (`madvise(2)`, `MADV_COLLAPSE`).
+/// The kernel's error, and its meaning for `MADV_COLLAPSE` (`madvise(2)`).
 fn refusal_text(error: &io::Error) -> String {
     let meaning = match Errno::from_io_error(error) {
         Some(Errno::NOMEM) => ": the machine has no free huge page",
@@ -43,7 +43,7 @@ fn refusal_text(error: &io::Error) -> String {
 }
 
 impl Engine {
-    /// Carries out what was decided. Returns whether there was anything to do, or will be.
+    /// Carries out the verdicts. Returns whether there was anything to do, or will be.
     pub(super) fn act(
         &mut self,
         now_ns: u64,
@@ -57,7 +57,7 @@ impl Engine {
             .map(|verdict| verdict.range)
             .collect();
         let mut busy = verdicts.iter().any(|verdict| verdict.reason == Reason::Later);
-        // First what frees, then what takes.
+        // Free memory before using more.
         for verdict in verdicts.iter().filter(|verdict| verdict.decision == Decision::Split) {
             if self.split(now_ns, verdict.range, reason_text(verdict.reason))? {
                 step.split += 1;
@@ -111,7 +111,7 @@ impl Engine {
         };
         let memo = self.memos.entry(fact.range).or_default();
         if self.options.dry_run {
-            // Told once; the range then counts as huge, so that the budget is seen to hold.
+            // Reported once; the range then counts as huge, so that the budget is respected.
             if !memo.ours {
                 memo.ours = true;
                 self.ledger.note(&entry);
@@ -168,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Takes a huge page of ours apart. False if the kernel did not.
+    /// Splits one of our huge pages. Returns false if the kernel did not.
     fn split(&mut self, now_ns: u64, range: u64, why: &str) -> Result<bool, HotError> {
         let began = Instant::now();
         if !self.options.dry_run && !self.split_mapping(range)? {
@@ -189,7 +189,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// `MADV_COLD` on a part of a huge page splits it; nothing else that works from outside does.
+    /// `MADV_COLD` on a part of a huge page splits it; nothing else works from outside the process.
     fn split_mapping(&mut self, range: u64) -> Result<bool, HotError> {
         let part = Span { start: range * RANGE, len: PAGE as u64 };
         match self.target.advise(&[part], Advice::Cold) {
@@ -201,8 +201,8 @@ impl Engine {
         }
     }
 
-    /// Taking a huge page apart gives back those of its pages that hold zeros only (Linux 6.12);
-    /// before, none. Which it was shows when the range is next seen.
+    /// Splitting a huge page frees those of its pages that contain only zeros (Linux 6.12); older
+    /// kernels free none. Which were freed is known when the range is scanned next.
     pub(super) fn credit_what_came_back(&mut self) {
         for (&range, memo) in
             self.memos.iter_mut().filter(|(_, memo)| !memo.ours && memo.added_pages > 0)
@@ -219,7 +219,8 @@ impl Engine {
         }
     }
 
-    /// Huge ranges of ours that were not touched in many windows were found cold once.
+    /// A huge range of ours that was not touched in `COLD_WINDOWS` windows counts as found cold
+    /// once more.
     fn count_cold(&mut self) {
         for (&range, memo) in self.memos.iter_mut().filter(|(_, memo)| memo.ours) {
             let Some(heat) = self.heat.range_mut(range) else { continue };
@@ -234,8 +235,8 @@ impl Engine {
         }
     }
 
-    /// Wakes from being settled: everything is watched again, and a few huge ranges are taken apart
-    /// to see how much of them is in use; those that are still hot enough become huge again.
+    /// Leaves the settled state: everything is watched again, and a few huge ranges are split to
+    /// check how much of them is in use; those that are still hot enough become huge again.
     pub(super) fn look_again(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
         self.resume();
         if self.options.dry_run {
@@ -248,7 +249,7 @@ impl Engine {
             .map(|(&range, _)| range)
             .collect();
         if turn.is_empty() {
-            // All have been looked at: begin anew.
+            // All have been checked: start over.
             for memo in self.memos.values_mut().filter(|memo| memo.ours) {
                 memo.checked = false;
             }
@@ -270,7 +271,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes apart all huge pages that we made. Returns how many.
+    /// Splits all huge pages that we made. Returns how many.
     ///
     /// # Errors
     /// As [`Engine::step`].

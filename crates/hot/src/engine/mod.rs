@@ -1,8 +1,8 @@
-//! One process that is managed: tracker, counts, decisions, and what is done about them.
+//! One managed process: its tracker, its counts, the decisions, and their execution.
 //!
 //! The engine does not sleep and has no thread: its owner calls [`Engine::step`] with the time, and
-//! again at the time that the step asks for. A step either opens a window (clears the bits of some
-//! ranges) or closes one (reads and counts them). When all ranges have had their turn, a *pass* is
+//! again at the time that the step returns. A step either opens a window (clears the bits of some
+//! ranges) or closes one (reads and counts them). When all ranges have been watched, a *pass* is
 //! over, and decisions are made.
 
 mod act;
@@ -31,20 +31,21 @@ use crate::options::Options;
 use crate::readiness::Readiness;
 use crate::tracker::{self, Backend, RangeView, RoundCost, Tracker};
 
-/// A pass goes around in so many rounds, unless there is little to look at.
+/// Rounds in a pass, unless there are few ranges.
 const ROUNDS_PER_PASS: usize = 16;
-/// Ranges that are worth a round of their own.
+/// Minimum number of ranges in a round.
 const RANGES_PER_ROUND_MIN: usize = 32;
 
-/// The credit for the beginning is so many times as large for what tracking costs the process as
-/// for what it takes itself: a round that takes 1 ms costs a busy process some 3 ms.
+/// The initial credit for what tracking costs the process is this many times the credit for what
+/// tracking itself takes: a round that takes 1 ms costs a busy process about 3 ms.
 const BURDEN_BURST: u64 = 4;
 
-/// Credit, so many times that for the beginning and once only, for making memory ready: a
-/// hypervisor takes milliseconds for each huge page, and what is hot should not wait for minutes.
+/// Credit for making memory ready: this many times the initial credit, granted once. A hypervisor
+/// takes milliseconds for each huge page, and hot ranges should not wait for minutes.
 const READY_BURST: u64 = 4;
 
-/// Passes before managing may settle: over fewer windows pages that are seldom seen look cold.
+/// Minimum number of passes before managing may settle: over fewer windows, rarely touched pages
+/// look cold.
 const SETTLE_PASSES_MIN: u64 = 10;
 
 enum Phase {
@@ -52,29 +53,29 @@ enum Phase {
     Watching { ranges: Vec<u64>, until_ns: u64 },
 }
 
-/// What is remembered of a range apart from its heat.
+/// What is remembered about a range apart from its heat.
 #[derive(Clone, Copy, Default)]
 struct Memo {
     /// We made it huge.
     ours: bool,
-    /// How often the kernel refused to.
+    /// How often the kernel refused to make it huge.
     refusals: u8,
-    /// Looks in a row that found it cold while huge.
+    /// Checks in a row that found it cold while huge.
     cold_checks: u8,
-    /// It was taken apart to look at its pages.
+    /// It was split to check its pages.
     checked: bool,
     /// It was touched when it was last watched as a huge page.
     in_use: bool,
-    /// Pages that collapsing has added to the process's memory, as long as they were not seen to
-    /// have gone again.
+    /// Pages that collapsing has added to the process's memory and that were not seen to be freed
+    /// again.
     added_pages: u16,
 }
 
-/// Once around all ranges.
+/// One iteration over all ranges.
 #[derive(Default)]
 struct Pass {
     ranges: Vec<u64>,
-    /// How many of them have had their turn.
+    /// How many of them have been watched.
     turn: usize,
     touched_pages: u64,
     present_pages: u64,
@@ -83,7 +84,7 @@ struct Pass {
     quiet: u16,
 }
 
-/// What things have cost.
+/// What managing has cost.
 #[derive(Default)]
 struct Accounts {
     resident_at_begin: u64,
@@ -92,7 +93,7 @@ struct Accounts {
     last_round: RoundCost,
     /// The round whose window is open.
     opened: RoundCost,
-    /// Not yet in the ledger.
+    /// Cost that is not yet in the ledger.
     unreported: RoundCost,
     unreported_rounds: u64,
 }
@@ -113,13 +114,13 @@ pub struct Engine {
     window: Window,
     stall: Stall,
     readiness: Readiness,
-    /// Processor time for making memory ready that is not counted against the share.
+    /// Processor time for making memory ready that does not count against the share.
     ready_credit_ns: u64,
     phase: Phase,
     state: State,
     pass: Pass,
     accounts: Accounts,
-    /// When settled: when to look again.
+    /// When settled: when to watch again.
     wake_ns: u64,
     began_ns: u64,
     regroup: Vec<u64>,
@@ -130,7 +131,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Takes process `pid` under management; `now_ns` is the caller's clock (monotonic).
+    /// Starts managing process `pid`; `now_ns` is the caller's clock (monotonic).
     ///
     /// # Errors
     /// [`HotError::NoProcess`], [`HotError::NotPermitted`], [`HotError::NoBackend`],
@@ -145,8 +146,7 @@ impl Engine {
         if target::is_kernel_thread(pid) {
             return Err(HotError::KernelThread { pid });
         }
-        // Of a process that ends the memory goes first: all that is said of it then is for that
-        // reason.
+        // An ending process loses its memory first; every error after that is due to the ending.
         let (tracker, ledger, resident_at_begin) = Engine::prepare(&target, &options)
             .map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
         let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
@@ -178,7 +178,7 @@ impl Engine {
         })
     }
 
-    /// The tracker of `target`, its ledger with the beginning noted, and how much it has resident.
+    /// The tracker of `target`, its ledger with the beginning recorded, and its resident bytes.
     fn prepare(
         target: &Target,
         options: &Options,
@@ -216,10 +216,10 @@ impl Engine {
         Ok((tracker, ledger, resident_bytes))
     }
 
-    /// Does what is due at `now_ns`. Never sleeps; takes some milliseconds at most.
+    /// Does what is due at `now_ns`. Never sleeps; takes a few milliseconds at most.
     ///
     /// # Errors
-    /// Those of the tracker. That the process ended is no error but [`State::Gone`].
+    /// Those of the tracker. That the process ended is not an error but [`State::Gone`].
     pub fn step(&mut self, now_ns: u64) -> Result<Step, HotError> {
         let began = Instant::now();
         let mut step = Step {
@@ -278,7 +278,8 @@ impl Engine {
         }
     }
 
-    /// When both what it takes itself and what it costs the process allow another round.
+    /// When both shares, of what tracking takes itself and of what it costs the process, allow
+    /// another round.
     fn next_round_ns(&mut self, now_ns: u64) -> u64 {
         self.pace.next_ns(now_ns).max(self.burden.next_ns(now_ns))
     }
@@ -315,7 +316,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings up to date where the memory lies.
+    /// Updates where the process's memory is.
     fn begin_pass(&mut self) -> Result<(), HotError> {
         let pid = self.target.pid();
         self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
@@ -341,8 +342,7 @@ impl Engine {
         for view in self.views.iter().filter(|view| view.huge) {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
         }
-        // Each page that is in use at all has to be found anew by the processor, within the window
-        // or later.
+        // The processor has to look up each page that is in use again, within the window or later.
         let in_use: u64 = self
             .views
             .iter()
@@ -364,7 +364,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides, acts, and sees whether that was all.
+    /// Decides, acts, and checks whether anything is left to do.
     fn end_pass(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
         step.pass_over = true;
         self.pass.number += 1;
@@ -402,7 +402,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is known of every range that has something present.
+    /// The facts of every range that has a page present.
     fn facts(&self) -> Vec<RangeFacts> {
         let of = |(range, heat): (u64, &crate::heat::RangeHeat)| {
             let memo = self.memos.get(&range).copied().unwrap_or_default();
@@ -424,13 +424,13 @@ impl Engine {
         self.memos.values().filter(|memo| memo.ours).count() as u64
     }
 
-    /// The count from which a page is hot that was watched for so many windows.
+    /// The count from which a page that was watched for `windows` windows is hot.
     pub fn hot_count(&self, windows: u16) -> u16 {
         self.options.settings.hot_count(windows, self.top_permille)
     }
 
-    /// How many bytes may be in huge pages. What is above is taken apart at the end of the next
-    /// pass, the coldest first.
+    /// Sets the bytes that may be in huge pages. The excess is split at the end of the next pass,
+    /// the coldest ranges first.
     pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
         if self.options.settings.budget_bytes != budget_bytes {
             self.options.settings.budget_bytes = budget_bytes;
@@ -444,12 +444,12 @@ impl Engine {
         self.pace.set_share(cpu_ppm);
     }
 
-    /// Changes by how much the process may be slowed down by being tracked, in millionths.
+    /// Changes by how much tracking may slow the process down, in millionths.
     pub fn set_slowdown_ppm(&mut self, slowdown_ppm: u64) {
         self.burden.set_share(slowdown_ppm);
     }
 
-    /// Goes on tracking if it had settled.
+    /// Resumes tracking if it had settled.
     pub fn resume(&mut self) {
         if self.state == State::Settled {
             self.state = State::Tracking;
@@ -457,13 +457,12 @@ impl Engine {
         }
     }
 
-    /// Thresholds and limits as they are now.
+    /// The present thresholds and limits.
     pub fn settings(&self) -> &Settings {
         &self.options.settings
     }
 
-    /// Changes thresholds from the next decision on. The budget is changed with
-    /// [`Engine::set_budget`].
+    /// Changes thresholds from the next decision on. Change the budget with [`Engine::set_budget`].
     pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.options.settings);
         self.resume();
@@ -480,12 +479,12 @@ impl Engine {
         }
     }
 
-    /// Bytes that collapsing has added to the process's memory, and that have not come back since.
+    /// Bytes that collapsing has added to the process's memory and that have not been freed since.
     pub fn grown_bytes(&self) -> u64 {
         self.accounts.grown_bytes
     }
 
-    /// Appends the pages that are hot by the settings, by address.
+    /// Appends the pages that are hot according to the settings, by address.
     pub fn active_pages(&self, out: &mut Vec<ActivePage>) {
         for (range, heat) in self.heat.ranges() {
             let least = self.hot_count(heat.windows);
@@ -501,18 +500,18 @@ impl Engine {
         }
     }
 
-    /// Addresses of 2 MiB ranges whose hot objects the program should move elsewhere, as of the
+    /// Addresses of the 2 MiB ranges whose hot objects the program should move elsewhere, as of the
     /// last pass.
     pub fn regroup(&self) -> impl Iterator<Item = u64> {
         self.regroup.iter().map(|range| range * EXTENT as u64)
     }
 
-    /// Counts of all pages.
+    /// The counts of all pages.
     pub fn heat(&self) -> &Heat {
         &self.heat
     }
 
-    /// What was done so far.
+    /// What has been done so far.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -542,12 +541,13 @@ impl Engine {
         self.accounts.rounds
     }
 
-    /// Whether it only says what it would do.
+    /// Whether it only reports what it would do.
     pub fn is_dry_run(&self) -> bool {
         self.options.dry_run
     }
 
-    /// Whether counts are of pages; else of ranges as a whole ([`Tracker::tells_pages_apart`]).
+    /// Whether counts are per page; otherwise per range as a whole
+    /// ([`Tracker::tells_pages_apart`]).
     pub fn tells_pages_apart(&self) -> bool {
         self.tracker.tells_pages_apart()
     }
@@ -591,9 +591,9 @@ impl Engine {
         });
     }
 
-    /// Ends managing: the ledger is closed with `why`. Huge pages stay; see [`Engine::undo`].
+    /// Ends managing and closes the ledger with `why`. Huge pages remain; see [`Engine::undo`].
     pub fn finish(mut self, now_ns: u64, why: &str) -> Ledger {
-        // Who has stopped by himself, or has gone, has said so already.
+        // These states have already recorded their end.
         if !matches!(self.state, State::Gone | State::Stopped(_)) {
             self.note_end(now_ns, why);
         }

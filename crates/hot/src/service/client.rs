@@ -14,10 +14,10 @@ use super::protocol::{
     self, Header, Kind, Outcome, PAGES_MAX, Page, Registration, TEXT_MAX, VERSION, receive, send,
 };
 
-/// Names another socket than the usual one.
+/// Environment variable that replaces the usual sockets.
 pub const SOCKET_VARIABLE: &str = "HIROMA_HOT_SOCKET";
 const FILE_NAME: &str = "hiroma-hot.sock";
-/// How long the daemon may take to answer. It answers between rounds of tracking, which take
+/// Timeout for an answer of the daemon. It answers between rounds of tracking, which take
 /// milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -54,8 +54,8 @@ fn broken(errno: Errno) -> ClientError {
     ClientError::Broken(errno.into())
 }
 
-/// Where a daemon of this user listens: `/run/hiroma-hot.sock` for root, else in the user's runtime
-/// directory.
+/// The socket of a daemon that this user starts: `/run/hiroma-hot.sock` for root, for other users
+/// in their runtime directory.
 pub fn own_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return Path::new("/run").join(FILE_NAME);
@@ -67,8 +67,8 @@ pub fn own_socket() -> PathBuf {
         .join(FILE_NAME)
 }
 
-/// Where to look for a daemon: `$HIROMA_HOT_SOCKET` alone if it is set, else the machine's and then
-/// the user's own.
+/// The sockets to try: only `$HIROMA_HOT_SOCKET` if it is set, otherwise root's and then the user's
+/// own.
 fn usual_sockets() -> Vec<PathBuf> {
     if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
         return vec![path.into()];
@@ -109,7 +109,7 @@ fn reach(path: Option<&Path>) -> Result<OwnedFd, ClientError> {
     Err(ClientError::NoDaemonAnywhere { tried: tried.join(", ") })
 }
 
-/// Sends a request and takes the answer, which has to be of kind `wanted`, with its text.
+/// Sends a request and receives the answer, which has to be of kind `wanted`, with its text.
 fn ask(
     socket: BorrowedFd<'_>,
     request: &Header,
@@ -128,13 +128,14 @@ fn ask(
     }
 }
 
-/// What is registered where, in words, as the daemon at `path` (or the usual places) has it.
+/// The text of the status of the daemon at `path` (or in the usual places): the registered
+/// processes and their shares.
 pub fn status(path: Option<&Path>) -> Result<String, ClientError> {
     let socket = reach(path)?;
     Ok(ask(socket.as_fd(), &Header::new(Kind::Status, [0; 6]), Kind::Text)?.1)
 }
 
-/// A process that is registered; it is no longer when this goes.
+/// A registered process. Dropping the client ends the registration.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -143,12 +144,12 @@ pub struct Client {
     share_ranges: u64,
 }
 
-/// What came of a fetch.
+/// The result of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fetched {
     /// Pages in the buffer, by address.
     pub pages: usize,
-    /// Pages that wait and did not fit.
+    /// Waiting pages that did not fit.
     pub left: u64,
     /// Ranges of 2 MiB that the process may still make huge.
     pub may_collapse: u64,
@@ -162,18 +163,18 @@ impl Client {
         Ok(Client { socket, event, backend, share_ranges: welcome.args[0] })
     }
 
-    /// The socket: readable only when the daemon has gone.
+    /// The socket: becomes readable only when the daemon closes it.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Takes the socket and the eventfd out, for callers that keep descriptors by number.
+    /// Returns the socket and the eventfd, for callers that keep descriptors by number.
     pub fn into_parts(self) -> (OwnedFd, Option<OwnedFd>) {
         (self.socket, self.event)
     }
 
-    /// The eventfd, if one was wished for: readable when pages wait; its number is how many were
-    /// announced.
+    /// The eventfd, if one was requested: readable when pages wait; its value is the number of
+    /// pages announced.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
     }
@@ -183,7 +184,7 @@ impl Client {
         &self.backend
     }
 
-    /// Ranges of 2 MiB that the process might have huge when it registered.
+    /// Ranges of 2 MiB that the process was allowed to have huge when it registered.
     pub fn share_ranges(&self) -> u64 {
         self.share_ranges
     }
@@ -199,8 +200,8 @@ impl Client {
     }
 }
 
-/// Fetches active pages into a buffer of any size. Never allocates: may be called in a signal
-/// handler. After an error the connection is of no more use.
+/// Fetches active pages into a buffer of any size. Never allocates, so that a signal handler may
+/// call it. After an error the connection is unusable.
 pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Errno> {
     let mut fetched = Fetched::default();
     while fetched.pages < buffer.len() {
@@ -215,7 +216,7 @@ pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Err
             return Err(Errno::PROTO);
         }
         fetched = Fetched { pages: fetched.pages + pages, left, may_collapse };
-        // A range that does not fit in what is left of the buffer is not begun.
+        // The daemon does not start a range that does not fit in the rest of the buffer.
         if left == 0
             || pages == 0
             || pages < most && fetched.pages + hiroma_units::PAGES_PER_EXTENT > buffer.len()
@@ -226,7 +227,7 @@ pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Err
     Ok(fetched)
 }
 
-/// Tells the daemon what was done with the pages. Never allocates.
+/// Reports to the daemon what was done with the pages. Never allocates.
 pub fn handled(socket: BorrowedFd<'_>, outcome: &Outcome) -> Result<(), Errno> {
     send(socket, &outcome.to_header(), &[], None)?;
     let (header, _, _) = receive(socket, &mut [])?;

@@ -1,4 +1,5 @@
-//! The daemon: one thread that answers the socket and, in between, steps whatever process is due.
+//! The daemon: one thread that answers the socket and, in between, steps the processes that are
+//! due.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,20 +31,20 @@ use crate::error::HotError;
 
 use super::notice::Notice;
 
-/// Connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 512;
-/// Ranges that a process gives up in one round of shares: splitting and making 16 takes some ten
-/// milliseconds.
+/// Ranges that a process gives up in one round of shares: splitting 16 and making 16 takes about
+/// ten milliseconds.
 const SHARE_STEP: u64 = 16;
-/// How often shares are looked at.
+/// How often shares are recomputed.
 const SHARES_INTERVAL_NS: u64 = 500_000_000;
-/// A call of a function of a program that takes longer is reported: it was asked to keep to 0.5 ms.
+/// A call of a function of a program that takes longer is reported: the limit for it is 0.5 ms.
 const CALL_NS_MAX: u64 = 100_000_000;
 
-/// Where messages for people go.
+/// Receives the messages for the administrator.
 pub type Log = Box<dyn FnMut(&str)>;
 
-/// How to serve.
+/// Options of the daemon.
 pub struct ServiceOptions {
     /// The socket.
     pub path: PathBuf,
@@ -51,7 +52,7 @@ pub struct ServiceOptions {
     pub budget_ranges: u64,
     /// Share of one processor for all tracking together, in millionths.
     pub cpu_ppm: u64,
-    /// A process that handles pages for longer is said to be stuck.
+    /// A process that handles pages for longer than this is reported as stuck.
     pub overdue_ns: u64,
     pub log: Log,
 }
@@ -75,8 +76,8 @@ pub struct Daemon {
     options: ServiceOptions,
     open: Open,
     listener: OwnedFd,
-    /// Held as long as the daemon lives; the file stays, since removing it would let two daemons
-    /// hold "the" lock.
+    /// Held while the daemon runs. The file is never removed: without it two daemons could hold
+    /// "the" lock.
     lock: File,
     peers: BTreeMap<u64, Peer>,
     next_id: u64,
@@ -104,16 +105,16 @@ struct Member {
     signals: u64,
 }
 
-/// Why a peer is let go.
+/// Why a peer is dropped.
 enum Leaves {
     /// It closed the connection, or ended.
     Itself,
-    /// For this reason.
+    /// The daemon ended the connection for this reason.
     Because(String),
 }
 
 impl Daemon {
-    /// Listens. A socket that a daemon left behind when it was killed is replaced.
+    /// Starts to listen. A socket left by a daemon that was killed is replaced.
     pub fn start(options: ServiceOptions, open: Open) -> Result<Daemon, ServeError> {
         let path = options.path.clone();
         let failed = |source: io::Error| ServeError::Listen { path: path.clone(), source };
@@ -223,7 +224,7 @@ impl Daemon {
         self.peers.insert(self.next_id, Peer { socket, credentials, member: None });
     }
 
-    /// Answers everything that a peer has asked.
+    /// Answers all requests that a peer has sent.
     fn answer(&mut self, id: u64) {
         loop {
             let Some(peer) = self.peers.get(&id) else { return };
@@ -240,7 +241,7 @@ impl Daemon {
                 Err(_) => return self.let_go(id, Leaves::Itself),
             };
             if let Err(errno) = self.answer_one(id, &header) {
-                // It does not take its answers: waiting for it would keep all others waiting.
+                // It does not receive its answers: waiting for it would block all others.
                 return self.let_go(
                     id,
                     Leaves::Because(format!(
@@ -347,7 +348,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Registers who asks, or another process for him.
+    /// Registers the requesting process, or another process on its behalf.
     fn register(&mut self, id: u64, header: &Header) -> Result<(), (Errno, String)> {
         let wish = Registration::from_header(header).map_err(|reason| (Errno::INVAL, reason))?;
         let peer = &self.peers[&id];
@@ -394,7 +395,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends a connection, and with it the watch.
+    /// Closes a connection, and ends its watch.
     fn let_go(&mut self, id: u64, why: Leaves) {
         let Some(peer) = self.peers.remove(&id) else { return };
         if let Some(member) = &peer.member {
@@ -411,7 +412,7 @@ impl Daemon {
         }
     }
 
-    /// Steps whoever is due, and tells processes what there is to tell.
+    /// Steps the processes that are due, and notifies processes of new pages.
     fn step_members(&mut self, now: u64) {
         let mut over: Vec<(u64, Leaves)> = Vec::new();
         let mut lines = Vec::new();
@@ -448,7 +449,7 @@ impl Daemon {
         }
     }
 
-    /// Divides the budget and the processor time anew.
+    /// Recomputes the shares of the budget and of the processor time.
     fn share_out(&mut self, now: u64) {
         self.shares_at_ns = now + SHARES_INTERVAL_NS;
         let uses: Vec<(u64, Use)> =
@@ -477,7 +478,7 @@ impl Daemon {
         self.peers.iter().filter_map(|(&id, peer)| Some((id, peer.member.as_ref()?)))
     }
 
-    /// When something is due next.
+    /// When the next action is due.
     fn next_ns(&self) -> u64 {
         let due =
             |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
@@ -487,7 +488,7 @@ impl Daemon {
             .unwrap_or(u64::MAX)
     }
 
-    /// Who is registered, in words.
+    /// The registered processes, as text.
     fn status(&self) -> String {
         let mib = |ranges: u64| ranges * (EXTENT as u64 >> 20);
         let mut text = format!(
@@ -523,14 +524,13 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.options.path);
-        // Not merely closed: a child that is just being started may hold a copy until it becomes
-        // another program.
+        // Closing is not enough: a child that is just being started may hold a copy until it execs.
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
 impl Member {
-    /// Ranges that a process which is merely told may still make huge itself.
+    /// Ranges that a process in notified mode may still make huge itself.
     fn may_collapse(&self) -> u64 {
         match self.wish.mode {
             Mode::Managed => 0,
@@ -538,7 +538,7 @@ impl Member {
         }
     }
 
-    /// What the daemon made huge, or the process by its own account.
+    /// The huge pages that the daemon made, or that the process reported.
     fn use_of_huge_pages(&self) -> Use {
         match self.wish.mode {
             Mode::Managed => self.watch.use_of_huge_pages(),
@@ -550,15 +550,15 @@ impl Member {
         }
     }
 
-    /// Sends the signal and fills the eventfd, if there is something new.
+    /// Sends the signal and writes to the eventfd, if there are new pages.
     fn tell(&mut self) {
         let Some(count) = self.notice.due() else { return };
         let mut told = false;
         if let Some(event) = &self.event {
             told |= rustix::io::write(event, &count.to_ne_bytes()).is_ok();
         }
-        // A process that has become another program (exec) has no handler any more, and the signal
-        // would end it.
+        // A process that has executed another program (exec) no longer has a handler, and the
+        // signal would kill it.
         if self.wish.signal != 0 && catches(self.pid, self.wish.signal) {
             told |= notify::queue(self.pidfd.as_fd(), self.wish.signal, count).is_ok();
         }
@@ -569,8 +569,8 @@ impl Member {
     }
 }
 
-/// Whom the wish is about, if who asks may have it: himself; or, without a signal, a process of the
-/// same user; root: any.
+/// The process that `wish` is about, if the requester may register it: itself; without a signal,
+/// any process of the same user; for root, any process.
 fn permitted(credentials: &UCred, wish: &Registration) -> Result<u32, (Errno, String)> {
     let own = credentials.pid.as_raw_nonzero().get() as u32;
     if wish.pid == 0 || wish.pid == own {
@@ -630,7 +630,7 @@ fn errno_of(error: &HotError) -> Errno {
     }
 }
 
-/// Whether somebody listens there without holding the lock: the lock file was removed.
+/// Whether a process listens there without holding the lock, because the lock file was removed.
 fn answers(path: &Path) -> bool {
     let attempt = || -> Result<(), Errno> {
         let socket =
@@ -640,8 +640,8 @@ fn answers(path: &Path) -> bool {
     attempt().is_ok()
 }
 
-/// A listening socket at `path`. Everybody may connect to root's (who may do what is decided by
-/// credentials), only the user to his own.
+/// A listening socket at `path`. All users may connect to root's (credentials decide what they may
+/// do), only the user to its own.
 fn bound(path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -1,9 +1,9 @@
-//! What a process is told about its active pages, and when.
+//! When a process is notified of its active pages, and of which.
 //!
-//! Pages wait here until they are fetched, so a signal that is late, or comes while an earlier one
-//! is being handled, loses nothing. A range that was reported is reported again only when it has
-//! become much hotter or some time has passed: what the process left alone once need not be said
-//! with every pass.
+//! Pages wait here until they are fetched, so a signal that is late, or arrives while an earlier
+//! one is being handled, loses nothing. A range that was reported is reported again only when it
+//! has become much hotter or some time has passed: what the process once left alone need not be
+//! repeated in every pass.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use hiroma_units::EXTENT;
 
 use super::protocol::Page;
 
-/// A range that was reported is not reported again for so long …
+/// A range that was reported is not reported again for this long …
 const QUIET_NS: u64 = 10_000_000_000;
-/// … unless so many more of its pages are active: a sixteenth.
+/// … unless this many more of its pages are active: a sixteenth.
 const MUCH_MORE_PAGES: usize = 32;
 
 fn range_of(page: &Page) -> u64 {
@@ -30,7 +30,7 @@ pub struct Notice {
     /// A signal was sent, and nothing was fetched since.
     announced: bool,
     handling_since_ns: Option<u64>,
-    /// The process has fetched a part of what waits, and will come for the rest.
+    /// The process has fetched a part of what waits, and will fetch the rest.
     partly_taken: bool,
     overdue_said: bool,
     reported: BTreeMap<u64, Reported>,
@@ -43,8 +43,8 @@ struct Reported {
 }
 
 impl Notice {
-    /// The process is told when at least `pages_min` pages are active, and is stuck when it handles
-    /// them for longer than `overdue_ns`.
+    /// The process is notified when at least `pages_min` pages are active, and is stuck when it
+    /// handles them for longer than `overdue_ns`.
     pub fn new(pages_min: usize, overdue_ns: u64) -> Notice {
         Notice {
             pages_min: pages_min.max(1),
@@ -58,8 +58,9 @@ impl Notice {
         }
     }
 
-    /// Takes the active pages of a pass (by address), which replace those of the last, unless these
-    /// are just being fetched. Returns how many the process has to be told of.
+    /// Takes the active pages of a pass (by address), which replace those of the previous pass
+    /// unless those are just being fetched. Returns of how many pages to notify the process, if it
+    /// has to be notified.
     pub fn offer(&mut self, pages: &[Page], now_ns: u64) -> Option<u64> {
         if self.partly_taken {
             return None;
@@ -78,19 +79,19 @@ impl Notice {
         self.due()
     }
 
-    /// How many pages the process has to be told of, if it has not been and there are enough.
+    /// Of how many pages to notify the process, if it has not been notified and there are enough.
     pub fn due(&self) -> Option<u64> {
         let quiet = self.announced || self.handling_since_ns.is_some();
         (!quiet && self.waiting.len() >= self.pages_min).then_some(self.waiting.len() as u64)
     }
 
-    /// The process was told.
+    /// Records that the process was notified.
     pub fn announced(&mut self) {
         self.announced = true;
     }
 
-    /// Hands out at most `most` pages, the hottest ranges' first come by address; a range is cut
-    /// only if it does not fit alone. Returns them and how many are left.
+    /// Removes at most `most` of the waiting pages, in order of address; a range is cut only if it
+    /// does not fit alone. Returns them and how many are left.
     pub fn take(&mut self, most: usize, now_ns: u64) -> (Vec<Page>, usize) {
         let mut end = most.min(self.waiting.len());
         if end < self.waiting.len() && end > 0 {
@@ -108,7 +109,7 @@ impl Notice {
                     .reported
                     .entry(range_of(&range[0]))
                     .or_insert(Reported { pages: 0, at_ns: now_ns });
-                // What was cut comes in several pieces.
+                // A range that was cut arrives in several pieces.
                 let before = if reported.at_ns >= since { reported.pages } else { 0 };
                 *reported = Reported { pages: before + range.len(), at_ns: now_ns };
             }
@@ -118,14 +119,14 @@ impl Notice {
         (taken, self.waiting.len())
     }
 
-    /// The process has done what it wanted with what it fetched.
+    /// The process has finished handling the pages that it fetched.
     pub fn handled(&mut self) {
         self.handling_since_ns = None;
         self.partly_taken = false;
         self.overdue_said = false;
     }
 
-    /// Seconds for which the process has been handling pages, if that is too long; said once.
+    /// Seconds for which the process has been handling pages, if that is too long; returned once.
     pub fn overdue_s(&mut self, now_ns: u64) -> Option<u64> {
         let passed = now_ns.saturating_sub(self.handling_since_ns?);
         if passed < self.overdue_ns || self.overdue_said {
@@ -135,14 +136,14 @@ impl Notice {
         Some(passed / 1_000_000_000)
     }
 
-    /// When [`Notice::overdue_s`] has to be asked again.
+    /// When [`Notice::overdue_s`] has to be called again.
     pub fn overdue_at_ns(&self) -> Option<u64> {
         self.handling_since_ns
             .filter(|_| !self.overdue_said)
             .map(|since| since.saturating_add(self.overdue_ns))
     }
 
-    /// Pages that wait to be fetched.
+    /// The number of pages that wait to be fetched.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(notice.offer(&pages(1, 4), S), None);
         let (taken, left) = notice.take(100, 2 * S);
         assert_eq!((taken.len(), left), (4, 0));
-        // What comes up meanwhile is not lost: it waits until the process is done.
+        // Pages that become active meanwhile are not lost: they wait until the process is done.
         assert_eq!(notice.offer(&pages(2, 9), 3 * S), None);
         notice.handled();
         assert_eq!(notice.due(), Some(9));
@@ -204,10 +205,10 @@ mod tests {
         let all = [pages(1, 10), pages(2, 10), pages(3, 30)].concat();
         notice.offer(&all, 0);
         assert_eq!(notice.take(15, 0).0, pages(1, 10));
-        // A pass that is over meanwhile does not change what is being fetched.
+        // A pass that ends meanwhile does not change what is being fetched.
         assert_eq!(notice.offer(&all, 1), None);
         assert_eq!(notice.take(25, 0).0, pages(2, 10));
-        // The third fits nowhere: it comes in pieces.
+        // The third range fits in no buffer: it is split.
         assert_eq!(notice.take(25, 0), (all[20..45].to_vec(), 5));
         assert_eq!(notice.take(0, 0), (vec![], 5));
         assert_eq!(notice.take(usize::MAX, 0), (all[45..].to_vec(), 0));

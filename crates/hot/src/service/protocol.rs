@@ -1,8 +1,8 @@
 //! Messages between a process and the daemon.
 //!
-//! A `SOCK_SEQPACKET` socket keeps messages apart: each is a [`Header`] and what follows from its
-//! kind. Numbers are in the machine's own order, since both ends are on one machine. Sending and
-//! receiving never allocate, so that they can be used in a signal handler.
+//! A `SOCK_SEQPACKET` socket preserves message boundaries: each message is a [`Header`] and the
+//! data that its kind implies. Numbers are in native byte order, since both ends are on one
+//! machine. Sending and receiving never allocate, so that a signal handler may use them.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,34 +17,34 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First word of every message.
 pub const MAGIC: u32 = 0x4850_5331;
-/// Of this description. A daemon refuses others.
+/// Version of this protocol. A daemon refuses others.
 pub const VERSION: u16 = 1;
-/// Most pages in one message.
+/// Maximum number of pages in one message.
 pub const PAGES_MAX: usize = 2048;
-/// Longest text in a message, bytes.
+/// Maximum length of text in a message, in bytes.
 pub const TEXT_MAX: usize = 16 << 10;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Kind {
-    /// To the daemon: track me. Arguments: see [`Registration`].
+    /// To the daemon: request to track a process. Arguments: see [`Registration`].
     Register = 1,
-    /// To the daemon: my active pages, at most `args[0]`.
+    /// To the daemon: request for the active pages, at most `args[0]`.
     Fetch = 2,
     /// To the daemon: what was done with them. Arguments: see [`Outcome`].
     Handled = 3,
-    /// To the daemon: who is registered. Anybody may ask.
+    /// To the daemon: request for the status. Every user may send it.
     Status = 4,
-    /// From the daemon: registered. An eventfd comes along if wanted. `args[0]`: the share in
-    /// ranges of 2 MiB; the backend's name follows.
+    /// From the daemon: registered. Carries an eventfd if requested. `args[0]`: the share in ranges
+    /// of 2 MiB; the backend's name follows.
     Welcome = 16,
     /// From the daemon: `args[0]` pages follow, `args[1]` are left, `args[2]` ranges of 2 MiB may
     /// still be made huge.
     Pages = 17,
     /// From the daemon: done.
     Done = 18,
-    /// From the daemon: no. `args[0]` is an errno; the reason follows as text.
+    /// From the daemon: refused. `args[0]` is an errno; the reason follows as text.
     Refused = 19,
     /// From the daemon: a text follows.
     Text = 20,
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Beginning of every message.
+/// Start of every message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Header {
@@ -71,12 +71,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// A message of `kind`.
+    /// The header of a message of `kind`.
     pub fn new(kind: Kind, args: [u64; 6]) -> Header {
         Header { magic: MAGIC, version: VERSION, kind: kind as u16, args }
     }
 
-    /// A header without meaning, to receive into.
+    /// An empty header, to receive into.
     pub fn empty() -> Header {
         Header { magic: 0, version: 0, kind: 0, args: [0; 6] }
     }
@@ -88,43 +88,43 @@ impl Header {
 )]
 #[repr(C)]
 pub struct Page {
-    /// Its first byte.
+    /// Address of its first byte.
     pub address: u64,
-    /// In how many windows it was touched, with decay.
+    /// Windows in which it was touched, with decay.
     pub count: u32,
     pub reserved: u32,
 }
 
-/// Who makes pages huge.
+/// Which side makes pages huge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The process: it is told of all its active pages, and decides.
+    /// The process: it is notified of all its active pages, and decides.
     Notified,
-    /// The daemon: it makes hot ranges huge itself, and the process is told of active pages in
+    /// The daemon: it makes hot ranges huge itself, and the process is notified of active pages in
     /// ranges with too few of them.
     Managed,
 }
 
-/// What a process wishes.
+/// What a process requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Registration {
-    /// Whom to track; 0: who asks.
+    /// The process to track; 0: the requesting process.
     pub pid: u32,
     pub mode: Mode,
     /// Real-time signal to send; 0: none.
     pub signal: i32,
-    /// Whether an eventfd is wanted.
+    /// Whether an eventfd is requested.
     pub eventfd: bool,
     /// Count from which a page is active; 0: the daemon's rule.
     pub count_min: u32,
-    /// Active pages from which the process is told; at least 1.
+    /// Number of active pages from which the process is notified; at least 1.
     pub pages_min: u32,
-    /// Most bytes that may be made huge for the process; 0: its share.
+    /// Maximum bytes that may be made huge for the process; 0: its share.
     pub budget_bytes: u64,
 }
 
 impl Registration {
-    /// As a message.
+    /// Converts to a message.
     pub fn to_header(self) -> Header {
         let mode = match self.mode {
             Mode::Notified => 0,
@@ -138,7 +138,10 @@ impl Registration {
         )
     }
 
-    /// From a message; the reason if it makes no sense.
+    /// Parses a message.
+    ///
+    /// # Errors
+    /// The reason why the request is invalid.
     pub fn from_header(header: &Header) -> Result<Registration, String> {
         let [pid, flags, signal, counts, budget_bytes, _] = header.args;
         if flags > 3 {
@@ -167,7 +170,7 @@ impl Registration {
     }
 }
 
-/// What a process did with what it was told.
+/// What a process did with the pages it was notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// Ranges of 2 MiB made huge in place.
@@ -178,12 +181,12 @@ pub struct Outcome {
     pub left: u64,
     /// Ranges for which one of these failed.
     pub failed: u64,
-    /// Longest call of a function of the program, ns.
+    /// Longest call of a function of the program, in nanoseconds.
     pub call_ns_max: u64,
 }
 
 impl Outcome {
-    /// As a message.
+    /// Converts to a message.
     pub fn to_header(self) -> Header {
         Header::new(
             Kind::Handled,
@@ -191,14 +194,14 @@ impl Outcome {
         )
     }
 
-    /// From a message.
+    /// Parses a message.
     pub fn from_header(header: &Header) -> Outcome {
         let [collapsed, compacted, left, failed, call_ns_max, _] = header.args;
         Outcome { collapsed, compacted, left, failed, call_ns_max }
     }
 }
 
-/// Sends a message, and a descriptor with it if there is one.
+/// Sends a message, with a descriptor if one is given.
 pub fn send(
     socket: BorrowedFd<'_>,
     header: &Header,
@@ -225,8 +228,11 @@ pub fn send(
 }
 
 /// Receives a message: its header, and as much of the rest as fits in `rest`. Returns the header,
-/// the length of the rest, and a descriptor if one came. `EPIPE`: the other side is gone. `EPROTO`:
-/// not a message of ours, or longer than `rest`.
+/// the length of the rest, and the descriptor if one was sent.
+///
+/// # Errors
+/// `EPIPE`: the other side has closed the connection. `EPROTO`: not a message of this protocol, or
+/// longer than `rest`.
 pub fn receive(
     socket: BorrowedFd<'_>,
     rest: &mut [u8],
@@ -254,13 +260,13 @@ pub fn receive(
     }
 }
 
-/// Refuses with an errno and a reason. A text that does not fit is cut.
+/// Refuses with an errno and a reason. A text that does not fit is truncated.
 pub fn refuse(socket: &impl AsFd, errno: Errno, reason: &str) -> Result<(), Errno> {
     let header = Header::new(Kind::Refused, [errno.raw_os_error() as u64, 0, 0, 0, 0, 0]);
     send(socket.as_fd(), &header, cut(reason).as_bytes(), None)
 }
 
-/// As much of a text as fits in a message.
+/// The longest prefix of a text that fits in a message.
 pub fn cut(text: &str) -> &str {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
@@ -294,7 +300,7 @@ mod tests {
         assert_eq!(receive(b.as_fd(), &mut rest).unwrap_err(), Errno::PROTO);
         rustix::io::write(&a, &[0; 80]).unwrap();
         assert_eq!(receive(b.as_fd(), &mut [0; 80]).unwrap_err(), Errno::PROTO);
-        // What came over is the same end once more.
+        // The received descriptor is a copy of the same end.
         drop((a, fd));
         assert_eq!(receive(b.as_fd(), &mut rest).unwrap_err(), Errno::PIPE);
     }

@@ -1,4 +1,4 @@
-//! What the daemon needs of a process that it watches, and the engine behind it.
+//! The daemon's interface to a watched process, and its implementation with the engine.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ pub type Ended = String;
 
 /// A process under watch.
 pub trait Watch {
-    /// Name of the way in which it is tracked.
+    /// Name of the backend that tracks it.
     fn backend(&self) -> String;
 
-    /// Does what is due. Returns when it wants to be called again, and whether counts are new.
+    /// Does what is due. Returns when to call again, and whether counts are new.
     fn step(&mut self, now_ns: u64) -> Result<(u64, bool), Ended>;
 
     /// How it uses huge pages that the daemon made.
@@ -33,22 +33,22 @@ pub trait Watch {
     /// Changes the share of one processor that watching may take, in millionths.
     fn set_cpu_ppm(&mut self, cpu_ppm: u64);
 
-    /// The pages that the process is to be told of, by address.
+    /// The pages to report to the process, by address.
     fn active_pages(&self) -> Vec<Page>;
 }
 
-/// Begins to watch a process; called by the daemon when one registers.
+/// Starts to watch a process; called by the daemon when one registers.
 pub type Open = Box<dyn FnMut(&Registration) -> Result<Box<dyn Watch>, HotError>>;
 
-/// How often a process that has settled is looked at again.
+/// How often a process that has settled is checked again.
 const RECHECK_NS: u64 = 5_000_000_000;
 
 /// Engines for processes that register.
 #[derive(Clone, Debug)]
 pub struct Engines {
-    /// Only this way of tracking.
+    /// Use only this backend.
     pub backend: Option<Backend>,
-    /// Where ledgers go; none: nowhere.
+    /// The directory of ledgers; without one, none are written.
     pub ledger: Option<LedgerDir>,
 }
 
@@ -64,7 +64,7 @@ impl Engines {
                 told: wish.mode == Mode::Notified,
                 ..Options::default()
             };
-            // What it may have is said as soon as the shares are known.
+            // The budget follows as soon as the shares are known.
             options.settings.budget_bytes = 0;
             let engine = Engine::new(wish.pid, options, monotonic_ns())?;
             Ok(Box::new(EngineWatch { engine, wish: *wish }))

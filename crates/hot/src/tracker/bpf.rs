@@ -1,9 +1,10 @@
-//! Page tables read by a BPF program; accessed bits cleared by `process_madvise(MADV_COLD)`, or by
-//! `clear_refs` (`proc_pid_clear_refs(5)`).
+//! Reads page tables with a BPF program; clears accessed bits with `process_madvise(MADV_COLD)`, or
+//! with `clear_refs` (`proc_pid_clear_refs(5)`).
 //!
-//! `MADV_COLD` clears what is asked for, flushes translations, and passes over pages that others
-//! map. `clear_refs` always clears all, those too, needs no CAP_SYS_NICE, and does not flush: a
-//! page whose translation stays in the processor looks untouched until that is replaced.
+//! `MADV_COLD` clears the given ranges, flushes translations, and skips pages that other processes
+//! map. `clear_refs` always clears all pages, those included, needs no CAP_SYS_NICE, and does not
+//! flush: a page whose translation stays in the processor looks untouched until the translation is
+//! replaced.
 
 use std::collections::BTreeMap;
 
@@ -32,16 +33,16 @@ pub struct BpfTracker {
     clearing: Clearing,
     walk: Walk,
     pagemap: Pagemap,
-    /// Pages that could not be cleared when they were last to be.
+    /// Pages that could not be cleared by the last attempt.
     stuck: BTreeMap<u64, PageBits>,
     parts: Vec<Span>,
 }
 
 impl BpfTracker {
-    /// Gets ready to track process `pid`.
+    /// Opens a tracker of process `pid`.
     pub fn open(pid: u32) -> Result<BpfTracker, HotError> {
         let tracker = BpfTracker::with(pid, Clearing::Cold)?;
-        // The clearing needs CAP_SYS_NICE; better to know now.
+        // Clearing needs CAP_SYS_NICE; fail early without it.
         let nowhere = [Span { start: 0, len: 0 }];
         tracker
             .target
@@ -50,7 +51,7 @@ impl BpfTracker {
         Ok(tracker)
     }
 
-    /// The same, with all bits cleared at once by `clear_refs`.
+    /// The same, with all bits cleared in one call by `clear_refs`.
     pub fn open_clear_refs(pid: u32) -> Result<BpfTracker, HotError> {
         let tracker = BpfTracker::with(pid, Clearing::Refs)?;
         clear_refs(pid)?;
@@ -81,8 +82,8 @@ impl BpfTracker {
         self.target.pid()
     }
 
-    /// Clears the accessed bits of all `parts`. Returns what the kernel refuses: locked memory, for
-    /// one.
+    /// Clears the accessed bits of all `parts`. Returns what the kernel refuses, for example locked
+    /// memory.
     fn cool(&self, parts: &mut [Span]) -> Result<Vec<Span>, HotError> {
         advise_all(parts, |parts| match self.target.advise(parts, Advice::Cold) {
             Ok(taken) => Ok(taken),
@@ -93,9 +94,9 @@ impl BpfTracker {
         })
     }
 
-    /// Finds the pages whose bits are still set because they cannot be cleared: those in what was
-    /// `refused`, and those that others map. A page that has merely been touched again is mapped by
-    /// nobody else.
+    /// Finds the pages whose bits are still set because they cannot be cleared: those in `refused`,
+    /// and those that other processes map. A page that has only been touched again is mapped by no
+    /// other process.
     fn find_stuck(
         &mut self,
         layout: &Layout,
@@ -134,9 +135,9 @@ impl BpfTracker {
     }
 }
 
-/// Has `advise` take all `parts`: it says how many bytes it took before the first that it would
-/// not, and is asked again from there on. Where it takes nothing, the rest of that part is refused,
-/// and it goes on with the next. Returns what was refused.
+/// Passes all `parts` to `advise`, which returns how many bytes it took before the first that it
+/// refuses, and is called again from there. If it takes nothing, the rest of that part is refused,
+/// and the next part follows. Returns what was refused.
 fn advise_all(
     parts: &mut [Span],
     mut advise: impl FnMut(&[Span]) -> Result<u64, HotError>,
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn of_a_part_that_is_taken_in_part_the_rest_is_refused_and_what_is_behind_is_cleared() {
         let span = |start, len| Span { start, len };
-        // 3 GiB of one mapping, of which 2 are taken; a call takes the rest neither.
+        // 3 GiB of one mapping, of which 2 are taken; another call does not take the rest either.
         let gib = GIB as u64;
         let mut parts = [span(0, 4096), span(gib, 3 * gib), span(8 * gib, gib)];
         let mut asked = Vec::new();
@@ -275,8 +276,8 @@ mod tests {
         fn whatever_is_taken_at_a_time_each_page_is_cleared_or_refused_and_no_page_is_both(
             lens in prop::collection::vec(1u64..40, 0..8), locked in prop::collection::vec(any::<bool>(), 320), most in 1u64..60,
         ) {
-            // Pages that lie apart by one from part to part; a locked one ends a call, and a call
-            // takes `most` pages at most.
+            // Parts have a gap of one page between them; a locked page ends a call, and a call
+            // takes at most `most` pages.
             let mut start = 0;
             let mut parts: Vec<Span> = lens.iter().map(|&len| { start += len + 1; Span { start: start - len - 1, len } }).collect();
             let all: Vec<u64> = parts.iter().flat_map(|part| part.start..part.start + part.len).collect();
@@ -301,8 +302,8 @@ mod tests {
             Ok(tracker) => tracker,
             Err(error) => return hiroma_testkit::skip!(Bpf, "{error}"),
         };
-        // The layout is older than the lock, as in a pass that has begun before: it shows one
-        // mapping of 5 GiB, and a small one behind. One page of each 2 MiB is in use.
+        // The layout is older than the lock, as in a pass that began earlier: it shows one mapping
+        // of 5 GiB and a small one after it. One page of each 2 MiB is in use.
         let large = 5 * GIB;
         let memory = Reservation::new(large + 2 * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
@@ -316,7 +317,7 @@ mod tests {
         }
         let first = (memory.base() / EXTENT) as u64;
         let ranges: Vec<u64> = (first..first + (memory.len() / EXTENT) as u64).collect();
-        // Calls are of 1 GiB, so 2 GiB are taken before the call that meets the locked page.
+        // A call covers 1 GiB, so 2 GiB are taken before the call that meets the locked page.
         let hidden = first + (2 * GIB / EXTENT) as u64..=first + (large / EXTENT) as u64;
         let touch_all = || ranges.iter().for_each(|range| touch(*range as usize * EXTENT, PAGE));
         let only_the_first = std::array::from_fn(|word| u64::from(word == 0));
@@ -337,7 +338,7 @@ mod tests {
             if views.len() == ranges.len() && wrong.is_empty() {
                 break;
             }
-            // Others, DAMON for one, may clear a bit as well; not again and again.
+            // Other users, DAMON for example, may clear a bit as well, but not repeatedly.
             assert!(
                 Instant::now() < deadline,
                 "{} of {} ranges are seen wrongly: {wrong:?}",

@@ -1,9 +1,9 @@
 //! DAMON on the addresses of one process (`Documentation/admin-guide/mm/damon/usage.rst`, the sysfs
 //! interface).
 //!
-//! DAMON cuts the addresses into regions and looks at one page of each again and again; so it tells
-//! what share of a region is in use, not which pages. It has one set of settings for the machine:
-//! where anybody has made a `kdamond`, it is theirs, and is left alone.
+//! DAMON divides the addresses into regions and samples one page of each repeatedly; it therefore
+//! reports what share of a region is in use, not which pages. The machine has one set of DAMON
+//! settings: if another user has made a `kdamond`, it is left alone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,13 +21,13 @@ use crate::layout::Layout;
 
 const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 const RANGE: u64 = EXTENT as u64;
-/// One page of each region is looked at so often …
+/// One page of each region is sampled at this interval …
 const SAMPLE_US: u64 = 5000;
-/// … and counts begin anew after this; a scan waits for it.
+/// … and counts restart after this one; a scan waits for it.
 const AGGREGATION_US: u64 = 10 * SAMPLE_US;
-/// How often DAMON looks whether memory was mapped or unmapped.
+/// How often DAMON checks whether memory was mapped or unmapped.
 const UPDATE_US: u64 = 1_000_000;
-/// More regions than this cost more than they tell.
+/// More regions than this cost more than they show.
 const REGIONS_MAX: u64 = 2000;
 
 /// See [`Backend::Damon`].
@@ -35,20 +35,20 @@ pub struct DamonTracker {
     target: Target,
     session: Session,
     pagemap: Pagemap,
-    /// Present pages, as they were when the pass began.
+    /// Present pages, as of the beginning of the pass.
     present: BTreeMap<u64, PageBits>,
 }
 
-/// A region as DAMON has seen it.
+/// A region as DAMON reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Region {
     start: u64,
     end: u64,
-    /// Samples in which the page that was looked at had been touched.
+    /// Samples in which the sampled page had been touched.
     accesses: u64,
 }
 
-/// DAMON, set to one process. Gives it back when it goes.
+/// DAMON, set to one process. Released on drop.
 struct Session(PathBuf);
 
 impl Drop for Session {
@@ -71,7 +71,7 @@ fn number(path: &Path) -> io::Result<u64> {
 }
 
 impl Session {
-    /// Takes DAMON and sets it to process `pid`; refused while somebody else has it.
+    /// Takes DAMON and sets it to process `pid`; fails while another user has it.
     fn take(admin: &Path, pid: u32, regions_min: u64) -> io::Result<Session> {
         let owners = number(&admin.join("nr_kdamonds")).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => io::Error::new(
@@ -114,12 +114,12 @@ impl Session {
         set("monitoring_attrs/intervals/sample_us", &SAMPLE_US)?;
         set("monitoring_attrs/intervals/aggr_us", &AGGREGATION_US)?;
         set("monitoring_attrs/intervals/update_us", &UPDATE_US)?;
-        // First the larger: at no time may the least be more than the most.
+        // Set the larger one first: the minimum may never exceed the maximum.
         set("monitoring_attrs/nr_regions/max", &REGIONS_MAX)?;
         set("monitoring_attrs/nr_regions/min", &regions_min.clamp(10, REGIONS_MAX / 2))?;
         set("targets/nr_targets", &1)?;
         set("targets/0/pid_target", &pid)?;
-        // A scheme that takes all regions and does nothing: through it they are read.
+        // A scheme that matches all regions and does nothing: it makes them readable.
         set("schemes/nr_schemes", &1)?;
         set("schemes/0/action", &"stat")?;
         for (what, most) in
@@ -131,7 +131,7 @@ impl Session {
         write(&kdamond.join("state"), "on")
     }
 
-    /// What has been seen since the last aggregation, by address. Waits for the next.
+    /// The regions seen since the last aggregation, by address. Waits for the next one.
     fn regions(&self) -> io::Result<Vec<Region>> {
         write(&self.0.join("0/state"), "update_schemes_tried_regions")?;
         let mut regions = Vec::new();
@@ -151,8 +151,8 @@ impl Session {
     }
 }
 
-/// Of `there` present pages of range `range` those that are in use: the share of samples in which a
-/// page was touched.
+/// How many of the `there` present pages of range `range` are in use: the share of samples in which
+/// a page was touched.
 fn touched_of(regions: &[Region], range: u64, there: u64) -> u64 {
     let (start, end) = (range * RANGE, (range + 1) * RANGE);
     let from = regions.partition_point(|region| region.end <= start);
@@ -169,7 +169,7 @@ fn touched_of(regions: &[Region], range: u64, there: u64) -> u64 {
 }
 
 impl DamonTracker {
-    /// Gets ready to track process `pid`.
+    /// Opens a tracker of process `pid`.
     pub fn open(pid: u32) -> Result<DamonTracker, HotError> {
         let target = Target::open(pid).map_err(HotError::of(pid, "pidfd_open"))?;
         let pagemap = Pagemap::open(pid).map_err(HotError::of(pid, "read /proc/PID/pagemap"))?;
@@ -278,7 +278,7 @@ mod tests {
             end: end * RANGE / 2,
             accesses,
         };
-        // Halves of ranges: 0 and 1 make up range 0.
+        // In halves of ranges: 0 and 1 make up range 0.
         let regions = [region(1, 2, 10), region(2, 8, 5), region(8, 9, 0)];
         let touched: Vec<u64> = (0..5).map(|range| touched_of(&regions, range, 512)).collect();
         assert_eq!(touched, [256, 256, 256, 256, 0]);

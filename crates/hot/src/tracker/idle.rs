@@ -1,11 +1,11 @@
-//! The idle page bitmap: frames are marked, and found unmarked when a page that maps them was
+//! The idle page bitmap: page frames are marked, and lose the mark when a page that maps them is
 //! touched.
 //!
-//! It knows frames, not processes. So each page is looked up in `/proc/PID/pagemap`, and counts
-//! only where nobody else maps its frame; of a larger folio the kernel marks the first frame alone,
-//! and one bit stands for all its pages. Clearing does not flush translations: a page that stays in
-//! the processor's cache of them looks untouched until it is replaced there. Reclaim is not misled,
-//! other than with `MADV_COLD`: the kernel remembers for it what was touched.
+//! It covers page frames, not processes. Each page is therefore looked up in `/proc/PID/pagemap`,
+//! and counts only if no other process maps its frame; of a larger folio the kernel marks the first
+//! frame alone, and one bit represents all its pages. Clearing does not flush translations: a page
+//! that stays in the TLB looks untouched until it is replaced there. Unlike `MADV_COLD`, this does
+//! not mislead reclaim: the kernel remembers for it what was touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,7 +21,7 @@ use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
 
-/// Orders of folios (powers of two of pages) below that of a huge page, and it.
+/// Orders of folios (powers of two of pages), up to that of a huge page.
 const ORDERS: std::ops::RangeInclusive<u32> = 1..=PAGES_PER_EXTENT.trailing_zeros();
 
 /// See [`Backend::IdleBitmap`].
@@ -29,23 +29,23 @@ pub struct IdleTracker {
     pid: u32,
     pagemap: Pagemap,
     idle: IdleBitmap,
-    /// The frame of the shared page of zeros, which pages that were only read map.
+    /// The frame of the shared zero page, which maps where pages were only read.
     zeros: u64,
     /// The ranges that are being watched.
     watched: BTreeMap<u64, Watched>,
 }
 
-/// A page that is there and its process's own.
+/// A page that is present and private to its process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
-    /// Its place in the range.
+    /// Its index in the range.
     at: u16,
     frame: u64,
-    /// The frame that carries its mark; none where the kernel marks none.
+    /// The frame that carries its mark; none where the kernel sets no mark.
     mark: Option<u64>,
 }
 
-/// What a range was seen to consist of.
+/// The pages of a range at the last check.
 #[derive(Clone, Debug, Default)]
 struct Watched {
     present: PageBits,
@@ -65,7 +65,7 @@ impl Watched {
 }
 
 impl IdleTracker {
-    /// Gets ready to track process `pid`.
+    /// Opens a tracker of process `pid`.
     pub fn open(pid: u32) -> Result<IdleTracker, HotError> {
         IdleTracker::with(pid, Path::new(BITMAP), Path::new(FLAGS))
     }
@@ -93,7 +93,7 @@ impl IdleTracker {
         HotError::of(self.pid, "use the idle page bitmap")(error)
     }
 
-    /// What `range` consists of now, without marks.
+    /// The pages of `range` now, without marks.
     fn look(&self, layout: &Layout, range: u64) -> Result<Watched, HotError> {
         let entries = self
             .pagemap
@@ -120,7 +120,7 @@ impl IdleTracker {
         pages.sort_unstable_by_key(|page| page.frame);
         let frames: Vec<u64> = pages.iter().map(|page| page.frame).collect();
         let flags = self.idle.flags(&frames)?;
-        // The first frame of the folio that the frame before belongs to.
+        // The first frame of the folio that contains the previous frame.
         let (mut head, mut before) = (None, None);
         for (page, &flags) in pages.iter_mut().zip(&flags) {
             let follows = before.is_some_and(|before| before + 1 == page.frame);
@@ -134,8 +134,8 @@ impl IdleTracker {
         Ok(())
     }
 
-    /// The first frame of the folio of which `tail` is one of the others. Folios are as large as
-    /// they are aligned.
+    /// The first frame of the folio that contains the tail frame `tail`. Folios are aligned to
+    /// their size.
     fn head_of(&self, tail: u64) -> io::Result<Option<u64>> {
         for order in ORDERS {
             let candidate = tail & !((1 << order) - 1);
@@ -147,16 +147,16 @@ impl IdleTracker {
         Ok(None)
     }
 
-    /// Whether one huge page maps `range`, in which one folio of 2 MiB lies. Before Linux 6.7
-    /// nobody says whether it is mapped as a whole; since one bit stands for all of it in either
-    /// case, it is taken to be.
+    /// Whether one huge page maps `range`, whose pages are one folio of 2 MiB. Before Linux 6.7 no
+    /// interface reports whether it is mapped as a whole; it is assumed to be, because one bit
+    /// represents all of it in either case.
     fn is_huge(&self, range: u64, seen: &Watched) -> bool {
         seen.is_one_folio() && self.pagemap.huge(range, range + 1).unwrap_or(true)
     }
 }
 
-/// The frame of the page of zeros, looked up for a page of our own that is only read; none where
-/// the kernel does not tell frames.
+/// The frame of the zero page, found with a page of our own that is only read; none where the
+/// kernel does not report frames.
 fn frame_of_zeros() -> io::Result<Option<u64>> {
     let page = Reservation::new(PAGE, PAGE, Access::ReadWrite)?;
     let mut word = 0u64;
@@ -199,8 +199,8 @@ impl Tracker for IdleTracker {
         ranges: &[u64],
         out: &mut Vec<RangeView>,
     ) -> Result<(), HotError> {
-        // A page may lie elsewhere by now. What has moved took its mark along, what is new has
-        // none: it was touched.
+        // A page may have moved to another frame. A moved page took its mark along; a new one has
+        // none and was therefore touched.
         let mut seen = ranges
             .iter()
             .map(|&range| self.look(layout, range))
@@ -268,8 +268,8 @@ mod tests {
 
     use super::*;
 
-    /// This process, tracked through a file in the place of the bitmap; what is marked in it stays
-    /// so until `touch` says otherwise. Frames and flags are the kernel's own.
+    /// This process, tracked through a file in place of the bitmap; marks in it remain until
+    /// `touched` clears them. Frames and flags are the kernel's own.
     struct StandIn {
         dir: tempfile::TempDir,
         tracker: IdleTracker,
@@ -296,7 +296,7 @@ mod tests {
             self.dir.path().join("bitmap")
         }
 
-        /// What the kernel does when it finds that page `at` of `range` was touched.
+        /// Does what the kernel does when it finds that page `at` of `range` was touched.
         fn touched(&self, range: u64, at: usize) {
             let frame = self.tracker.pagemap.entries(range).unwrap()[at].frame().unwrap();
             let file = OpenOptions::new().read(true).write(true).open(self.bitmap()).unwrap();
@@ -344,14 +344,14 @@ mod tests {
         // All of the first range, every third page of the second, nothing of the third.
         touch(memory.base(), EXTENT);
         (0..512).step_by(3).for_each(|page| touch(memory.base() + EXTENT + page * PAGE, PAGE));
-        // Only read: the shared page of zeros is mapped there.
+        // A page that is only read: the shared zero page is mapped there.
         let _ = Region::adopt(memory.base(), memory.len()).unwrap().read(EXTENT + PAGE);
         let (layout, first) = (layout_of(&memory), (memory.base() / EXTENT) as u64);
         let mut ranges = Vec::new();
         stand_in.tracker.populated(&layout, &mut ranges).unwrap();
         assert_eq!(ranges, [first, first + 1]);
-        // Pages that were first touched a moment ago may be on no list of the kernel's yet, and
-        // cannot be watched: they are never those that count.
+        // Pages that were first touched a moment ago may not be on an LRU list yet and cannot be
+        // watched; the pages that this test checks are never among them.
         let mut unwatched = usize::MAX;
         for _ in 0..3 {
             stand_in.tracker.clear(&layout, &ranges).unwrap();
@@ -376,7 +376,7 @@ mod tests {
         let views = scanned(&mut stand_in.tracker, &layout, &ranges);
         assert_eq!(views.iter().map(|view| view.touched).collect::<Vec<_>>(), expected);
         assert_eq!((bits::count(&views[0].present), bits::count(&views[1].present)), (512, 171));
-        // Marked anew, nothing was touched.
+        // Marked again, and nothing was touched since.
         stand_in.tracker.clear(&layout, &ranges).unwrap();
         assert!(
             scanned(&mut stand_in.tracker, &layout, &ranges)
@@ -390,8 +390,8 @@ mod tests {
         let Some(mut stand_in) = StandIn::new() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::Huge).unwrap();
-        // Pages of zeros would be replaced by the shared one when it is taken apart (Linux 6.12),
-        // which is nobody's own.
+        // Splitting would replace pages of zeros by the shared zero page (Linux 6.12), which is
+        // private to no process.
         let region = Region::adopt(memory.base(), memory.len()).unwrap();
         (0..EXTENT).step_by(PAGE).for_each(|offset| region.write(offset, &[1 + offset as u64]));
         let (layout, range) = (layout_of(&memory), (memory.base() / EXTENT) as u64);
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!((view.present, view.touched), (bits::ALL, bits::NONE));
         stand_in.touched(range, 0);
         assert_eq!(scanned(&mut stand_in.tracker, &layout, &[range])[0].touched, bits::ALL);
-        // Taken apart by advice on one page: now each has its own.
+        // Advice on one page splits it: now each page has its own mark.
         let one_page = [Span { start: memory.base() as u64, len: PAGE as u64 }];
         Target::open(std::process::id()).unwrap().advise(&one_page, Advice::Cold).unwrap();
         stand_in.tracker.clear(&layout, &[range]).unwrap();

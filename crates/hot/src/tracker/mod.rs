@@ -1,8 +1,8 @@
 //! Trackers: which pages of a process were touched.
 //!
 //! The processor sets a page's accessed bit when it first uses the page's translation. A tracker
-//! clears the bits of some ranges, and reads them after a while; what is set by then was touched in
-//! between (HPS, section 4.1.1).
+//! clears the bits of some ranges and reads them after a while; pages whose bits are set by then
+//! were touched in between (HPS, section 4.1.1).
 
 mod bpf;
 mod damon;
@@ -30,13 +30,13 @@ use crate::machine;
 pub enum Backend {
     /// A BPF program reads the page tables; `process_madvise(MADV_COLD)` clears. Exact; needs root.
     Bpf,
-    /// The same, cleared by `clear_refs`: all pages at once, without a flush of translations.
+    /// The same, cleared by `clear_refs`: all pages in one call, without a flush of translations.
     BpfClearRefs,
-    /// The idle page bitmap (`CONFIG_IDLE_PAGE_TRACKING`): each page frame by itself, without a
+    /// The idle page bitmap (`CONFIG_IDLE_PAGE_TRACKING`): one mark for each page frame, without a
     /// flush of translations. Needs root, no BPF.
     IdleBitmap,
-    /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, where
-    /// nobody else uses it. Needs root.
+    /// DAMON (Linux 6.1 with `CONFIG_DAMON_VADDR` and `CONFIG_DAMON_SYSFS`) samples regions, if no
+    /// other user has it. Needs root.
     Damon,
     /// `clear_refs` and the `Referenced` of `smaps`: for each mapping only how much of it was
     /// touched. Needs no privilege.
@@ -44,16 +44,16 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All, the best first.
+    /// All backends, the best first.
     pub const ALL: [Backend; 5] =
         [Backend::Bpf, Backend::BpfClearRefs, Backend::IdleBitmap, Backend::Damon, Backend::Smaps];
 
-    /// The one of this name.
+    /// The backend with this name.
     pub fn by_name(name: &str) -> Option<Backend> {
         Backend::ALL.into_iter().find(|backend| backend.name() == name)
     }
 
-    /// Name in options and outputs.
+    /// Name in options and output.
     pub fn name(self) -> &'static str {
         match self {
             Backend::Bpf => "bpf",
@@ -76,7 +76,7 @@ impl fmt::Display for Backend {
 pub struct RangeView {
     /// Its number: address divided by 2 MiB.
     pub range: u64,
-    /// Pages that are there.
+    /// Pages that are present.
     pub present: PageBits,
     /// Pages that were touched since they were last cleared; of a huge page all or none.
     pub touched: PageBits,
@@ -87,19 +87,21 @@ pub struct RangeView {
 /// One way to read and clear the accessed bits of one process.
 ///
 /// Ranges are numbers of 2 MiB ranges (address divided by 2 MiB), ascending, without repetition. A
-/// range in which nothing is mapped is no error: it is seen with no page present.
-/// [`HotError::Gone`] when the process ends meanwhile.
+/// range in which nothing is mapped is not an error: its view has no page present.
+///
+/// # Errors
+/// [`HotError::Gone`] if the process ends meanwhile.
 pub trait Tracker: Send {
-    /// Which it is.
+    /// The backend.
     fn backend(&self) -> Backend;
 
-    /// Appends the ranges (ascending) in which something of `layout` may be present. Cheap, also
-    /// where little of much reserved space is used.
+    /// Appends the ranges (ascending) in which a page of `layout` may be present. Cheap even if a
+    /// large reserved space is mostly unused.
     fn populated(&mut self, layout: &Layout, out: &mut Vec<u64>) -> Result<(), HotError>;
 
-    /// Forgets what was touched in `ranges`. Pages whose bits cannot be cleared (others map them
-    /// too) do not count as touched in the next [`Tracker::scan`]. Bits of other ranges may be
-    /// cleared as well ([`Tracker::clears_all`]).
+    /// Forgets what was touched in `ranges`. Pages whose bits cannot be cleared (other processes
+    /// map them too) do not count as touched in the next [`Tracker::scan`]. Bits of other ranges
+    /// may be cleared as well ([`Tracker::clears_all`]).
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
     /// Appends a view of each of `ranges`, in their order, as far as they belong to `layout`.
@@ -113,12 +115,12 @@ pub trait Tracker: Send {
     /// Whether clearing some ranges clears all.
     fn clears_all(&self) -> bool;
 
-    /// Whether single pages are told apart; else `touched` has the right number of pages in each
-    /// range, and they are its first ones.
+    /// Whether the tracker distinguishes single pages; otherwise `touched` has the right number of
+    /// pages in each range, and they are its first ones.
     fn tells_pages_apart(&self) -> bool;
 }
 
-/// What one round cost, in nanoseconds of our processor time, and saw.
+/// What one round cost, in nanoseconds of our processor time, and what it saw.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RoundCost {
     /// Clearing accessed bits.
@@ -147,8 +149,11 @@ impl RoundCost {
     }
 }
 
-/// Opens the best tracker for process `pid` that works here, or just `only`. If none does, the
-/// error lists why.
+/// Opens the best tracker for process `pid` that works here, or only `only`.
+///
+/// # Errors
+/// [`HotError::NoBackend`] with the reasons if none works, [`HotError::Gone`] if the process has
+/// ended.
 pub fn open(pid: u32, only: Option<Backend>) -> Result<Box<dyn Tracker>, HotError> {
     let mut reasons = String::new();
     for backend in
@@ -186,7 +191,7 @@ fn clear_refs(pid: u32) -> Result<(), HotError> {
         .map_err(HotError::of(pid, "write /proc/PID/clear_refs"))
 }
 
-/// Appends the ranges in which the page map shows something of `layout`.
+/// Appends the ranges in which the page map shows a page of `layout`.
 fn populated(pagemap: &Pagemap, layout: &Layout, out: &mut Vec<u64>) -> io::Result<()> {
     for span in layout.spans() {
         let first = (span.start / EXTENT as u64).max(out.last().map_or(0, |last| last + 1));

@@ -1,11 +1,11 @@
 //! `clear_refs` and the `Referenced` of `smaps` (`proc_pid_smaps(5)`): how much of each mapping was
 //! touched, not which pages.
 //!
-//! For programs that cooperate this is enough: with one mapping for each 2 MiB (alternating
-//! `MADV_DONTDUMP` keeps the kernel from joining them) it tells how many pages of each range are
-//! hot. Of a larger mapping the touched pages are taken to be spread evenly over what is present.
-//! Needs only the right to trace the process; clearing does not flush translations, so that a page
-//! that stays in the processor's cache of them can look untouched for a while.
+//! For cooperating programs this is enough: with one mapping for each 2 MiB (alternating
+//! `MADV_DONTDUMP` keeps the kernel from joining them) it shows how many pages of each range are
+//! hot. In a larger mapping the touched pages are assumed to be spread evenly over the present
+//! ones. It needs only the right to trace the process. Clearing does not flush translations, so a
+//! page that stays in the TLB can look untouched for a while.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,14 +19,14 @@ use crate::error::HotError;
 use crate::layout::Layout;
 
 const RANGE: u64 = EXTENT as u64;
-/// A mapping is not looked through for what is present if it is larger than this and mostly empty.
+/// A mapping that is larger than this and mostly empty is not searched for present pages.
 const SPARSE_BYTES: u64 = 16 << 30;
 
 /// See [`Backend::Smaps`].
 pub struct SmapsTracker {
     pid: u32,
     pagemap: Pagemap,
-    /// Present pages, as they were when the pass began.
+    /// Present pages, as of the beginning of the pass.
     present: BTreeMap<u64, PageBits>,
 }
 
@@ -41,7 +41,7 @@ struct Mapping {
 }
 
 impl SmapsTracker {
-    /// Gets ready to track process `pid`.
+    /// Opens a tracker of process `pid`.
     pub fn open(pid: u32) -> Result<SmapsTracker, HotError> {
         let tracker = SmapsTracker {
             pid,
@@ -133,8 +133,7 @@ impl Tracker for SmapsTracker {
             let from = mappings.partition_point(|mapping| mapping.end <= start);
             let (mut touched, mut huge) = (0, false);
             for mapping in mappings[from..].iter().take_while(|mapping| mapping.start < end) {
-                // Of a mapping that has more than this range, the share of this range in what is
-                // resident.
+                // Of a larger mapping, this range's share of what is resident.
                 let inside = (mapping.end.min(end) - mapping.start.max(start)) / PAGE as u64;
                 let resident = mapping.resident_pages.max(1);
                 touched += (mapping.referenced_pages * there.min(inside)).div_ceil(resident);

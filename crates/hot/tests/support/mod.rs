@@ -1,4 +1,4 @@
-//! A daemon in a thread, and trackers that find what they are told to find.
+//! A daemon in a thread, and scripted trackers.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What the tracker is to find, by process, and what it was told.
+/// What the tracker finds, by process, and what budgets it was given.
 #[derive(Default)]
 pub struct Script {
     pub pages: Mutex<BTreeMap<u32, Vec<Page>>>,
@@ -97,7 +97,7 @@ impl Served {
         Served::patient(path, OVERDUE_NS, open)
     }
 
-    /// One that calls a process stuck after `overdue_ns`.
+    /// A daemon that reports a process as stuck after `overdue_ns`.
     pub fn patient(
         path: &Path,
         overdue_ns: u64,

@@ -1,13 +1,13 @@
-//! Processes that meet after each step, over TCP. The first one listens; the others join it and are
-//! told what to do.
+//! Processes that meet after each step, over TCP. The first one listens; the others join it and
+//! receive its options.
 //!
 //! All numbers are little-endian. Joining: `magic, ranks` to the first process; when all have
 //! joined, `magic, process, ranks of all, steps, step in ns, duration in ns, bytes` back. After
 //! each step: `step, thread, stolen ns, part` to the first, `step, goes on, process, thread, stolen
-//! ns, part` back, of the rank that came last. The first process tells who that was by its own
-//! clock, so the way there counts.
+//! ns, part` back, of the rank that arrived last. The first process determines the last rank by its
+//! own clock, so the transmission time counts.
 //!
-//! There is no secret and no encryption: for a network of one's own.
+//! There is no authentication and no encryption: use it on private networks only.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,11 +18,11 @@ use super::{BspError, Options, Rank, STEPS_MAX, Step};
 use crate::meter::Part;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hirobsp1");
-/// How long others are waited for.
+/// How long to wait for other processes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a stop is looked for meanwhile.
+/// How often to check for a stop while waiting.
 const LOOK: Duration = Duration::from_millis(100);
-/// Ranks of a process, and processes, at most.
+/// Maximum number of ranks of a process, and of processes.
 const RANKS_MAX: u64 = 65_536;
 
 /// One other process.
@@ -59,7 +59,7 @@ impl Peer {
         })
     }
 
-    /// Waits for a message; not longer than [`PATIENCE`], and not after a stop.
+    /// Waits for a message, for at most [`PATIENCE`]; fails after a stop.
     fn receive<const N: usize>(&mut self, stop: &AtomicBool) -> Result<[u64; N], BspError> {
         let mut bytes = vec![0; N * 8];
         let (mut got, began) = (0, Instant::now());
@@ -99,7 +99,7 @@ impl Peer {
 }
 
 impl Link {
-    /// Waits for `processes - 1` others to join, and tells them what to do.
+    /// Waits for `processes - 1` others to join, and sends them the options.
     pub fn listen(
         listener: &TcpListener,
         processes: u32,
@@ -149,7 +149,7 @@ impl Link {
         Ok(Link { peers, process: 0, ranks: ranks.min(u64::from(u32::MAX)) as u32, steps: 0 })
     }
 
-    /// Joins the process that listens at `address`, and sets the options to its own.
+    /// Joins the process that listens at `address`, and adopts its options.
     pub fn join(
         address: SocketAddr,
         options: &mut Options,
@@ -162,7 +162,7 @@ impl Link {
         let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(refused)?;
         let mut peer = Peer::new(stream, address)?;
         peer.send([MAGIC, options.cpus.len() as u64])?;
-        // Others may take as long as they like to join.
+        // Other processes may take any time to join.
         let [magic, process, ranks, steps, step_ns, duration_ns, alloc_bytes] = loop {
             match peer
                 .stream
@@ -206,8 +206,8 @@ impl Link {
         self.ranks
     }
 
-    /// Meets the others after `step`, which becomes that of the rank that came last of all.
-    /// `enough`: the first process wants no more.
+    /// Meets the other processes after `step`, which becomes the step of the rank that arrived last
+    /// of all. `enough`: the first process ends the run.
     pub(super) fn meet(
         &mut self,
         step: &mut Step,
@@ -223,7 +223,7 @@ impl Link {
         }
     }
 
-    /// Of the first process: who comes last is known when all have come.
+    /// For the first process: the last rank is known when all have arrived.
     fn gather(
         &mut self,
         number: u64,
@@ -237,7 +237,8 @@ impl Link {
             let look = if here_before { Duration::ZERO } else { LOOK };
             let come = wait_for_any(&self.peers, &missing, look)
                 .map_err(|error| self.peers[missing[0]].failed(error.to_string()))?;
-            // Nobody within a look: asking one of them tells a stop and the end of patience.
+            // None arrived within `LOOK`: receiving from one of them detects a stop and the
+            // timeout.
             let come = if come.is_empty() && !here_before { vec![missing[0]] } else { come };
             for index in come {
                 let [theirs, thread, stolen_ns, part] = self.peers[index].receive(stop)?;
@@ -262,7 +263,7 @@ impl Link {
         Ok(!enough)
     }
 
-    /// Of the others.
+    /// For the other processes.
     fn report(
         &mut self,
         number: u64,
@@ -288,7 +289,7 @@ impl Link {
     }
 }
 
-/// Which of `missing` have something to say within the time of a look.
+/// Which of `missing` have sent something within `look`.
 fn wait_for_any(peers: &[Peer], missing: &[usize], look: Duration) -> io::Result<Vec<usize>> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut waiting: Vec<PollFd> =

@@ -1,10 +1,10 @@
 //! A bulk synchronous parallel program: every rank does the same work in a step, then all wait for
-//! the last one. What holds up one holds up all, so this is what noise costs (Petrini, Kerbyson,
+//! the last one. A delay of one rank delays all, so this shows what noise costs (Petrini, Kerbyson,
 //! Pakin, "The case of the missing supercomputer performance", SC 2003).
 //!
 //! Ranks are threads, one on each processor, of one process or of several that meet over TCP after
-//! each step ([`link`]), also on several machines. Of each step it is kept how long it took, which
-//! rank came last, and who had held that one up.
+//! each step ([`link`]), also on several machines. For each step it records how long it took, which
+//! rank arrived last, and what had delayed that one.
 
 pub mod link;
 pub mod picture;
@@ -24,25 +24,25 @@ use crate::meter::work::Loss;
 use crate::meter::{Gate, Part, Source};
 use link::Link;
 
-/// Steps at most: what is kept of each is 64 bytes.
+/// Maximum number of steps: each takes 64 bytes in the recording.
 pub const STEPS_MAX: u64 = 4_000_000;
 
-/// What to do.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// One rank on each.
     pub cpus: Vec<usize>,
-    /// So many steps, or so long, whatever comes first.
+    /// Number of steps and duration; the run ends when either is reached.
     pub steps: u64,
     pub duration: Duration,
-    /// Work of a step when nothing disturbs it.
+    /// Duration of the work of a step without disturbance.
     pub step: Duration,
-    /// How much work a chunk of a microsecond is, in turns ([`crate::meter::work`]), as an earlier
-    /// recording says, so that both can be compared; none: it is found out.
+    /// Work in a chunk of a microsecond, in turns ([`crate::meter::work`]), from an earlier
+    /// recording, so that the two can be compared; if none, it is calibrated.
     pub chunk_turns: Option<u64>,
-    /// Memory that each rank takes, touches and gives back in each step.
+    /// Memory that each rank allocates, touches and frees in each step.
     pub alloc_bytes: usize,
-    /// Use BPF where it is allowed.
+    /// Use BPF if permitted.
     pub bpf: bool,
 }
 
@@ -63,7 +63,7 @@ pub enum BspError {
     Nothing,
 }
 
-/// A rank: the process, in the order in which they joined, and the thread in it.
+/// A rank: its process, in order of joining, and its thread in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Rank {
     pub process: u32,
@@ -73,15 +73,15 @@ pub struct Rank {
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// From the end of the step before to the end of this one.
+    /// From the end of the previous step to the end of this one.
     pub ns: u64,
     pub last: Rank,
-    /// What others took of the last rank's time, and who took most of that.
+    /// What was taken from the last rank's time, and what took most of it.
     pub stolen_ns: u64,
     pub by: Option<Part>,
 }
 
-/// All that was seen.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub steps: Vec<Step>,
@@ -90,19 +90,19 @@ pub struct Recording {
     /// Ranks of all processes.
     pub ranks: u32,
     pub step_work_ns: u64,
-    /// The most of this process's ranks.
+    /// The maximum over this process's ranks.
     pub chunk_turns: u64,
     pub source: Source,
     pub memory: Option<MemoryEvents>,
 }
 
-/// What the ranks of this process share.
+/// State shared by the ranks of this process.
 struct Shared<'a> {
     options: &'a Options,
     stop: &'a AtomicBool,
     gate: Gate,
     arrived: AtomicUsize,
-    /// Steps that are done, by all.
+    /// Steps completed by all ranks.
     done: AtomicU64,
     /// There is no further step.
     ended: AtomicBool,
@@ -112,7 +112,7 @@ struct Shared<'a> {
     finish: Mutex<Finish>,
 }
 
-/// What the last rank of a step does for all.
+/// State of the work that the last rank of a step does for all.
 struct Finish {
     link: Option<Link>,
     steps: Vec<Step>,
@@ -123,12 +123,11 @@ struct Finish {
 
 impl Shared<'_> {
     fn finish(&self) -> MutexGuard<'_, Finish> {
-        // Whoever panicked while holding it has ended the run; what is there is whole.
+        // A thread that panicked while it held the lock has ended the run; the data is consistent.
         self.finish.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the others after a step of which others took `loss`. Whether there is another
-    /// step.
+    /// Waits for the other ranks after a step with `loss`. Returns whether there is another step.
     fn meet(&self, thread: u32, loss: &Loss) -> bool {
         let step = self.done.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.options.cpus.len() {
@@ -140,8 +139,8 @@ impl Shared<'_> {
         let mut turns = 0;
         while self.done.load(Ordering::Acquire) == step {
             turns += 1;
-            // A processor of its own is what a rank has; where it has not, the one that is waited
-            // for may need it.
+            // Normally a rank has a processor of its own; otherwise the rank that it waits for may
+            // need this processor.
             if turns % YIELD_EVERY == 0 {
                 thread::yield_now();
             }
@@ -151,12 +150,12 @@ impl Shared<'_> {
     }
 }
 
-/// Turns of a waiting rank between two offers to give way.
+/// Iterations of a waiting rank between two yields.
 const YIELD_EVERY: u32 = 1000;
 
 impl Finish {
-    /// All ranks of this process have come, `thread` last. Meets the other processes; whether there
-    /// is another step.
+    /// All ranks of this process have arrived, `thread` last. Meets the other processes. Returns
+    /// whether there is another step.
     fn step(&mut self, shared: &Shared, thread: u32, loss: &Loss) -> bool {
         let most = loss.most().map(|(part, _)| part);
         let mut step =
@@ -183,8 +182,8 @@ impl Finish {
     }
 }
 
-/// Runs it. With a link it is part of a run over several processes, and the options are those of
-/// whoever is joined.
+/// Runs the program. With a link it is part of a run over several processes, with the options of
+/// the process that was joined.
 pub fn run(
     options: &Options,
     link: Option<Link>,
@@ -200,7 +199,7 @@ pub fn run(
     };
     let probe = probe.as_ref();
     let ranks = link.as_ref().map_or(options.cpus.len() as u32, Link::ranks);
-    // Room for every step, so that none of them has to wait for memory.
+    // Reserve room for every step, so that no step has to wait for memory.
     let by_time =
         options.duration.as_nanos() as u64 / (options.step.as_nanos() as u64).max(1) * 2 + 16;
     let room = options.steps.min(by_time).min(STEPS_MAX) as usize;
@@ -260,7 +259,7 @@ pub fn run(
 }
 
 impl Recording {
-    /// Length of a step: so many thousandths of all steps took at most this.
+    /// Length of a step: `permille`/1000 of all steps took at most this.
     pub fn step_ns(&self, permille: usize) -> u64 {
         let mut all: Vec<u64> = self.steps.iter().map(|step| step.ns).collect();
         all.sort_unstable();
@@ -273,7 +272,7 @@ impl Recording {
         self.steps.iter().map(|step| step.ns).sum()
     }
 
-    /// Stolen time of this process's ranks, and how much of it can be put down to somebody.
+    /// Stolen time of this process's ranks, and how much of it has a known cause.
     pub fn stolen_and_explained_ns(&self) -> (u64, u64) {
         let explained = |loss: &Loss| {
             loss.parts.iter().filter(|(part, _)| part.is_explained()).map(|(_, ns)| ns).sum::<u64>()

@@ -1,4 +1,4 @@
-//! A run as text and as a report.
+//! A run as text, and as a report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,14 +12,14 @@ use crate::meter::{Part, Source};
 use crate::picture::sparkline;
 
 const COLUMNS: usize = 60;
-/// Points of a plot: steps that fall on the same one show as their longest.
+/// Points of a plot: of the steps at the same point, the longest is shown.
 const POINTS: usize = 400;
 
 fn ms(ns: u64) -> String {
     figures(ns as f64 / 1e6)
 }
 
-/// The whole, for a terminal.
+/// The run as text for a terminal.
 pub fn to_text(recording: &Recording) -> String {
     let longest = thinned(recording, COLUMNS);
     let most = longest.iter().map(|&(_, ns)| ns).max().unwrap_or(0).max(1);
@@ -33,7 +33,7 @@ pub fn to_text(recording: &Recording) -> String {
     text
 }
 
-/// The whole, for a page.
+/// The run as a section of a report.
 pub fn section(recording: &Recording) -> Section {
     Section {
         title: "Steps".to_owned(),
@@ -46,7 +46,7 @@ pub fn section(recording: &Recording) -> Section {
     }
 }
 
-/// The figures.
+/// The measures of the run.
 pub fn measures(recording: &Recording) -> Vec<Measure> {
     let one = |name: &str, title: &str, value: f64| {
         Measure::new(name, title, "ms", Better::Lower)
@@ -62,8 +62,7 @@ pub fn measures(recording: &Recording) -> Vec<Measure> {
     ]
 }
 
-/// Times of single steps and their sum, as the paper's figures 4 to 7 show them; one line for each
-/// run.
+/// Times of single steps and their sum, as in the paper's figures 4 to 7; one line per run.
 pub fn plots(runs: &[(&str, &Recording)]) -> Vec<Plot> {
     let series = |points: fn(&Recording) -> Vec<Point>| {
         let one = |&(name, recording): &(&str, &Recording)| Series::new(name, points(recording));
@@ -98,7 +97,7 @@ pub fn plots(runs: &[(&str, &Recording)]) -> Vec<Plot> {
     ]
 }
 
-/// The longest step of each stretch, and its number.
+/// The longest step of each stretch, with its number.
 fn thinned(recording: &Recording, columns: usize) -> Vec<(usize, u64)> {
     let steps: Vec<(usize, u64)> = recording.steps.iter().map(|step| step.ns).enumerate().collect();
     let stretches = steps.chunks(steps.len().div_ceil(columns).max(1));
@@ -131,7 +130,7 @@ fn explanation(recording: &Recording) -> String {
 #[derive(Default)]
 struct Last {
     steps: u64,
-    /// Steps that took a tenth longer than the median.
+    /// Steps that took 10 % longer than the median.
     slow: u64,
     stolen_ns: u64,
     by: BTreeMap<Part, u64>,

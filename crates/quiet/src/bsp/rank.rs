@@ -1,4 +1,4 @@
-//! One rank: works, takes and gives back memory if it is told to, and meets the others.
+//! One rank: works, allocates and frees memory if requested, and meets the others.
 
 use std::sync::atomic::Ordering;
 
@@ -11,18 +11,18 @@ use hiroma_units::PAGE;
 use super::{BspError, Shared};
 use crate::meter::work::{Loss, Worker, chunks_of};
 
-/// Pages that are touched between two looks at the clock.
+/// Pages that are touched between two readings of the clock.
 const PAGES: usize = 16;
 
-/// Memory that is taken, touched and given back in each step.
+/// Memory that is allocated, touched and freed in each step.
 struct Memory {
     bytes: usize,
-    /// How long it usually takes to touch [`PAGES`].
+    /// How long touching [`PAGES`] usually takes.
     usual_ns: u64,
 }
 
 impl Memory {
-    /// Finds out what touching takes.
+    /// Measures how long touching takes.
     fn new(bytes: usize) -> Result<Memory, BspError> {
         let mut memory = Memory { bytes, usual_ns: u64::MAX };
         let region = memory.take()?;
@@ -54,7 +54,7 @@ fn touch(region: &Region, offset: usize) {
     (offset..end).step_by(PAGE).for_each(|offset| region.write(offset, &[1]));
 }
 
-/// Does the steps of a rank; what others took of all of them.
+/// Runs the steps of a rank. Returns the loss over all of them.
 pub(super) fn run(
     thread: u32,
     cpu: usize,
@@ -72,7 +72,7 @@ pub(super) fn run(
     };
     let prepared = prepare();
     if prepared.is_err() {
-        // The others would wait for this one for ever.
+        // Otherwise the other ranks would wait for this one forever.
         shared.gate.give_up();
     }
     if !shared.gate.pass() {

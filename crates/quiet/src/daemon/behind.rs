@@ -1,31 +1,31 @@
-//! Dropping what lies behind streams, file by file: where the kernel takes no requests to reclaim,
-//! or reclaim brings no blocks of the size that lacks.
+//! Drops the cache behind streams, file by file: where the kernel accepts no reclaim requests, or
+//! reclaim yields no blocks of the size that is short.
 
 use std::collections::BTreeMap;
 
 use hiroma_kernel::quiet::files::{OpenFile, movers, open_files};
 use hiroma_policy::reclaim::Stream;
 
-/// Programs come and go: who streams is found out anew so often. Looking at all of them takes
-/// milliseconds.
+/// Programs come and go: streaming processes are searched at this interval. Checking all processes
+/// takes milliseconds.
 const FIND_NS: u64 = 1_000_000_000;
-/// The first time sooner: who moves how much shows at the second look only.
+/// The first searches follow sooner: only the second one shows how much each process moves.
 const FIND_FIRST_NS: u64 = 250_000_000;
-/// Whoever moves less in a second is not worth a look at its files.
+/// The files of a process that moves less per second are not checked.
 const MOVED_BYTES_S_MIN: u64 = 16 << 20;
-/// So many processes that move most.
+/// Number of processes, those that move most, whose files are checked.
 const PROCESSES_MAX: usize = 8;
 const FILES_MAX: usize = 32;
-/// It goes on for so long after it was last wanted: a stream that pauses, for its device or its
-/// rate, goes on soon.
+/// Streams are followed for this long after they were last wanted: a stream that pauses, because of
+/// its device or its rate, continues soon.
 const REST_NS: u64 = 10_000_000_000;
-/// Smaller files are no streams.
+/// Smaller files are not treated as streams.
 const SIZE_MIN: u64 = 64 << 20;
-/// Ahead of a stream, beyond what the kernel reads ahead: cached by more than half, the file was so
-/// before it, and somebody needs it.
+/// A range ahead of a stream, beyond the kernel's read-ahead: if more than half of it is cached,
+/// the file was cached before the stream, and a program needs it.
 const AHEAD_BYTES: std::ops::Range<u64> = 32 << 20..96 << 20;
 
-/// Streams that are followed.
+/// The streams that are followed.
 #[derive(Debug, Default)]
 pub(super) struct Behind {
     wanted_ns: Option<u64>,
@@ -33,7 +33,7 @@ pub(super) struct Behind {
     searches: u32,
     moved: BTreeMap<u32, u64>,
     followed: Vec<Followed>,
-    /// Of all streams so far, as far as it was cached.
+    /// Dropped from all streams so far, as far as it was cached.
     dropped_bytes: u64,
 }
 
@@ -41,16 +41,16 @@ pub(super) struct Behind {
 struct Followed {
     file: OpenFile,
     stream: Stream,
-    /// The end of what was dropped.
+    /// The end of the dropped part.
     end: u64,
     moved: u64,
-    /// Said already.
+    /// Already reported.
     told: bool,
 }
 
 impl Behind {
-    /// Drops what can be dropped now, if that is `wanted` or was lately. Returns lines on files
-    /// that it begins with.
+    /// Drops what can be dropped now, if that is or recently was `wanted`. Returns a line for each
+    /// file that is dropped from for the first time.
     pub(super) fn step(&mut self, now_ns: u64, wanted: bool) -> Vec<String> {
         if wanted {
             self.wanted_ns = Some(now_ns);
@@ -73,7 +73,7 @@ impl Behind {
             followed.moved = moved;
             let dropped = range.map(|range| {
                 followed.file.drop_cached(&range)?;
-                // Parts are dropped more than once, and count once.
+                // Parts are dropped more than once, but count once.
                 self.dropped_bytes += range.end.saturating_sub(range.start.max(followed.end));
                 followed.end = followed.end.max(range.end);
                 Ok::<(), std::io::Error>(())
@@ -94,7 +94,7 @@ impl Behind {
         self.dropped_bytes
     }
 
-    /// Looks who moves most, and what they have open.
+    /// Finds the processes that move most, and their open files.
     fn find(&mut self, now_ns: u64) {
         self.searches = self.searches.saturating_add(1);
         let passed_ns = self.found_ns.map(|last| (now_ns - last).max(1));
@@ -131,11 +131,12 @@ impl Behind {
     }
 }
 
-/// Whether somebody needed the file before this stream: it is cached where the stream has not been.
+/// Whether a program needed the file before this stream: it is cached where the stream has not
+/// been.
 fn was_cached(file: &OpenFile) -> bool {
     let ahead = file.position.saturating_add(AHEAD_BYTES.start)
         ..file.position.saturating_add(AHEAD_BYTES.end).min(file.size);
-    // At the end of it there is nothing ahead: written, or nearly read.
+    // At the end of the file there is nothing ahead: it is being written, or is nearly read.
     ahead.start < ahead.end && file.cached_permille(&ahead).map_or(true, |cached| cached > 500)
 }
 
@@ -149,7 +150,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Whether the file system here says what is cached, and drops what it is asked to.
+    /// Whether this file system reports what is cached, and drops it on request.
     fn can_tell(dir: &std::path::Path) -> bool {
         let mut file = File::options()
             .create_new(true)
@@ -170,7 +171,7 @@ mod tests {
         can
     }
 
-    /// A page may be in use for a moment when it is to be dropped.
+    /// Waits until the range is dropped: a page may be in use for a moment when it is dropped.
     fn goes(followed: &Followed, range: std::ops::Range<u64>) {
         let began = std::time::Instant::now();
         while followed.file.cached_permille(&range).unwrap() > 0 {
@@ -179,14 +180,14 @@ mod tests {
         }
     }
 
-    /// A stream in a process of its own that goes on only when told to, so that every look finds it
-    /// where it should be.
+    /// A stream in a process of its own that continues only on request, so that every observation
+    /// finds it where it should be.
     struct Reader {
         child: std::process::Child,
     }
 
     impl Reader {
-        /// `dd` that copies from a pipe-fed number of blocks: each line lets it go on by 16 MiB.
+        /// A shell that reads or writes the next 16 MiB for each line on its input.
         fn start(path: &std::path::Path, output: bool) -> Reader {
             let script = if output {
                 "exec 3>\"$1\"; while read -r go; do head -c 16777216 /dev/zero >&3; echo done; done"
@@ -229,7 +230,8 @@ mod tests {
         }
     }
 
-    /// What the children of the shell move is theirs: here anything counts as moved.
+    /// What the children of the shell move is not counted for the shell: here anything counts as
+    /// moved.
     fn look(followed: &mut Followed) -> Option<std::ops::Range<u64>> {
         let range = followed.stream.look(followed.file.position_now().unwrap(), u64::MAX);
         range.inspect(|range| followed.file.drop_cached(range).unwrap())
@@ -249,7 +251,7 @@ mod tests {
         let mut followed = follow(&reader, SIZE_MIN);
         for step in 0..3 {
             reader.go();
-            // From where it was when it was seen first.
+            // From the position at which it was first seen.
             assert_eq!(look(&mut followed), Some(16 * MIB..(24 + 16 * step) * MIB));
         }
         goes(&followed, 16 * MIB..56 * MIB);
@@ -269,7 +271,7 @@ mod tests {
             reader.go();
             assert_eq!(look(&mut followed), Some(16 * MIB..(24 + 16 * step) * MIB));
         }
-        // The first call had it on its way; now it has arrived.
+        // The first call started the write-out; now it has completed.
         File::open(&path).unwrap().sync_all().unwrap();
         goes(&followed, 16 * MIB..72 * MIB);
     }

@@ -1,5 +1,5 @@
-//! The daemon: looks at the machine, asks the controller, reclaims in batches, says why, and puts
-//! everything back.
+//! The daemon: observes the machine, consults the controller, reclaims in batches, logs why, and
+//! restores everything at the end.
 
 mod behind;
 mod observe;
@@ -31,32 +31,32 @@ use observe::Observer;
 pub use state::{Lock, Pins, restore};
 use wait::Changes;
 
-/// Where messages for people go.
+/// Receives the messages for the administrator.
 pub type Log = Box<dyn FnMut(&str)>;
 
-/// The state of the machine's daemon.
+/// The state directory of the machine's daemon.
 pub const STATE: &str = "/run/hiroma/quiet";
 
-/// Behind everything else that is not idle: reclaim in `SCHED_IDLE` comes too late.
+/// Low priority, but not idle: reclaim in `SCHED_IDLE` would come too late.
 const NICE: i32 = 10;
-/// How often a stop is looked for that came just before the wait began.
+/// How often to check for a stop that arrived just before the wait began.
 const WAKE_NS: u64 = 500_000_000;
-/// After so many batches that the kernel called done without doing anything, it is not asked any
-/// more.
+/// After this many batches that the kernel reported as done without reclaiming anything, no more
+/// are requested.
 const HOLLOW_MAX: u32 = 3;
-/// What was reclaimed is told at least so often.
+/// Maximum interval between reports of what was reclaimed.
 const ACCOUNT_NS: u64 = 10_000_000_000;
 
-/// How to serve.
+/// Options of the daemon.
 pub struct Options {
     /// Directory for the lock, the settings, and what has to be put back.
     pub state: PathBuf,
-    /// Processors that programs have for themselves; kswapd, kcompactd and the daemon keep off
-    /// them. Empty: there are none.
+    /// Processors reserved for programs; kswapd, kcompactd and the daemon keep off them. Empty if
+    /// there are none.
     pub app_cpus: Vec<usize>,
-    /// Say what would be done, and do nothing.
+    /// Report what would be done, and do nothing.
     pub dry_run: bool,
-    /// Where to tell metrics to who asks.
+    /// The address at which metrics are served.
     pub metrics: Option<SocketAddr>,
     pub log: Log,
 }
@@ -71,32 +71,32 @@ pub struct Daemon {
     looked: Looked,
     changes: Changes,
     reclaim: Option<Mechanism>,
-    /// Batches in a row that the kernel called done without having done anything.
+    /// Batches in a row that the kernel reported as done without reclaiming anything.
     hollow: u32,
     accounts: Vec<Account>,
-    /// Dropping behind streams; none: the rights for that lack.
+    /// Drops behind streams; none if the rights for that are missing.
     behind: Option<Behind>,
-    /// What of it was told of last, and when.
+    /// The dropped bytes at the last report, and when it was.
     told_behind: (u64, u64),
     /// Compaction under way: it can take seconds, in which the cache fills.
     compacting: Option<JoinHandle<io::Result<()>>>,
-    /// Said already: `compact` failed.
+    /// Already reported that `compact` failed.
     cannot_compact: bool,
     metrics: Metrics,
     _endpoint: Option<Endpoint>,
-    /// Order matters: threads are let go before the lock is.
+    /// The order matters: threads are released before the lock is.
     _pins: Pins,
     _lock: Lock,
 }
 
-/// The last look: when it was, what was free then, and when the next is due.
+/// The last observation: its time, the free memory then, and when the next is due.
 struct Looked {
     at_ns: u64,
     free_pages: u64,
     next: Next,
 }
 
-/// What was done on a node since it was last told, and why nothing is done now.
+/// What was done on a node since the last report, and why nothing is done now.
 struct Account {
     node: u32,
     last: Reason,
@@ -108,7 +108,7 @@ struct Account {
 }
 
 impl Daemon {
-    /// Finds out what can be done here, puts back what a killed daemon left, and confines the
+    /// Finds out what the machine supports, restores what a killed daemon left, and confines the
     /// kernel's reclaiming threads.
     pub fn start(options: Options) -> Result<Daemon, QuietError> {
         let Options { state, app_cpus, dry_run, metrics: address, mut log } = options;
@@ -230,7 +230,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether nothing can have happened since the last look that makes another one worth its cost.
+    /// Whether too little can have changed since the last observation to justify another one.
     fn may_rest(&self, now: u64) -> bool {
         let Looked { at_ns, free_pages, next } = &self.looked;
         let changed = (host::memory::free().0 / PAGE_BYTES).abs_diff(*free_pages);
@@ -259,7 +259,7 @@ impl Daemon {
         Ok(verdicts)
     }
 
-    /// Drops what lies behind streams, where that was decided, or where nothing else can be done.
+    /// Drops the cache behind streams, if that was decided, or if nothing else is possible.
     fn drop_behind(&mut self, now: u64, verdicts: &[Verdict]) {
         let Some(behind) = self.behind.as_mut().filter(|_| !self.dry_run) else { return };
         let alone = self.reclaim.is_none();
@@ -269,7 +269,7 @@ impl Daemon {
         self.metrics.dropped(behind.dropped_bytes() - before);
     }
 
-    /// Tells what was dropped behind streams: from time to time, and at the end.
+    /// Reports what was dropped behind streams: periodically, and at the end.
     fn account_behind(&mut self, now: u64, all: bool) {
         let bytes = self.behind.as_ref().map_or(0, Behind::dropped_bytes);
         let (told_bytes, since_ns) = self.told_behind;
@@ -285,7 +285,7 @@ impl Daemon {
         }
     }
 
-    /// Does what was decided, batch by batch.
+    /// Carries out a verdict, batch by batch.
     fn act(&mut self, verdict: Verdict, stop: &AtomicBool) {
         if self.dry_run {
             return;
@@ -305,8 +305,8 @@ impl Daemon {
                 }
             };
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
-            // Often more than was asked for (Linux 6.18: twice), and then what is left to ask for
-            // is less.
+            // Often more than requested (Linux 6.18: twice as much), so that less is left to
+            // request.
             let got_pages = match (before, self.observer.stolen(&reclaim)) {
                 (Some(before), Some(after)) => after.saturating_sub(before),
                 _ if end == BatchEnd::Whole => next,
@@ -339,7 +339,7 @@ impl Daemon {
         }
     }
 
-    /// Reclaims nothing any more.
+    /// Stops early reclaim for good.
     fn give_up(&mut self, why: &str) {
         (self.log)(&format!("{why}: no more early reclaim until the daemon is started again"));
         if let Some(mechanism) = self.reclaim.take() {
@@ -359,12 +359,12 @@ impl Daemon {
             return;
         }
         self.metrics.compaction(node);
-        // It runs where the daemon may, and as nicely.
+        // It runs on the daemon's processors, with its nice value.
         let thread = thread::Builder::new().name("hiroma-compact".to_owned());
         self.compacting = thread.spawn(move || memory::compact(Path::new("/"), node)).ok();
     }
 
-    /// Says why something is done or not, when that has changed and matters.
+    /// Logs why something is done or not, when that has changed and matters.
     fn note(&mut self, node: u32, reason: Reason) {
         let now = now_ns();
         let Some(account) = self.accounts.iter_mut().find(|account| account.node == node) else {
@@ -381,7 +381,7 @@ impl Daemon {
         };
         let is_new = !account.last.is_like(&reason);
         account.last = reason;
-        // What is reclaimed is told with its amount, later.
+        // Reclaim is reported later, with its amount.
         let told_later = matches!(reason, Reason::Filling { .. } | Reason::FillingBusy { .. })
             && !self.dry_run
             && self.reclaim.is_some();
@@ -391,7 +391,7 @@ impl Daemon {
         }
     }
 
-    /// Tells what was reclaimed and why: from time to time, and when it is over.
+    /// Reports what was reclaimed and why: periodically, and when it is over.
     fn account(&mut self, now: u64, all: bool) {
         self.account_behind(now, all);
         for account in &mut self.accounts {
@@ -419,7 +419,7 @@ impl Daemon {
         }
     }
 
-    /// Takes over settings that were changed. Damaged ones are told of, and those before stay.
+    /// Adopts changed settings. If they are damaged, logs that and keeps the previous ones.
     fn take_settings(&mut self) {
         match load(&self.state) {
             Ok(settings) => {
@@ -430,14 +430,14 @@ impl Daemon {
             }
             Err(error) => {
                 (self.log)(&format!("settings stay as they are: {error}"));
-                // Written anew, so that it is said once.
+                // Rewrite them, so that it is logged once.
                 let _ = save(&self.state, self.controller.settings());
             }
         }
     }
 }
 
-/// Tells metrics at an address.
+/// Serves metrics at an address.
 fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoint, QuietError> {
     let endpoint = Endpoint::open(address, metrics)
         .map_err(|source| QuietError::Metrics { address, source })?;
@@ -445,7 +445,7 @@ fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoin
     Ok(endpoint)
 }
 
-/// Confines kswapd and kcompactd to the housekeeping processors. Whether any is.
+/// Confines kswapd and kcompactd to the housekeeping processors. Returns whether any was confined.
 fn pin(
     pins: &mut Pins,
     housekeeping: &[usize],
@@ -474,7 +474,7 @@ fn pin(
     any
 }
 
-/// The daemon itself gives way: to programs on their processors, and to others on the rest.
+/// Makes the daemon yield: to programs on their processors, and to others on the rest.
 fn keep_off(housekeeping: &[usize], app_cpus: &[usize], log: &mut Log) {
     if !app_cpus.is_empty() {
         if let Err(error) = affinity::confine(0, housekeeping) {

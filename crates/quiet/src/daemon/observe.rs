@@ -1,4 +1,4 @@
-//! What the kernel says, as the controller wants it.
+//! The kernel's counters, in the form that the controller needs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,26 +12,26 @@ use hiroma_kernel::quiet::watch::MemoryWatch;
 use hiroma_policy::reclaim::observe::HUGE_ORDER;
 use hiroma_policy::reclaim::{Node, Observation, PAGE_BYTES, Zone};
 
-/// Looks again and again.
+/// Observes the machine repeatedly.
 #[derive(Debug)]
 pub(super) struct Observer {
     watch: MemoryWatch,
     watermarks_ns: Option<u64>,
-    /// What kswapd had looked at, at the last look.
+    /// Pages that kswapd had scanned at the last observation.
     scanned: u64,
     housekeeping: Vec<usize>,
     last: Vec<CpuTimes>,
     last_ns: u64,
-    /// Processor time of kswapd and of this thread, then.
+    /// Processor time of kswapd and of this thread, at that time.
     reclaim_ns: u64,
     kswapds: Vec<u32>,
     idle_ppm: u64,
-    /// Dropped behind streams: as it was at the last look, and of each node.
+    /// Pages dropped behind streams: in total at the last observation, and by node.
     dropped_pages: u64,
     dropped_of: BTreeMap<u32, u64>,
 }
 
-/// What is taken from the kernel's counters.
+/// The kernel's counters that are read.
 const NAMES: &[&str] = &[
     "nr_inactive_file",
     "nr_active_file",
@@ -49,15 +49,15 @@ const NAMES: &[&str] = &[
     "pgscan_direct",
 ];
 
-/// `/proc/stat` counts in steps of 10 ms: over less than this an idle share says nothing, and over
-/// the longer nothing about now.
+/// `/proc/stat` counts in steps of 10 ms: over a shorter time an idle share is meaningless, and
+/// over a longer one it says nothing about the present.
 const IDLE_NS: std::ops::Range<u64> = 400_000_000..3_000_000_000;
-/// Watermarks change when memory is added, a setting is written, or, for a while, when kinds of
-/// pages mix: then kswapd works.
+/// Watermarks change when memory is added, a setting is written, or, temporarily, when page types
+/// mix: kswapd works then.
 const WATERMARKS_NS: u64 = 30_000_000_000;
 
 impl Observer {
-    /// For reclaim on these processors.
+    /// An observer for reclaim on these processors.
     pub(super) fn new(housekeeping: &[usize]) -> io::Result<Observer> {
         let watch = MemoryWatch::open(Path::new("/"), NAMES)?;
         let kswapds =
@@ -77,7 +77,7 @@ impl Observer {
         })
     }
 
-    /// The machine now. How idle its processors are is looked at only where it matters: `filling`.
+    /// The machine now. The idle time of its processors is read only where it matters: `filling`.
     /// `dropped_pages` were dropped behind streams so far.
     pub(super) fn look(
         &mut self,
@@ -105,8 +105,8 @@ impl Observer {
         Ok(seen)
     }
 
-    /// Of which node the pages were that were dropped is not known: every one gets its part by the
-    /// files that it holds now.
+    /// The nodes of the dropped pages are unknown: they are divided in proportion to the file pages
+    /// of each node now.
     fn divide_dropped(&mut self, dropped_pages: u64, nodes: &mut [Node]) {
         let added =
             dropped_pages.saturating_sub(std::mem::replace(&mut self.dropped_pages, dropped_pages));
@@ -118,9 +118,9 @@ impl Observer {
         }
     }
 
-    /// Pages that were reclaimed on request so far; none where the kernel does not count them. For
-    /// a control group all file pages that anybody reclaimed: before Linux 6.16 no counter is
-    /// nearer.
+    /// Pages that were reclaimed on request so far; none if the kernel does not count them. For a
+    /// control group, all file pages that were reclaimed for any reason: before Linux 6.16 there is
+    /// no closer counter.
     pub(super) fn stolen(&mut self, by: &Mechanism) -> Option<u64> {
         let name =
             if matches!(by, Mechanism::Node(_)) { "pgsteal_proactive" } else { "pgsteal_file" };
@@ -140,7 +140,7 @@ impl Observer {
             1_000_000
         } else {
             let all_ns = passed_ns * self.housekeeping.len().max(1) as u64;
-            // What kswapd and this daemon use is what there is for reclaim.
+            // What kswapd and this daemon use is available for reclaim.
             let idle_ns = idle(&times, &self.housekeeping)
                 .saturating_sub(idle(&self.last, &self.housekeeping));
             let own_ns = reclaim_ns.saturating_sub(self.reclaim_ns);
@@ -160,7 +160,7 @@ fn idle(times: &[CpuTimes], cpus: &[usize]) -> u64 {
     times.iter().filter(|times| cpus.contains(&times.cpu)).map(|times| times.idle_ns).sum()
 }
 
-/// The machine, with pages of the kernel's size turned into those of 4 KiB.
+/// The machine, with pages of the kernel's size converted to 4 KiB pages.
 pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> Observation {
     let factor = (page_bytes / PAGE_BYTES).max(1);
     let files = |node: &NodeInfo| {
@@ -169,8 +169,8 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
     let all_files: u64 = info.nodes.iter().map(files).sum();
     let node = |node: &NodeInfo| {
         let own = &node.counters;
-        // Some kernels count reclaim for the machine only: then every node gets its part by the
-        // files that it holds.
+        // Some kernels count reclaim only for the whole machine: it is then divided in proportion
+        // to the file pages of each node.
         let reclaim = |name: &str| match own.has(name) {
             true => own.get(name) * factor,
             false => part(info.counters.get(name) * factor, files(node), all_files),
@@ -195,7 +195,7 @@ pub(super) fn observation(info: &MemoryInfo, page_bytes: u64, idle_ppm: u64) -> 
     Observation { nodes: info.nodes.iter().map(node).collect(), idle_ppm, stalled_ns: 0 }
 }
 
-/// Anonymous, shared and kernel memory that reclaiming file cache does not give back.
+/// Anonymous, shared and kernel memory, which reclaiming file cache does not free.
 fn held(counters: &Counters, factor: u64) -> u64 {
     let names = ["nr_anon_pages", "nr_shmem", "nr_slab_unreclaimable", "nr_page_table_pages"];
     let stacks_kib = counters.get("nr_kernel_stack");

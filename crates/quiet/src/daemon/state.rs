@@ -1,4 +1,4 @@
-//! The directory of a daemon: its lock, its settings, and what has to be put back.
+//! The directory of a daemon: its lock, its settings, and what has to be restored.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use crate::error::QuietError;
 use crate::settings::write_whole;
 
-/// Held as long as a daemon lives. The file stays: removing it would let two daemons hold "the"
+/// Held while a daemon runs. The file is never removed: without it two daemons could hold "the"
 /// lock.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Where a thread might run before it was confined. With the time of its start, the number names
-/// one thread.
+/// Where a thread was allowed to run before it was confined. The thread id and the start time
+/// together identify one thread.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Pin {
     tid: u32,
@@ -30,8 +30,8 @@ struct Pin {
     cpus: Vec<usize>,
 }
 
-/// Threads that were confined to some processors, and are let go when this is dropped; after
-/// SIGKILL by [`restore`].
+/// Threads that were confined to some processors. They are released on drop; after SIGKILL by
+/// [`restore`].
 #[derive(Debug)]
 pub struct Pins {
     state: PathBuf,
@@ -47,7 +47,7 @@ fn pins_path(state: &Path) -> PathBuf {
 }
 
 impl Lock {
-    /// Takes the lock of `state`, which is made if it is not there.
+    /// Takes the lock of `state`, which is created if necessary.
     pub fn take(state: &Path) -> Result<Lock, QuietError> {
         let path = lock_path(state);
         let failed = |source: io::Error| QuietError::State { path: path.clone(), source };
@@ -69,13 +69,15 @@ impl Lock {
 }
 
 impl Pins {
-    /// Nothing confined yet.
+    /// No thread confined.
     pub fn new(state: &Path) -> Pins {
         Pins { state: state.to_owned(), pins: Vec::new() }
     }
 
-    /// Confines a thread, having written down first where it might run. Says why not if it cannot
-    /// be.
+    /// Confines a thread, after recording where it was allowed to run.
+    ///
+    /// # Errors
+    /// Why it cannot be confined.
     pub fn confine(&mut self, tid: u32, name: &str, cpus: &[usize]) -> Result<(), String> {
         let before = affinity::of(tid).map_err(|error| format!("{name}: {error}"))?;
         let started = started_at(tid).ok_or_else(|| format!("{name} has ended"))?;
@@ -92,7 +94,7 @@ impl Pins {
 }
 
 impl Pins {
-    /// Leaves threads confined, until [`restore`].
+    /// Leaves threads confined until [`restore`].
     pub fn keep(mut self) {
         self.pins.clear();
     }
@@ -114,8 +116,8 @@ fn write_pins(state: &Path, pins: &[Pin]) -> Result<(), QuietError> {
     )
 }
 
-/// Lets threads run where they might before; those that have ended do not matter. Returns lines on
-/// what was done.
+/// Lets threads run where they were allowed to before; those that have ended are skipped. Returns
+/// lines on what was done.
 fn put_back(pins: &[Pin]) -> Vec<String> {
     let alive = pins.iter().filter(|pin| started_at(pin.tid) == Some(pin.started));
     let one = |pin: &Pin| match affinity::confine(pin.tid, &pin.cpus) {
@@ -132,7 +134,7 @@ fn put_back(pins: &[Pin]) -> Vec<String> {
     alive.map(one).collect()
 }
 
-/// Puts back what a daemon that was killed has left. The caller holds the lock.
+/// Restores what a killed daemon left behind. The caller holds the lock.
 pub fn restore(state: &Path, _lock: &Lock) -> Result<Vec<String>, QuietError> {
     let path = pins_path(state);
     let text = match fs::read_to_string(&path) {
@@ -151,7 +153,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// A process of ours that stands for a kernel thread.
+    /// A process of ours in place of a kernel thread.
     struct Sleeper(Child);
 
     impl Sleeper {

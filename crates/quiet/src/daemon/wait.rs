@@ -1,5 +1,4 @@
-//! Waiting for the next look, and for settings: the kernel tells when their directory changes
-//! (inotify(7)).
+//! Waits for the next observation, and for settings: inotify(7) reports changes in their directory.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -11,11 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::read;
 
-/// Tells when a file was written.
+/// Detects when a file is written.
 #[derive(Debug)]
 pub(super) struct Changes {
     path: PathBuf,
-    /// None where the kernel gives no more of them: then the time of the last change is looked at.
+    /// None if no inotify instance is available: then the modification time is checked.
     events: Option<OwnedFd>,
     modified: Option<SystemTime>,
 }
@@ -27,20 +26,20 @@ fn events(dir: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Changes {
-    /// Of `path`, whose directory is there.
+    /// Changes of `path`, whose directory has to exist.
     pub(super) fn of(path: PathBuf) -> Changes {
         let events = path.parent().and_then(|dir| events(dir).ok());
         let modified = modified(&path);
         Changes { path, events, modified }
     }
 
-    /// Whether there were any since the last call.
+    /// Whether there were any changes since the last call.
     pub(super) fn any(&mut self) -> bool {
         let Some(events) = &self.events else {
             let now = modified(&self.path);
             return now != std::mem::replace(&mut self.modified, now);
         };
-        // What else lies in the directory changes as rarely as the file.
+        // Other files in the directory change as rarely as this one.
         let (mut any, mut buffer) = (false, [0u8; 4096]);
         while read(events, &mut buffer).is_ok_and(|got| got > 0) {
             any = true;
@@ -48,14 +47,14 @@ impl Changes {
         any
     }
 
-    /// Waits until there are some, a signal comes, or `ns` have passed.
+    /// Waits until there is a change, a signal arrives, or `ns` have passed.
     pub(super) fn wait(&self, ns: u64) {
         let Some(events) = &self.events else {
             return thread::sleep(Duration::from_nanos(ns));
         };
         let limit =
             Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
-        // Interrupted: the caller looks for what it was.
+        // If interrupted, the caller checks for the cause.
         let _ = poll(&mut [PollFd::new(events, PollFlags::IN)], Some(&limit));
     }
 }

@@ -1,4 +1,5 @@
-//! Who stole the time: quanta, and what was read before and after, made into parts that add up.
+//! Attributes stolen time: divides quanta, and what was read before and after, into parts that add
+//! up.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +14,26 @@ use super::{Method, Quantum};
 pub enum Part {
     /// Another task had the processor.
     Task(TaskKind),
-    /// The meter's own looking around.
+    /// The meter's own measurements.
     Meter,
-    /// Another task had the processor, and is not there any more to be asked.
+    /// Another task had the processor, and has ended since.
     GoneTask,
     Interrupts,
-    /// The hypervisor gave the processor to somebody else.
+    /// The hypervisor gave the processor to another guest.
     Steal,
     /// One of these two; the kernel does not account them.
     InterruptsOrSteal,
-    /// The program itself, as it reclaimed or compacted memory for an allocation of its own.
+    /// The program itself, reclaiming or compacting memory for its own allocation.
     DirectReclaim,
     DirectCompaction,
-    /// Nobody had the processor: the program waited.
+    /// The processor was idle: the program waited.
     Waiting,
     /// Nothing that the kernel knows of: a hypervisor that hides it, or the machine's firmware.
     Unseen,
 }
 
 impl Part {
-    /// All of them; the place is the code.
+    /// All parts; the index determines the code.
     const ALL: [Part; 15] = [
         Part::Task(TaskKind::Kswapd),
         Part::Task(TaskKind::Kcompactd),
@@ -51,7 +52,7 @@ impl Part {
         Part::Unseen,
     ];
 
-    /// A number for another process, from 1 on; 0 is none.
+    /// A number to send to another process, from 1; 0 is none.
     pub(crate) fn code(self) -> u64 {
         Part::ALL.iter().position(|&part| part == self).map_or(0, |at| at as u64 + 1)
     }
@@ -60,7 +61,7 @@ impl Part {
         Part::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?).copied()
     }
 
-    /// For people.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Part::Task(kind) => kind.name(),
@@ -76,28 +77,28 @@ impl Part {
         }
     }
 
-    /// Whether somebody is named.
+    /// Whether the cause is known.
     pub fn is_explained(self) -> bool {
         !matches!(self, Part::GoneTask | Part::InterruptsOrSteal | Part::Unseen)
     }
 }
 
-/// What was measured on one processor. Times in nanoseconds.
+/// Measurements of one processor. Times are in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CoreNoise {
     pub cpu: usize,
     pub quanta: u64,
     /// The length of a good quantum: nine tenths take longer.
     pub best_ns: u64,
-    /// The whole time of the quanta; what others had of it; and what was lost because the work ran,
-    /// but slower than in a good quantum.
+    /// The whole time of the quanta; the stolen part; and the part lost because the work ran, but
+    /// slower than in a good quantum.
     pub wall_ns: u64,
     pub stolen_ns: u64,
     pub slowed_ns: u64,
-    /// Of what was lost so: stalls of less than [`super::work::STALL_NS_MAX`] in which the kernel
-    /// ran nothing else.
+    /// Of `slowed_ns`: stalls of less than [`super::work::STALL_NS_MAX`] in which the kernel ran
+    /// nothing else.
     pub stalled_ns: u64,
-    /// Length against the best, in thousandths: median, 99th percentile and longest.
+    /// Length relative to the best, in thousandths: median, 99th percentile and longest.
     pub p50_permille: u64,
     pub p99_permille: u64,
     pub max_permille: u64,
@@ -107,19 +108,19 @@ pub struct CoreNoise {
     pub programs: Vec<(String, u64)>,
 }
 
-/// Programs that are named.
+/// Number of programs that are named.
 const PROGRAMS: usize = 5;
 
 impl CoreNoise {
-    /// Of the stolen time, what can be put down to somebody.
+    /// The stolen time whose cause is known.
     pub fn explained_ns(&self) -> u64 {
         self.parts.iter().filter(|(part, _)| part.is_explained()).map(|(_, ns)| ns).sum()
     }
 }
 
-/// Threads that ran on a processor between two readings, and how long.
+/// Threads that ran on a processor between two readings, and for how long.
 ///
-/// The time of a task is that on all processors, unless it is told apart `by_cpu`.
+/// The time of a task covers all processors, unless it is recorded `by_cpu`.
 pub(super) fn ran_on(
     cpu: usize,
     before: &[Task],
@@ -135,7 +136,7 @@ pub(super) fn ran_on(
     ran.filter(|&(_, ns)| ns > 0).collect()
 }
 
-/// What a quantum lost against a good one.
+/// What a quantum lost compared to a good one.
 fn lost_ns(method: Method, quantum: &Quantum, good: u64) -> u64 {
     match method {
         Method::Fwq => quantum.wall_ns.saturating_sub(good),
@@ -143,8 +144,8 @@ fn lost_ns(method: Method, quantum: &Quantum, good: u64) -> u64 {
     }
 }
 
-/// The length of a good quantum, or the work in one. Not of the very best: where another hardware
-/// thread happens to be idle for a moment, that one is twice as fast as any other.
+/// The length of a good quantum, or the work in one. It is not the best quantum: while another
+/// hardware thread happens to be idle for a moment, a quantum is twice as fast as any other.
 fn good(method: Method, quanta: &[Quantum]) -> u64 {
     let mut values: Vec<u64> = match method {
         Method::Fwq => quanta.iter().map(|quantum| quantum.wall_ns).collect(),
@@ -155,16 +156,16 @@ fn good(method: Method, quanta: &[Quantum]) -> u64 {
     if method == Method::Fwq { value.max(1) } else { (u64::MAX - value).max(1) }
 }
 
-/// What was read beside the quanta of a processor: who ran there, and the times of interrupts and
-/// steal.
+/// What was read besides the quanta of a processor: the tasks that ran there, and the times of
+/// interrupts and steal.
 pub(super) struct Beside {
     pub tasks: Vec<(Task, u64)>,
     pub times: (u64, u64),
-    /// Whether those who took the time were seen as they did.
+    /// Whether BPF observed the causes of stolen time as they occurred.
     pub by_bpf: bool,
 }
 
-/// Puts the losses of a processor down to whoever took the time.
+/// Attributes the losses of a processor to their causes.
 pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Beside) -> CoreNoise {
     let quanta = &seen.quanta;
     let good = good(method, quanta);
@@ -207,8 +208,8 @@ pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Besid
     }
 }
 
-/// The hypervisor tells only the whole of what it took (`/proc/stat`): of what nobody was seen to
-/// take, so much is its.
+/// The hypervisor reports only the sum of what it took (`/proc/stat`): that much of the unexplained
+/// time is attributed to it.
 fn with_steal(parts: &BTreeMap<Part, u64>, steal_ns: u64) -> BTreeMap<Part, u64> {
     let mut parts = parts.clone();
     let unseen = parts.remove(&Part::Unseen).unwrap_or(0);
@@ -218,7 +219,7 @@ fn with_steal(parts: &BTreeMap<Part, u64>, steal_ns: u64) -> BTreeMap<Part, u64>
     parts
 }
 
-/// Without BPF: who ran meanwhile, and how the kernel's books divide the rest.
+/// Without BPF: from the tasks that ran meanwhile, and the kernel's accounting for the rest.
 fn from_books(stolen: u64, waited: u64, beside: &Beside) -> BTreeMap<Part, u64> {
     let mut parts = split_waits(waited, &beside.tasks);
     let off = stolen.saturating_sub(waited);
@@ -233,8 +234,8 @@ fn from_books(stolen: u64, waited: u64, beside: &Beside) -> BTreeMap<Part, u64> 
     parts
 }
 
-/// Divides the time that was waited among those who ran. They may have run longer than we waited:
-/// there were pauses between quanta.
+/// Divides the waiting time among the tasks that ran. They may have run for longer: there were
+/// pauses between quanta.
 fn split_waits(waited: u64, tasks: &[(Task, u64)]) -> BTreeMap<Part, u64> {
     let own = std::process::id();
     let mut ran: BTreeMap<Part, u64> = BTreeMap::new();
@@ -246,13 +247,13 @@ fn split_waits(waited: u64, tasks: &[(Task, u64)]) -> BTreeMap<Part, u64> {
         ran.values_mut().for_each(|ns| *ns = scale(*ns, waited, whole));
     }
     let rest = waited - ran.values().sum::<u64>();
-    // What rounding lost is no task that has gone.
+    // Rounding errors are not attributed to ended tasks.
     let rounding = if whole > waited { ran.keys().next().copied() } else { None };
     add(&mut ran, rounding.unwrap_or(Part::GoneTask), rest);
     ran
 }
 
-/// Name of the threads that run quanta: what they use is not stolen from them.
+/// Name of the threads that run quanta: the time they use is not stolen from them.
 pub(super) const METER_THREAD: &str = "hiroma-quantum";
 
 fn is_meter_thread(task: &Task) -> bool {
@@ -363,7 +364,7 @@ mod tests {
         ];
         let beside = Beside { tasks: Vec::new(), times: (0, 0), by_bpf: false };
         let noise = core_noise(0, Method::Ftq, &seen(&quanta, 240, &[]), &beside);
-        // Of two quanta both are good or neither: the tenth is the better one.
+        // Of two quanta, the best tenth is the better one.
         assert_eq!((noise.stolen_ns, noise.slowed_ns), (240, 10));
         assert_eq!(noise.parts, [(Part::GoneTask, 240)].into_iter().collect());
     }

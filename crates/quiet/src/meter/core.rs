@@ -1,4 +1,4 @@
-//! One processor's part: the quanta.
+//! The quanta of one processor.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,9 +9,9 @@ use hiroma_kernel::quiet::tasks::Waited;
 use super::work::{Loss, Worker, chunks_of};
 use super::{Gate, MeterError, Method, Options};
 
-/// So many quanta are kept at most; what would come later ends the measurement.
+/// Maximum number of quanta; reaching it ends the measurement.
 const QUANTA_MAX: usize = 4_000_000;
-/// Of quanta that lost more than this it is kept who took it, of so many.
+/// For quanta that lost more than this, the cause is recorded, for at most [`DETAILS_MAX`] of them.
 const DETAIL_NS_MIN: u64 = 20_000;
 const DETAILS_MAX: usize = 100_000;
 
@@ -19,34 +19,34 @@ const DETAILS_MAX: usize = 100_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Quantum {
     pub start_ns: u64,
-    /// Elapsed, and of that what others had.
+    /// Elapsed time, and the stolen part of it.
     pub wall_ns: u64,
     pub stolen_ns: u64,
-    /// Work done, in units that are the same throughout.
+    /// Work done, in a unit that is the same throughout.
     pub units: u64,
 }
 
-/// Who took the time of a quantum.
+/// What took the time of a quantum.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Detail {
     pub quantum: Quantum,
     pub loss: Loss,
-    /// The task that had the processor longest without a break, and for how long; none without BPF,
-    /// or where no task had it.
+    /// The task that had the processor longest without interruption, and for how long; none without
+    /// BPF, or if no task had it.
     pub longest: Option<(String, u64)>,
 }
 
-/// What one processor's thread saw.
+/// Results of one processor's thread.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub quanta: Vec<Quantum>,
     pub loss: Loss,
     pub details: Vec<Detail>,
-    /// Of the stolen time, time in which another task ran; without BPF.
+    /// Of the stolen time, the time in which another task ran; without BPF.
     pub waited_ns: u64,
 }
 
-/// Gets ready on `cpu`: confined to it, and known to the probe.
+/// Prepares the thread on `cpu`: confines it and registers it with the probe.
 fn ready(cpu: usize, probe: Option<&Probe>) -> Result<Option<Waited>, MeterError> {
     affinity::confine(0, &[cpu]).map_err(|source| MeterError::Cpu { cpu, source })?;
     match probe {
@@ -58,7 +58,7 @@ fn ready(cpu: usize, probe: Option<&Probe>) -> Result<Option<Waited>, MeterError
     }
 }
 
-/// Measures on `cpu` until told to stop. Meets the others at `start` in any case.
+/// Measures on `cpu` until stopped. Passes `start` in any case.
 pub(super) fn run(
     cpu: usize,
     options: &Options,
@@ -73,7 +73,7 @@ pub(super) fn run(
     let room =
         ((options.duration.as_nanos() as u64 / quantum_ns.max(1)) as usize + 1).min(QUANTA_MAX);
     let mut seen = Seen { details: Vec::with_capacity(room.min(DETAILS_MAX)), ..Seen::default() };
-    // Written once, so that its pages are there before they matter.
+    // Written once, so that its pages are resident before they matter.
     seen.quanta = vec![Quantum { start_ns: 1, ..Quantum::default() }; room];
     if !start.pass() {
         return Err(MeterError::Nothing);

@@ -1,17 +1,17 @@
-//! The noise meter: work of known length on every processor at once, and where its time went when
-//! it took longer.
+//! The noise meter: runs work of known length on every processor at the same time, and attributes
+//! the time when it took longer.
 //!
-//! Fixed work quantum (FWQ): the same work again and again, its time is measured; fixed time
-//! quantum (FTQ): the same time again and again, the work done in it is counted. Both as defined by
+//! Fixed work quantum (FWQ): the same work is repeated, and its time is measured; fixed time
+//! quantum (FTQ): the same time is repeated, and the work done in it is counted. Both as defined by
 //! Sottile and Minnich, "Analysis of microbenchmarks for performance tuning of clusters" (Cluster
 //! 2004), and in LLNL's FTQ/FWQ benchmarks.
 //!
-//! The work is done in chunks of a microsecond, so that it is measured when it stood still, and for
-//! how long, whatever the reason ([`work`]). Who took that time: with BPF the tracepoints of the
+//! The work is done in chunks of a microsecond, so that the meter measures when it stood still, and
+//! for how long, whatever the reason ([`work`]). The cause: with BPF, the tracepoints of the
 //! scheduler, of interrupts and of memory management, gap by gap. Without: time in which another
-//! task had the processor (`run_delay` of `/proc/PID/schedstat`), and what ran meanwhile; the rest
-//! is interrupts and, where the hypervisor says so, steal (`/proc/stat`). What was lost although
-//! the work ran is shown apart.
+//! task had the processor (`run_delay` of `/proc/PID/schedstat`), and the tasks that ran meanwhile;
+//! the rest is interrupts and, where the hypervisor reports it, steal (`/proc/stat`). Time lost
+//! although the work ran is reported separately.
 
 mod attribute;
 mod core;
@@ -32,10 +32,10 @@ use hiroma_kernel::quiet::tasks::{self, CpuTimes, Task, TaskKind};
 pub use attribute::{CoreNoise, Part};
 pub use core::{Detail, Quantum};
 
-/// How often the reclaiming threads are looked at.
+/// How often the reclaiming threads are sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// Counters of `/proc/vmstat` that tell what the kernel did meanwhile.
+/// Counters of `/proc/vmstat` that show what the kernel did meanwhile.
 pub const EVENTS: [(&str, &str); 12] = [
     ("pageoutrun", "kswapd ran"),
     ("pgscan_kswapd", "pages kswapd looked at"),
@@ -60,23 +60,23 @@ pub enum Method {
     Ftq,
 }
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub cpus: Vec<usize>,
     pub duration: Duration,
     pub quantum: Duration,
     pub method: Method,
-    /// Use BPF where it is allowed.
+    /// Use BPF if permitted.
     pub bpf: bool,
 }
 
-/// How those who took the time were found out.
+/// How the causes of stolen time were determined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The kernel's tracepoints, gap by gap.
     Bpf,
-    /// The kernel's books, over the whole measurement; with the reason why.
+    /// The kernel's accounting, over the whole measurement; with the reason for it.
     Books(String),
 }
 
@@ -102,27 +102,27 @@ pub struct Sample {
     pub run_ns: BTreeMap<TaskKind, u64>,
 }
 
-/// Everything that was measured.
+/// All results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pub method: Method,
-    /// Of the monotonic clock.
+    /// Times of the monotonic clock.
     pub began_ns: u64,
     pub ended_ns: u64,
     pub cores: Vec<CoreNoise>,
     /// Every quantum, by core as in `cores`.
     pub quanta: Vec<Vec<Quantum>>,
-    /// Quanta that lost much, and to whom, by core as in `cores`.
+    /// Quanta that lost much, and what took the time, by core as in `cores`.
     pub details: Vec<Vec<Detail>>,
     pub source: Source,
-    /// Why kswapd woke, and who reclaimed for himself; with BPF.
+    /// Why kswapd woke, and what reclaimed directly; with BPF.
     pub memory: Option<MemoryEvents>,
     pub samples: Vec<Sample>,
-    /// What the counters of [`EVENTS`] grew by.
+    /// By how much the counters of [`EVENTS`] increased.
     pub events: Vec<(&'static str, u64)>,
 }
 
-/// What is read before and after.
+/// Readings before and after.
 struct Books {
     tasks: Vec<Task>,
     times: Vec<CpuTimes>,
@@ -132,7 +132,7 @@ struct Books {
 }
 
 impl Books {
-    /// With a probe, tasks are those that it has seen.
+    /// With a probe, the tasks are those that it has seen.
     fn read(probe: Option<&Probe>) -> Books {
         let memory = MemoryInfo::read(Path::new("/")).ok();
         let of_probe = |probe: &Probe| {
@@ -156,7 +156,7 @@ impl Books {
     }
 }
 
-/// Threads meet here before they begin.
+/// Threads meet here before they start.
 #[derive(Default)]
 pub(crate) struct Gate {
     there: AtomicUsize,
@@ -165,10 +165,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// How long between two looks.
+    /// Polling interval.
     const LOOK: Duration = Duration::from_millis(1);
 
-    /// Waits until it is opened. False: there will be no beginning.
+    /// Waits until the gate is opened. Returns false if the start is cancelled.
     pub fn pass(&self) -> bool {
         self.there.fetch_add(1, Ordering::AcqRel);
         while !self.is_open.load(Ordering::Acquire) {
@@ -177,13 +177,13 @@ impl Gate {
         !self.is_off.load(Ordering::Acquire)
     }
 
-    /// Somebody is missing: lets those who wait go.
+    /// Cancels the start because a thread is missing: releases the threads that wait.
     pub fn give_up(&self) {
         self.is_off.store(true, Ordering::Release);
         self.open();
     }
 
-    /// Waits until so many are there.
+    /// Waits until `threads` threads have arrived.
     pub fn wait_for(&self, threads: usize) {
         while self.there.load(Ordering::Acquire) < threads {
             thread::sleep(Gate::LOOK);
@@ -203,8 +203,8 @@ fn probe(options: &Options) -> Result<Probe, String> {
     }
 }
 
-/// Measures. `progress` is called some times a second with what has passed; when it answers
-/// `false`, what there is so far is the result.
+/// Measures. `progress` is called several times a second with the time passed; if it returns
+/// `false`, the measurement ends and the result covers the time so far.
 pub fn measure(
     options: &Options,
     progress: &mut dyn FnMut(Duration) -> bool,
@@ -235,9 +235,9 @@ fn measure_with(
             thread.spawn_scoped(scope, run).map_err(|source| MeterError::Cpu { cpu, source })
         };
         let threads = options.cpus.iter().map(spawn).collect::<Result<Vec<_>, _>>();
-        // Those that did start must not wait for ever.
+        // The threads that did start must not wait forever.
         let threads = threads.inspect_err(|_| start.give_up())?;
-        // Looking through all of /proc at every sample would be noise of its own.
+        // Reading all of /proc at every sample would be noise of its own.
         let reclaimers: Vec<u32> = tasks::reclaimers().iter().map(|task| task.tid).collect();
         start.wait_for(threads.len());
         let before = Books::read(probe);
@@ -310,7 +310,7 @@ fn run_by_kind(threads: &[u32]) -> BTreeMap<TaskKind, u64> {
     run
 }
 
-/// What interrupts and the hypervisor took of a processor.
+/// What interrupts and the hypervisor took from a processor.
 fn times_between(cpu: usize, before: &[CpuTimes], after: &[CpuTimes]) -> (u64, u64) {
     let of = |times: &[CpuTimes]| {
         times.iter().find(|times| times.cpu == cpu).copied().unwrap_or_default()
@@ -343,13 +343,12 @@ fn events_between(before: &Books, after: &Books) -> Vec<(&'static str, u64)> {
 }
 
 impl Recording {
-    /// How long it took in fact.
+    /// The actual duration.
     pub fn duration_ns(&self) -> u64 {
         self.ended_ns.saturating_sub(self.began_ns).max(1)
     }
 
-    /// The share of each stretch of time that others had, for each core, in millionths; `columns`
-    /// stretches.
+    /// The stolen share of each of `columns` intervals, for each core, in millionths.
     pub fn timeline_ppm(&self, columns: usize) -> Vec<Vec<u64>> {
         let columns = columns.max(1) as u64;
         let column = |at_ns: u64| {
@@ -372,8 +371,8 @@ impl Recording {
         self.quanta.iter().map(line).collect()
     }
 
-    /// Of how many quanta others had how much: below 1 us, below 2, below 4, and so on, over all
-    /// cores; as long as the longest needs.
+    /// Number of quanta by stolen time: below 1 us, below 2, below 4, and so on, over all cores, up
+    /// to the longest.
     pub fn histogram(&self) -> Vec<u64> {
         let mut counts = Vec::new();
         for quanta in &self.quanta {
@@ -387,7 +386,7 @@ impl Recording {
         counts
     }
 
-    /// Stolen time of all cores, and how much of it can be put down to somebody.
+    /// Stolen time of all cores, and how much of it has a known cause.
     pub fn stolen_and_explained_ns(&self) -> (u64, u64) {
         self.cores.iter().fold((0, 0), |(stolen, explained), core| {
             (stolen + core.stolen_ns, explained + core.explained_ns())

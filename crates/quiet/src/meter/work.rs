@@ -1,6 +1,6 @@
-//! Work of known length in small chunks, with a look at the clock after each: a chunk that takes
-//! much longer was held up, and for how long is measured, whatever the reason. Who it was is asked
-//! for only then.
+//! Work of known length in small chunks, with a reading of the clock after each: a chunk that takes
+//! much longer was held up, and the gap is measured whatever the reason. Only then is the cause
+//! determined.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -10,57 +10,56 @@ use hiroma_kernel::quiet::noise::{Owner, Probe, Sums};
 
 use super::attribute::Part;
 
-/// Length of a chunk. Looking at the clock takes a fiftieth of it.
+/// Length of a chunk. Reading the clock takes a fiftieth of it.
 const CHUNK_NS: u64 = 1000;
-/// How often a chunk is tried out; the median counts.
+/// Repetitions for the calibration of a chunk; the median counts.
 const TRIES: usize = 2000;
-/// A chunk that takes so many times longer was held up. One less, and another hardware thread that
-/// begins to work would look like it.
+/// A chunk that takes this many times as long was held up. With a smaller factor, another hardware
+/// thread that starts to work would look the same.
 const HELD_UP: u64 = 3;
-/// What it costs at most to take a processor away or to give it back, beyond what the tracepoints
-/// enclose.
+/// Maximum cost of taking a processor away or giving it back, beyond what the tracepoints enclose.
 const CHANGE_NS: u64 = 2000;
-/// Nothing in the kernel ran, and it took less than this: a stall. Longer, and somebody has taken
-/// the processor.
+/// A gap below this in which nothing in the kernel ran is a stall; in a longer one the processor
+/// was taken away.
 pub const STALL_NS_MAX: u64 = 20_000;
 
-/// What others took of a stretch of work, in nanoseconds; the parts add up to the whole.
+/// What was taken from a stretch of work, in nanoseconds; the parts add up to `stolen_ns`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Loss {
     pub stolen_ns: u64,
     pub parts: BTreeMap<Part, u64>,
-    /// Not stolen: short stalls in which the kernel ran nothing else. A hypervisor's own
-    /// interrupts, firmware, memory.
+    /// Not stolen: short stalls in which the kernel ran nothing else, for example a hypervisor's
+    /// own interrupts, firmware, memory.
     pub stalled_ns: u64,
 }
 
 impl Loss {
-    /// Adds another one.
+    /// Adds another loss.
     pub fn add(&mut self, other: &Loss) {
         self.stolen_ns += other.stolen_ns;
         self.stalled_ns += other.stalled_ns;
         other.parts.iter().for_each(|(&part, &ns)| add(&mut self.parts, part, ns));
     }
 
-    /// Who took most.
+    /// The part that took most.
     pub fn most(&self) -> Option<(Part, u64)> {
         self.parts.iter().max_by_key(|&(_, ns)| ns).map(|(&part, &ns)| (part, ns))
     }
 }
 
-/// Adds to a part, if there is something to add.
+/// Adds to a part, if `ns` is not 0.
 pub(super) fn add(parts: &mut BTreeMap<Part, u64>, part: Part, ns: u64) {
     if ns > 0 {
         *parts.entry(part).or_insert(0) += ns;
     }
 }
 
-/// `value` x `by` / `over`; 0 of nothing.
+/// `value` x `by` / `over`; 0 if `over` is 0.
 pub(super) fn scale(value: u64, by: u64, over: u64) -> u64 {
     (u128::from(value) * u128::from(by)).checked_div(u128::from(over)).unwrap_or(0) as u64
 }
 
-/// Each turn needs the one before, so that it takes the same time wherever it runs.
+/// Each iteration depends on the previous one, so that it takes the same time wherever it runs.
 fn turns(count: u64, seed: u64) -> u64 {
     (0..count).fold(seed, |value, _| {
         black_box(
@@ -69,12 +68,12 @@ fn turns(count: u64, seed: u64) -> u64 {
     })
 }
 
-/// Work of so many nanoseconds, in chunks.
+/// The number of chunks in `ns` nanoseconds of work.
 pub fn chunks_of(ns: u64) -> u64 {
     (ns / CHUNK_NS).max(1)
 }
 
-/// Does the work of one thread, which is confined to a processor.
+/// Does the work of one thread, which has to be confined to a processor.
 pub struct Worker<'a> {
     cpu: usize,
     probe: Option<&'a Probe>,
@@ -85,8 +84,9 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// Finds out how much work a chunk is, unless that is given in turns, to compare runs. With
-    /// `probe`, those who take time are named; the calling thread has told it.
+    /// Calibrates the work of a chunk, unless it is given in turns to make runs comparable. With
+    /// `probe`, the causes of losses are determined; the calling thread has to be registered with
+    /// it.
     pub fn new(cpu: usize, probe: Option<&'a Probe>, chunk_turns: Option<u64>) -> Worker<'a> {
         let mut worker =
             Worker { cpu, probe, chunk_turns: 1, usual_ns: 1, at_ns: 0, sums: Sums::default() };
@@ -106,7 +106,7 @@ impl<'a> Worker<'a> {
         worker
     }
 
-    /// When it was looked at the clock last.
+    /// When the clock was last read.
     pub fn at_ns(&self) -> u64 {
         self.at_ns
     }
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
         self.chunk_turns
     }
 
-    /// What happens from now on counts.
+    /// Starts measuring. Returns the time.
     pub fn begin(&mut self) -> u64 {
         if let Some(probe) = self.probe {
             self.sums = probe.sums(self.cpu);
@@ -125,7 +125,7 @@ impl<'a> Worker<'a> {
         self.at_ns
     }
 
-    /// Works; what others took is added to `loss`. Returns the time.
+    /// Works; losses are added to `loss`. Returns the time.
     pub fn work(&mut self, chunks: u64, loss: &mut Loss) -> u64 {
         for _ in 0..chunks {
             black_box(turns(self.chunk_turns, self.at_ns));
@@ -134,7 +134,7 @@ impl<'a> Worker<'a> {
         self.at_ns
     }
 
-    /// Works until it is `end_ns`, and returns how many chunks it did.
+    /// Works until `end_ns`, and returns the number of chunks done.
     pub fn work_until(&mut self, end_ns: u64, loss: &mut Loss) -> u64 {
         let mut chunks = 0;
         while self.at_ns < end_ns {
@@ -145,7 +145,7 @@ impl<'a> Worker<'a> {
         chunks
     }
 
-    /// Looks at the clock after something that usually takes `usual_ns`.
+    /// Reads the clock after something that usually takes `usual_ns`.
     pub fn look(&mut self, usual_ns: u64, loss: &mut Loss) {
         let now = now_ns();
         let took = now - self.at_ns;
@@ -160,7 +160,7 @@ impl<'a> Worker<'a> {
         let seen =
             self.probe.map_or(Sums::default(), |probe| probe.sums(self.cpu).since(&self.sums));
         split(gap_ns, &seen, loss);
-        // Looking is not part of the work.
+        // Determining the cause is not part of the work.
         self.begin();
     }
 }
@@ -176,8 +176,8 @@ fn part_of(owner: Owner) -> Part {
     }
 }
 
-/// Divides a gap among those who had the processor in it. The way there and back belongs to them.
-/// What is longer than that and was nobody's is a stall, or, if it is long, [`Part::Unseen`].
+/// Divides a gap among the owners that had the processor in it. Switching there and back counts as
+/// theirs. A longer rest without an owner is a stall, or, if it is long, [`Part::Unseen`].
 fn split(gap_ns: u64, had: &Sums, loss: &mut Loss) {
     let known = had.others_ns();
     let rest = gap_ns.saturating_sub(known);
@@ -191,7 +191,7 @@ fn split(gap_ns: u64, had: &Sums, loss: &mut Loss) {
         add(&mut loss.parts, last, share);
         left -= share;
     }
-    // What rounding lost.
+    // The rounding error.
     add(&mut loss.parts, last, left);
     loss.stolen_ns += to_share;
     if unseen < STALL_NS_MAX {
@@ -219,7 +219,7 @@ mod tests {
     fn a_gap_belongs_to_those_who_were_seen_in_it_as_far_as_they_can_explain_it() {
         let kswapd = Owner::Task(TaskKind::Kswapd);
         let had = |ns: &[(Owner, u64)], changes| Sums::of(ns, changes);
-        // The way there and back is theirs.
+        // Switching there and back counts as the owner's.
         assert_eq!(
             divided(5000, had(&[(kswapd, 3000)], 2)),
             (vec![(Part::Task(TaskKind::Kswapd), 5000)], 0)
@@ -231,7 +231,7 @@ mod tests {
             (vec![(Part::Interrupts, 4000), (Part::Unseen, 4_996_000)], 0)
         );
         assert_eq!(divided(14_000, tick), (vec![(Part::Interrupts, 4000)], 10_000));
-        // More than the gap: shared.
+        // More than the gap: scaled down.
         let both = had(&[(kswapd, 3000), (Owner::SoftInterrupt, 1000)], 4);
         assert_eq!(
             divided(2001, both),

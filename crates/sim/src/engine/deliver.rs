@@ -1,4 +1,4 @@
-//! What a node does with a message that is for it.
+//! How a node handles a message.
 
 use hiroma_policy::placement::Event;
 use hiroma_policy::placement::replacement::Ranking;
@@ -11,11 +11,11 @@ use crate::engine::{Engine, What};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
 
 impl Engine<'_> {
-    /// A node has taken in a message.
+    /// A node receives a message.
     pub(super) fn deliver(&mut self, slot: u32) {
         let message = *self.messages.get(slot);
         let number = message.target;
-        // Disks and the links to them work even when the node beside them does not.
+        // Disks and the links to them work even when their node has failed.
         if !self.nodes[number as usize].up
             && !matches!(message.kind, Kind::PageToDisk | Kind::FetchFromDisk)
         {
@@ -24,7 +24,7 @@ impl Engine<'_> {
             return;
         }
         if message.kind == Kind::FetchFromDisk {
-            // The disk works on it; the message stays until it is done.
+            // The disk serves it; the message remains until the disk is done.
             let done_ns = self.disks.access(self.now_ns, message.value);
             self.at(done_ns, What::DiskRead, slot);
             return;
@@ -84,7 +84,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether the table that a message speaks of still belongs to the thread that it meant.
+    /// Whether the table that a message refers to still belongs to the same thread.
     fn is_current(&self, message: &Message) -> bool {
         self.tables.get(message.table).serial == message.serial
     }
@@ -116,7 +116,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A disk has read a page: it goes to who asked for it.
+    /// A disk has read a page: sends it to the requesting node.
     pub(super) fn disk_read(&mut self, slot: u32) {
         let message = *self.messages.get(slot);
         self.received(slot);
@@ -232,7 +232,7 @@ impl Engine<'_> {
         }
         let entry = self.tables.page(message.table, message.page);
         if entry.whereabouts == Whereabouts::Lost {
-            // It was lost while the answer was on its way: nobody will ever say where it is.
+            // It was lost while the answer was under way: no node will report its place.
             self.page_lost(number);
         } else if entry.state == State::Away && entry.moves_known <= message.moves {
             entry.holder = UNKNOWN;

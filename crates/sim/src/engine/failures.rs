@@ -1,5 +1,5 @@
-//! Nodes that fail and come back. A node loses its memory, its thread and the pages it kept for
-//! others; its links, and a disk that stands beside it, go on working.
+//! Failures and repairs of nodes. A failed node loses its memory, its thread and the pages it
+//! stored for others; its links, and a disk attached to it, continue to work.
 
 use hiroma_policy::placement::replacement::AnyRanking;
 use hiroma_policy::placement::{Event, Placer, ScopeKind};
@@ -19,7 +19,7 @@ impl Engine<'_> {
         self.at(self.now_ns + gap_ns, What::Fail, 0);
     }
 
-    /// Some node fails.
+    /// A random node fails.
     pub(super) fn fail(&mut self) {
         if self.ended {
             return;
@@ -88,7 +88,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The thread of `number` learns that a page it needs is lost: it begins again.
+    /// The thread of `number` learns that a page it needs is lost: it restarts.
     pub(super) fn page_lost(&mut self, number: u32) {
         if let Some((_, plan)) = self.kill_thread(number, true) {
             self.free_changed(number);
@@ -96,7 +96,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Ends a thread before its time; its table and its plan.
+    /// Ends a thread early. Returns its table and its plan.
     fn kill_thread(&mut self, number: u32, tell: bool) -> Option<(u32, ThreadPlan)> {
         let thread = self.nodes[number as usize].thread.take()?;
         self.integrate();
@@ -116,7 +116,7 @@ impl Engine<'_> {
         Some((thread.table, thread.plan))
     }
 
-    /// A failed node is back, with empty memory.
+    /// A failed node is available again, with empty memory.
     pub(super) fn repair(&mut self, number: u32) {
         let node = &mut self.nodes[number as usize];
         node.up = true;
@@ -139,7 +139,7 @@ impl Engine<'_> {
         self.start_next(number);
     }
 
-    /// Pages that others still keep for the thread that failed with its node are thrown away.
+    /// Discards the pages that other nodes still store for the thread that was lost with its node.
     fn discard_orphans(&mut self, number: u32, table: u32, serial: u32) {
         if self.tables.get(table).serial != serial || self.tables.get(table).live {
             return;
@@ -157,7 +157,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The sender of a message learns that its receiver does not answer.
+    /// The sender of a message detects that its receiver does not answer.
     pub(super) fn bounce(&mut self, slot: u32) {
         let message = *self.messages.get(slot);
         let Message { source, target, table, page, content, .. } = message;

@@ -1,5 +1,4 @@
-//! The simulated machine: takes events in their order and lets nodes, network and disks act on
-//! them.
+//! The simulated machine: processes events in order, and lets nodes, network and disks act on them.
 
 mod deliver;
 mod failures;
@@ -30,26 +29,26 @@ use node::{Doing, Node};
 use replay::Replay;
 use tables::Tables;
 
-/// Events between two looks at the world outside.
+/// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 16;
-/// By how much a run is made longer whose recording is not through.
+/// A run is extended by this time if its recording is not finished.
 const REPLAY_MORE_NS: u64 = 1_000_000_000;
-/// Audits of the checkers in a run.
+/// Number of audits of the checkers in a run.
 const AUDITS: u64 = 16;
 
-/// What happens; the low 32 bits of a payload say to whom.
+/// Event types; the low 32 bits of a payload identify the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum What {
     /// A message is at the next node or switch.
     Hop,
-    /// A message is handled by the node that it is for.
+    /// A message is handled by its receiver.
     Deliver,
-    /// A disk has read what a message asked for.
+    /// A disk has read what a message requested.
     DiskRead,
-    /// A thread goes on.
+    /// A thread continues.
     Run,
-    /// The page in a frame has left.
+    /// The page in a frame has been sent.
     FrameFree,
     /// A placer's deadline.
     Tick,
@@ -61,9 +60,9 @@ enum What {
     Replay,
     /// A node fails.
     Fail,
-    /// A node is back.
+    /// A node is repaired.
     Repair,
-    /// The sender of a message learns that the receiver does not answer.
+    /// The sender of a message detects that the receiver does not answer.
     Bounce,
     /// The end.
     End,
@@ -125,7 +124,7 @@ pub struct Engine<'a> {
     waiting: u64,
     /// Pages that arrived, for the canary.
     arrived_pages: u64,
-    /// Buffers that are used again.
+    /// Reused buffers.
     commands: Vec<Command>,
     plans: Vec<(u32, ThreadPlan)>,
 }
@@ -286,7 +285,7 @@ impl<'a> Engine<'a> {
     }
 
     fn end(&mut self) {
-        // A recording counts to its last record, however long the simulated machine takes.
+        // A recording counts up to its last record, however long the simulated machine takes.
         if self.replay_goes_on() && self.queue.len() > 0 {
             self.out.measured_ns += REPLAY_MORE_NS;
             self.at(self.now_ns + REPLAY_MORE_NS, What::End, 0);
@@ -300,7 +299,7 @@ impl<'a> Engine<'a> {
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
     }
 
-    /// Adds up busy nodes and used frames until now; called before either changes.
+    /// Integrates busy nodes and used frames up to now; to be called before either changes.
     #[inline]
     fn integrate(&mut self) {
         let span_ns = self.now_ns - self.integrated_ns;
@@ -318,7 +317,7 @@ impl<'a> Engine<'a> {
     }
 
     fn tick(&mut self, node: u32) {
-        // A node that failed has a new deadline; the old one means nothing.
+        // A failed node has a new deadline; the old one is void.
         let placer = &self.nodes[node as usize].placer;
         if self.ended || !self.nodes[node as usize].up || placer.deadline_ns() != Some(self.now_ns)
         {
@@ -333,7 +332,7 @@ impl<'a> Engine<'a> {
         self.checker.audit(self.messages.len(), self.waiting, |node| nodes[node as usize].pages);
     }
 
-    /// A thread that has waited for too long means that nobody will ever answer.
+    /// A thread that has waited too long will never be answered.
     fn find_stuck(&self, after_ns: u64) -> Result<(), RunError> {
         for (number, node) in self.nodes.iter().enumerate() {
             if let Some(thread) =
@@ -363,7 +362,7 @@ impl<'a> Engine<'a> {
             return Err(RunError::Wrong(violation));
         }
         if self.queue.len() == 0 {
-            // Nothing will ever happen any more: who waits now waits for ever.
+            // No event is left: a thread that waits now waits forever.
             self.find_stuck(0)?;
             for (number, node) in (0..).zip(&self.nodes) {
                 self.checker.at_rest(number, node.used);
@@ -381,7 +380,7 @@ impl<'a> Engine<'a> {
         Ok(self.out)
     }
 
-    /// Memory that the machine takes now, bytes: everything but the program itself.
+    /// Memory of the machine now, bytes: everything except the program itself.
     pub fn heap_bytes(&self) -> usize {
         let nodes: usize =
             self.nodes.iter().map(|node| size_of::<Node>() + node.heap_bytes()).sum();
@@ -394,7 +393,7 @@ impl<'a> Engine<'a> {
             + self.disks.heap_bytes()
     }
 
-    /// Whether this page arrival is the one that a canary spoils.
+    /// Whether this page arrival is the one that a canary corrupts.
     fn is_canary(&self, canary: Canary) -> bool {
         self.config.run.canary == canary && self.arrived_pages == 100
     }

@@ -1,4 +1,4 @@
-//! One node: frames, the order among them, its placer, its thread.
+//! One node: its frames, their ranking, its placer, its thread.
 
 use std::collections::VecDeque;
 
@@ -10,27 +10,27 @@ use crate::load::{Accesses, ThreadPlan};
 /// No frame.
 pub const NO_FRAME: u32 = u32::MAX;
 
-/// A frame and what is in it.
+/// A frame and its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// Table of the page; [`NO_FRAME`] if there is none.
     pub table: u32,
-    /// Page; without a table the next free frame.
+    /// Page; in a frame without a page, the next free frame.
     pub page: u32,
-    /// Content: how often it was written.
+    /// Content: how often the page was written.
     pub content: u32,
     /// Whether no disk has this content.
     pub dirty: bool,
 }
 
-/// What a thread does.
+/// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doing {
-    /// It runs, or is about to meet `pending`.
+    /// It runs, or is about to touch `pending`.
     Running,
     /// It waits for a frame.
     WaitsForFrame,
-    /// It has a frame and waits for the page, which was asked for.
+    /// It has a frame and waits for the page, which was requested.
     WaitsForPage,
     /// It has a frame and waits to learn where the page is.
     WaitsForPlace,
@@ -39,52 +39,52 @@ pub enum Doing {
 /// The thread that runs on a node.
 #[derive(Debug)]
 pub struct Thread {
-    /// What it was made from.
+    /// What it was created from.
     pub plan: ThreadPlan,
     /// Its pages.
     pub table: u32,
-    /// Its accesses to come.
+    /// Its remaining accesses.
     pub accesses: Accesses,
-    /// What it does.
+    /// Its state.
     pub doing: Doing,
-    /// The page that it could not touch, and whether it wants to write.
+    /// The page that it could not touch, and whether the access is a write.
     pub pending: Option<(u32, bool)>,
-    /// Whether a frame is set aside for that page.
+    /// Whether a frame is reserved for that page.
     pub framed: bool,
-    /// Whether it stands for a recorded client, which has its memory elsewhere.
+    /// Whether it represents a recorded client, whose memory is not simulated.
     pub replays: bool,
-    /// When it met that page, ns.
+    /// When it faulted on that page, ns.
     pub fault_ns: u64,
-    /// When the page was asked for, ns.
+    /// When the page was requested, ns.
     pub asked_ns: u64,
     /// Whether the fault counts as one that waits for a page.
     pub counts: bool,
     /// When it started, ns.
     pub started_ns: u64,
-    /// The event that it waits for is at this time, ns; others are left over from before a failure.
+    /// Time of the event that it waits for, ns; other events are left over from before a failure.
     pub due_ns: u64,
 }
 
-/// A page in a node's hands.
+/// A page in hand: at a node, outside of its frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InHand {
     /// Its table.
     pub table: u32,
     /// The page.
     pub page: u32,
-    /// Whether it came from a frame, which is free when the page is sent.
+    /// Whether it came from a frame, which becomes free when the page is sent.
     pub from_frame: bool,
 }
 
-/// What few nodes need.
+/// State that few nodes need.
 #[derive(Debug, Default)]
 pub struct Extra {
     /// Threads that wait for the node.
     pub queue: VecDeque<ThreadPlan>,
-    /// Pages in the node's hands: on their way out, or arrived where no frame is free.
+    /// Pages in hand: on their way out, or arrived where no frame is free.
     pub hands: Vec<InHand>,
-    /// Tables, with their serials, of threads that were lost with the node, whose pages others
-    /// still keep.
+    /// Tables, with their serials, of threads that were lost with the node, and whose pages other
+    /// nodes still store.
     pub orphans: Vec<(u32, u32)>,
 }
 
@@ -93,20 +93,21 @@ pub struct Extra {
 pub struct Node {
     /// Its part in global page placement.
     pub placer: Placer,
-    /// The order among its frames.
+    /// The ranking of its frames.
     pub ranking: AnyRanking,
     /// Frames that were ever used.
     pub frames: Vec<Frame>,
     free_frame: u32,
-    /// Frames in use: with a page, or for one that is expected, or with one that is being sent.
+    /// Frames in use: with a page, reserved for one that is expected, or with one that is being
+    /// sent.
     pub used: u32,
     /// Frames with a page.
     pub pages: u32,
-    /// From when on its message handler is free, ns.
+    /// When its message handler becomes free, ns.
     pub handler_free_ns: u64,
     /// Its thread.
     pub thread: Option<Box<Thread>>,
-    /// What few nodes need.
+    /// State that few nodes need.
     pub extra: Option<Box<Extra>>,
     /// Whether it works.
     pub up: bool,
@@ -132,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Puts a page into a frame that has none.
+    /// Puts a page into an empty frame.
     pub fn fill(&mut self, frame: Frame) -> u32 {
         self.pages += 1;
         if self.free_frame == NO_FRAME {
@@ -153,14 +154,14 @@ impl Node {
         std::mem::replace(&mut self.frames[place as usize], empty)
     }
 
-    /// The node fails: nothing is left in its memory.
+    /// Empties the memory of a node that fails.
     pub fn forget(&mut self) {
         (self.up, self.used, self.pages, self.free_frame) = (false, 0, 0, NO_FRAME);
         self.epoch = self.epoch.wrapping_add(1);
         self.frames.clear();
     }
 
-    /// What few nodes need.
+    /// State that few nodes need; created on first use.
     pub fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_default()
     }

@@ -1,4 +1,4 @@
-//! Pages that leave a node: the one that is chosen, where it goes, and the frame that becomes free.
+//! Page-outs: the choice of a page, its destination, and the frame that becomes free.
 
 use hiroma_policy::placement::replacement::Ranking;
 use hiroma_policy::placement::{Arrival, Avoid, Command, Event, Leaving};
@@ -15,7 +15,7 @@ fn token(table: u32, page: u32) -> u64 {
 }
 
 impl Engine<'_> {
-    /// Hands an event to a node's placer and does what it says.
+    /// Passes an event to a node's placer and executes its commands.
     pub(super) fn tell_placer(&mut self, number: u32, event: Event) {
         let mut commands = std::mem::take(&mut self.commands);
         self.nodes[number as usize].placer.handle(self.now_ns, event, &mut commands);
@@ -66,8 +66,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A frame for the thread of a node: whether there is one now. Else a page is leaving, and its
-    /// frame will come.
+    /// Acquires a frame for the thread of a node. Returns whether there is one now; otherwise a
+    /// page is being evicted, and its frame follows.
     pub(super) fn acquire_frame(&mut self, number: u32) -> bool {
         let at_once = self.config.node.frame_free == FrameFree::AtOnce;
         let node = &mut self.nodes[number as usize];
@@ -88,8 +88,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes the page out of a frame, which stays in use. A page that nothing was written to is
-    /// dropped; any other is in the node's hands, on its way out.
+    /// Takes the page out of a frame, which stays in use. A clean page is dropped; a dirty one is
+    /// in the node's hands, on its way out.
     fn take_victim(&mut self, number: u32, place: u32, frees_frame: bool) -> Option<Leaving> {
         let node = &mut self.nodes[number as usize];
         let Frame { table, page, content, dirty } = node.empty(place);
@@ -123,14 +123,14 @@ impl Engine<'_> {
         })
     }
 
-    /// Where a page must not go: to its owner, and to where it came from.
+    /// Where a page must not be sent: to its owner, and to where it came from.
     pub(super) fn avoid(&self, number: u32, owner: u32, source: u32) -> Avoid {
         let peer_of =
             |other: u32| if other == number { None } else { self.topology.peer_of(number, other) };
         Avoid([peer_of(owner), peer_of(source)])
     }
 
-    /// A page is in a node's hands from now on.
+    /// Puts a page in a node's hands.
     pub(super) fn take_in_hand(
         &mut self,
         number: u32,
@@ -145,7 +145,7 @@ impl Engine<'_> {
         self.nodes[number as usize].extra().hands.push(InHand { table, page, from_frame });
     }
 
-    /// A page leaves a node's hands; whether a frame becomes free with that.
+    /// Takes a page out of a node's hands. Returns whether that frees a frame.
     pub(super) fn take_from_hand(&mut self, number: u32, table: u32, page: u32) -> bool {
         self.checker.take(table, page, Place::Hand(number));
         let hands = &mut self.nodes[number as usize].extra().hands;
@@ -153,7 +153,7 @@ impl Engine<'_> {
         place.is_some_and(|place| hands.swap_remove(place).from_frame)
     }
 
-    /// Sends a page from a node's hands, unless nobody needs it any more.
+    /// Sends a page from a node's hands, unless it is no longer needed.
     pub(super) fn send_page(&mut self, number: u32, message: Message) {
         let Message { table, page, target, kind, .. } = message;
         let from_frame = self.take_from_hand(number, table, page);
@@ -194,7 +194,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The owner of a page knows where it is now: its thread may be waiting for that.
+    /// The owner of a page now knows its place: its thread may be waiting for that.
     pub(super) fn place_known(&mut self, number: u32, page: u32) {
         let thread = self.nodes[number as usize].thread.as_ref();
         if thread.is_some_and(|thread| {
@@ -205,13 +205,13 @@ impl Engine<'_> {
         }
     }
 
-    /// A name for a frame of `number` that is in use for a page that left it; means nothing after
-    /// the node has failed.
+    /// An identifier of a frame of `number` that is in use for a page that left it; void after the
+    /// node has failed.
     fn frame_of(&self, number: u32) -> u32 {
         number | u32::from(self.nodes[number as usize].epoch) << 24
     }
 
-    /// The page that was in a frame ([`Self::frame_of`]) has left.
+    /// The page that was in a frame ([`Self::frame_of`]) has been sent.
     pub(super) fn frame_free(&mut self, frame: u32) {
         let (number, epoch) = (frame & 0xff_ffff, (frame >> 24) as u8);
         if self.nodes[number as usize].epoch == epoch {
@@ -219,8 +219,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A page has been taken by `by`: the frame that it left, if it was held until now, is free as
-    /// soon as its node hears of it.
+    /// `by` has taken a page: the frame that it left, if it was held until now, becomes free as
+    /// soon as its node learns of it.
     pub(super) fn release_frame(&mut self, by: u32, table: u32, page: u32) {
         let frame = std::mem::replace(&mut self.tables.page(table, page).held, NO_HOLD);
         if frame == NO_HOLD {
@@ -234,7 +234,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A frame in use is not needed any more: the thread may be waiting for one.
+    /// A frame in use is no longer needed: the thread may be waiting for one.
     pub(super) fn frame_unused(&mut self, number: u32) {
         let thread = self.nodes[number as usize].thread.as_ref();
         if thread.is_some_and(|thread| thread.doing == Doing::WaitsForFrame && !thread.replays) {
@@ -245,22 +245,22 @@ impl Engine<'_> {
         }
     }
 
-    /// One frame more is in use.
+    /// Counts one more frame as used.
     pub(super) fn use_frame(&mut self, number: u32) {
         self.integrate();
         self.used_frames += 1;
         self.nodes[number as usize].used += 1;
     }
 
-    /// One frame less is in use.
+    /// Counts one frame less as used.
     pub(super) fn unuse_frame(&mut self, number: u32) {
         self.integrate();
         self.used_frames -= 1;
         self.nodes[number as usize].used -= 1;
     }
 
-    /// Whether the way of a page ends at `number`, which has it in hands: nobody wants it any more,
-    /// or it is waited for right there.
+    /// Whether a page ends its way at `number`, which has it in hand: it is no longer needed, or
+    /// the node's thread waits for it.
     fn goes_no_further(&mut self, number: u32, table: u32, page: u32, content: u32) -> bool {
         if !self.tables.get(table).live {
             self.release_frame(number, table, page);
@@ -275,7 +275,7 @@ impl Engine<'_> {
         waited_for
     }
 
-    /// A page arrives to be kept.
+    /// A page arrives to be stored.
     pub(super) fn page_out_arrived(&mut self, number: u32, slot: u32, message: Message) {
         self.arrived_pages += 1;
         let Message { table, page, content, source, attempts, .. } = message;
@@ -337,14 +337,14 @@ impl Engine<'_> {
         }
     }
 
-    /// A page that cannot stay is sent on from here.
+    /// Sends on a page that cannot be stored here.
     fn send_on(&mut self, number: u32, message: Message) {
         let leaving = self.leaving(number, &message);
         self.take_in_hand(number, message.table, message.page, message.content, false);
         self.tell_placer(number, Event::PageLeaves(leaving));
     }
 
-    /// A page takes the place of another one, which leaves in turn.
+    /// Stores a page in place of another one, which is paged out in turn.
     fn replace(&mut self, number: u32, message: Message) {
         let Some(place) = self.nodes[number as usize].ranking.victim() else {
             self.send_on(number, message);
@@ -358,7 +358,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Puts a page that arrived into a frame that is already counted as used.
+    /// Puts a page that arrived into a frame that already counts as used.
     fn keep(&mut self, number: u32, message: Message) {
         let Message { table, page, content, source, moves, serial, .. } = message;
         let node = &mut self.nodes[number as usize];
@@ -384,7 +384,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A page came back.
+    /// A page was returned.
     pub(super) fn page_back_arrived(&mut self, number: u32, slot: u32, message: Message) {
         let Message { table, page, content, source, .. } = message;
         self.checker.take(table, page, Place::Message(slot));
@@ -430,7 +430,7 @@ impl Engine<'_> {
         })
     }
 
-    /// A page that was taken from somewhere and that nobody needs any more is thrown away.
+    /// Discards a page that was taken from its place and is no longer needed.
     pub(super) fn page_is_gone(&mut self, table: u32, page: u32, content: u32) {
         self.tables.page(table, page).whereabouts = Whereabouts::Elsewhere;
         self.checker.put(table, page, Place::Nowhere, content);

@@ -1,4 +1,4 @@
-//! Messages on their way: sent, passed on, arrived.
+//! Messages under way: sent, forwarded, arrived.
 
 use hiroma_policy::placement::{Event, Peer};
 
@@ -6,7 +6,7 @@ use crate::engine::{Engine, What};
 use crate::message::{Kind, Message};
 
 impl Engine<'_> {
-    /// Sends a message; when the sender has nothing left to send, ns, and the message's number.
+    /// Sends a message. Returns when the sender has sent everything, ns, and the message's number.
     pub(super) fn post(&mut self, mut message: Message) -> (u64, u32) {
         self.checker.sent();
         self.count(message.kind);
@@ -43,14 +43,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Tells the domain of a node its free frames without a message.
+    /// Reports the free frames of a node to its domain without a message.
     fn tell_at_once(&mut self, node: u32, value: u32) {
         for peer in 0..self.shared.peers() {
             let target = self.topology.peer(node, Peer(peer));
             let teller =
                 self.topology.peer_of(target, node).filter(|_| self.nodes[target as usize].up);
             if let Some(peer) = teller {
-                // In a domain nothing follows from it: a node only knows more.
+                // In a domain this has no consequences: the node only knows more.
                 self.nodes[target as usize].placer.handle(
                     self.now_ns,
                     Event::Told { peer, value },
@@ -60,7 +60,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Sends a message for a domain on from where it is; whether there is a tree for that.
+    /// Forwards a message for a domain from its present node. Returns whether there is a tree for
+    /// that.
     fn spread(&mut self, message: Message) -> bool {
         let Some((ways, count)) = self.topology.spread(message.source, message.target) else {
             return false;
@@ -95,7 +96,7 @@ impl Engine<'_> {
         *count += 1;
     }
 
-    /// A message is at the next node or switch of its way.
+    /// A message is at the next node or switch of its route.
     #[inline]
     pub(super) fn hop(&mut self, slot: u32) {
         let message = self.messages.get_mut(slot);
@@ -116,7 +117,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A message is where it should go, all of it in `tail_ns`: it waits for the handler.
+    /// A message is at its receiver, all of it in `tail_ns`: it waits for the handler.
     #[inline]
     fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let message = self.messages.get(slot);

@@ -1,5 +1,5 @@
 //! Recorded page-outs and page-ins instead of a generated load. The client's own memory is not
-//! simulated: a page is with the program, or somewhere in the machine.
+//! simulated: a page is at the program, or somewhere in the machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ struct Step {
     kind: TraceKind,
 }
 
-/// What each node still has to do.
+/// The remaining steps of each node.
 #[derive(Debug)]
 pub struct Replay {
     steps: Vec<Step>,
@@ -31,7 +31,8 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Sorts records by node and numbers their pages; also the number of pages of each node.
+    /// Sorts records by node and numbers their pages. Also returns the number of pages of each
+    /// node.
     fn new(records: &[TraceRecord], nodes: usize) -> (Self, Vec<u32>) {
         let mut by_node: Vec<Vec<&TraceRecord>> = vec![Vec::new(); nodes];
         records.iter().for_each(|record| by_node[record.node as usize].push(record));
@@ -89,12 +90,12 @@ impl Engine<'_> {
         self.replay = Some(replay);
     }
 
-    /// Whether a recording is being run that has records left, or a client that waits.
+    /// Whether a recording is being run and has records left, or a waiting client.
     pub(super) fn replay_goes_on(&self) -> bool {
         self.replay.as_ref().is_some_and(|replay| !replay.is_through() || self.waiting > 0)
     }
 
-    /// The records of a client whose time has come, up to the first page-in that has to wait.
+    /// Executes the records of a client that are due, up to the first page-in that has to wait.
     pub(super) fn replay_next(&mut self, number: u32) {
         while let Some(step) = self.replay.as_ref().and_then(|replay| replay.peek(number)) {
             if step.time_ns > self.now_ns {
@@ -109,8 +110,8 @@ impl Engine<'_> {
                     let leaves = self.replay_leave(number, step.page);
                     self.out.replay_skipped += u64::from(self.measuring && !leaves);
                 }
-                // A simulated page is in one place only: what was dropped because of its copy goes
-                // out, unless it is out already.
+                // A simulated page is in one place only: a page that was dropped because of its
+                // copy is paged out, unless it is out already.
                 TraceKind::Drop => {
                     let leaves = self.replay_leave(number, step.page);
                     self.out.replay_drops += u64::from(self.measuring && leaves);
@@ -124,12 +125,12 @@ impl Engine<'_> {
         }
     }
 
-    /// A waiting page-in is done: on with the next record.
+    /// A waiting page-in is done: continue with the next record.
     pub(super) fn replay_after(&mut self, number: u32) {
         self.at(self.now_ns, What::Replay, number);
     }
 
-    /// Whether the page was with the program, and leaves it.
+    /// Moves a page out of the program. Returns whether it was there.
     fn replay_leave(&mut self, number: u32, page: u32) -> bool {
         let Some(thread) = self.nodes[number as usize].thread.as_ref() else { return false };
         let table = thread.table;
@@ -157,7 +158,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Whether the client waits now.
+    /// Returns whether the client waits now.
     fn replay_page_in(&mut self, number: u32, page: u32) -> bool {
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return false };
         if matches!(self.tables.page(thread.table, page).state, State::Fresh | State::Resident) {

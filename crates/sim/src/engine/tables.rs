@@ -1,9 +1,9 @@
 //! Page tables: what a node knows about its thread's pages (the paper's extended page table), and
-//! where the pages really are.
+//! where the pages actually are.
 
 use crate::message::UNKNOWN;
 
-/// What the owner knows of a page.
+/// What the owner knows about a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Never written: zeros.
@@ -12,13 +12,13 @@ pub enum State {
     Resident,
     /// On its way out, still at the owner.
     Leaving,
-    /// With another node: [`Page::holder`], which may be unknown for a while.
+    /// At another node: [`Page::holder`], which may be unknown for a while.
     Away,
     /// On the disk [`Page::holder`].
     OnDisk,
 }
 
-/// Where a page really is. Only the machine uses it, to find frames; no decision depends on it.
+/// Where a page actually is. Only the machine uses it, to find frames; no decision depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
     /// Nowhere, or on a disk.
@@ -38,30 +38,30 @@ pub enum Whereabouts {
 pub struct Page {
     /// What the owner knows.
     pub state: State,
-    /// Where it is.
+    /// Where it actually is.
     pub whereabouts: Whereabouts,
-    /// Whether a disk has its content as it was when it was last read or written there.
+    /// Whether a disk has its content as of when it was last read or written there.
     pub saved: bool,
-    /// Frame, if in one.
+    /// Frame, if it is in one.
     pub frame: u32,
-    /// Node, if at one.
+    /// Node, if it is at one.
     pub node: u32,
-    /// Where the owner thinks it is.
+    /// Its place according to the owner.
     pub holder: u32,
-    /// How often it was sent to be kept: goes with the page.
+    /// How often it was sent to a lender: travels with the page.
     pub moves: u32,
-    /// The same as far as the owner knows.
+    /// The same, as far as the owner knows.
     pub moves_known: u32,
-    /// Content on disk or in a hand: how often it was written.
+    /// Content on disk or in hand: how often it was written.
     pub content: u32,
     /// The disk that has it, if saved.
     pub disk: u32,
-    /// The frame that it left and that stays in use until somebody has taken it (number and epoch
-    /// of the node); [`NO_HOLD`] if none.
+    /// The frame that it left and that stays in use until a node or disk has taken it (number and
+    /// epoch of the node); [`NO_HOLD`] if none.
     pub held: u32,
 }
 
-/// No frame waits for the page to be taken.
+/// No frame waits until the page is taken.
 pub const NO_HOLD: u32 = u32::MAX;
 
 impl Page {
@@ -79,7 +79,7 @@ impl Page {
         held: NO_HOLD,
     };
 
-    /// Whether the page is somewhere outside of its owner where it must be thrown away some day.
+    /// Whether the page is outside of its owner at a place where it has to be discarded eventually.
     pub fn is_out(&self, owner: u32) -> bool {
         match self.whereabouts {
             Whereabouts::Frame => self.node != owner,
@@ -94,11 +94,11 @@ impl Page {
 pub struct Table {
     /// The node of the thread.
     pub node: u32,
-    /// Counts the threads that had this table: tells messages of earlier ones.
+    /// Counts the threads that used this table: identifies messages of earlier ones.
     pub serial: u32,
     /// Whether the thread has not ended.
     pub live: bool,
-    /// After the end: pages that are still somewhere.
+    /// After the thread has ended: number of pages that still exist.
     pub out: u32,
     /// Pages.
     pub pages: Vec<Page>,
@@ -144,7 +144,7 @@ impl Tables {
         &mut self.all[table as usize].pages[page as usize]
     }
 
-    /// The thread has ended and `out` of its pages are still somewhere.
+    /// Ends the thread of a table; `out` of its pages still exist.
     pub fn end(&mut self, table: u32, out: u32) {
         let entry = &mut self.all[table as usize];
         (entry.live, entry.out) = (false, out);
@@ -153,7 +153,7 @@ impl Tables {
         }
     }
 
-    /// One page of a table whose thread has ended is gone; the last one frees the table.
+    /// Removes one page of a table whose thread has ended; the last one frees the table.
     pub fn gone(&mut self, table: u32) {
         let entry = &mut self.all[table as usize];
         debug_assert!(!entry.live && entry.out > 0);

@@ -1,5 +1,5 @@
-//! Processes and threads: they arrive, run until they touch a page that is not there, wait for it,
-//! and end.
+//! Processes and threads: they arrive, run until they touch a page that is not resident, wait for
+//! it, and end.
 
 use hiroma_policy::placement::Event;
 use hiroma_policy::placement::replacement::Ranking;
@@ -12,12 +12,12 @@ use crate::engine::{Engine, Process, What};
 use crate::load::{Accesses, ThreadPlan};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
 
-/// Accesses that a thread makes at once, at most: what others do to its node in between comes after
-/// them.
+/// Maximum number of accesses that a thread makes in one event: what other nodes do to its node in
+/// between takes effect after them.
 const ACCESSES_AT_ONCE: u32 = 64;
 
 impl Engine<'_> {
-    /// A process arrives, and the next one is awaited.
+    /// A process arrives; schedules the next arrival.
     pub(super) fn arrive(&mut self) {
         if self.ended {
             return;
@@ -75,7 +75,7 @@ impl Engine<'_> {
         self.run_thread(node);
     }
 
-    /// The event that a thread waits for, unless it is left over from before a failure.
+    /// Handles the event that a thread waits for, unless it is left over from before a failure.
     pub(super) fn thread_due(&mut self, node: u32) {
         let now_ns = self.now_ns;
         match self.nodes[node as usize]
@@ -89,7 +89,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets a thread run until it meets a page that is not there, or for a while.
+    /// Runs a thread until it touches a page that is not resident, or for a while.
     pub(super) fn run_thread(&mut self, number: u32) {
         let access_ns = self.config.node.access_ns;
         let node = &mut self.nodes[number as usize];
@@ -124,7 +124,7 @@ impl Engine<'_> {
         self.at(due_ns, What::Run, number);
     }
 
-    /// The thread meets a page that is not there.
+    /// The thread touches a page that is not resident.
     pub(super) fn fault(&mut self, number: u32) {
         let now_ns = self.now_ns;
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return };
@@ -146,7 +146,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The thread has its frame: asks for the page.
+    /// The thread has its frame: requests the page.
     pub(super) fn frame_acquired(&mut self, number: u32) {
         if let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() {
             thread.framed = true;
@@ -154,7 +154,7 @@ impl Engine<'_> {
         self.ask_for_page(number);
     }
 
-    /// Asks for the page that a thread needs where it is known to be.
+    /// Requests the page that a thread needs from its known place.
     pub(super) fn ask_for_page(&mut self, number: u32) {
         let now_ns = self.now_ns;
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return };
@@ -200,7 +200,7 @@ impl Engine<'_> {
         });
     }
 
-    /// The page that a thread needs has come back by itself: the frame set aside for it is not
+    /// The page that a thread needs is resident without a fetch: the frame reserved for it is not
     /// needed.
     pub(super) fn found_resident(&mut self, number: u32) {
         let Some(thread) = self.nodes[number as usize].thread.as_deref_mut() else { return };
@@ -212,7 +212,7 @@ impl Engine<'_> {
         self.touch_pending(number);
     }
 
-    /// The content of the page that a thread waits for is here; `dirty` says that no disk has it.
+    /// The content of the page that a thread waits for is here; `dirty`: no disk has it.
     pub(super) fn page_is_here(&mut self, number: u32, content: u32, dirty: bool) {
         let node = &mut self.nodes[number as usize];
         let Some(thread) = node.thread.as_deref_mut() else { return };
@@ -246,7 +246,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The access that met a missing page is made, and the thread goes on.
+    /// Makes the access that faulted, and continues the thread.
     fn touch_pending(&mut self, number: u32) {
         let node = &mut self.nodes[number as usize];
         let Some(thread) = node.thread.as_deref_mut() else { return };
@@ -297,7 +297,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The pages of a thread are not needed any more. With `tell`, those who keep them are told.
+    /// The pages of a thread are no longer needed. With `tell`, the nodes that store them are
+    /// notified.
     pub(super) fn drop_table(&mut self, number: u32, table: u32, tell: bool) {
         let (mut out, pages) = (0, self.tables.get(table).pages.len() as u32);
         for page in 0..pages {
@@ -326,7 +327,7 @@ impl Engine<'_> {
         self.tables.end(table, out);
     }
 
-    /// Reports to the placer what is free.
+    /// Reports the free frames to the placer.
     pub(super) fn free_changed(&mut self, number: u32) {
         let node = &self.nodes[number as usize];
         let free = self.config.node.frames.saturating_sub(node.used + node.placer.promised());

@@ -1,5 +1,5 @@
-//! The daemon of a simulated machine: looks at intervals, and reclaims in batches that take their
-//! time.
+//! The daemon of a simulated machine: observes memory at intervals, and reclaims in batches that
+//! take time.
 
 use hiroma_policy::reclaim::{
     Batch, BatchEnd, Controller, Go, Next, Observation, Reason, Settings,
@@ -10,14 +10,14 @@ use super::{COMPACT_PS, MachineOutcome, NODE_RECLAIM_PS, STEP_NS};
 
 pub(super) struct Daemon {
     controller: Controller,
-    /// The next look, and the latest if free memory has not changed from what it was at the last
-    /// one.
+    /// The time of the next observation, and its latest time if free memory has not changed since
+    /// the last one.
     look_at_ns: u64,
     next: Next,
     looked_ns: u64,
     free: u64,
     batch: Option<Under>,
-    /// Pages that are still to be compacted.
+    /// Pages that remain to be compacted.
     compacting: u64,
     last: Option<Reason>,
 }

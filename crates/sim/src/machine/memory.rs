@@ -1,4 +1,4 @@
-//! The memory of a simulated machine: where pages are, and what the kernel does when they run
+//! The memory of a simulated machine: where pages are, and what the kernel does when memory runs
 //! short.
 
 use hiroma_policy::reclaim::observe::HUGE_ORDER;
@@ -6,9 +6,9 @@ use hiroma_policy::reclaim::{Node, ORDERS, Zone, pages};
 
 use super::{KSWAPD_PS, MachineConfig, MachineOutcome, STEP_NS};
 
-/// The kernel spares pages in use while inactive ones are at least this part of the cache.
+/// The kernel spares active pages while inactive ones are at least this part of the cache.
 const INACTIVE_PART: u64 = 16;
-/// What an allocating program reclaims at a time (`SWAP_CLUSTER_MAX`).
+/// Pages that an allocating program reclaims at a time (`SWAP_CLUSTER_MAX`).
 const DIRECT_PAGES: u64 = 32;
 const LARGE_PAGES: u64 = 1 << HUGE_ORDER;
 
@@ -21,7 +21,7 @@ struct ZoneState {
     free: u64,
     /// Of the free pages, those in blocks of 2 MiB.
     free_large: u64,
-    /// Of the used ones, those that hold files, and of these those in folios of 2 MiB.
+    /// Of the used pages, those of files, and of these those in folios of 2 MiB.
     file: u64,
     file_large: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct Memory {
     kswapd_scanned: u64,
     direct_scanned: u64,
     kswapd_awake: bool,
-    /// Pages that kswapd reclaims for a large block that lacked.
+    /// Pages that kswapd still has to reclaim for a large block that was not available.
     kswapd_large: u64,
 }
 
@@ -80,7 +80,7 @@ impl Memory {
         self.zones.iter().map(|zone| zone.free).sum()
     }
 
-    /// Puts `count` pages of files into the cache; returns how many found room.
+    /// Adds `count` pages of files to the cache. Returns how many of them found room.
     pub(super) fn fill(&mut self, count: u64, large: bool, outcome: &mut MachineOutcome) -> u64 {
         let mut left = count;
         while left > 0 {
@@ -98,7 +98,7 @@ impl Memory {
         count - left
     }
 
-    /// Gives `count` pages to programs; returns how many there were.
+    /// Allocates `count` pages to programs. Returns how many were available.
     pub(super) fn allocate(&mut self, count: u64, outcome: &mut MachineOutcome) -> u64 {
         let mut left = count;
         while left > 0 {
@@ -112,9 +112,9 @@ impl Memory {
         count - left
     }
 
-    /// Takes up to `count` free pages as the page allocator does: above the low watermarks, kswapd
-    /// being woken when the first zone has no more; else down to the lowest; else the program
-    /// reclaims by itself. Says whether they came in blocks of 2 MiB.
+    /// Takes up to `count` free pages as the page allocator does: above the low watermarks, and
+    /// kswapd is woken when the first zone has no more; otherwise down to the min watermarks;
+    /// otherwise the program reclaims directly. Also returns whether they came in blocks of 2 MiB.
     fn take(
         &mut self,
         count: u64,
@@ -136,7 +136,7 @@ impl Memory {
                 self.wake_kswapd(outcome, true);
             }
         }
-        // The kernel does so before it goes on to a smaller zone.
+        // The kernel does this before it continues with a smaller zone.
         if self.zones.first().is_some_and(|zone| zone.free <= zone.low + zone.reserve) {
             self.wake_kswapd(outcome, false);
         }
@@ -179,8 +179,8 @@ impl Memory {
         }
     }
 
-    /// kswapd, for one step: until the first zone is above its high watermark, and the large block
-    /// that lacked has been worked for.
+    /// Runs kswapd for one step: until the first zone is above its high watermark, and it has
+    /// reclaimed for the missing large block.
     pub(super) fn run_kswapd(&mut self, outcome: &mut MachineOutcome) {
         if !self.kswapd_awake {
             return;
@@ -209,14 +209,14 @@ impl Memory {
         from_inactive + from_active
     }
 
-    /// Files that their owner drops.
+    /// Drops files, as their owner does.
     pub(super) fn drop_cold(&mut self, count: u64) {
         let count = count.min(self.inactive);
         self.inactive -= count;
         self.give_back(count);
     }
 
-    /// Frees file pages, from every zone by what it has of them.
+    /// Frees file pages, from every zone in proportion to its file pages.
     fn give_back(&mut self, count: u64) {
         let whole: u64 = self.zones.iter().map(|zone| zone.file).sum();
         let mut left = count.min(whole);
@@ -237,7 +237,7 @@ impl Memory {
         }
     }
 
-    /// Joins up to `count` free pages to large blocks. False: there are none left to join.
+    /// Joins up to `count` free pages into large blocks. Returns false if none are left to join.
     pub(super) fn compact(&mut self, count: u64) -> bool {
         let mut left = count;
         for zone in &mut self.zones {
@@ -248,7 +248,7 @@ impl Memory {
         left == 0
     }
 
-    /// Files in use are read over and over: what was lost comes back at once.
+    /// Files in use are read repeatedly: lost pages are read back immediately.
     pub(super) fn reread_hot(&mut self, outcome: &mut MachineOutcome) {
         let lost = self.hot_wanted.saturating_sub(self.active);
         let back = self.fill(lost, false, outcome);
@@ -257,7 +257,7 @@ impl Memory {
         self.missed += back;
     }
 
-    /// What the daemon sees.
+    /// What the daemon observes.
     pub(super) fn look(&self) -> Node {
         let zones = self.zones.iter().map(|zone| {
             let mut free_blocks = [0; ORDERS];

@@ -1,10 +1,10 @@
 //! One simulated machine whose file cache fills: zones with watermarks, kswapd, direct reclaim, and
-//! the controller of [`hiroma_policy::reclaim`], the very object of the live daemon.
+//! the controller of [`hiroma_policy::reclaim`], the same object as in the live daemon.
 //!
-//! A fluid model in steps of 1 ms: pages have no identity, only amounts by zone, list and size of
-//! block. Costs are those that were measured (Linux 6.18, 2 cores; medians): kswapd 165 ms and node
-//! reclaim 155 ms for a GiB. Compaction was not measured: it is assumed to cost 1 s for a GiB. What
-//! is not modelled: swap, several nodes, the per-processor lists of free pages.
+//! A fluid model in steps of 1 ms: pages have no identity, only amounts by zone, list and block
+//! size. Costs are measured (Linux 6.18, 2 cores; medians): kswapd takes 165 ms per GiB and node
+//! reclaim 155 ms. Compaction was not measured; it is assumed to take 1 s per GiB. Not modelled:
+//! swap, several nodes, the per-CPU lists of free pages.
 
 mod daemon;
 mod memory;
@@ -16,19 +16,19 @@ use memory::Memory;
 
 const STEP_NS: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// What a page costs to reclaim, in picoseconds.
+/// Cost of reclaiming a page, in picoseconds.
 const KSWAPD_PS: u64 = 629_000;
 const NODE_RECLAIM_PS: u64 = 591_000;
 const COMPACT_PS: u64 = 3_815_000;
 
-/// What a simulated program does with memory. Rates in bytes per second.
+/// What a simulated program does with memory. Rates are in bytes per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
-    /// Reads or writes a file larger than memory; `large` folios of 2 MiB or single pages.
+    /// Reads or writes a file larger than memory, in folios of 2 MiB (`large`) or single pages.
     Stream { bytes_s: u64, from_ms: u64, until_ms: u64, large: bool },
-    /// Fills the cache with so much, drops it (`posix_fadvise`), and begins again.
+    /// Fills the cache with `bytes`, drops them (`posix_fadvise`), and starts over.
     MakeAndDrop { bytes_s: u64, bytes: u64 },
-    /// Allocates so much and keeps it.
+    /// Allocates `bytes` and keeps them.
     Allocate { bytes_s: u64, bytes: u64, from_ms: u64 },
 }
 
@@ -39,7 +39,7 @@ pub struct ZoneConfig {
     pub min_bytes: u64,
     pub low_bytes: u64,
     pub high_bytes: u64,
-    /// What ordinary allocations must leave in it.
+    /// What ordinary allocations must leave free in it.
     pub reserve_bytes: u64,
 }
 
@@ -50,14 +50,14 @@ pub struct MachineConfig {
     pub zones: Vec<ZoneConfig>,
     /// Memory of programs, at the beginning.
     pub anon_bytes: u64,
-    /// File cache in use: read over and over, and missed where it is lost.
+    /// File cache in use: read repeatedly, and missed when it is lost.
     pub hot_bytes: u64,
-    /// File cache that nobody needs, at the beginning.
+    /// File cache that no program needs, at the beginning.
     pub cold_bytes: u64,
-    /// Of the free memory, what lies in blocks of 2 MiB at the beginning, in thousandths.
+    /// Share of free memory that is in blocks of 2 MiB at the beginning, in thousandths.
     pub large_free_permille: u64,
     pub loads: Vec<Load>,
-    /// The daemon's settings; none: there is no daemon.
+    /// The daemon's settings; without them, there is no daemon.
     pub daemon: Option<Settings>,
     /// Idle processor time that the daemon sees, in millionths.
     pub idle_ppm: u64,
@@ -65,7 +65,7 @@ pub struct MachineConfig {
 }
 
 impl MachineConfig {
-    /// The machine that the costs were measured on: 20 GiB, its watermarks, 5 GiB of programs, 1
+    /// The machine on which the costs were measured: 20 GiB, its watermarks, 5 GiB of programs, 1
     /// GiB of files in use.
     pub fn measured() -> MachineConfig {
         let kib = |kib: u64| kib << 10;
@@ -98,36 +98,36 @@ impl MachineConfig {
     }
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MachineOutcome {
     pub kswapd_wakes: u64,
-    /// Of these, for want of a large block while there was memory enough.
+    /// Of these, for a missing large block while enough memory was free.
     pub kswapd_wakes_large: u64,
     pub kswapd_ns: u64,
-    /// Times that a program had to reclaim by itself.
+    /// Times that a program had to reclaim directly.
     pub direct_reclaims: u64,
     pub daemon_ns: u64,
     /// Times that the daemon read the kernel's counters.
     pub looks: u64,
     pub daemon_pages: u64,
-    /// Pages in use that reclaim took, and that had to be read again.
+    /// Pages in use that were reclaimed and had to be read again.
     pub hot_missed_pages: u64,
-    /// Pages that loads took from the cache's point of view: read or written.
+    /// Pages that loads read or wrote through the cache.
     pub filled_pages: u64,
-    /// Times that nothing was left to reclaim and nothing free.
+    /// Times that nothing was free and nothing could be reclaimed.
     pub out_of_memory: u64,
-    /// The least that was ever free.
+    /// Minimum of free pages over the run.
     pub free_pages_min: u64,
-    /// Reasons of the daemon that are worth a line, each time another began.
+    /// Notable reasons of the daemon, each recorded when it first applies.
     pub journal: Vec<(u64, Reason)>,
 }
 
-/// A load, and how far it is.
+/// A load and its progress.
 struct Running {
     load: Load,
     pages: u64,
-    /// Parts of a page that are owed, in pages x ns.
+    /// Fractions of a page that are due, in pages x ns.
     owed: u64,
 }
 
@@ -153,7 +153,7 @@ pub fn run_machine(config: &MachineConfig) -> MachineOutcome {
 }
 
 impl Running {
-    /// Whole pages of this step at a rate.
+    /// Whole pages that are due in this step at a rate.
     fn due(&mut self, bytes_s: u64) -> u64 {
         self.owed += pages(bytes_s) * STEP_NS;
         let due = self.owed / SECOND_NS;

@@ -1,5 +1,5 @@
-//! Dragonfly (Kim et al. 2008) with the shortest ways: routers of a group are fully connected, and
-//! so are groups.
+//! Dragonfly (Kim et al. 2008) with minimal routing: routers of a group are fully connected, and so
+//! are groups.
 
 use super::levels::Blocks;
 
@@ -12,7 +12,7 @@ pub struct Dragonfly {
 }
 
 impl Dragonfly {
-    /// `dims` nodes per router, routers per group, groups.
+    /// `dims` is nodes per router, routers per group, groups.
     pub fn new(dims: [u32; 3], radius: u32, most: usize) -> Self {
         Dragonfly { blocks: Blocks::new(&dims, &[2, 3, 5], radius, most), dims }
     }
@@ -32,7 +32,7 @@ impl Dragonfly {
         (other + groups - group - 1) % groups % routers
     }
 
-    /// All links of the way; 5 at most.
+    /// All links of the route; 5 at most.
     fn way(&self, source: u32, target: u32) -> ([u32; 5], u32) {
         let [at_router, routers, groups] = self.dims;
         let nodes = self.blocks.nodes();

@@ -1,19 +1,19 @@
-//! Networks in levels: blocks of nodes within blocks of blocks. A fat tree has as much bandwidth up
-//! as down at each level; a single switch is a tree of one level.
+//! Networks in levels: blocks of nodes within larger blocks. A fat tree has as much bandwidth up as
+//! down at each level; a single switch is a tree of one level.
 
 use hiroma_policy::placement::Peer;
 
 use super::mix;
 
-/// Nodes in blocks within blocks, and the domain around each node: the nearest blocks first, in all
+/// Nodes in nested blocks, and the domain around each node: the nearest blocks first, in both
 /// directions alike.
 #[derive(Debug)]
 pub struct Blocks {
-    /// Nodes of a block of each level; the first is 1, the last the machine.
+    /// Nodes in a block of each level; the first is 1, the last the whole machine.
     sizes: Vec<u32>,
-    /// Hops between two nodes whose smallest common block is of each level.
+    /// Hops between two nodes whose smallest common block has each level.
     hops: Vec<u16>,
-    /// Peers that have a smallest common block up to each level.
+    /// Number of peers whose smallest common block has at most each level.
     reach: Vec<u32>,
 }
 
@@ -34,8 +34,8 @@ fn zigzag(step: u32, size: u32) -> u32 {
 }
 
 impl Blocks {
-    /// `dims[l]` blocks of level `l` are one of level `l + 1`, whose nodes are `hops[l]` apart;
-    /// domains of `radius` hops and `most` peers.
+    /// `dims[l]` blocks of level `l` form one of level `l + 1`, whose nodes are `hops[l]` apart.
+    /// Domains have a radius of `radius` hops and at most `most` peers.
     pub fn new(dims: &[u32], hops: &[u16], radius: u32, most: usize) -> Self {
         let mut sizes = vec![1];
         sizes.extend(dims.iter().scan(1, |size, dim| {
@@ -115,8 +115,8 @@ impl Levels {
         2 * self.0.nodes() * (self.0.sizes.len() as u32 - 1)
     }
 
-    /// Up to the smallest common block and down again; a block of `s` nodes has `s` links up and
-    /// `s` down, and each pair of nodes has its own among them.
+    /// Up to the smallest common block and down again. A block of `s` nodes has `s` links up and
+    /// `s` down, and each pair of nodes uses its own among them.
     #[inline]
     pub(super) fn next(&self, at: u32, source: u32, target: u32) -> Option<(u32, u32)> {
         let (nodes, top) = (self.0.nodes(), self.0.level(source, target) as u32);

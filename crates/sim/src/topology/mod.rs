@@ -1,4 +1,4 @@
-//! Shapes of networks: who is near whom, and which links a message takes.
+//! Shapes of networks: which nodes are near each other, and which links a message takes.
 
 mod dragonfly;
 mod levels;
@@ -11,7 +11,7 @@ use dragonfly::Dragonfly;
 use levels::Levels;
 use torus::Torus;
 
-/// Most links on which a message for a whole domain is sent on at one node.
+/// Maximum number of links on which a node forwards a message for a whole domain.
 pub const FANOUT_MAX: usize = 6;
 
 /// A network of nodes and links, and the domain around each node.
@@ -63,14 +63,14 @@ impl Topology {
         }
     }
 
-    /// Where a message from `source` starts; what [`next`](Topology::next) takes first.
+    /// Where a message from `source` starts: the first argument of [`next`](Topology::next).
     #[inline]
     pub fn start(&self, source: u32) -> u32 {
         if matches!(self, Topology::Torus(_)) { source } else { 0 }
     }
 
-    /// The next link of a message, and where it is after that; none where it has arrived. All
-    /// messages between two nodes take the same way.
+    /// The next link of a message, and its position after that; none if it has arrived. All
+    /// messages between two nodes take the same route.
     #[inline]
     pub fn next(&self, at: u32, source: u32, target: u32) -> Option<(u32, u32)> {
         match self {
@@ -80,7 +80,7 @@ impl Topology {
         }
     }
 
-    /// Links between two nodes.
+    /// Number of links between two nodes.
     pub fn distance(&self, a: u32, b: u32) -> u32 {
         match self {
             Topology::Torus(torus) => torus.distance(a, b),
@@ -108,7 +108,7 @@ impl Topology {
         }
     }
 
-    /// Which peer of `node` the node `other` is; none outside its domain.
+    /// The peer of `node` that is node `other`; none outside its domain.
     #[inline]
     pub fn peer_of(&self, node: u32, other: u32) -> Option<Peer> {
         match self {
@@ -118,8 +118,8 @@ impl Topology {
         }
     }
 
-    /// Where a message of `source` for its whole domain goes on from `at`: (link, node), and how
-    /// many; none if there is no tree.
+    /// Where a message of `source` for its whole domain is forwarded from `at`: (link, node) pairs,
+    /// and their number; none if there is no tree.
     #[inline]
     pub fn spread(&self, source: u32, at: u32) -> Option<([(u32, u32); FANOUT_MAX], usize)> {
         match self {
@@ -136,7 +136,7 @@ impl Topology {
         }
     }
 
-    /// For each of `disks` disks the node that it stands at, and for each node its disk.
+    /// For each of `disks` disks the node to which it is attached, and for each node its disk.
     pub fn disks(&self, disks: u32) -> (Vec<u32>, Vec<u32>) {
         let nodes = self.nodes();
         if let Topology::Torus(torus) = self {
@@ -156,7 +156,7 @@ impl Topology {
     }
 }
 
-/// 64 bits that depend on both ends, to spread messages over equal ways.
+/// 32 bits that depend on both ends, to spread messages over equal routes.
 fn mix(source: u32, target: u32) -> u32 {
     let both = (u64::from(source) << 32 | u64::from(target)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((both ^ both >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32

@@ -1,14 +1,14 @@
-//! Torus in two or three dimensions. Messages go along the first dimension, then the second, then
-//! the third, the shorter way.
+//! Torus in two or three dimensions. Messages travel along the first dimension, then the second,
+//! then the third, in the shorter direction.
 
 use hiroma_policy::placement::Peer;
 
 use super::FANOUT_MAX;
 
-/// Nobody's place in the list of peers.
+/// Entry of `places` for an offset without a peer.
 const NOBODY: u16 = u16::MAX;
 
-/// A node as seen from another: steps in each dimension.
+/// The offset of one node from another: steps in each dimension.
 type Offset = [i32; 3];
 
 /// Torus and domain.
@@ -17,17 +17,17 @@ pub struct Torus {
     dims: [u32; 3],
     /// Dimensions: 2 or 3.
     axes: usize,
-    /// Node numbers from one to the next along each dimension.
+    /// Difference of the numbers of adjacent nodes along each dimension.
     strides: [u32; 3],
     coordinates: Vec<[u16; 3]>,
-    /// Peers as seen from any node, nearest first.
+    /// Offsets of the peers of any node, nearest first.
     offsets: Vec<Offset>,
     /// Radius of `places` in each dimension.
     reach: [i32; 3],
     /// Peers by offset.
     places: Vec<u16>,
-    /// Where a message for the whole domain goes on, by offset from its source: a bit for each link
-    /// of a node, as `link` numbers them.
+    /// Where a message for the whole domain is forwarded, by offset from its source: a bit for each
+    /// link of a node, numbered as in `link`.
     onward: Vec<u8>,
 }
 
@@ -36,8 +36,8 @@ fn steps(offset: Offset) -> u32 {
 }
 
 impl Torus {
-    /// A torus of `dims` (the third is 1 with two axes) whose domains have `radius` hops and at
-    /// most `most` peers.
+    /// A torus of `dims` (the third is 1 with two axes) whose domains have a radius of `radius`
+    /// hops and at most `most` peers.
     pub fn new(dims: [u32; 3], axes: usize, radius: u32, most: usize) -> Self {
         let strides = [1, dims[0], dims[0] * dims[1]];
         let nodes = dims.iter().product::<u32>();
@@ -51,7 +51,7 @@ impl Torus {
             })
             .collect();
         let radius = radius as i32;
-        // Each node once: of two ways round that are equally long, the one forward.
+        // Each node once: if both directions are equally long, the forward one.
         let range = |axis: usize| {
             let dim = dims[axis] as i32;
             (-((dim - 1) / 2)).max(-radius)..=(dim / 2).min(radius)
@@ -94,7 +94,7 @@ impl Torus {
         torus
     }
 
-    /// On along the last dimension that was used, and out along all later ones.
+    /// Forward along the last dimension that was used, and out along all later ones.
     fn onward_from(&self, offset: Offset) -> u8 {
         let last = (0..self.axes).rev().find(|&axis| offset[axis] != 0);
         let mut ways = 0;
@@ -113,7 +113,7 @@ impl Torus {
         ways
     }
 
-    /// Place of an offset in `places`.
+    /// Index of an offset in `places`.
     #[inline]
     fn index(&self, offset: Offset) -> Option<usize> {
         let [x, y, z] = offset;
@@ -124,7 +124,7 @@ impl Torus {
         Some((((z + rz) * (2 * ry + 1) + y + ry) * (2 * rx + 1) + x + rx) as usize)
     }
 
-    /// `to` as seen from `from`, the shorter way, forward if both are equally long.
+    /// The offset of `to` from `from`, in the shorter direction; forward if both are equally long.
     #[inline]
     fn offset(&self, from: u32, to: u32) -> Offset {
         let (from, to) = (self.coordinates[from as usize], self.coordinates[to as usize]);
@@ -180,7 +180,7 @@ impl Torus {
                 continue;
             }
             let ahead = if to > from { to - from } else { to + dim - from };
-            // Exactly half way round: half of the nodes go the one way, half the other.
+            // Exactly half way round: half of the nodes use one direction, half the other.
             let forward = 2 * ahead < dim || 2 * ahead == dim && source % 2 == 0;
             return Some((self.link(at, axis, forward), self.step(at, axis, forward)));
         }
@@ -239,8 +239,8 @@ impl Torus {
         (ways, count)
     }
 
-    /// Disks in the middle of equal sub-meshes, if the machine can be cut into that many; as square
-    /// as possible.
+    /// Disks in the middle of equal sub-meshes, as square as possible; none if the machine cannot
+    /// be divided into that many.
     pub(super) fn disks(&self, disks: u32) -> Option<(Vec<u32>, Vec<u32>)> {
         let [width, height, depth] = self.dims;
         let cuts = |dim: u32| (1..=dim).filter(move |cut| dim % cut == 0);

@@ -1,4 +1,4 @@
-//! Beyond the paper: herding on stale information, today's clusters, nodes that fail.
+//! Beyond the paper: herding on stale information, present-day clusters, nodes that fail.
 
 use hiroma_policy::placement::{
     InformationKind, PlacementConfig, PlacementKind, ReservationKind, ScopeKind,
@@ -13,32 +13,32 @@ use crate::presets::PRESETS;
 use crate::single::{estimate_text, name_of};
 use crate::stats::{Estimate, Verdict, compare_paired};
 
-/// Time between two messages of periodic information, ms: how old it gets. Below 1 ms, receiving it
-/// is most of what nodes do.
+/// Time between two messages of periodic information, ms: its maximum age. Below 1 ms, nodes spend
+/// most of their time receiving it.
 const AGES_MS: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
-/// The same where information costs nothing, so that it can be as young as one likes; 0: everybody
-/// knows of every change at once.
+/// The same where information is free, so that it can be arbitrarily recent; 0: every node knows
+/// every change immediately.
 const AGES_FREE_MS: [f64; 5] = [0.0, 0.1, 0.2, 0.5, 1.0];
-/// Work of a page at each link, ns, where its receiver has none with it: 0.82 ms over three hops,
-/// as the paper's.
+/// Work of a page at each link, ns, where its receiver has none: 0.82 ms over three hops, as in the
+/// paper.
 const LINK_OVERHEAD_NS: u64 = 110_000;
 /// Time between failures of nodes in the whole machine, ms.
 const BETWEEN_MS: [f64; 3] = [400.0, 100.0, 25.0];
 
-/// Policies that a quick look at today's clusters tries.
+/// Policies on present-day clusters in a quick run.
 const QUICK: [&str; 4] = ["nearest", "two choices", "random", "disk only"];
 
 /// A policy, and its runs by the time between failures, ms; none for no failures.
 type Failing = (String, Vec<(Option<f64>, Id)>);
 
-/// What is asked for.
+/// The requested configurations.
 pub struct Beyond {
     /// Most free, two choices, random.
     herding: Vec<Curve>,
-    /// Most free and two choices, where a page costs the links what it else costs its receiver.
+    /// Most free and two choices, with the work for a page at the links instead of at its receiver.
     herding_links: Vec<Curve>,
-    /// Most free and two choices with information that costs nothing: as configured, where links
-    /// have the work, and where a page takes no time.
+    /// Most free and two choices with free information: as configured, with the work at the links,
+    /// and with pages that take no time.
     herding_free: [Vec<Curve>; 3],
     /// Preset and policies on it.
     presets: Vec<(&'static str, Vec<(String, Id)>)>,
@@ -46,7 +46,7 @@ pub struct Beyond {
 }
 
 impl Beyond {
-    /// Asks for it.
+    /// Requests the configurations.
     pub fn plan(params: &Params, book: &mut Book) -> Beyond {
         let ages: Vec<f64> = if params.quick { vec![1.0, 10.0, 100.0] } else { AGES_MS.to_vec() };
         let ages_free = &AGES_FREE_MS[..if params.quick { 1 } else { AGES_FREE_MS.len() }];
@@ -85,7 +85,7 @@ impl Beyond {
         }
     }
 
-    /// Adds its sections.
+    /// Adds its sections to the report.
     pub fn report(&self, book: &Book, report: &mut Report) {
         let curves = [&self.herding[..], &self.herding_links[..]].concat();
         report.sections.push(Section {
@@ -120,7 +120,7 @@ impl Beyond {
             row.extend(self.herding_free.iter().map(|pair| ratio_text(book, pair, index)));
             ratios.row(row);
         }
-        // A logarithmic axis has no place for 0.
+        // A logarithmic axis cannot show 0.
         let mut plotted = curves.clone();
         plotted.iter_mut().for_each(|curve| curve.points.retain(|(age, _)| *age > 0.0));
         Section {
@@ -217,7 +217,7 @@ impl Beyond {
         }
     }
 
-    /// Adds its figures.
+    /// Adds its measures.
     pub fn measures(&self, book: &Book, measures: &mut Vec<Measure>) {
         for (name, title, curves) in [
             (
@@ -270,14 +270,14 @@ impl Beyond {
     }
 }
 
-/// What a page costs, and whom.
+/// What costs a page has, and where.
 #[derive(Clone, Copy)]
 enum Work {
     /// Its receiver, as configured.
     Receiver,
     /// Every link.
     Links,
-    /// Nobody: links are a thousand times as fast, too.
+    /// None: links are also a thousand times as fast.
     None,
 }
 
@@ -299,7 +299,7 @@ impl Work {
     }
 }
 
-/// The paper's cluster with information of an age.
+/// The paper's cluster with information of a given age.
 fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free: bool) -> Config {
     let mut config = params.paper(MIDDLE, |policy| {
         policy.placement = placement;
@@ -309,7 +309,7 @@ fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free
         }
     });
     if age_ms == 0.0 {
-        // A watermark at every frame: every change is told.
+        // A watermark at every frame: every change is reported.
         let marks: Vec<u32> = (0..=config.node.frames)
             .map(|frame| (frame * 1000).div_ceil(config.node.frames))
             .collect();
@@ -328,7 +328,7 @@ fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free
     config
 }
 
-/// Two choices' response (second line) over most free's (first) at one age.
+/// Ratio of two choices' response (second curve) to most free's (first) at one age.
 fn ratio_text(book: &Book, curves: &[Curve], index: usize) -> String {
     let [most_free, two] = [0, 1].map(|line: usize| book.responses(curves[line].points[index].1));
     let text = |ratio: Estimate| {
@@ -338,8 +338,8 @@ fn ratio_text(book: &Book, curves: &[Curve], index: usize) -> String {
     Estimate::of_log_ratios(&two, &most_free).map_or("–".to_owned(), text)
 }
 
-/// The age from which on two choices (second line) beat most free (first), and seeds tell the two
-/// apart.
+/// The age from which two choices (second curve) are better than most free (first), and the seeds
+/// distinguish the two.
 fn crossover_ms(book: &Book, curves: &[Curve]) -> Option<f64> {
     let pairs = curves[0].points.iter().zip(&curves[1].points);
     let wins: Vec<(f64, bool)> = pairs
@@ -366,7 +366,7 @@ type Change = Box<dyn Fn(&mut PlacementConfig)>;
 /// Policies that are tried on every preset.
 fn policies() -> Vec<(String, Change)> {
     let mut policies: Vec<(String, Change)> = Vec::new();
-    // Filling one node after the other is for servers, not for peers.
+    // Filling one node after the other is meant for servers, not for peers.
     for placement in
         PlacementKind::ALL.into_iter().filter(|&placement| placement != PlacementKind::Fill)
     {

@@ -1,4 +1,4 @@
-//! Configurations that experiments ask for, each run once however often it is asked for.
+//! Configurations that experiments request; each is run once, however often it is requested.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::stats::Estimate;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id(usize);
 
-/// Questions, and the answers after [`Book::run`].
+/// Requests, and their results after [`Book::run`].
 #[derive(Default)]
 pub struct Book {
     configs: Vec<(String, Arc<Config>)>,
@@ -22,7 +22,7 @@ pub struct Book {
     answers: Vec<Vec<Figures>>,
 }
 
-/// A line of a plot: one configuration at each place.
+/// A curve of a plot: one configuration at each place.
 #[derive(Clone, Debug)]
 pub struct Curve {
     pub name: String,
@@ -30,7 +30,7 @@ pub struct Curve {
 }
 
 impl Book {
-    /// Asks for a configuration with these seeds.
+    /// Requests a configuration with these seeds.
     pub fn ask(&mut self, label: &str, config: Config, seeds: &[u64]) -> Id {
         let known = self
             .configs
@@ -44,7 +44,7 @@ impl Book {
         }))
     }
 
-    /// Asks for a line: `config(place)` at each of `places`.
+    /// Requests a curve: `config(place)` at each of `places`.
     pub fn curve(
         &mut self,
         name: &str,
@@ -63,7 +63,7 @@ impl Book {
         self.seeds.iter().map(Vec::len).sum()
     }
 
-    /// Runs everything.
+    /// Runs all requests.
     pub fn run(&mut self, lab: &Lab<'_>) -> Result<(), LabError> {
         let jobs: Vec<(usize, Job)> = self
             .configs
@@ -95,7 +95,7 @@ impl Book {
         estimate(self.runs_of(id), name)
     }
 
-    /// Its mean; not a number if there is none.
+    /// Its mean; NaN if there is none.
     pub fn mean(&self, id: Id, name: &str) -> f64 {
         self.estimate(id, name).map_or(f64::NAN, |estimate| estimate.mean)
     }
@@ -105,7 +105,7 @@ impl Book {
         self.mean(id, RESPONSE)
     }
 
-    /// One figure seed by seed; 0 for a run that has it not.
+    /// One figure seed by seed; 0 for a run that does not have it.
     pub fn values(&self, id: Id, name: &str) -> Vec<f64> {
         self.runs_of(id).iter().map(|run| run.get(name).unwrap_or(0.0)).collect()
     }
@@ -138,12 +138,12 @@ impl Book {
         }
     }
 
-    /// A table of mean responses: a row for each place, a column for each line.
+    /// A table of mean responses: a row for each place, a column for each curve.
     pub fn table(&self, title: &str, place: &str, curves: &[Curve]) -> Table {
         self.table_of(RESPONSE, title, place, curves)
     }
 
-    /// The same of another figure.
+    /// The same for another figure.
     pub fn table_of(&self, figure: &str, title: &str, place: &str, curves: &[Curve]) -> Table {
         let unit = figure_named(figure).map_or("", |figure| figure.unit);
         let mut table = Table::new(title).number(place, "");

@@ -1,9 +1,9 @@
-//! The paper's claims, each as a figure that is met or not.
+//! The paper's claims, each as a measure that is met or not.
 //!
 //! Two policies are compared by the ratio of their responses seed by seed (geometric mean, with its
 //! 95 % interval): the same seed gives both the same processes, and runs of different seeds differ
-//! by factors. A claim about an order is met if the interval lies on the claim's side of 1; if it
-//! has 1 in it, the two are *not told apart*, and the claim is not met.
+//! by factors. A claim about an order is met if the interval is on the claim's side of 1; if it
+//! contains 1, the two are *not told apart*, and the claim is not met.
 
 use hiroma_report::{Better, Measure, Spread, figures as digits};
 
@@ -13,7 +13,7 @@ use super::{HIGH, LOW, MIDDLE};
 use crate::figures::RESPONSE;
 use crate::stats::{Estimate, Verdict};
 
-/// A gain below this, in per cent, is none.
+/// A gain below this, in per cent, counts as none.
 const NO_GAIN_PERCENT: f64 = 2.0;
 
 fn at(curve: &Curve, rate: f64) -> Id {
@@ -25,7 +25,7 @@ fn at(curve: &Curve, rate: f64) -> Id {
         .1
 }
 
-/// How far `value` lies from the paper's figure.
+/// The deviation of `value` from the paper's figure.
 fn off(name: &str, title: &str, value: f64, paper: f64, unit: &str, must_percent: f64) -> Measure {
     let off =
         if value.is_finite() { Spread::of(&[(value / paper - 1.0).abs() * 100.0]) } else { None };
@@ -40,7 +40,7 @@ fn off(name: &str, title: &str, value: f64, paper: f64, unit: &str, must_percent
         .spread(off)
 }
 
-/// What an interval of ratios says, in words.
+/// The verdict of an interval of ratios, as text.
 fn verdict_text(ratio: &Estimate) -> &'static str {
     match ratio.verdict() {
         Verdict::Larger => "told apart: longer",
@@ -54,7 +54,7 @@ fn spread_of(ratio: &Estimate) -> Spread {
     Spread { median: ratio.mean.exp(), min: ratio.low().exp(), max: ratio.high().exp(), n: ratio.n }
 }
 
-/// The ratio of a figure seed by seed, which has to lie above `must` with its whole interval.
+/// The ratio of a figure seed by seed, whose whole interval has to be above `must`.
 fn ratio_of(
     book: &Book,
     figure: &str,
@@ -82,7 +82,7 @@ fn ratio_of(
         .decided(ratio.half_width.is_some() && ratio.low() > must.ln())
 }
 
-/// The same of mean responses, ms.
+/// The same for mean responses, ms.
 fn ratio(book: &Book, name: &str, title: &str, over: Id, under: Id, must: f64) -> Measure {
     ratio_of(book, RESPONSE, name, title, over, under, must)
 }
@@ -222,8 +222,8 @@ fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<
     ));
 }
 
-/// The paper's choice against the best of the other ones: met if it is told apart from it, and
-/// faster.
+/// The paper's choice against the best of the others: met if the two are distinguished and the
+/// paper's is faster.
 fn against_best<K: PartialEq>(
     book: &Book,
     name: &str,
@@ -380,7 +380,7 @@ fn judge_domain(experiments: &Experiments, book: &Book, measures: &mut Vec<Measu
     }
 }
 
-/// How long it all took.
+/// How long all experiments took.
 pub fn judge_time(quick: bool, wall_s: f64, measures: &mut Vec<Measure>) {
     let measure = Measure::new("wall_s", "all experiments, on this machine", "s", Better::Lower)
         .spread(Spread::of(&[wall_s]));

@@ -11,26 +11,26 @@ use super::{HIGH, LOW, MIDDLE, Params};
 use crate::figures::RESPONSE;
 use crate::single::{estimate_text, name_of};
 
-/// Watermarks that are tried: thousandths of a node's memory, in the paper's steps of 12.5 %.
+/// Watermarks to try: thousandths of a node's memory, in the paper's steps of 12.5 %.
 const HIGH_MARKS: [u32; 4] = [500, 625, 750, 875];
 const LOW_MARKS: [u32; 4] = [250, 500, 625, 750];
-/// The defaults: the paper's 87.5 % and 75 % read as memory in use instead of free frames.
+/// The defaults: the paper's 87.5 % and 75 % interpreted as memory in use instead of free frames.
 pub const DEFAULT_MARKS: (u32, u32) = (250, 125);
-/// The paper's first; with a quarter of a millisecond, nodes do little else than receive.
+/// The paper's first; with a quarter of a millisecond, nodes do little but receive.
 const PERIODS_NS: [u64; 5] = [1_000_000, 4_000_000, 500_000, 2_000_000, 8_000_000];
 
-/// Every experiment's lines.
+/// The curves of every experiment.
 pub struct Experiments {
     pub no_global: Curve,
     /// On change, on demand, periodic.
     pub information: Vec<Curve>,
-    /// Most free, nearest, random, gradient, then those that the paper has not.
+    /// Most free, nearest, random, gradient, then those that the paper does not have.
     pub placement: Vec<Curve>,
     /// None, on demand, in advance.
     pub reservation: Vec<Curve>,
     /// By domain size.
     pub domain: Vec<(u32, Curve)>,
-    /// High and low watermark besides 100 % and 0.
+    /// High and low watermark, besides 100 % and 0.
     pub watermarks: Vec<((u32, u32), Id)>,
     pub periods: Vec<(u64, Id)>,
     /// Frames reserved in advance.
@@ -40,7 +40,7 @@ pub struct Experiments {
 }
 
 impl Experiments {
-    /// Asks for all of them.
+    /// Requests all configurations.
     pub fn plan(params: &Params, book: &mut Book) -> Experiments {
         let (seeds, rates) = (&params.seeds, &params.rates);
         let some = [LOW, MIDDLE, HIGH];
@@ -124,7 +124,7 @@ impl Experiments {
         }
     }
 
-    /// Adds a section for each.
+    /// Adds a section for each experiment.
     pub fn report(&self, book: &Book, report: &mut Report) {
         report.sections.push(self.lines(
             book,
@@ -236,7 +236,7 @@ impl Experiments {
 }
 
 fn plan_watermarks(params: &Params, book: &mut Book) -> Vec<((u32, u32), Id)> {
-    // The paper's come last in both lists.
+    // The paper's are last in both lists.
     let from = if params.quick { 2 } else { 0 };
     let pairs = HIGH_MARKS[from..]
         .iter()

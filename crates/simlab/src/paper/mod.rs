@@ -19,14 +19,14 @@ use book::Book;
 use experiments::Experiments;
 use readings::Readings;
 
-/// How much is run.
+/// The extent of the experiments.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// Smaller: fewer rates, seeds and variants, shorter runs.
+    /// Reduced: fewer rates, seeds and variants, shorter runs.
     pub quick: bool,
-    /// Seeds of every configuration.
+    /// Seeds of every configuration, except:
     pub seeds: Vec<u64>,
-    /// Seeds of those on today's clusters, which take longer.
+    /// Seeds of configurations of present-day clusters, which take longer.
     pub seeds_modern: Vec<u64>,
     /// Processes that arrive per second.
     pub rates: Vec<f64>,
@@ -36,15 +36,15 @@ pub struct Params {
 const LOW: f64 = 20.0;
 /// In between.
 const MIDDLE: f64 = 60.0;
-/// Memory is four fifths full, and disks are hardly needed.
+/// Memory is four fifths full, and disks are rarely needed.
 const BUSY: f64 = 90.0;
-/// Memory is nearly full: the lowest rate, in steps of ten, at which a page goes over 1.9 hops with
-/// nearest as in the paper, within a tenth. Pages go to disk, and the longer a run the more: no
-/// steady state.
+/// Memory is nearly full: the lowest rate, in steps of ten, at which a page with nearest travels
+/// 1.9 hops as in the paper, within a tenth. Pages go to disk, the more the longer a run is: there
+/// is no steady state.
 const HIGH: f64 = 140.0;
 
 impl Params {
-    /// All of it with `seeds` seeds, or a quick look.
+    /// All experiments with `seeds` seeds, or a quick run.
     pub fn new(quick: bool, seeds: Option<usize>) -> Params {
         let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
         let rates = if quick {
@@ -62,7 +62,7 @@ impl Params {
         config.load.arrivals_per_s = rate;
         change(&mut config.policy);
         (config.run.warmup_ns, config.run.duration_ns) = match (config.policy.scope, self.quick) {
-            // Without lenders it takes long until every disk has the queue that it keeps.
+            // Without lenders it takes long until every disk's queue reaches its steady state.
             (ScopeKind::Disk, false) => (20_000_000_000, 5_000_000_000),
             (ScopeKind::Disk, true) => (10_000_000_000, 2_000_000_000),
             (_, false) => (config.run.warmup_ns, config.run.duration_ns / 2),
@@ -72,7 +72,7 @@ impl Params {
     }
 }
 
-/// What is run and read off.
+/// The planned experiments and their results.
 pub struct Paper {
     params: Params,
     book: Book,
@@ -82,7 +82,7 @@ pub struct Paper {
 }
 
 impl Paper {
-    /// Plans it.
+    /// Plans the experiments.
     pub fn plan(params: Params) -> Paper {
         let mut book = Book::default();
         let experiments = Experiments::plan(&params, &mut book);
@@ -96,12 +96,12 @@ impl Paper {
         self.book.runs()
     }
 
-    /// Runs it.
+    /// Executes the runs.
     pub fn run(&mut self, lab: &Lab<'_>) -> Result<(), LabError> {
         self.book.run(lab)
     }
 
-    /// Tables, plots, and the paper's claims; `wall_s` is what [`Paper::run`] took.
+    /// Tables, plots, and the paper's claims; `wall_s` is the duration of [`Paper::run`].
     pub fn report(&self, machine: Machine, wall_s: f64) -> Report {
         let mut report = Report {
             title: "Global page placement: the paper's experiments".to_owned(),
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_report_is_whole_and_says_of_every_claim_whether_it_is_met() {
-        // The same experiments on a machine and for a time that take no time.
+        // The same experiments on a small machine for a short time.
         let params = Params::new(true, Some(2));
         let mut paper = Paper::plan(params);
         paper.book.change(|config| {

@@ -1,5 +1,5 @@
-//! What hangs on how the paper is read: when the frame of a page that leaves is free, and how long
-//! a run at a high rate is.
+//! Results that depend on how the paper is interpreted: when the frame of an evicted page becomes
+//! free, and how long a run at a high rate is.
 
 use hiroma_policy::placement::{PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
 use hiroma_report::{Axis, Report, Section, Table};
@@ -10,12 +10,12 @@ use super::{BUSY, HIGH, MIDDLE, Params};
 use crate::figures::RESPONSE;
 use crate::single::{estimate_text, name_of};
 
-/// Times that are measured after the usual warm-up, s.
+/// Measured times after the usual warm-up, s.
 const LENGTHS_S: [f64; 3] = [0.5, 1.0, 2.0];
 
-/// What is asked for.
+/// The requested configurations.
 pub struct Readings {
-    /// By reading: policies at the high rate.
+    /// By interpretation: policies at the high rate.
     frame_free: Vec<(FrameFree, Vec<Id>)>,
     /// By rate: the paper's policy, by the length of the run.
     lengths: Vec<Curve>,
@@ -33,7 +33,7 @@ const POLICIES: [(&str, Change); 6] = [
 ];
 
 impl Readings {
-    /// Asks for it.
+    /// Requests the configurations.
     pub fn plan(params: &Params, book: &mut Book) -> Readings {
         let all = [FrameFree::AtOnce, FrameFree::Sent, FrameFree::Arrived, FrameFree::Placed];
         let frame_free = all.map(|reading| {
@@ -59,7 +59,7 @@ impl Readings {
         Readings { frame_free: frame_free.to_vec(), lengths: lengths.to_vec() }
     }
 
-    /// Adds its section.
+    /// Adds its section to the report.
     pub fn report(&self, book: &Book, report: &mut Report) {
         let mut table =
             Table::new(format!("Mean response at {HIGH} processes/s")).text("the frame is free");

@@ -1,4 +1,4 @@
-//! All results of a sweep, together.
+//! Merges the results of a sweep.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use crate::single::{FigureJson, estimate_text, figures_json, seeds_text, to_text
 use crate::sweep::plan::label;
 use crate::sweep::store::{Store, StoreError};
 
-/// More lines than this cannot be told apart in a plot.
+/// A plot with more lines than this is unreadable.
 const SERIES_MAX: usize = 8;
 
 /// Settings that distinguish a cell, with their values.
 type CellValues = Vec<(String, String)>;
 
-/// Every cell with its runs.
+/// All cells with their runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
     seeds: Vec<u64>,
@@ -25,7 +25,7 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Everything that `store` has to have.
+    /// All results that `store` has to have.
     pub fn of(store: &Store) -> Result<Merged, StoreError> {
         let manifest = store.manifest();
         Ok(Merged {
@@ -34,7 +34,7 @@ impl Merged {
         })
     }
 
-    /// Names of the settings that change.
+    /// Names of the varied settings.
     fn keys(&self) -> Vec<&str> {
         self.cells
             .first()
@@ -72,8 +72,8 @@ impl Merged {
         table
     }
 
-    /// Response over the setting with most values that are numbers, a line for each combination of
-    /// the others; none without such a setting.
+    /// Response over the numeric setting with the most values, a line for each combination of the
+    /// others; none without such a setting.
     fn plot(&self) -> Option<Plot> {
         let numbers = |at: usize| -> Option<Vec<f64>> {
             let mut numbers: Vec<f64> = self
@@ -137,7 +137,7 @@ impl Merged {
         }
     }
 
-    /// One line for each cell, with mean and half width of the interval of every figure.
+    /// One line per cell, with mean and half width of the interval of every figure.
     pub fn to_csv(&self) -> String {
         let mut header: Vec<String> = self.keys().iter().map(|key| quoted(key)).collect();
         header.push("seeds".to_owned());
@@ -164,7 +164,7 @@ impl Merged {
         csv
     }
 
-    /// Everything for a file.
+    /// All results as JSON.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct CellJson<'a> {

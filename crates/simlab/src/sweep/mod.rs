@@ -1,5 +1,5 @@
 //! A grid of settings, each point with several seeds: planned from a file, run in shards anywhere,
-//! kept point by point, merged.
+//! stored point by point, merged.
 
 mod merge;
 mod plan;
@@ -12,7 +12,7 @@ pub use store::{Store, StoreError};
 use crate::figures::Figures;
 use crate::lab::{Job, Lab, LabError};
 
-/// Why a sweep did not come to its end. What was done is kept.
+/// Why a sweep was not finished. Completed points remain stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SweepError {
@@ -22,21 +22,21 @@ pub enum SweepError {
     Lab(#[from] LabError),
 }
 
-/// What a call has done.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Points that were there before.
+    /// Points that were stored before.
     pub kept: usize,
     /// Points that were run now.
     pub run: usize,
 }
 
-/// The points of `shard` that `store` does not have yet.
+/// The points of `shard` that are missing in `store`.
 pub fn missing(plan: &Plan, shard: Shard, store: &Store) -> Vec<usize> {
     (0..plan.points()).filter(|&point| shard.has(point) && !store.has(point)).collect()
 }
 
-/// Runs those points and keeps each as soon as it is done.
+/// Runs the missing points, and stores each as soon as it is done.
 pub fn run(plan: &Plan, shard: Shard, store: &Store, lab: &Lab<'_>) -> Result<Done, SweepError> {
     let points = missing(plan, shard, store);
     let of_shard = (0..plan.points()).filter(|&point| shard.has(point)).count();

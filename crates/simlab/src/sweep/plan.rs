@@ -1,4 +1,4 @@
-//! What a sweep's file asks for.
+//! The plan that a sweep's file describes.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -14,37 +14,37 @@ use crate::lab::Job;
 use crate::settings::{Settings, SettingsError};
 use crate::single::seeds_from;
 
-/// Points that a sweep may have at most.
+/// Maximum number of points of a sweep.
 const POINTS_MAX: usize = 10_000_000;
 
 /// One combination of values of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// The settings that distinguish it, by dotted path, with their values as the file writes them.
+    /// The settings that distinguish it, by dotted path, with their values as written in the file.
     pub values: Vec<(String, String)>,
     pub config: Arc<Config>,
 }
 
-/// All that has to be run: every cell with every seed.
+/// All runs of a sweep: every cell with every seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub cells: Vec<Cell>,
     pub seeds: Vec<u64>,
 }
 
-/// Every `of`-th point, from the `number`-th on; counted from 1.
+/// Every `of`-th point, starting with the `number`-th; counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     number: usize,
     of: usize,
 }
 
-/// What a plan is, as it is kept beside its results.
+/// Description of a plan, stored beside its results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this file and of those of the points.
     pub format: u32,
-    /// Version of the simulator: another one may give other results.
+    /// Version of the simulator: another one may give different results.
     pub version: String,
     /// Of all configurations and seeds.
     pub fingerprint: String,
@@ -54,12 +54,12 @@ pub struct Manifest {
 }
 
 impl Plan {
-    /// Reads a sweep's file. A cluster's file that it names lies relative to it.
+    /// Reads a sweep's file. The path of a cluster's file in it is relative to it.
     pub fn read(path: &Path) -> Result<Plan, SettingsError> {
         Plan::of(Settings::read(path)?, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// The sweep that `settings` describe; `directory` is where names of files start.
+    /// The sweep that `settings` describe; paths are relative to `directory`.
     pub fn of(mut settings: Settings, directory: &Path) -> Result<Plan, SettingsError> {
         let allowed = ["cluster", "seeds", "first_seed", "grid"];
         if let Some(unknown) = settings.table().keys().find(|key| !allowed.contains(&key.as_str()))
@@ -119,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// What is kept beside the results.
+    /// The description that is stored beside the results.
     pub fn manifest(&self) -> Manifest {
         let configs: Vec<&Config> = self.cells.iter().map(|cell| &*cell.config).collect();
         let content = serde_json::to_vec(&(&configs, &self.seeds))
@@ -134,7 +134,7 @@ impl Plan {
     }
 }
 
-/// `a = 1, b = x`, or what a grid of one cell is.
+/// `a = 1, b = x`, or the name of a grid of one cell.
 pub fn label(values: &[(String, String)]) -> String {
     if values.is_empty() {
         return "the cluster".to_owned();
@@ -159,7 +159,7 @@ fn whole(
     }
 }
 
-/// The grid's settings (dotted) with their values, in the order of their names.
+/// The grid's settings (dotted) with their values, ordered by name.
 fn axes(settings: &Settings) -> Result<Vec<(String, Vec<Value>)>, SettingsError> {
     let mut axes = Vec::new();
     match settings.table().get("grid") {
@@ -195,7 +195,7 @@ fn collect(
     Ok(())
 }
 
-/// All combinations; the last axis changes fastest.
+/// All combinations; the last axis varies fastest.
 fn combinations(axes: &[(String, Vec<Value>)]) -> impl Iterator<Item = Vec<(&str, usize, &Value)>> {
     let total: usize = axes.iter().map(|(_, values)| values.len()).product();
     (0..total).map(move |mut number| {
@@ -220,8 +220,8 @@ fn cell(
     }
     let values: Vec<(String, String)> =
         values.iter().map(|(path, _, value)| ((*path).to_owned(), text_of(value))).collect();
-    // A problem that comes from a combination stands at one of its lines; which combination it is
-    // has to be said.
+    // A problem that is due to a combination is reported at the line of one setting; the message
+    // has to name the combination.
     let with = |error: SettingsError| {
         if values.len() > 1 {
             SettingsError(format!("{}\n(with {})", error.0, label(&values)))
@@ -240,7 +240,7 @@ fn text_of(value: &Value) -> String {
 }
 
 impl Shard {
-    /// The whole.
+    /// All points.
     pub const ALL: Shard = Shard { number: 1, of: 1 };
 
     /// Whether a point belongs to it.
@@ -248,7 +248,7 @@ impl Shard {
         point % self.of == self.number - 1
     }
 
-    /// Whether all points do.
+    /// Whether all points belong to it.
     pub fn is_all(&self) -> bool {
         self.of == 1
     }

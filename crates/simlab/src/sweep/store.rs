@@ -1,9 +1,9 @@
-//! A directory of results: `sweep.json` says what sweep it is, `points/NNNNNNN.json` has one run
+//! A directory of results: `sweep.json` describes the sweep, `points/NNNNNNN.json` contains one run
 //! each.
 //!
-//! Every file appears whole (under its name only when it is complete), and its bytes depend on the
-//! configuration and the seed alone. So shards can share a directory, on one machine or on a shared
-//! file system, or their directories can be copied into one.
+//! Every file is written atomically (it gets its name only when it is complete), and its bytes
+//! depend only on the configuration and the seed. Shards can therefore share a directory, on one
+//! machine or on a shared file system, or their directories can be copied into one.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use crate::single::to_text;
 use crate::sweep::plan::{Manifest, Plan};
 use hiroma_report::atomic::{remove_unfinished, write_atomically};
 
-/// Unfinished files older than this belong to nobody any more.
+/// Unfinished files older than this are abandoned.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// Why results could not be kept or read.
+/// Why results could not be stored or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -48,7 +48,7 @@ pub struct Store {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PointFile {
-    /// Of the sweep.
+    /// The sweep's fingerprint.
     fingerprint: String,
     point: usize,
     seed: u64,
@@ -57,8 +57,7 @@ struct PointFile {
 }
 
 impl Store {
-    /// The directory for the results of `plan`: an empty or a new one, or one that has some of
-    /// them.
+    /// The directory for the results of `plan`: new, empty, or with some of them.
     pub fn open(directory: &Path, plan: &Plan) -> Result<Store, StoreError> {
         let failed = |path: &Path| io_error(path.to_owned());
         let manifest = plan.manifest();
@@ -78,7 +77,7 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), manifest })
     }
 
-    /// A directory with results of whatever sweep.
+    /// A directory with the results of any sweep.
     pub fn find(directory: &Path) -> Result<Store, StoreError> {
         let path = directory.join("sweep.json");
         let bytes = fs::read(&path).map_err(io_error(path.clone()))?;
@@ -93,7 +92,7 @@ impl Store {
         Ok(Store { directory: directory.to_owned(), manifest })
     }
 
-    /// What sweep it is.
+    /// The description of the sweep.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -102,13 +101,13 @@ impl Store {
         self.directory.join("points").join(format!("{point:07}.json"))
     }
 
-    /// Whether the point's result is there. One that cannot be read counts as missing and is run
+    /// Whether the point's result is stored. One that cannot be read counts as missing and is run
     /// again.
     pub fn has(&self, point: usize) -> bool {
         self.load(point).is_ok()
     }
 
-    /// Keeps a point's result.
+    /// Stores a point's result.
     pub fn save(&self, point: usize, figures: &Figures) -> Result<(), StoreError> {
         let seeds = &self.manifest.seeds;
         let file = PointFile {
@@ -137,7 +136,7 @@ impl Store {
         Ok(file.figures)
     }
 
-    /// All results, cell by cell; refused if one is missing.
+    /// All results, cell by cell; fails if one is missing.
     pub fn load_all(&self) -> Result<Vec<Vec<Figures>>, StoreError> {
         let seeds = self.manifest.seeds.len();
         let of = self.manifest.cells.len() * seeds;
