@@ -13,8 +13,8 @@
 //! calls it in `pthread_create`, `getaddrinfo`...) from there. Without `HIROMA_CONFIG` in the
 //! environment everything goes to glibc and the kernel untouched.
 
-// Unit tests leave the exports out, which would replace the test program's own `malloc`, and what
-// only they use.
+// Unit tests omit the exports, which would replace the test program's own `malloc`, and the code
+// that only they use.
 #![cfg_attr(test, allow(dead_code))]
 
 mod classify;
