@@ -149,8 +149,8 @@ pub fn undo_on_panic() {
     }));
 }
 
-/// A directory that only this user can write to, because its entries are executed. None: there is
-/// no journal.
+/// A directory that only this user can write to, because the entries found there are carried out.
+/// None: there is no journal.
 fn journal_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/run/hiroma-bench"));

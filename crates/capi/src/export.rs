@@ -165,7 +165,8 @@ fn address(body: impl FnOnce() -> Result<usize, CapiError>) -> *mut c_void {
 
 /// Zeroes an allocation, unless it is known to be zero.
 ///
-/// # Safety `size` bytes at `room.addr` are allocated and not yet known to the program.
+/// # Safety
+/// `size` bytes at `room.addr` are allocated and not yet known to the program.
 unsafe fn zeroed(room: crate::heap::Allocated, size: usize) -> usize {
     if !room.zeroed {
         // SAFETY: as above.
@@ -192,7 +193,8 @@ pub(crate) unsafe fn text(option: &str, text: *const c_char) -> Result<Option<St
     Ok(Some(utf8.to_owned()))
 }
 
-/// # Safety `options` is null or points to as many bytes as its `size` field states.
+/// # Safety
+/// `options` is null or points to as many bytes as its `size` field states.
 unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> {
     if options.is_null() {
         return Ok(Request::default());

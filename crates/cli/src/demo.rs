@@ -73,8 +73,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     content::numbers(&bench.file("text"), args.lines).context("cannot write the text")?;
     println!("Sorting it once, to warm the memory and to see how much it takes ...");
     bench.sort_natively()?;
-    // That sort was the only child of this process so far, so the largest peak among its children
-    // is that of the sort.
+    // `ru_maxrss` is the largest peak of any child so far, which is that of the sort.
     let peak_native = Bytes(u64::try_from(getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())? << 10);
     let local = Bytes((peak_native.0 * args.share / 100).max(LOCAL_MIN));
     let ballast = Ballast::new(Bytes(peak_native.0 * 3 / 2))?;

@@ -169,7 +169,8 @@ fn append(file: &CStr, parts: [&[u8]; 5]) {
 
 /// Records that `path`, relative to `dir`, is about to be started. `searched`: in `PATH`.
 ///
-/// # Safety `path` and `environment` must be as C requires, or null.
+/// # Safety
+/// `path` and `environment` must be as C requires, or null.
 unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: bool) {
     let Some(notes) = NOTES.get().filter(|_| !STOPPED.load(Ordering::Relaxed)) else { return };
     let errno = sys::errno();
@@ -209,7 +210,8 @@ pub fn failed() {
 
 /// Records the program that a direct system call of the program starts.
 ///
-/// # Safety As for the call.
+/// # Safety
+/// As for the call.
 pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
     let (dir, path, environment) = if number == libc::SYS_execve {
         (HERE, args[0], args[2])
@@ -264,7 +266,8 @@ fn is_list(list: Strings) -> bool {
             == size_of::<usize>()
 }
 
-/// # Safety `environment` must be as C requires, or null.
+/// # Safety
+/// `environment` must be as C requires, or null.
 unsafe fn keeps_far_memory(environment: Strings, library: &[u8]) -> bool {
     // SAFETY: guaranteed by the caller.
     let find = |name| unsafe { runtime::find(environment, name) };

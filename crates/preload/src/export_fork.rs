@@ -66,7 +66,8 @@ extern "C" fn born(birth: *mut c_void) -> c_int {
 /// C's arguments after the fourth are optional. Registers that were not passed have arbitrary
 /// values, and the kernel reads them only if the flags require it.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
     body: Option<Body>,

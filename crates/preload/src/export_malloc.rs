@@ -181,7 +181,8 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
 /// None of glibc's tuning applies to managed memory. All parameters are accepted, as glibc accepts
 /// unknown ones.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     if runtime::phase() != Phase::PassThrough {
@@ -218,7 +219,8 @@ pub unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
 
 /// Reports how much managed memory is mapped. The other fields are zero.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
     if runtime::phase() == Phase::PassThrough {
@@ -238,7 +240,8 @@ pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
 
 /// Like [`mallinfo2`], with sizes cut to the range of an `int`.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallinfo() -> libc::mallinfo {
     // SAFETY: has no arguments.

@@ -414,7 +414,8 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
 /// C's fifth argument is optional. If it is not passed, the register has an arbitrary value, which
 /// is not read.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -572,7 +573,8 @@ fn is_fork(flags: usize, stack: usize) -> bool {
 /// The same for `clone3`, whose structure begins with the flags and has the stack in its sixth
 /// word.
 ///
-/// # Safety `args` must be readable for `len` bytes.
+/// # Safety
+/// `args` must be readable for `len` bytes.
 unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
     // SAFETY: guaranteed by the caller.
     let word = |at: usize| unsafe { *(args as *const u64).add(at) };
@@ -582,7 +584,8 @@ unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
 /// C's arguments are variable. Registers and stack slots that were not passed have arbitrary
 /// values, and the kernel does not read them.
 ///
-/// # Safety As in C.
+/// # Safety
+/// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(
     number: c_long,

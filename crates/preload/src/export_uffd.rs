@@ -21,7 +21,8 @@ const STEP: usize = 256 << 10;
 
 /// Releases the memory that the program is about to register.
 ///
-/// # Safety `argument` is the argument of an `ioctl`, which may be anything.
+/// # Safety
+/// `argument` is the argument of an `ioctl`, which may be anything.
 pub unsafe fn before_ioctl(request: usize, argument: usize) {
     if request & 0xffff_ffff != UFFDIO_REGISTER || scope::is_internal() {
         return;

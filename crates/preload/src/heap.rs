@@ -91,7 +91,8 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 /// Frees a block. Does nothing for null and for blocks of unknown owners: the dynamic linker
 /// allocated those before this library was loaded, so they are not ours to free.
 ///
-/// # Safety As for `free`.
+/// # Safety
+/// As for `free`.
 #[inline]
 pub unsafe fn release(block: *mut c_void) {
     match owner(block) {
@@ -113,7 +114,8 @@ pub unsafe fn release(block: *mut c_void) {
 
 /// Number of usable bytes of a block; 0 for unknown owners.
 ///
-/// # Safety As for `malloc_usable_size`.
+/// # Safety
+/// As for `malloc_usable_size`.
 pub unsafe fn usable_size(block: *mut c_void) -> usize {
     match owner(block) {
         // SAFETY: allocated by mimalloc.
@@ -127,7 +129,8 @@ pub unsafe fn usable_size(block: *mut c_void) -> usize {
 
 /// Changes the size of a block and keeps its content. Null: no memory, and the block is unchanged.
 ///
-/// # Safety As for `realloc`, with a block and a size that are not null.
+/// # Safety
+/// As for `realloc`, with a block and a size that are not null.
 pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     let owner = owner(block);
     let working_for_pager = scope::is_internal();

@@ -215,7 +215,8 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 
 /// Number of bytes of a block of [`allocate`] that the caller may use.
 ///
-/// # Safety The block must come from [`allocate`] and not be freed.
+/// # Safety
+/// The block must come from [`allocate`] and not be freed.
 pub unsafe fn usable_size(user: *mut u8) -> usize {
     // SAFETY: the header precedes the block.
     unsafe { (*user.cast::<Header>().sub(1)).size }
@@ -223,7 +224,8 @@ pub unsafe fn usable_size(user: *mut u8) -> usize {
 
 /// Frees a block of [`allocate`].
 ///
-/// # Safety As in [`usable_size`]; the block must not be used any more.
+/// # Safety
+/// As in [`usable_size`]; the block must not be used any more.
 pub unsafe fn release(user: *mut u8) {
     // SAFETY: the header contains the start of the block, which has no mapping of its own.
     unsafe { HEAP.lock().c_free((*user.cast::<Header>().sub(1)).block) }

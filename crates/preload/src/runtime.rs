@@ -78,7 +78,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 
 /// Finds the value of an environment variable.
 ///
-/// # Safety `environment` must be null or as the kernel passes it.
+/// # Safety
+/// `environment` must be null or as the kernel passes it.
 pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
     let mut at = environment;
     // SAFETY: guaranteed by the caller; reading stops at the null pointer.

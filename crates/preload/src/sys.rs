@@ -19,8 +19,8 @@ pub struct Errno(pub i32);
 
 /// Makes one system call. The caller is responsible for its effects on memory.
 ///
-/// # Safety The arguments must be valid for the call; memory that Rust holds references to must not
-/// change.
+/// # Safety
+/// The arguments must be valid for the call; memory that Rust holds references to must not change.
 #[inline]
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
@@ -41,7 +41,8 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
 
 /// `mmap`, directly to the kernel.
 ///
-/// # Safety With `MAP_FIXED` the range must not contain memory that anything but the caller uses.
+/// # Safety
+/// With `MAP_FIXED` the range must not contain memory that anything but the caller uses.
 pub unsafe fn mmap(
     addr: usize,
     len: usize,
@@ -61,7 +62,8 @@ pub unsafe fn mmap(
 
 /// `mprotect`, directly to the kernel.
 ///
-/// # Safety The range must belong to the caller.
+/// # Safety
+/// The range must belong to the caller.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]).map(drop) }
@@ -69,7 +71,8 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> 
 
 /// `munmap`, directly to the kernel.
 ///
-/// # Safety The range must belong to the caller.
+/// # Safety
+/// The range must belong to the caller.
 pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).map(drop) }
@@ -77,7 +80,8 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
 
 /// `madvise`, directly to the kernel.
 ///
-/// # Safety The range must belong to the caller.
+/// # Safety
+/// The range must belong to the caller.
 pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(drop) }
@@ -87,7 +91,8 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno>
 ///
 /// The kernel does the reading, so unreadable memory ends the copy instead of the process.
 ///
-/// # Safety `to` must be writable for `len` bytes and not otherwise in use.
+/// # Safety
+/// `to` must be writable for `len` bytes and not otherwise in use.
 pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut _, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };

@@ -33,7 +33,8 @@ impl Lacks {
 
 /// Reports that the current test, or a part of it, is skipped; see the module documentation.
 ///
-/// # Panics If `HIROMA_REQUIRE` names what is lacking.
+/// # Panics
+/// If `HIROMA_REQUIRE` names what is lacking.
 pub fn skipped(lacks: Lacks, reason: &str) {
     let reason = reason.trim().replace('\n', " ");
     let required = std::env::var("HIROMA_REQUIRE").unwrap_or_default();

@@ -24,7 +24,7 @@ pub struct Search {
     pub least: u64,
     /// Whether evicted memory stays in memory, compressed, in addition to the limit.
     pub beside: bool,
-    /// Whether the limit may be above the target: our limit covers more than the used part of it.
+    /// Whether the limit may be above the target: the memory in use stays below our limit.
     pub above: bool,
 }
 
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(run(search, took), (Next::Found(100 * MB), 1));
         // It never needs all of it.
         assert_eq!(run(search, |_| took(60 * MB)), (Next::Found(100 * MB), 1));
-        // It needs all of it, and its limit covers more than the used part.
+        // It needs all of it, and the memory in use stays below the limit.
         let search = Search { above: true, ..search };
         let (end, tries) = run(search, |limit| took(limit * 9 / 10));
         assert!(

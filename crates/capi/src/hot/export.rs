@@ -178,8 +178,9 @@ fn status(body: impl FnOnce() -> Result<(), CapiError>) -> c_int {
 /// Reads a structure whose first field is its size: bytes beyond the part that we know must be
 /// zero.
 ///
-/// # Safety `given` points to as many bytes as its first field states, and every bit pattern is a
-/// valid value of `T`.
+/// # Safety
+/// `given` points to as many bytes as its first field states, and every bit pattern is a valid
+/// value of `T`.
 unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> {
     // SAFETY: the size is the first field.
     let size = unsafe { *given.cast::<usize>() };
@@ -203,7 +204,8 @@ unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> 
 /// Fills in a structure for which the caller provides `size` bytes; fields that we do not know read
 /// as zero.
 ///
-/// # Safety The caller provides `size` bytes at `to`.
+/// # Safety
+/// The caller provides `size` bytes at `to`.
 unsafe fn fill<T: Copy>(to: *mut T, size: usize, from: T) {
     // SAFETY: as above.
     unsafe {

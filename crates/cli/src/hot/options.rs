@@ -98,7 +98,7 @@ struct Limiting {
     /// limit [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     budget: Option<SizeSpec>,
-    /// Growth of the process's memory that is allowed
+    /// Allowed growth of the process's memory
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     growth: Share,
     /// Number of hot pages, of 512, that make a range huge
@@ -112,7 +112,7 @@ struct Limiting {
     dry_run: bool,
 }
 
-/// Options of managing a process, whoever started it.
+/// Options of managing a process, shared by `manage` and `run`.
 #[derive(clap::Args)]
 pub struct Managing {
     #[command(flatten)]
