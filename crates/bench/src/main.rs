@@ -36,7 +36,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum What {
-    /// Far memory: reading, latency, strides, sorting; against raw TCP, zram and a swap file
+    /// Far memory: reading, latency, strides, sorting; compared with raw TCP, zram and a swap file
     Far(far::FarArgs),
     /// Huge pages: cost and accuracy of tracking, and the gain of huge pages where a process is hot
     Huge(huge::HugeArgs),
