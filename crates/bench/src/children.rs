@@ -1,5 +1,5 @@
-//! Starting child processes, and waiting for them with a limit of time, an ear for Ctrl-C, and an
-//! eye on their memory.
+//! Starts child processes, and waits for them with a time limit, while checking for Ctrl-C and
+//! recording their memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,10 +18,10 @@ use super::job::{Job, Memory, Outcome, Task};
 use super::peers::Cgroup;
 use super::undo::{Guard, Undo};
 
-/// How often a child's memory is looked at, and an interrupt.
+/// Time between two checks of a child's memory and of interrupts.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Set by Ctrl-C and its like.
+/// Set by SIGINT, SIGTERM and SIGHUP.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -45,7 +45,7 @@ impl From<std::io::Error> for Failed {
 }
 
 impl Interrupt {
-    /// Listens to SIGINT, SIGTERM and SIGHUP from now on.
+    /// Handles SIGINT, SIGTERM and SIGHUP from now on.
     pub fn listen() -> Result<Interrupt> {
         let interrupt = Interrupt::default();
         for signal in
@@ -57,13 +57,13 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether one came.
+    /// Whether a signal arrived.
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A child in a process group of its own, which is killed when this goes.
+/// A child in a process group of its own, which is killed when this is dropped.
 pub struct Running {
     child: Child,
     kill: Option<Guard>,
@@ -83,7 +83,7 @@ impl Running {
         Running::start_as_it_is(command.stdin(Stdio::null()))
     }
 
-    /// Starts `command` and returns its standard input, too.
+    /// Starts `command` and also returns its standard input.
     pub fn start_with_input(command: &mut Command) -> Result<(Running, ChildStdin)> {
         let mut running = Running::start_as_it_is(command.stdin(Stdio::piped()))?;
         let input = running.child.stdin.take().context("a child without an input")?;
@@ -97,22 +97,22 @@ impl Running {
         Ok(Running { child, kill: Some(kill) })
     }
 
-    /// Its number.
+    /// The child's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its standard output, if it has a pipe for it; once.
+    /// The child's standard output, if it is a pipe. Returns it only once.
     pub fn take_stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// Whether it has ended.
+    /// Whether the child has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end, and waits until it has; kills it when `limit` has passed.
+    /// Sends SIGTERM to the child and waits until it has ended; kills it after `limit`.
     pub fn end(self, limit: Duration) -> Result<Ended, Failed> {
         let _ = rustix::process::kill_process(
             Pid::from_child(&self.child),
@@ -121,7 +121,7 @@ impl Running {
         self.wait(limit, &Interrupt::default())
     }
 
-    /// Waits until it has ended; kills it when `limit` has passed or an interrupt comes.
+    /// Waits until the child has ended; kills it after `limit` or on an interrupt.
     pub fn wait(mut self, limit: Duration, interrupt: &Interrupt) -> Result<Ended, Failed> {
         let start = Instant::now();
         let mut errors = self.child.stderr.take();
@@ -139,11 +139,11 @@ impl Running {
                 return Err(Failed::TimeLimit(limit.as_secs_f64()));
             }
             peak_bytes = peak_bytes.max(peak_of(self.child.id()));
-            // Wakes seldom: the processor that it would take belongs to what is measured.
+            // Wakes rarely, because the processor time that it takes is the measured program's.
             let _ = poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&LOOK_EVERY));
         };
         let seconds = start.elapsed().as_secs_f64();
-        // It has ended and been waited for: its number is no longer ours to kill.
+        // The child has ended and was reaped: its process id is no longer ours to kill.
         if let Some(kill) = self.kill.take() {
             kill.disarm();
         }
@@ -163,7 +163,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if self.kill.take().is_some() {
-            // The guard has killed the group as it went.
+            // Dropping the guard has killed the group.
             let _ = self.child.wait();
         }
     }
@@ -177,12 +177,12 @@ fn peak_of(pid: u32) -> u64 {
         << 10
 }
 
-/// This program.
+/// Path of this program.
 pub fn this_program() -> Result<PathBuf> {
     std::env::current_exe().context("finding this program's own file")
 }
 
-/// The command that is measured: it lies beside this program.
+/// Path of the measured command, which is installed beside this program.
 pub fn hiroma() -> Result<PathBuf> {
     let beside = this_program()?.with_file_name("hiroma");
     ensure!(
@@ -193,7 +193,7 @@ pub fn hiroma() -> Result<PathBuf> {
     Ok(beside)
 }
 
-/// The same as one of the words of a command.
+/// The same as a word of a command line.
 pub fn hiroma_word() -> Result<String> {
     hiroma()?
         .into_os_string()
@@ -211,7 +211,7 @@ fn job_command(job: &Job) -> Result<Command> {
     Ok(command)
 }
 
-/// Has a child do `job` and returns what it found.
+/// Runs `job` in a child and returns its outcome.
 pub fn run_job(job: &Job, limit: Duration, interrupt: &Interrupt) -> Result<Outcome, Failed> {
     let mut running = Running::start(&mut job_command(job)?)?;
     let out = running.child.stdout.take();
@@ -229,7 +229,7 @@ fn read_outcome(out: Option<ChildStdout>) -> Result<Outcome> {
     serde_json::from_str(line).with_context(|| format!("a measuring process answered `{line}`"))
 }
 
-/// Ok if it ended well.
+/// Ok if the child succeeded.
 pub fn check(ended: &Ended) -> Result<(), Failed> {
     match ended.status.signal() {
         _ if ended.status.success() => Ok(()),
@@ -241,7 +241,7 @@ pub fn check(ended: &Ended) -> Result<(), Failed> {
     }
 }
 
-/// Sends `bytes` from one process to another; returns what the receiver saw.
+/// Sends `bytes` from one process to another; returns the receiver's outcome.
 pub fn run_stream(bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<Outcome, Failed> {
     let job = |task| Job { memory: Memory::Native, cgroup: None, task };
     let mut sink = Running::start(&mut job_command(&job(Task::StreamSink))?)?;
@@ -260,15 +260,15 @@ pub fn run_stream(bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<
         .map_err(Failed::Other)
 }
 
-/// A memory server, which is killed when this goes.
+/// A memory server, which is killed when this is dropped.
 pub struct Server {
     _running: Running,
     pub address: String,
 }
 
 impl Server {
-    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it says where it
-    /// listens.
+    /// Starts `hiroma serve` with `memory` bytes on a free port and waits until it prints its
+    /// address.
     pub fn start(memory: u64) -> Result<Server> {
         let mut command = Command::new(hiroma()?);
         command.args(serve_words(memory));
@@ -302,7 +302,7 @@ fn serve_words(memory: u64) -> [String; 6] {
         .map(str::to_owned)
 }
 
-/// A command that enters `cgroup`, becomes `argv`, and ends with this program.
+/// A command that enters `cgroup`, executes `argv`, and ends with this program.
 pub fn command_in(cgroup: &Cgroup, argv: &[String]) -> Result<Command> {
     let job = Job {
         memory: Memory::Native,
@@ -317,7 +317,7 @@ pub fn command_in(cgroup: &Cgroup, argv: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// The address in the line by which a server says that it is ready.
+/// The address in the line that a server prints when it is ready.
 fn address_in(line: &str) -> Option<String> {
     let words = line.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':'));
     words
@@ -326,7 +326,7 @@ fn address_in(line: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whether two files hold the same bytes.
+/// Whether two files have the same content.
 pub fn same_content(one: &Path, other: &Path) -> Result<bool> {
     let open =
         |path: &Path| fs::File::open(path).with_context(|| format!("opening {}", path.display()));

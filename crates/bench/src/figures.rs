@@ -1,4 +1,4 @@
-//! Puts the results of a measurement into a document, so that nobody copies figures by hand.
+//! Inserts the results of a measurement into a document, so that figures are never copied by hand.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,18 +13,19 @@ use serde_json::Value;
 const BEGIN: &str = "<!-- results: begin -->\n";
 const END: &str = "<!-- results: end -->";
 
-/// Put results into a document, as a table between its marks `<!-- results: begin -->` and `<!--
+/// Insert results into a document, as a table between the marks `<!-- results: begin -->` and `<!--
 /// results: end -->`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The document (Markdown)
+    /// Document to change (Markdown)
     document: PathBuf,
-    /// Files that were written with --json; of results of the same name the last counts
+    /// Files that were written with --json; of several results with the same name, the last one is
+    /// used
     #[arg(required = true)]
     results: Vec<PathBuf>,
 }
 
-/// Does it.
+/// Inserts the results.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let mut results: Vec<Value> = Vec::new();
     for path in &args.results {
@@ -108,7 +109,7 @@ fn unit(result: &Value) -> &str {
     result["unit"].as_str().unwrap_or_default()
 }
 
-/// Without what would end a cell.
+/// Removes characters that would end a table cell.
 fn plain(text: &str) -> String {
     text.replace(['|', '\n'], " ")
 }
@@ -140,7 +141,7 @@ mod tests {
         );
         assert!(filled.contains("| C | – | 90.0 |  | missed | 1.94 |"), "{filled}");
         assert_eq!(fill("no marks", ""), None);
-        // Filling again changes nothing.
+        // Filling again is idempotent.
         assert_eq!(fill(&filled, &table(&results)).unwrap(), filled);
     }
 }

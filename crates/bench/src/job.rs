@@ -1,4 +1,4 @@
-//! What a measuring child process is told, and what it answers. Both are one line of JSON.
+//! Messages to and from a measuring child process. Each is one line of JSON.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,84 +6,86 @@ use std::path::PathBuf;
 use hiroma_pager::config::Config;
 use serde::{Deserialize, Serialize};
 
-/// One task for a child of its own.
+/// One task for a child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The memory it works on.
+    /// Memory that the task works on.
     pub memory: Memory,
     /// Control group to enter before anything else.
     pub cgroup: Option<PathBuf>,
     pub task: Task,
 }
 
-/// Where the memory of a task comes from.
+/// Source of the memory of a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Memory {
-    /// Ordinary anonymous memory; swapped if limited.
+    /// Ordinary anonymous memory, which is swapped if a limit requires it.
     Native,
-    /// A pager's.
+    /// Memory of a pager.
     Pager(Box<Config>),
 }
 
-/// What to do and measure.
+/// Work to do and measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Fill, push everything out, read all in order.
+    /// Fill, evict everything, read all in order.
     Sequential { bytes: usize },
-    /// Fill, push everything out, touch block after block and time each first touch.
+    /// Fill, evict everything, touch block after block and time each first touch.
     Latency { bytes: usize, block: usize },
-    /// Fill, read some random pages to settle, then time as many random pages as the time allows.
+    /// Fill, read some random pages to settle, then time random reads until the number or the time
+    /// limit is reached.
     Random { bytes: usize, settle: u64, accesses: u64, time_limit_ms: u64 },
-    /// Fill; for each stride: push everything out, touch one word per stride.
+    /// Fill; for each stride: evict everything, touch one word per stride.
     Stride { bytes: usize, strides: Vec<usize> },
-    /// Reserve so much address space, fill and read back stretches spread evenly over it.
+    /// Reserve `reserved` bytes of address space, fill and read back stretches spread evenly over
+    /// it.
     Reserve { reserved: usize, touched: usize, stretches: usize },
-    /// Work of `bench real` on ordinary memory, whatever is behind it.
+    /// A load of `bench real` on ordinary memory, in any arm.
     Load(super::real::Load),
-    /// Become this program.
+    /// Execute this program.
     Program { argv: Vec<String> },
-    /// Send so many bytes to a port of this machine, 2 MiB at a time.
+    /// Send `bytes` bytes to a port of this machine, 2 MiB at a time.
     StreamSource { port: u16, bytes: u64 },
-    /// Accept one connection, print its port first, and take everything in, 2 MiB at a time.
+    /// Print a port, accept one connection on it, and read everything, 2 MiB at a time.
     StreamSink,
 }
 
-/// What came out.
+/// Outcome of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Time of the measured part.
+    /// Duration of the measured part.
     pub seconds: f64,
-    /// Bytes that it went through.
+    /// Number of bytes that the measured part processed.
     pub bytes: u64,
-    /// Touches or accesses that it made.
+    /// Number of touches or accesses in the measured part.
     pub count: u64,
-    /// Time of the part that filled the memory.
+    /// Duration of filling the memory.
     pub fill_seconds: f64,
     /// Share of the memory that was local when the measured part began.
     pub local_share: f64,
     /// Latency of single touches.
     pub latency: Option<Latency>,
-    /// One time per stride.
+    /// One duration per stride.
     pub stride_seconds: Vec<f64>,
     /// Peak resident set of a program.
     pub peak_bytes: u64,
-    /// Far and metadata bytes with everything far.
+    /// Far bytes and metadata bytes when everything was far.
     pub far: Option<FarUse>,
     /// Statistics of the pager at the end.
     pub counters: BTreeMap<String, u64>,
-    /// Pages read from and written to swap during the run.
+    /// Pages that were read from and written to swap during the run.
     pub swap_pages_in: u64,
     pub swap_pages_out: u64,
 }
 
-/// What far memory costs in local memory.
+/// Local memory that far memory takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FarUse {
     pub far_bytes: u64,
     pub metadata_bytes: u64,
 }
 
-/// Distribution of latencies, exact.
+/// Distribution of latencies, calculated exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub mean_us: f64,
@@ -94,7 +96,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of some nanoseconds.
+    /// Distribution of latencies in nanoseconds. None if there are none.
     pub fn of(mut nanos: Vec<u64>) -> Option<Latency> {
         nanos.sort_unstable();
         let &max = nanos.last()?;

@@ -1,5 +1,5 @@
-//! `hiroma-bench`, which `hiroma bench` starts: the papers' experiments on this machine, against
-//! what it would use otherwise.
+//! `hiroma-bench`, which `hiroma bench` starts: the papers' experiments on this machine, compared
+//! with the alternatives in use today.
 
 mod children;
 mod far;
@@ -26,7 +26,7 @@ use hiroma_report::Report;
 
 use self::children::{Failed, Interrupt};
 
-/// Runs experiments on this machine and reports them beside the papers' figures.
+/// Run experiments on this machine and report the results beside the papers' figures.
 #[derive(Parser)]
 #[command(name = "bench", max_term_width = 100)]
 struct Cli {
@@ -36,56 +36,55 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum What {
-    /// Far memory: reading, latency, strides, sorting; against raw TCP, zram and a swap file
+    /// Far memory: reading, latency, strides, sorting; compared with raw TCP, zram and a swap file
     Far(far::FarArgs),
-    /// Huge pages: what tracking costs, how right it is, and what huge pages gain where a process
-    /// is hot
+    /// Huge pages: cost and accuracy of tracking, and the gain of huge pages where a process is hot
     Huge(huge::HugeArgs),
-    /// Noise of page reclamation: what it costs a program that computes in step, with and without
-    /// the daemon, and against what is used today
+    /// Noise of page reclamation: its cost for a program that computes in step, with and without
+    /// the daemon, and with the remedies in use today
     Noise(noise::NoiseArgs),
-    /// Policies of local memory on recorded page traces of real programs: who leaves, how much
-    /// moves, what is fetched ahead
+    /// Policies of local memory on recorded page traces of real programs: replacement, block sizes
+    /// and prefetching
     Policy(policy::PolicyArgs),
-    /// Programs that people run, with less memory than they use: against zram and a swap file
+    /// Everyday programs with less memory than they use, compared with zram and a swap file
     Real(real::RealArgs),
-    /// Spark's cached data on huge pages: what is there, what it costs and gains; against none,
-    /// all, and the paper's earlier method
+    /// Spark's cached data on huge pages: coverage, cost and gain, compared with no huge pages,
+    /// huge pages everywhere, and the paper's earlier method
     Spark(spark::SparkArgs),
-    /// Put results into a document
+    /// Insert results into a document
     #[command(hide = true)]
     Figures(figures::Args),
-    /// A process that reads or writes and is started by the others
+    /// Helper process that reads or writes
     #[command(hide = true)]
     NoiseLoad {
-        /// What to do (JSON)
+        /// Job description (JSON)
         job: String,
     },
-    /// A process that computes in step and is started by the others
+    /// Helper process that computes in step
     #[command(hide = true)]
     NoiseApp {
-        /// What to do (JSON)
+        /// Job description (JSON)
         job: String,
     },
-    /// A process that touches memory and is started by the others
+    /// Helper process that touches memory
     #[command(hide = true)]
     HugeLoad {
-        /// What to do (JSON)
+        /// Job description (JSON)
         job: String,
     },
-    /// A process that leaves others few huge pages
+    /// Helper process that leaves few huge pages to others
     #[command(hide = true)]
     Fragment {
-        /// What to leave (JSON)
+        /// Job description (JSON)
         job: String,
     },
-    /// A program that ends with whoever started it
+    /// Run a program that ends with its parent
     #[command(hide = true)]
     WithParent(with_parent::Args),
-    /// A process that measures and is started by the others
+    /// Helper process that measures
     #[command(hide = true)]
     Workload {
-        /// What to do (JSON)
+        /// Job description (JSON)
         job: String,
     },
     /// Write the man pages
@@ -93,7 +92,7 @@ enum What {
     Man(man::Args),
 }
 
-/// The command as users know it: `hiroma bench`.
+/// The command by its public name: `hiroma bench`.
 fn command() -> clap::Command {
     clap::Command::new("hiroma")
         .subcommand_required(true)
@@ -129,13 +128,14 @@ fn run(what: What) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// An experiment that `--only` can choose.
+/// An experiment that `--only` can select.
 trait Named {
-    /// Its name there.
+    /// Its name in `--only`.
     fn name(&self) -> &'static str;
 }
 
-/// Those of `all` that are named in `only`, in their order; all of them if nothing is named.
+/// The experiments of `all` that are named in `only`, in the order of `all`; all of them if nothing
+/// is named.
 fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a E>> {
     let names: Vec<&str> = all.iter().map(Named::name).collect();
     if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
@@ -150,8 +150,8 @@ fn choose<'a, E: Named>(all: &'a [E], only: &[String]) -> anyhow::Result<Vec<&'a
         .collect())
 }
 
-/// Takes back whether goals are met: what was measured is less than what they are for, and `why`
-/// says so.
+/// Clears whether goals are met: the measurement was smaller than the goals require, as `why`
+/// explains.
 fn forget_goals(report: &mut Report, why: &str) {
     for measure in &mut report.measures {
         (measure.met, measure.aim_met) = (None, None);
@@ -160,7 +160,7 @@ fn forget_goals(report: &mut Report, why: &str) {
     }
 }
 
-/// Does something, and puts the machine back as it was however that ends.
+/// Runs `work`, and restores the machine's state however it ends.
 fn with_clean_up<T>(
     work: impl FnOnce(&Interrupt) -> Result<T, Failed>,
 ) -> anyhow::Result<Result<T, Failed>> {
@@ -176,7 +176,7 @@ fn with_clean_up<T>(
     Ok(outcome)
 }
 
-/// Measures, puts the machine back as it was however that ends, and delivers the report.
+/// Measures, restores the machine's state however that ends, and delivers the report.
 fn measured(
     files: &Files,
     measure: impl FnOnce(&Interrupt) -> Result<Report, Failed>,
@@ -194,7 +194,7 @@ fn measured(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the summary of a report and writes it to the files that were asked for.
+/// Prints the summary of a report and writes it to the requested files.
 fn deliver(mut report: Report, files: &Files) -> anyhow::Result<()> {
     report.command = std::env::args().collect::<Vec<_>>().join(" ");
     println!("\n{}\n{}", report.machine.describe(), report.summary().to_text());

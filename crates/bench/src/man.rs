@@ -1,18 +1,18 @@
-//! The man pages of `hiroma bench`, from the same text as `--help`.
+//! Man pages of `hiroma bench`, generated from the same text as `--help`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-/// Writes the man pages.
+/// Write the man pages.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Directory to write to, which is there
+    /// Directory to write to; must exist
     dir: PathBuf,
 }
 
-/// Writes one page for `bench` and one for each of its subcommands that is shown.
+/// Writes one page for `bench` and one for each of its visible subcommands.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let mut whole = crate::command().disable_help_subcommand(true);
     whole.build();

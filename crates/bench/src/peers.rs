@@ -1,4 +1,4 @@
-//! What a user would use otherwise: swap to compressed memory (zram) or to a file, under a memory
+//! The alternatives to far memory: swap to compressed memory (zram) or to a file, under the memory
 //! limit of a control group.
 
 use std::fs;
@@ -11,15 +11,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::undo::{Guard, Undo};
 
-/// Where the tools of util-linux are, also for users whose `PATH` lacks the system directories.
+/// Directories with the tools of util-linux, for users whose `PATH` lacks the system directories.
 pub const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
-/// Above everything that is in use, so that a limited program swaps to ours.
+/// Higher than that of any other swap area, so that a limited program swaps to ours.
 const PRIORITY: &str = "32000";
-/// What a limited program gets beyond the local limit for its text, stack, libraries and
-/// page tables, which our own limit does not count either.
+/// Memory that a limited program gets beyond the local limit for its text, stack, libraries and
+/// page tables, which our own limit does not include either.
 pub const ALLOWANCE_BYTES: u64 = 8 << 20;
 
-/// Which peer.
+/// A peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SwapKind {
     Zram,
@@ -36,32 +36,32 @@ impl SwapKind {
     }
 }
 
-/// A swap area of our own, made once and switched on for the time of a run.
+/// A private swap area, made once and switched on for the time of a run.
 pub struct SwapArea {
     path: PathBuf,
-    /// What to know about it: algorithm, file system.
+    /// Its properties: algorithm, file system.
     pub description: String,
-    // Dropped last: the device or file goes after swapping to it has ended.
+    // Dropped last: the device or file is removed after swapping to it has ended.
     _made: Guard,
 }
 
-/// Swapping, for as long as it lives.
+/// Keeps swapping on until dropped.
 pub struct SwapOn(#[allow(dead_code, reason = "held for its drop")] Guard);
 
-/// A control group with a memory limit, for as long as it lives.
+/// A control group with a memory limit, removed when dropped.
 pub struct Cgroup {
     path: PathBuf,
     _made: Guard,
 }
 
-/// Pages that the machine has read from and written to swap.
+/// Number of pages that the machine has read from and written to swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub pages_in: u64,
     pub pages_out: u64,
 }
 
-/// Why peers cannot be measured here, if so.
+/// Why peers cannot be measured here; none if they can.
 pub fn obstacle() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("swap peers are skipped: they need root (run the bench with sudo)".into());
@@ -83,16 +83,17 @@ impl SwapArea {
         Ok(SwapArea { path, description, _made: made })
     }
 
-    /// Memory that it takes now; none of it for a file.
+    /// Memory that it takes now; 0 for a file.
     pub fn memory_bytes(&self) -> u64 {
         let device = self.path.file_name().unwrap_or_default();
-        // The third of mm_stat is mem_used_total (Documentation/admin-guide/blockdev/zram.rst).
+        // The third field of mm_stat is mem_used_total
+        // (Documentation/admin-guide/blockdev/zram.rst).
         let stat = fs::read_to_string(Path::new("/sys/block").join(device).join("mm_stat"))
             .unwrap_or_default();
         stat.split_whitespace().nth(2).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
 
-    /// Starts to swap to it.
+    /// Starts swapping to it.
     pub fn switch_on(&self) -> Result<SwapOn> {
         let guard = Guard::new(Undo::SwapOff(self.path.clone()));
         if let Err(error) =
@@ -107,7 +108,7 @@ impl SwapArea {
 
 fn make_zram(bytes: u64) -> Result<(PathBuf, String, Guard)> {
     if !Path::new("/sys/class/zram-control").exists() {
-        // Not loaded, or built in: asking for the module is harmless either way.
+        // The module is not loaded, or zram is built in: loading it is harmless either way.
         let _ = Command::new("modprobe")
             .env("PATH", SYSTEM_PATH)
             .args(["zram", "num_devices=0"])
@@ -181,7 +182,7 @@ fn system(program: &str, args: &[&std::ffi::OsStr]) -> Result<()> {
 }
 
 impl Cgroup {
-    /// Makes a group of our own, limited to `bytes` of memory, with as much swap as there is.
+    /// Makes a private group, limited to `bytes` of memory and with unlimited swap.
     pub fn make(bytes: u64) -> Result<Cgroup> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -204,13 +205,13 @@ impl Cgroup {
         Ok(Cgroup { path, _made: made })
     }
 
-    /// Where it is.
+    /// Path of the group's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Memory of the group now, without pages of files: those are in the cache, and go when
-    /// somebody wants their room.
+    /// Present memory of the group, without the page cache of files, which is reclaimed when its
+    /// room is needed.
     pub fn memory_bytes(&self) -> u64 {
         let files = ["memory.current", "memory.usage_in_bytes"];
         let text = files.iter().find_map(|name| fs::read_to_string(self.path.join(name)).ok());
@@ -219,7 +220,7 @@ impl Cgroup {
         all.saturating_sub(word_after(&stat, "active_file") + word_after(&stat, "inactive_file"))
     }
 
-    /// Kills what is left in the group, and waits until it has gone.
+    /// Kills the remaining processes of the group, and waits until they are gone.
     pub fn clear(&self) {
         for _ in 0..300 {
             let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
@@ -235,7 +236,7 @@ impl Cgroup {
         }
     }
 
-    /// How often the kernel killed a process of the group for want of memory.
+    /// Number of times that the kernel killed a process of the group because memory ran out.
     pub fn kills(&self) -> u64 {
         let text = ["memory.events", "memory.oom_control"]
             .iter()
@@ -244,18 +245,17 @@ impl Cgroup {
     }
 }
 
-/// Compressed memory in front of every swap area of the machine (zswap), for as long as it lives.
+/// Compressed memory in front of every swap area of the machine (zswap), switched off when dropped.
 pub struct Zswap {
-    /// What to know about it.
+    /// Its properties.
     pub description: String,
-    /// Whether the kernel charges what is compressed to the control group, as it does with
-    /// version 2.
+    /// Whether the kernel charges compressed data to the control group, as it does with version 2.
     charged: bool,
     _settings: Vec<Guard>,
 }
 
 impl Zswap {
-    /// Switches it on, with the algorithm that zram has here.
+    /// Switches it on, with the algorithm that zram uses here.
     pub fn switch_on() -> Result<Zswap> {
         let dir = Path::new("/sys/module/zswap/parameters");
         ensure!(
@@ -272,7 +272,7 @@ impl Zswap {
             fs::write(&path, value)
                 .with_context(|| format!("writing {value} to {}", path.display()))
         };
-        // A kernel without it stays with what it has.
+        // A kernel without this algorithm keeps its present one.
         let _ = set("compressor", "lz4");
         set("enabled", "Y")?;
         let algorithm = fs::read_to_string(dir.join("compressor")).unwrap_or_default();
@@ -283,7 +283,7 @@ impl Zswap {
         })
     }
 
-    /// Memory that it takes now, beside what the control group counts.
+    /// Memory that it takes now, beyond what the control group counts.
     pub fn memory_bytes(&self) -> u64 {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let kib = text.lines().find_map(|line| {
@@ -293,9 +293,9 @@ impl Zswap {
     }
 }
 
-/// Asks the kernel to reclaim everything in a group, the swap cache included.
+/// Makes the kernel reclaim everything in a group, including the swap cache.
 pub fn reclaim(cgroup: &Path) {
-    // Both report failure when something is left, which the caller looks at in its own way.
+    // Both report failure when memory remains, which the caller checks in its own way.
     let second = cgroup.join("memory.reclaim");
     if second.exists() {
         let _ = fs::write(second, "1T");
@@ -312,7 +312,7 @@ fn word_after(text: &str, key: &str) -> u64 {
 }
 
 impl SwapTraffic {
-    /// Since the machine was started.
+    /// Traffic since the machine was booted.
     pub fn now() -> SwapTraffic {
         let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
         SwapTraffic {
@@ -321,7 +321,7 @@ impl SwapTraffic {
         }
     }
 
-    /// From `earlier` to this.
+    /// Traffic from `earlier` to `self`.
     pub fn since(self, earlier: SwapTraffic) -> SwapTraffic {
         SwapTraffic {
             pages_in: self.pages_in - earlier.pages_in,

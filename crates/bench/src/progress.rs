@@ -1,22 +1,22 @@
-//! What is running and how long it will take: a bar on a terminal, lines elsewhere.
+//! Shows what is running and how long it will take: a bar on a terminal, lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Progress through work whose parts have estimated times.
+/// Progress through work whose parts have estimated durations.
 pub struct Progress {
     bar: Option<ProgressBar>,
     start: Instant,
     total: f64,
     done: f64,
-    /// When a part that was announced began, and how long it takes, about.
+    /// When the current part began, and its estimated duration in seconds.
     part: Option<(Instant, f64)>,
 }
 
 impl Progress {
-    /// For work of about `total` seconds.
+    /// Progress through work of about `total` seconds.
     pub fn new(total: f64) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new((total * 10.0) as u64);
@@ -29,7 +29,7 @@ impl Progress {
         Progress { bar, start: Instant::now(), total, done: 0.0, part: None }
     }
 
-    /// Says what starts now.
+    /// Announces what starts now.
     pub fn starts(&self, what: &str) {
         let (left, reached) = (self.left(), self.reached());
         match &self.bar {
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// Says that a part of about `seconds` begins, during which time counts as progress.
+    /// Marks the beginning of a part of about `seconds`, during which time counts as progress.
     pub fn begins(&mut self, seconds: f64) {
         self.part = Some((Instant::now(), seconds));
     }
@@ -55,8 +55,7 @@ impl Progress {
         }
     }
 
-    /// What is done, in seconds of the estimate; of a part in which we are, as much as time has
-    /// passed.
+    /// Completed work, in seconds of the estimate; of the current part, the time that has passed.
     fn reached(&self) -> f64 {
         self.done
             + self
@@ -64,7 +63,7 @@ impl Progress {
                 .map_or(0.0, |(began, seconds)| of_part(began.elapsed().as_secs_f64(), seconds))
     }
 
-    /// The estimate, corrected by how wrong it has been so far.
+    /// The remaining time, corrected by the error of the estimate so far.
     fn left(&self) -> String {
         let (elapsed, in_part) = (
             self.start.elapsed().as_secs_f64(),
@@ -79,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// Tells the user something that stays.
+    /// Prints a message that remains on the screen.
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(line),
@@ -96,7 +95,7 @@ impl Progress {
     }
 }
 
-/// How much of a part of `seconds` counts as done after `elapsed` seconds: never all of it.
+/// Seconds of a part of `seconds` that count as done after `elapsed` seconds: never all of them.
 fn of_part(elapsed: f64, seconds: f64) -> f64 {
     elapsed.min(0.95 * seconds)
 }

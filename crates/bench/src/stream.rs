@@ -1,5 +1,5 @@
 //! A plain TCP stream over loopback, one process sending and one receiving 2 MiB at a time: the
-//! most that a network store can reach.
+//! upper bound for a network store.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ pub fn source(port: u16, bytes: u64) -> Result<Outcome> {
     Ok(Outcome { seconds: start.elapsed().as_secs_f64(), bytes, ..Outcome::default() })
 }
 
-/// Takes in one connection; prints the port to connect to as the first line.
+/// Accepts one connection and reads all of it; prints the port to connect to as the first line.
 pub fn sink() -> Result<Outcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?.port());

@@ -1,6 +1,6 @@
-//! Putting the machine back as it was: what a measurement changes is written down before it is
-//! changed, and undone when the guard goes, when the program panics (release builds do not unwind),
-//! when it is interrupted, and, if it was killed, by the next measurement that starts.
+//! Restores the machine's state. A change is recorded in a journal before a measurement makes it.
+//! It is undone when its guard is dropped, when the program panics (release builds do not unwind),
+//! when it is interrupted and, if it was killed, by the next measurement that starts.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-/// One thing to put back.
+/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Undo {
     /// Stop swapping to this file or device.
@@ -27,17 +27,17 @@ pub enum Undo {
     CgroupRemove(PathBuf),
     /// Remove this file.
     FileRemove(PathBuf),
-    /// Write this text to this file of the kernel's: its setting as it was.
+    /// Write this text, the former setting, to this file of the kernel.
     FileWrite(PathBuf, String),
     /// Remove this directory and everything in it.
     DirRemove(PathBuf),
-    /// Unmount what is mounted here.
+    /// Unmount this mount point.
     Unmount(PathBuf),
-    /// Let this thread run on these processors again; with the time of its start the number names
-    /// one thread.
+    /// Let this thread run on these processors again. The start time is needed to identify the
+    /// thread, because ids are reused.
     ThreadCpus { tid: u32, started: u64, cpus: Vec<usize> },
-    /// Kill this group of processes. Not for a later program: by then the number may be somebody
-    /// else's.
+    /// Kill this process group. Not undone by a later program: by then the id may belong to other
+    /// processes.
     GroupKill(i32),
 }
 
@@ -47,12 +47,12 @@ fn pending() -> MutexGuard<'static, Vec<(u64, Undo)>> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Undoes one thing when it goes.
+/// Undoes one change when it is dropped.
 #[must_use]
 pub struct Guard(u64);
 
 impl Guard {
-    /// Notes what has to be undone. Call this *before* doing it.
+    /// Records a change to undo. Must be called *before* making the change.
     pub fn new(undo: Undo) -> Guard {
         let mut list = pending();
         let id = list.iter().map(|&(id, _)| id).max().unwrap_or(0) + 1;
@@ -61,7 +61,7 @@ impl Guard {
         Guard(id)
     }
 
-    /// Forgets it: it has been undone, or must not be.
+    /// Forgets the change: it has been undone, or must not be.
     pub fn disarm(self) {
         forget(self.0);
         std::mem::forget(self);
@@ -98,7 +98,7 @@ impl Undo {
                 let _ = fs::write(format!("/sys/block/zram{id}/reset"), "1");
                 let _ = fs::write("/sys/class/zram-control/hot_remove", id.to_string());
             }
-            // The processes of the group may take a moment to go.
+            // The processes of the group may take a moment to exit.
             Undo::CgroupRemove(path) => {
                 let gone = |_| {
                     fs::remove_dir(path).is_ok() || !path.exists() || {
@@ -111,7 +111,7 @@ impl Undo {
             Undo::FileRemove(path) => drop(fs::remove_file(path)),
             Undo::FileWrite(path, text) => drop(fs::write(path, text)),
             Undo::DirRemove(path) => drop(fs::remove_dir_all(path)),
-            // What is in use yet goes with its last user.
+            // A mount that is still in use disappears with its last user.
             Undo::Unmount(path) => {
                 if unmount(path, UnmountFlags::empty()).is_err() {
                     let _ = unmount(path, UnmountFlags::DETACH);
@@ -131,7 +131,7 @@ impl Undo {
     }
 }
 
-/// Undoes everything that is pending, last things first.
+/// Undoes everything that is pending, last changes first.
 pub fn undo_all() {
     loop {
         let Some((id, undo)) = pending().last().cloned() else { return };
@@ -140,7 +140,7 @@ pub fn undo_all() {
     }
 }
 
-/// Makes a panic undo everything before the program ends.
+/// Installs a panic hook that undoes everything before the program ends.
 pub fn undo_on_panic() {
     let previous = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -149,7 +149,8 @@ pub fn undo_on_panic() {
     }));
 }
 
-/// A place that nobody else can write to: what stands there is undone. None: no journal.
+/// A directory that only this user can write to, because the entries found there are carried out.
+/// None: there is no journal.
 fn journal_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/run/hiroma-bench"));
@@ -157,7 +158,7 @@ fn journal_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("hiroma-bench"))
 }
 
-/// Writes down what is pending, in the order in which it has to be undone by somebody else.
+/// Writes the pending changes, in the order in which another process must undo them.
 fn write_journal(list: &[(u64, Undo)]) {
     let Some(dir) = journal_dir() else { return };
     let path = dir.join(format!("{}.undo", std::process::id()));
@@ -178,7 +179,7 @@ fn write_journal(list: &[(u64, Undo)]) {
     }
 }
 
-/// Undoes what measurements left behind that were killed. Returns how many things that were.
+/// Undoes what killed measurements left behind. Returns the number of changes.
 pub fn undo_leftovers() -> usize {
     journal_dir().map_or(0, |dir| undo_leftovers_in(&dir))
 }

@@ -1,5 +1,4 @@
-//! Programs that end when whoever started them does, also when that is killed and can end nothing
-//! itself any more.
+//! Programs that end with their parent, even if it is killed and cannot end anything itself.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,29 +10,30 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::children::this_program;
 
-/// A program, and whose end is its own.
+/// Run a program that ends with its parent.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Who starts it
+    /// Process id of the parent
     #[arg(long, value_name = "PID")]
     parent: i32,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// The command that starts `program`, which then has the process that was started.
+/// A command that starts `program` so that it ends with this process. The program keeps the process
+/// id of the started process.
 pub fn command(program: &Path) -> Result<Command> {
     let mut command = Command::new(this_program()?);
     command.args(["with-parent", "--parent", &std::process::id().to_string(), "--"]).arg(program);
     Ok(command)
 }
 
-/// Becomes the program. The signal outlives `execve`, unless that gives other rights.
+/// Executes the program. The parent-death signal survives `execve`, unless that changes rights.
 pub fn main(args: &Args) -> Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Pid::from_raw(args.parent) {
-        // It has ended meanwhile: no signal will come.
+        // The parent has ended already: no signal will arrive.
         return Ok(ExitCode::FAILURE);
     }
     let name = &args.command[0];

@@ -1,5 +1,5 @@
-//! The child that measures: maps memory, natively or from a pager, works on it and prints what came
-//! out.
+//! The measuring child process: maps memory, natively or from a pager, works on it and prints the
+//! outcome.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -18,11 +18,11 @@ use hiroma_units::PAGE;
 use super::job::{FarUse, Job, Latency, Memory, Outcome, Task};
 use super::{peers, stream};
 
-/// Does what `job` (JSON) says.
+/// Executes `job` (JSON).
 pub fn main(job: &str) -> Result<ExitCode> {
     let job: Job =
         serde_json::from_str(job).context("the job of a measuring process is not readable")?;
-    // A measuring process is of no use without who started it.
+    // Without its parent, a measuring process is useless.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &job.cgroup {
         hiroma_kernel::host::cgroup::enter(cgroup)?;
@@ -44,7 +44,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The memory of a task, and how to push it out.
+/// The memory of a task, and the means to evict it.
 struct Ground {
     region: Region,
     pager: Option<Pager>,
@@ -65,7 +65,7 @@ impl Ground {
         Ok(Ground { region: Region::adopt(addr, bytes)?, pager: Some(pager), cgroup })
     }
 
-    /// Makes everything far; returns the share that stayed local nevertheless.
+    /// Makes everything far; returns the share that stayed local anyway.
     fn push_out(&self) -> Result<f64> {
         if let Some(pager) = &self.pager {
             pager.evict_all().map_err(|error| anyhow::anyhow!("evicting everything: {error}"))?;
@@ -73,7 +73,8 @@ impl Ground {
                 pager.snapshot().get(Counter::ResidentBytes) as f64 / self.region.len() as f64
             );
         }
-        // Pages being written stay in the swap cache until they are done, so it takes a few rounds.
+        // Pages under write-back stay in the swap cache until it completes, so this takes a few
+        // rounds.
         let mut share = 1.0;
         for round in 0..20 {
             self.region.page_out(0, self.region.len())?;
@@ -144,7 +145,7 @@ fn with_ground(
     Ok(outcome)
 }
 
-/// Fills all of it and returns the sum.
+/// Fills all of the memory and returns the sum of its words.
 fn fill(ground: &Ground, outcome: &mut Outcome) -> u64 {
     let start = Instant::now();
     let sum = content::fill(&ground.region, 0, ground.region.len());

@@ -1,47 +1,48 @@
-//! What can go wrong, as errno and as a message.
+//! Errors of the library, as errno and as a message.
 
 use hiroma_hot::service::client::ClientError;
 use hiroma_pager::PagerError;
 use hiroma_pager::config::ConfigError;
 
-/// Why a call failed. The message says what to do; the errno is what C programs test.
+/// Why a call failed. The message states a remedy; C programs test the errno.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapiError {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// An options structure of a later version, with fields in use that this one does not know.
+    /// The options structure is of a later version, and sets fields that this version does not
+    /// know.
     #[error(
         "the options use fields that this version of libhiroma does not know: install the library that hiroma.h came with"
     )]
     TooNew,
-    /// An option's text is wrong.
+    /// The text of an option is invalid.
     #[error("option {option}: {source}")]
     Option { option: &'static str, source: ConfigError },
-    /// The process's pager runs already, with another value for this option.
+    /// The process's pager is running already, with another value of this option.
     #[error(
         "this process's far memory was started with {option} = {running}, not {wanted}: leave the option unset, or set it before the first region"
     )]
     Conflict { option: &'static str, running: String, wanted: String },
-    /// The region has no stretch that is free and long enough.
+    /// The region has no free stretch of that length.
     #[error(
         "no room for {bytes} bytes in the region of {region} bytes: free something, or create a larger region (regions cost nothing until used)"
     )]
     NoRoom { bytes: usize, region: usize },
-    /// An address that was never handed out, or was freed before.
+    /// The address was never handed out, or was freed already.
     #[error("{addr:#x} was not allocated by hiroma, or was freed already")]
     NotAllocated { addr: usize },
-    /// A region that was destroyed, or never was one.
+    /// The region was destroyed already, or the pointer is not a region.
     #[error("this is not a region: it was destroyed already, or the pointer is wrong")]
     NoRegion,
-    /// Tracking of active pages, or a huge arena.
+    /// An error of tracking active pages, or of a huge arena.
     #[error("{message}")]
     Hot { errno: i32, message: String },
-    /// The hot page daemon.
+    /// An error of the hot page daemon.
     #[error(transparent)]
     HotClient(#[from] ClientError),
-    /// The pager refused.
+    /// The pager refused the request.
     #[error(transparent)]
     Pager(#[from] PagerError),
 }
@@ -64,7 +65,7 @@ impl CapiError {
     }
 }
 
-/// What an errno means when a hiroma function sets it.
+/// The meaning of an errno that a hiroma function sets.
 pub fn explain(errno: i32) -> &'static std::ffi::CStr {
     match errno {
         0 => c"no error",

@@ -1,9 +1,10 @@
 //! The exported functions; `include/hiroma.h` describes them for callers.
 //!
-//! Contract: the caller keeps to the header, as with libc. Pointers to strings and structures are
-//! valid for the call. A `hiroma_region *` is never followed: it carries the id of a region, so
-//! that one destroyed already is found out. Results are handed out only for memory that the heap of
-//! a region holds for this caller alone. A panic ends the process; it never unwinds into C.
+//! Contract: the caller follows the header, as with libc. Pointers to strings and structures are
+//! valid for the call. A `hiroma_region *` is never dereferenced: it is the id of a region, so that
+//! the use of a destroyed region is detected. Pointers to memory are returned only for allocations
+//! of a region's heap that belong to this caller alone. A panic ends the process; it never unwinds
+//! into C.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // The contract of every function is the header's.
 
@@ -26,7 +27,7 @@ pub struct hiroma_region {
     _opaque: [u8; 0],
 }
 
-/// As in the header. New fields go to the end.
+/// As in the header. New fields are added at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hiroma_options {
@@ -45,7 +46,7 @@ pub struct hiroma_options {
 
 macro_rules! stats {
     ($($field:ident $counter:ident),* $(,)?) => {
-        /// As in the header. New fields go to the end.
+        /// As in the header. New fields are added at the end.
         #[repr(C)]
         #[derive(Clone, Copy, Default, Debug)]
         pub struct hiroma_stats {
@@ -65,7 +66,7 @@ macro_rules! stats {
             }
         }
 
-        /// Name and place of every field, for the test that compares them with the header.
+        /// Name and offset of every field, for the test that compares them with the header.
         pub const STATS_FIELDS: &[(&str, usize)] = &[
             ("size", offset_of!(hiroma_stats, size)),
             $((stringify!($field), offset_of!(hiroma_stats, $field)),)*
@@ -87,7 +88,7 @@ stats! {
     stalls_for_room StallsForRoom, unevictable_bytes UnevictableBytes, mode_changes ModeChanges,
 }
 
-/// Name and place of every option, for the test that compares them with the header.
+/// Name and offset of every option, for the test that compares them with the header.
 pub const OPTIONS_FIELDS: &[(&str, usize)] = &[
     ("size", offset_of!(hiroma_options, size)),
     ("local_limit_bytes", offset_of!(hiroma_options, local_limit_bytes)),
@@ -120,7 +121,7 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Runs the body of an exported function that deals with far memory; a fork waits until it is done.
+/// Runs the body of an exported function on far memory; forks wait until it is done.
 fn export<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     export_ungated(failed, || {
         let _gate = session::enter();
@@ -128,7 +129,7 @@ fn export<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     })
 }
 
-/// Runs the body of an exported function; on failure sets errno and the message, and returns
+/// Runs the body of an exported function. On failure it sets errno and the message, and returns
 /// `failed`.
 pub(crate) fn export_ungated<T>(failed: T, body: impl FnOnce() -> Result<T, CapiError>) -> T {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -141,7 +142,7 @@ pub(crate) fn export_ungated<T>(failed: T, body: impl FnOnce() -> Result<T, Capi
     match outcome {
         Ok(Ok(value)) => value,
         Ok(Err(errno)) => {
-            // SAFETY: errno is a variable of this thread.
+            // SAFETY: errno is a thread-local variable.
             unsafe { *libc::__errno_location() = errno };
             failed
         }
@@ -162,7 +163,7 @@ fn address(body: impl FnOnce() -> Result<usize, CapiError>) -> *mut c_void {
     export(ptr::null_mut(), || body().map(|addr| addr as *mut c_void))
 }
 
-/// Zeroes an allocation if it may hold something.
+/// Zeroes an allocation, unless it is known to be zero.
 ///
 /// # Safety
 /// `size` bytes at `room.addr` are allocated and not yet known to the program.
@@ -193,7 +194,7 @@ pub(crate) unsafe fn text(option: &str, text: *const c_char) -> Result<Option<St
 }
 
 /// # Safety
-/// `options` is null or points to as many bytes as its `size` says.
+/// `options` is null or points to as many bytes as its `size` field states.
 unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> {
     if options.is_null() {
         return Ok(Request::default());
@@ -212,7 +213,7 @@ unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> 
         return Err(CapiError::TooNew);
     }
     let mut all = UNSET_OPTIONS;
-    // SAFETY: both hold `known` bytes, and every pattern of bytes is a value of the fields.
+    // SAFETY: both have `known` bytes, and every bit pattern is a valid value of the fields.
     unsafe { ptr::copy_nonoverlapping(given.as_ptr(), (&raw mut all).cast(), known) };
     let prefetch = match all.prefetch {
         -1 => None,
@@ -224,7 +225,7 @@ unsafe fn request(options: *const hiroma_options) -> Result<Request, CapiError> 
             )));
         }
     };
-    // SAFETY: the strings are the caller's, valid for the call.
+    // SAFETY: the strings are the caller's and valid for the call.
     unsafe {
         Ok(Request {
             local_limit_bytes: (all.local_limit_bytes != 0).then_some(all.local_limit_bytes),
@@ -261,7 +262,7 @@ extern "C" fn fork_child() {
     session::after_fork_in_child();
 }
 
-/// What a handle stands for.
+/// The session and the region of a handle.
 fn region_of(
     region: *const hiroma_region,
 ) -> Result<(&'static Session, std::sync::Arc<session::Region>), CapiError> {
@@ -272,7 +273,7 @@ fn region_of(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroma_options_init(options: *mut hiroma_options, size: usize) {
     let unset = UNSET_OPTIONS;
-    // SAFETY: the caller has `size` bytes there.
+    // SAFETY: the caller provides `size` bytes.
     unsafe {
         ptr::write_bytes(options.cast::<u8>(), 0, size);
         let known = size.min(size_of::<hiroma_options>());
@@ -288,7 +289,7 @@ pub unsafe extern "C" fn hiroma_region_create(
     options: *const hiroma_options,
     bytes: usize,
 ) -> *mut hiroma_region {
-    // SAFETY: the caller's options.
+    // SAFETY: the options are the caller's.
     address(|| start(&unsafe { request(options) }?)?.create_region(bytes)).cast()
 }
 
@@ -355,7 +356,7 @@ pub unsafe extern "C" fn hiroma_realloc(
             return Ok(session.allocate(&region, size, 16)?.addr);
         }
         let moved = session.reallocate(&region, memory.addr(), size)?;
-        // SAFETY: both allocations are live, and the old one is the caller's to give.
+        // SAFETY: both allocations are live, and the caller owns the old one.
         unsafe { finish(moved, |from| session.free(&region, from)) }
     })
 }
@@ -409,7 +410,7 @@ pub unsafe extern "C" fn terarealloc(memory: *mut c_void, size: usize) -> *mut c
             return Ok(session.tera_allocate(size)?.addr);
         }
         let moved = session.tera_reallocate(memory.addr(), size)?;
-        // SAFETY: both allocations are live, and the old one is the caller's to give.
+        // SAFETY: both allocations are live, and the caller owns the old one.
         unsafe { finish(moved, |from| session.tera_free(from)) }
     })
 }
@@ -425,7 +426,7 @@ pub extern "C" fn terafree(memory: *mut c_void) {
             .tera_free(memory.addr())
     });
     if freed != 0 {
-        // Like free(): there is no way to report it, and going on would spread the damage.
+        // As in free(), the error cannot be returned, and continuing would spread the damage.
         LAST_ERROR.with(|last| eprintln!("hiroma: terafree: {}", last.borrow().to_string_lossy()));
         process::abort();
     }
@@ -464,7 +465,7 @@ pub extern "C" fn hiroma_set_limit(bytes: u64) -> c_int {
 pub unsafe extern "C" fn hiroma_stats_read(stats: *mut hiroma_stats, size: usize) -> c_int {
     status(|| {
         let now = hiroma_stats { size, ..stats_of(&Session::running()?.snapshot()) };
-        // SAFETY: the caller has `size` bytes there; fields that we do not know read as zero.
+        // SAFETY: the caller provides `size` bytes; fields that we do not know read as zero.
         unsafe {
             ptr::write_bytes(stats.cast::<u8>(), 0, size);
             ptr::copy_nonoverlapping(

@@ -3,7 +3,7 @@
 //!
 //! Allocations above [`SMALL_MAX`] are runs of pages. Smaller ones are slots in *spans* of 64 KiB,
 //! each for one size class, with a bitmap in ordinary memory. So neither allocating nor freeing
-//! fetches a far page, and a pointer that was never handed out is found.
+//! fetches a far page, and a pointer that was never handed out is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub struct Heap {
     pages: usize,
     free: FreeRuns,
     taken: BTreeMap<usize, Taken>,
-    /// Spans with a free slot, by class; the lowest is filled first.
+    /// Spans with a free slot, by class; the one with the lowest page is filled first.
     partial: [BTreeSet<usize>; CLASSES],
 }
 
@@ -39,7 +39,7 @@ enum Taken {
 struct Span {
     class: usize,
     used: usize,
-    /// Slots from here on were never handed out, so they hold zeros.
+    /// First slot that was never handed out; it and the later ones are zero.
     fresh: usize,
     taken: Box<[u64]>,
 }
@@ -47,36 +47,36 @@ struct Span {
 /// An allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocated {
-    /// Its first byte.
+    /// Address of the first byte.
     pub addr: usize,
-    /// Whether its bytes are zeros already.
+    /// Whether the bytes are already zero.
     pub zeroed: bool,
 }
 
-/// Pages that nobody uses any more: discard their content, then hand them to [`Heap::give_back`].
+/// Unused pages. The caller must discard their content, then pass them to [`Heap::give_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Unused {
-    /// First byte.
+    /// Address of the first byte.
     pub addr: usize,
     /// Length in bytes.
     pub bytes: usize,
 }
 
-/// What it takes to change the size of an allocation.
+/// Result of resizing an allocation in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Resized {
-    /// It is as long as wanted, or longer.
+    /// The allocation has at least the requested size.
     Done,
-    /// It was cut short.
+    /// The allocation was truncated.
     Cut(Unused),
-    /// It has to move; so many bytes of it are usable now.
+    /// The allocation has to move; `usable` bytes of it are usable now.
     MustMove { usable: usize },
 }
 
 impl Heap {
-    /// A heap over `bytes` bytes from `base`, which hold zeros.
+    /// A heap over `bytes` bytes from `base`, which must be zero.
     pub fn new(base: usize, bytes: usize) -> Heap {
         let pages = bytes / PAGE;
         Heap {
@@ -93,11 +93,11 @@ impl Heap {
         self.pages * PAGE
     }
 
-    /// Takes room for `size` bytes at a multiple of `align` (a power of two).
+    /// Allocates `size` bytes at a multiple of `align` (a power of two).
     pub fn allocate(&mut self, size: usize, align: usize) -> Option<Allocated> {
         debug_assert!(align.is_power_of_two());
         let size = size.max(1);
-        // A slot of a power of two lies at a multiple of its own size.
+        // A slot whose size is a power of two is aligned to that size.
         let small = if align <= 16 { size } else { size.max(align).checked_next_power_of_two()? };
         if small <= SMALL_MAX && align <= PAGE {
             return self.allocate_small(class_of(small));
@@ -106,7 +106,7 @@ impl Heap {
         let align_pages = align.div_ceil(PAGE);
         let skew = self.base / PAGE % align_pages;
         let page = if skew != 0 {
-            // The region itself is aligned less than that.
+            // The region itself has a weaker alignment.
             let page = self.free.take(pages.checked_add(align_pages)?, 1)?;
             let lead = (align_pages - (skew + page) % align_pages) % align_pages;
             self.free.give(page, lead);
@@ -152,7 +152,7 @@ impl Heap {
         Some(Allocated { addr: self.base + page * PAGE + slot * slot_bytes(class), zeroed })
     }
 
-    /// Ends the allocation at `addr`. `Err` if there is none.
+    /// Frees the allocation at `addr`. `Err` if there is none.
     pub fn release(&mut self, addr: usize) -> Result<Option<Unused>, NotAllocated> {
         let (page, slot) = self.find(addr)?;
         let unused = match self.taken.get_mut(&page) {
@@ -162,8 +162,8 @@ impl Heap {
                 let class = span.class;
                 let (empty, others) =
                     (span.used == 0, self.partial[class].iter().any(|&other| other != page));
-                // One span with room stays, so that a pair of malloc and free does not discard each
-                // time.
+                // One span with a free slot is kept, so that a pair of malloc and free does not
+                // discard pages each time.
                 if !empty || !others {
                     self.partial[class].insert(page);
                     return Ok(None);
@@ -183,7 +183,7 @@ impl Heap {
         self.free.give((unused.addr - self.base) / PAGE, unused.bytes / PAGE);
     }
 
-    /// Bytes that the allocation at `addr` may use.
+    /// Number of usable bytes of the allocation at `addr`.
     pub fn usable(&self, addr: usize) -> Result<usize, NotAllocated> {
         let (page, _) = self.find(addr)?;
         Ok(match &self.taken[&page] {
@@ -192,7 +192,7 @@ impl Heap {
         })
     }
 
-    /// Changes the allocation at `addr` to `size` bytes where it is, if that can be done.
+    /// Resizes the allocation at `addr` to `size` bytes in place, if possible.
     pub fn resize(&mut self, addr: usize, size: usize) -> Result<Resized, NotAllocated> {
         let size = size.max(1);
         let (page, _) = self.find(addr)?;
@@ -212,7 +212,7 @@ impl Heap {
             Some(Taken::Run { pages }) => Ok(Resized::MustMove { usable: *pages * PAGE }),
             Some(Taken::Span(span)) => {
                 let slot = slot_bytes(span.class);
-                // Moving pays only if it saves half.
+                // Moving is worthwhile only if it saves half.
                 Ok(if size <= slot && size > slot / 2 {
                     Resized::Done
                 } else {
@@ -266,7 +266,7 @@ impl Span {
     }
 }
 
-/// The class of the smallest slot that holds `size` bytes (1 to [`SMALL_MAX`]).
+/// The class of the smallest slot that fits `size` bytes (1 to [`SMALL_MAX`]).
 fn class_of(size: usize) -> usize {
     if size <= 128 {
         return size.div_ceil(16) - 1;

@@ -1,7 +1,7 @@
-//! `libhiroma.so`: far memory for programs that ask for it (`include/hiroma.h`).
+//! `libhiroma.so`: far memory for programs that use it explicitly (`include/hiroma.h`).
 //!
-//! A thin surface over the pager: options become a [`hiroma_pager::config::Config`], regions become
-//! stretches of the arena, and a [`heap::Heap`] per region divides it up. [`hot`] is the part on
+//! A thin layer over the pager: options become a [`hiroma_pager::config::Config`], regions become
+//! stretches of the arena, and each region is divided by a [`heap::Heap`]. [`hot`] is the part for
 //! huge pages (`include/hps.h`). Unsafe code is in the exports and in the state that a signal
 //! handler uses; nothing unwinds out of it.
 

@@ -1,4 +1,4 @@
-//! From the options of a C program and its environment to the pager's configuration.
+//! Converts the options of a C program and its environment to the pager's configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use hiroma_units::Bytes;
 
 use crate::error::CapiError;
 
-/// What a program asked for; everything may be left open.
+/// Options that a program has set; each may be left unset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     pub local_limit_bytes: Option<u64>,
@@ -28,7 +28,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What the environment asks for: `HIROMA_LOCAL`, `HIROMA_STORE`, `HIROMA_BLOCK` and so on.
+    /// Options from the environment: `HIROMA_LOCAL`, `HIROMA_STORE`, `HIROMA_BLOCK` and so on.
     pub fn from_env(
         var: impl Fn(&str) -> Option<String>,
         machine: Bytes,
@@ -72,7 +72,7 @@ impl Request {
         })
     }
 
-    /// Sets in `config` what was asked for.
+    /// Applies the options that are set to `config`.
     pub fn apply(&self, config: &mut Config) -> Result<(), CapiError> {
         let unknown = |option: &str, text: &str, wanted: &str| {
             CapiError::Invalid(format!("option {option}: `{text}` is not one of {wanted}"))
@@ -124,13 +124,13 @@ impl Request {
     }
 }
 
-/// The configuration that a process starts with: under `hiroma run` that of the program, then
-/// single variables, then `request`.
+/// The configuration that a process starts with: under `hiroma run` that of the program, overridden
+/// by single environment variables, then by `request`.
 pub fn config_for(request: &Request) -> Result<Config, CapiError> {
     let var = |name: &str| std::env::var(name).ok();
     let mut config = match var(CONFIG_ENV) {
-        // The control page belongs to the preloaded pager; two in one directory would have the same
-        // name.
+        // The control page belongs to the preloaded pager; two pages in one directory would have
+        // the same name.
         Some(text) => Config {
             control_dir: None,
             ..serde_json::from_str(&text)
@@ -143,7 +143,7 @@ pub fn config_for(request: &Request) -> Result<Config, CapiError> {
     Ok(config)
 }
 
-/// Refuses a request that differs from what runs already. What it leaves open does not differ.
+/// Refuses a request that differs from the running configuration. Unset options do not differ.
 pub fn agree(request: &Request, running: &Config) -> Result<(), CapiError> {
     let mut wanted = running.clone();
     request.apply(&mut wanted)?;
@@ -160,7 +160,7 @@ pub fn agree(request: &Request, running: &Config) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// What a share of memory is a share of, as for `hiroma run --local`.
+/// The memory that shares refer to, as for `hiroma run --local`.
 fn whole_memory() -> Result<Bytes, CapiError> {
     let limits = Limits::read()
         .map_err(|error| CapiError::Invalid(format!("how much memory there is: {error}")))?;

@@ -1,37 +1,38 @@
-//! Free stretches of pages, kept outside the memory they describe.
+//! Free runs of pages, kept outside the memory that they describe.
 //!
-//! Two ordered trees of the standard library: by start, to join neighbours, and by length, for best
-//! fit. Allocators with tables of their own (`offset-allocator`) fix the number of allocations in
-//! advance, and those with links inside the memory (`talc`, `dlmalloc`) would fetch far pages
+//! Two ordered trees of the standard library: by start, to merge neighbours, and by length, for
+//! best fit. Allocators with tables of their own (`offset-allocator`) fix the number of allocations
+//! in advance, and those with links inside the memory (`talc`, `dlmalloc`) would fetch far pages
 //! merely to free them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free runs of pages; numbers count from the start of the region.
+/// Free runs of pages; page numbers count from the start of the region.
 #[derive(Debug, Default, Clone)]
 pub struct FreeRuns {
     by_start: BTreeMap<usize, usize>,
     by_len: BTreeSet<(usize, usize)>,
 }
 
-/// Candidates of tight length that are tried before falling back on one that fits in any case.
+/// Number of tightly fitting candidates that are tried before one that fits with any alignment is
+/// used.
 const TRIES: usize = 16;
 
 impl FreeRuns {
-    /// All of `pages` pages are free.
+    /// A set in which all of `pages` pages are free.
     pub fn new(pages: usize) -> FreeRuns {
         let mut runs = FreeRuns::default();
         runs.give(0, pages);
         runs
     }
 
-    /// Pages in free runs.
+    /// Number of pages in free runs.
     pub fn pages(&self) -> usize {
         self.by_start.values().sum()
     }
 
     /// Takes `pages` pages that start at a multiple of `align` pages, from the tightest run that
-    /// has them.
+    /// fits.
     pub fn take(&mut self, pages: usize, align: usize) -> Option<usize> {
         let aligned = |&(len, start): &(usize, usize)| -> Option<(usize, usize, usize)> {
             let at = start.checked_next_multiple_of(align)?;
@@ -49,8 +50,8 @@ impl FreeRuns {
         Some(at)
     }
 
-    /// Takes `pages` pages from the end of the tightest run that has them; keeps small objects away
-    /// from large ones.
+    /// Takes `pages` pages from the end of the tightest run that fits; separates small objects from
+    /// large ones.
     pub fn take_from_end(&mut self, pages: usize) -> Option<usize> {
         let &(len, start) = self.by_len.range((pages, 0)..).next()?;
         self.remove(start, len);
@@ -71,7 +72,7 @@ impl FreeRuns {
         }
     }
 
-    /// Gives back `pages` pages from `start`, joined with free neighbours.
+    /// Returns `pages` pages from `start`, and merges them with free neighbours.
     pub fn give(&mut self, start: usize, pages: usize) {
         let (mut first, mut end) = (start, start + pages);
         if let Some((&before, &len)) = self.by_start.range(..start).next_back() {

@@ -1,8 +1,9 @@
 //! The far memory of this process: one pager, the regions in its arena, and the shared heap behind
 //! `teramalloc`.
 //!
-//! One pager serves all regions, because the local limit is the process's: two pagers could not
-//! trade room. The options of the first region start it; later ones must agree or leave them open.
+//! One pager serves all regions, because the local limit applies to the process: two pagers could
+//! not exchange room. The options of the first region start the pager; later ones must agree with
+//! them or be unset.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,24 +20,25 @@ use crate::error::CapiError;
 use crate::heap::{Allocated, Heap, Resized, SMALL_MAX, Unused};
 use crate::options::{self, Request};
 
-/// `teramalloc` maps what is larger than this on its own; smaller allocations share regions.
+/// `teramalloc` maps allocations of this size and more separately; smaller ones share regions.
 const OWN_MAP_MIN: usize = 1 << 20;
-/// Address space of each region that `teramalloc` shares out.
+/// Address space of each region that `teramalloc` divides.
 const SHARED_REGION_BYTES: usize = 1 << 30;
-/// Largest size of anything: beyond the address space, so that roundings cannot overflow.
+/// Maximum of all sizes: beyond the address space, and small enough that rounding up cannot
+/// overflow.
 const SIZE_MAX: usize = 1 << 47;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 static START: Mutex<()> = Mutex::new(());
-/// Held for reading by every call, for writing across a fork: so no lock of ours is held by a
-/// thread that the child lacks.
+/// Locked for reading by every call, and for writing across a fork: so no lock of ours is held by a
+/// thread that does not exist in the child.
 static GATE: RwLock<()> = RwLock::new(());
 
 thread_local! {
     static FORKING: RefCell<Option<RwLockWriteGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
-/// The pager of this process and what it holds.
+/// The pager of this process and its regions.
 pub struct Session {
     pager: Pager,
     config: Config,
@@ -51,32 +53,32 @@ struct Regions {
     id_by_base: BTreeMap<usize, usize>,
 }
 
-/// What `teramalloc` has handed out.
+/// The allocations of `teramalloc`.
 #[derive(Default)]
 struct Tera {
     shared: BTreeMap<usize, Arc<Region>>,
     own: BTreeMap<usize, usize>,
 }
 
-/// A stretch of the arena that is divided up by a heap.
+/// A stretch of the arena that a heap divides.
 pub struct Region {
     base: usize,
     bytes: usize,
     heap: Mutex<Heap>,
 }
 
-/// Where the bytes of a reallocation have to be copied from. The caller copies, then ends the old
+/// Result of a reallocation. The caller copies the bytes if required, then frees the old
 /// allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// It is at this address, content and all.
+    /// The allocation is at this address, with its content.
     There(usize),
-    /// New room at `to`; the first `bytes` bytes at `from` are to be copied there, and `from`
-    /// freed.
+    /// The new allocation is at `to`; the first `bytes` bytes at `from` must be copied there, and
+    /// `from` freed.
     Copy { from: usize, to: usize, bytes: usize },
 }
 
-/// Enters the library: keeps forks out until it is dropped. Not to be taken twice by one thread.
+/// Enters the library: blocks forks until the guard is dropped. A thread must not enter twice.
 pub fn enter() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -85,18 +87,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Before a fork of this process, in the thread that forks.
+/// Called before a fork of this process, in the forking thread.
 pub fn before_fork() {
     let gate = GATE.write().unwrap_or_else(PoisonError::into_inner);
     if let Some(session) = SESSION.get() {
-        // Stacks and the C library's own memory are local here, so nothing needs to be kept at
-        // hand.
+        // Stacks and the C library's own memory are local here, so no address has to stay local for
+        // the fork.
         session.pager.before_fork(&[]);
     }
     FORKING.with(|forking| *forking.borrow_mut() = Some(gate));
 }
 
-/// After it, in the parent.
+/// Called after the fork, in the parent.
 pub fn after_fork_in_parent() {
     if let Some(session) = SESSION.get() {
         session.pager.after_fork_in_parent();
@@ -104,7 +106,7 @@ pub fn after_fork_in_parent() {
     FORKING.with(|forking| forking.borrow_mut().take());
 }
 
-/// After it, in the child.
+/// Called after the fork, in the child.
 pub fn after_fork_in_child() {
     if let Some(session) = SESSION.get() {
         session.pager.after_fork_in_child();
@@ -120,8 +122,8 @@ impl Session {
         })
     }
 
-    /// The session of this process, started with `request` if need be; `on_start` runs once, after
-    /// the start.
+    /// The session of this process, which is started with `request` if necessary; `on_start` runs
+    /// once, after the start.
     pub fn start(
         request: &Request,
         on_start: impl FnOnce(),
@@ -144,7 +146,8 @@ impl Session {
         Ok(session)
     }
 
-    /// A new region of `bytes` bytes (rounded up to pages); its id is never used again.
+    /// Creates a region of `bytes` bytes (rounded up to pages), and returns its id, which is never
+    /// reused.
     pub fn create_region(&self, bytes: usize) -> Result<usize, CapiError> {
         let region = self.map_region(bytes)?;
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +169,7 @@ impl Session {
         Ok(Arc::new(Region { base, bytes, heap: Mutex::new(Heap::new(base, bytes)) }))
     }
 
-    /// Ends a region and everything in it.
+    /// Destroys a region and everything in it.
     pub fn destroy_region(&self, id: usize) -> Result<(), CapiError> {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         let region = regions.by_id.remove(&id).ok_or(CapiError::NoRegion)?;
@@ -181,7 +184,7 @@ impl Session {
         regions.by_id.get(&id).cloned().ok_or(CapiError::NoRegion)
     }
 
-    /// Takes room in `region`.
+    /// Allocates memory in `region`.
     pub fn allocate(
         &self,
         region: &Region,
@@ -194,7 +197,7 @@ impl Session {
         room.ok_or(CapiError::NoRoom { bytes: size, region: region.bytes })
     }
 
-    /// Ends an allocation in `region`; its pages lose their content, near and far.
+    /// Frees an allocation in `region`; the content of its pages is discarded, local and far.
     pub fn free(&self, region: &Region, addr: usize) -> Result<(), CapiError> {
         let unused =
             lock(&region.heap).release(addr).map_err(|_| CapiError::NotAllocated { addr })?;
@@ -202,14 +205,14 @@ impl Session {
     }
 
     fn give_back(&self, region: &Region, unused: Unused) -> Result<(), CapiError> {
-        // Only pages of zeros may be handed out again; ones that could not be discarded are lost to
+        // Only zero pages may be handed out again; pages that could not be discarded are lost to
         // the region.
         self.pager.discard(unused.addr, unused.bytes)?;
         lock(&region.heap).give_back(unused);
         Ok(())
     }
 
-    /// Changes the size of an allocation in `region`.
+    /// Resizes an allocation in `region`.
     pub fn reallocate(
         &self,
         region: &Region,
@@ -228,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Room outside any region of the program's: `teramalloc`.
+    /// Allocates memory outside the program's regions: `teramalloc`.
     pub fn tera_allocate(&self, size: usize) -> Result<Allocated, CapiError> {
         if size > SIZE_MAX {
             return Err(CapiError::NoRoom { bytes: size, region: self.pager.arena().1 });
@@ -251,7 +254,7 @@ impl Session {
         Ok(room)
     }
 
-    /// Ends such an allocation: `terafree`.
+    /// Frees such an allocation: `terafree`.
     pub fn tera_free(&self, addr: usize) -> Result<(), CapiError> {
         let mut tera = lock(&self.tera);
         if let Some(bytes) = tera.own.remove(&addr) {
@@ -263,7 +266,7 @@ impl Session {
         self.free(&region, addr)
     }
 
-    /// Changes the size of such an allocation; large ones move without being copied.
+    /// Resizes such an allocation; large ones move without being copied.
     pub fn tera_reallocate(&self, addr: usize, size: usize) -> Result<Moved, CapiError> {
         let mut tera = lock(&self.tera);
         if (OWN_MAP_MIN..=SIZE_MAX).contains(&size) {
@@ -294,7 +297,7 @@ impl Session {
         Ok(Moved::Copy { from: addr, to, bytes: usable.min(size) })
     }
 
-    /// Tells the pager how `bytes` bytes from `addr` will be used.
+    /// Advises the pager how `bytes` bytes from `addr` will be used.
     pub fn advise(&self, addr: usize, bytes: usize, advice: Advice) -> Result<(), CapiError> {
         self.check_range(addr, bytes)?;
         let start = addr / PAGE * PAGE;
@@ -302,8 +305,7 @@ impl Session {
         Ok(())
     }
 
-    /// Drops the content of all whole pages among `bytes` bytes from `addr`; they read as zeros
-    /// afterwards.
+    /// Discards all whole pages among `bytes` bytes from `addr`; they read as zeros afterwards.
     pub fn discard(&self, addr: usize, bytes: usize) -> Result<(), CapiError> {
         self.check_range(addr, bytes)?;
         let (start, end) = (addr.next_multiple_of(PAGE), (addr + bytes) / PAGE * PAGE);
@@ -335,7 +337,7 @@ impl Session {
         Ok(self.pager.set_limit(bytes)?)
     }
 
-    /// Counters, now.
+    /// The current counters.
     pub fn snapshot(&self) -> Snapshot {
         self.pager.snapshot()
     }
@@ -357,7 +359,7 @@ impl Region {
         self.base
     }
 
-    /// Length in bytes, whole pages.
+    /// Length in bytes, a multiple of the page size.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

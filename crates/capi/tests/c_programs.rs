@@ -1,4 +1,4 @@
-//! The library as C and C++ programs meet it: the header, the exported symbols, and programs that
+//! The library as seen by C and C++ programs: the header, the exported symbols, and programs that
 //! are compiled, linked and run.
 
 mod compiling;
@@ -154,7 +154,7 @@ fn every_counter_of_the_pager_has_its_field() {
     assert_eq!(names, Counter::ALL.iter().map(|counter| counter.name()).collect::<Vec<_>>());
 }
 
-/// Names of functions declared in C text.
+/// Names of the functions that are declared in C text.
 fn functions(text: &str) -> BTreeSet<String> {
     let mut code = String::new();
     for part in text.split("/*") {

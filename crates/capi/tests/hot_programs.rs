@@ -1,5 +1,5 @@
-//! C programs that are told of their active pages by a daemon in this process, which dictates what
-//! their tracker finds.
+//! C programs that a daemon in this process notifies of their active pages; the test dictates what
+//! the daemon's tracker finds.
 
 mod compiling;
 #[path = "../../kernel/tests/support/pool.rs"]
@@ -57,7 +57,7 @@ impl Run {
         Run { dir, script, served, child, out }
     }
 
-    /// Waits until the program says where its memory is. Returns the first range.
+    /// Waits until the program prints the address of its memory. Returns the first range.
     fn ready(&mut self) -> u64 {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
@@ -132,11 +132,11 @@ fn a_function_that_crashes_ends_its_program_and_nothing_else() {
     let status = run.child.wait().unwrap();
     assert_eq!(status.signal(), Some(11), "{status}");
     until("the daemon to notice", || run.script.watches.load(Ordering::SeqCst) == 0);
-    // It serves others as before.
+    // The daemon serves other programs as before.
     let mut next = Run::start("arena");
     next.child.wait().unwrap();
-    // Whether it has left or has ended is a matter of what is seen first: its socket closing, or
-    // its end.
+    // Whether the program "has left" or "has ended" depends on what the daemon notices first: that
+    // its socket closed, or that it ended.
     assert!(run.served.as_ref().unwrap().said(&format!("process {} has", run.child.id())));
 }
 
@@ -169,7 +169,7 @@ fn a_program_that_becomes_another_is_left_alone() {
     let first = run.ready();
     until("the daemon to let it go", || run.script.watches.load(Ordering::SeqCst) == 0);
     run.script.pages.lock().unwrap().insert(run.child.id(), pages(first, 5));
-    // Whatever it is now ends by itself, not by a signal.
+    // The present program of the process ends by itself, not by a signal.
     drop(run.child.stdin.take());
     let status = run.child.wait().unwrap();
     assert!(status.success(), "{status}");
@@ -185,7 +185,7 @@ fn the_example_moves_its_hot_records_together() {
     let dir = TempDir::new().unwrap();
     let example = dir.path().join("hot_records");
     compile(C99, &root().join("examples/c/hot_records.c"), &example);
-    // Without a daemon it says so, and does its work all the same.
+    // Without a daemon the program reports that, and works anyway.
     let mut command = clean(&example);
     let output =
         command.arg("0").env("HIROMA_HOT_SOCKET", dir.path().join("none")).output().unwrap();
@@ -206,7 +206,7 @@ fn an_arena_gives_and_takes() {
 
 #[test]
 fn an_arena_comes_from_the_reserved_pool_where_that_is_large_enough() {
-    // More than this one needs: the other tests here have arenas too.
+    // More than this test needs: the other tests here have arenas too.
     let Some(pool) = Pool::with(20) else { return };
     Run::start("reserved").ends_well();
     drop(pool);

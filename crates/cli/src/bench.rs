@@ -1,4 +1,5 @@
-//! `hiroma bench`: becomes `hiroma-bench`, a program of its own that lies beside this one.
+//! `hiroma bench`: replaces itself with `hiroma-bench`, a separate program that is installed beside
+//! this one.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,16 +9,16 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use hiroma_command::refuse;
 
-/// Runs experiments on this machine and reports them beside the papers' figures.
+/// Run experiments on this machine and report the results beside the papers' figures.
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// What `hiroma bench --help` says
+    /// Experiment and its options; `hiroma bench --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "EXPERIMENT")]
     words: Vec<OsString>,
 }
 
-/// Where it is.
+/// Path of `hiroma-bench`. Missing: a refusal.
 pub fn program() -> Result<PathBuf> {
     let this = std::env::current_exe().context("finding this program's own file")?;
     let beside = this.with_file_name("hiroma-bench");
@@ -30,7 +31,7 @@ pub fn program() -> Result<PathBuf> {
     )))
 }
 
-/// Becomes it.
+/// Replaces this process with `hiroma-bench`.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let program = program()?;
     Err(Command::new(&program).args(&args.words).exec())

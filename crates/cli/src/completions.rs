@@ -1,4 +1,4 @@
-//! What a shell needs to complete commands and options.
+//! Shell completions of commands and options.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -7,14 +7,14 @@ use anyhow::Result;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Write the completions of a shell
+/// Write the completions for a shell
 #[derive(clap::Args)]
 pub struct Args {
-    /// The shell
+    /// Shell to write completions for
     shell: Shell,
 }
 
-/// Writes them to standard output.
+/// Writes the completions to standard output.
 pub fn main(args: Args) -> Result<ExitCode> {
     let mut command = crate::Cli::command();
     let mut text = Vec::new();

@@ -1,5 +1,5 @@
-//! `hiroma ctl`: statistics of a running program, and another limit for it, through its control
-//! page.
+//! `hiroma ctl`: reads the statistics of a running program and changes its limit, through its
+//! control page.
 
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
@@ -23,10 +23,10 @@ Examples:
   hiroma ctl 4711 --local 2G      let each of them keep 2 GiB in local memory from now on
   hiroma ctl 4711 --json          all counters")]
 pub struct Args {
-    /// The program's process id, or that of its `hiroma run`; its children are included
+    /// Process id of the program, or of its `hiroma run`; its children are included
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pid: u32,
-    /// The new local limit: a size or a share of memory, as for `hiroma run`
+    /// New local limit: a size or a share of memory, as for `hiroma run`
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     local: Option<SizeSpec>,
     /// Print all counters as JSON
@@ -34,10 +34,10 @@ pub struct Args {
     json: bool,
 }
 
-/// How long a pager may take to notice a new limit.
+/// Longest time that a pager may take to apply a new limit.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Shows or changes.
+/// Changes the limit if one is given, then shows the statistics.
 pub fn main(args: Args) -> Result<ExitCode> {
     let limit = args.local.map(local_limit).transpose()?;
     let pages = find_pages(args.pid)?;
@@ -80,7 +80,7 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
                     None => continue,
                 }
             }
-            // It has just ended, or is a zombie.
+            // The process has just ended, or is a zombie.
             Err(_) => continue,
         };
         match ControlPage::open(&dir, pid) {
@@ -101,8 +101,8 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
     Ok(pages)
 }
 
-/// The run directory that has a page for `pid`, where its own maps cannot be read (programs can
-/// forbid that).
+/// The run directory that has a page for `pid`. For processes whose `/proc/PID/maps` cannot be read
+/// (programs can forbid that).
 fn known_dir(owner: u32, pid: u32) -> Option<std::path::PathBuf> {
     let runs = rundir::parents(owner)
         .into_iter()

@@ -1,5 +1,5 @@
-//! `hiroma demo`: the paper's sort, natively and with a part of the memory it needs, the rest in a
-//! memory server.
+//! `hiroma demo`: the paper's sort, run natively and with a part of the memory it needs, with the
+//! rest in a memory server.
 
 use std::env;
 use std::fs::{self, File};
@@ -21,29 +21,29 @@ use serde_json::Value;
 
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW};
 
-/// Sort a large text natively and with a part of the memory it needs, and compare.
+/// Sort a large text natively and with a part of the memory it needs, and compare the two.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Lines of the text, ten bytes each
+    /// Number of lines of the text, ten bytes each
     #[arg(long, default_value_t = 14_000_000, value_parser = clap::value_parser!(u64).range(10_000..))]
     lines: u64,
     /// Share of the needed memory that stays local, in percent
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(10..=100))]
     share: u64,
-    /// How often each is timed; the table shows the medians
+    /// Number of times that each sort is timed; the table shows the medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=25))]
     rounds: u32,
-    /// Where the text and the results are made, and removed again at the end
+    /// Directory for the text and the results, which are removed at the end
     #[arg(long, default_value = "/var/tmp")]
     dir: PathBuf,
 }
 
 /// Bytes of the text, the results and the temporary copies, per line.
 const DISK_BYTES_PER_LINE: u64 = 40;
-/// Least local limit that `hiroma run` takes.
+/// Smallest local limit that `hiroma run` accepts.
 const LOCAL_MIN: u64 = hiroma_pager::LOCAL_MIN.0;
 
-/// Runs it.
+/// Runs the demonstration.
 pub fn main(args: Args) -> Result<ExitCode> {
     if let Err(why) = rights::best_path() {
         eprintln!(
@@ -73,7 +73,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     content::numbers(&bench.file("text"), args.lines).context("cannot write the text")?;
     println!("Sorting it once, to warm the memory and to see how much it takes ...");
     bench.sort_natively()?;
-    // It was the first child of this process, so the largest of its children is it.
+    // `ru_maxrss` is the largest peak of any child so far, which is that of the sort.
     let peak_native = Bytes(u64::try_from(getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())? << 10);
     let local = Bytes((peak_native.0 * args.share / 100).max(LOCAL_MIN));
     let ballast = Ballast::new(Bytes(peak_native.0 * 3 / 2))?;
@@ -218,7 +218,7 @@ impl Bench {
     }
 }
 
-/// The paper's sort is GNU's; some systems have it under another name.
+/// The paper uses GNU sort; some systems install it under another name.
 fn gnu_sort() -> Result<&'static str> {
     for name in ["sort", "gnusort"] {
         let version = Command::new(name).arg("--version").output();
@@ -249,7 +249,7 @@ fn same_content(one: &Path, other: &Path) -> Result<bool> {
     }
 }
 
-/// A memory server of our own; stopped when dropped.
+/// A memory server that this command starts; stopped when dropped.
 struct Server {
     process: Child,
     store: String,

@@ -1,4 +1,5 @@
-//! `hiroma doctor`: what this machine allows, and the command that mends each thing it lacks.
+//! `hiroma doctor`: checks what this machine allows, and prints the command that fixes each
+//! problem.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,14 +20,14 @@ use crate::rights::{self, ALLOW_NOW, KernelVersion, sysctl};
 use crate::run::find_preload;
 use hiroma_kernel::host::memory::Limits;
 
-/// Say what this machine allows, and how to mend what it lacks.
+/// Check what this machine allows, and print how to fix what is missing.
 ///
-/// One line for each thing that far memory needs or profits from, and below it the command that
-/// mends it if it is lacking. The exit code is 0 if `hiroma run` can work, 1 if something that it
-/// cannot do without is lacking.
+/// Prints one line for each thing that far memory needs or profits from, followed by the command
+/// that fixes it if it is missing. The exit code is 0 if `hiroma run` can work, and 1 if something
+/// that it requires is missing.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -35,7 +36,7 @@ pub struct Args {
 #[serde(rename_all = "lowercase")]
 enum State {
     Ok,
-    /// Works, but slower or with less.
+    /// Works, but is slower or offers less.
     Weak,
     /// `hiroma run` cannot work without it.
     Lacks,
@@ -63,7 +64,7 @@ impl Check {
     }
 }
 
-/// Checks everything and prints it.
+/// Runs all checks and prints the results.
 pub fn main(args: Args) -> Result<ExitCode> {
     let mut checks =
         vec![kernel(), userfaultfd(), library(), address_space(), overcommit(), map_count()];
@@ -214,14 +215,14 @@ fn huge_pages() -> Check {
     }
 }
 
-/// Counts free memory in pieces of 2 MiB and larger.
+/// Counts the free memory that is available in blocks of 2 MiB and larger.
 fn free_huge_pages() -> Check {
     const NAME: &str = "free huge pages";
     let Ok(buddies) = fs::read_to_string("/proc/buddyinfo") else {
         return Check::ok(NAME, "not known without /proc/buddyinfo");
     };
-    // `Node 0, zone Normal` and then the number of free pieces of order 0, 1, ...; 2 MiB is
-    // order 9.
+    // A line is `Node 0, zone Normal`, followed by the number of free blocks of order 0, 1, ...; 2
+    // MiB is order 9.
     let counts = |line: &str| {
         line.split_whitespace()
             .skip(4)

@@ -1,5 +1,5 @@
-//! The `hiroma` command: starts, watches and steers programs with far memory. It only converts;
-//! decisions live further in.
+//! The `hiroma` command: starts, watches and controls programs with far memory. This crate only
+//! converts between the user and the library crates, which make the decisions.
 
 mod bench;
 mod completions;
@@ -59,7 +59,7 @@ enum Command {
     Man(man::Args),
 }
 
-/// What whoever knows nothing yet is told.
+/// Shown to a user who runs `hiroma` without arguments.
 const FIRST: &str = "\
 hiroma lets a program work with more data than there is memory for.
 

@@ -1,4 +1,4 @@
-//! The man pages, from the same text as `--help`.
+//! Man pages, generated from the same text as `--help`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::CommandFactory;
 
-/// Writes the man pages.
+/// Write the man pages.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory to write to
@@ -15,8 +15,8 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Writes one page for the command and one for each subcommand that is shown; those of `bench` by
-/// the program that it is.
+/// Writes one page for the command and one for each visible subcommand. `hiroma-bench` writes those
+/// of `bench`.
 pub fn main(args: Args) -> Result<ExitCode> {
     let command = crate::Cli::command().disable_help_subcommand(true);
     fs::create_dir_all(&args.dir)

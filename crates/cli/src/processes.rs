@@ -1,4 +1,4 @@
-//! What `/proc` says about other processes.
+//! What `/proc` reports about other processes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use hiroma_pager::config::{CONFIG_ENV, Config};
 
-/// Whether process `pid` exists and is not merely waiting to be reaped.
+/// Whether process `pid` exists and is more than a zombie that waits to be reaped.
 pub fn is_alive(pid: u32) -> bool {
     match status(pid) {
         None | Some((_, 'X')) => false,
-        // The first thread can end before the others, and waits for them in this state.
+        // A first thread that ends before the others is in this state until they end.
         Some((_, 'Z')) => fs::read_dir(format!("/proc/{pid}/task"))
             .is_ok_and(|threads| threads.flatten().count() > 1),
         Some(_) => true,
@@ -27,7 +27,7 @@ pub fn owner(pid: u32) -> io::Result<u32> {
 /// Parent and state of process `pid`.
 fn status(pid: u32) -> Option<(u32, char)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses can hold anything, parentheses included.
+    // The name in parentheses can contain any characters, including parentheses.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((fields.next()?.parse().ok()?, state))
@@ -52,11 +52,11 @@ pub fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// The directory of the control page of process `pid`, if it is under hiroma. Fails if we may not
-/// look.
+/// Directory of the control page of process `pid`, if the process runs under hiroma. Fails if this
+/// user may not read the process's maps.
 pub fn control_dir(pid: u32) -> io::Result<Option<PathBuf>> {
-    // The mapping is the surest sign: programs write over their environment to show a title, and
-    // forked children have none.
+    // The mapping is the most reliable evidence: programs overwrite their environment to show a
+    // title, and forked children have none.
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
     let name = format!("{pid}.hiroma");
     let mapped = String::from_utf8_lossy(&maps).lines().find_map(|line| {

@@ -5,8 +5,7 @@ use std::fs;
 use hiroma_kernel::uffd::{self, Features, UffdError};
 use hiroma_pager::config::PathChoice;
 
-/// Commands that give a user the right to userfaultfd until the next start of the machine, and for
-/// good.
+/// Commands that allow a user to use userfaultfd: until the next boot, and permanently.
 pub const ALLOW_NOW: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
 pub const ALLOW_FOR_GOOD: &str = "echo vm.unprivileged_userfaultfd=1 | sudo tee /etc/sysctl.d/60-hiroma.conf && sudo sysctl --system";
 
@@ -15,12 +14,12 @@ pub const ALLOW_FOR_GOOD: &str = "echo vm.unprivileged_userfaultfd=1 | sudo tee 
 pub struct KernelVersion(pub u32, pub u32);
 
 impl KernelVersion {
-    /// The oldest with which anything works: userfaultfd write protection.
+    /// The oldest version that works at all: it has userfaultfd write protection.
     pub const OLDEST: KernelVersion = KernelVersion(5, 7);
-    /// The first with `UFFDIO_MOVE`.
+    /// The first version with `UFFDIO_MOVE`.
     pub const FULL: KernelVersion = KernelVersion(6, 8);
 
-    /// The one that runs here.
+    /// The version that runs here. None: its release string is not understood.
     pub fn running() -> Option<KernelVersion> {
         KernelVersion::parse(&rustix::system::uname().release().to_string_lossy())
     }
@@ -37,7 +36,7 @@ impl std::fmt::Display for KernelVersion {
     }
 }
 
-/// The kernel interface that the pager takes here if nobody asks for another, or why there is none.
+/// The kernel interface that the pager uses here by default, or the reason why there is none.
 pub fn best_path() -> Result<PathChoice, String> {
     let features = uffd::probe().map_err(|error| match error {
         UffdError::NotPermitted(why) => format!("userfaultfd is not allowed to this user ({why})"),
@@ -56,7 +55,7 @@ pub fn best_path() -> Result<PathChoice, String> {
     }
 }
 
-/// One line of `/proc/sys/NAME`.
+/// The content of `/proc/sys/NAME`, trimmed.
 pub fn sysctl(name: &str) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/sys/{name}")).ok()?.trim().to_owned())
 }

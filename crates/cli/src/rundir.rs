@@ -1,4 +1,4 @@
-//! The private directory of one `hiroma run`, in which its processes keep their control pages.
+//! The private directory of one `hiroma run`, which contains the control pages of its processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 
 use crate::processes;
 
-/// A directory that only its user can enter; removed at the end, unless a process of the run lives
-/// on.
+/// A directory that only its user can enter. Removed at the end, unless a process of the run is
+/// still alive.
 pub struct RunDir {
     path: PathBuf,
 }
 
 impl RunDir {
-    /// Makes the directory of this process, and clears away what earlier runs that were killed left
-    /// behind.
+    /// Makes the directory of this process, and removes the directories of earlier runs that were
+    /// killed.
     pub fn create() -> Result<RunDir> {
         let mut refused = None;
         for parent in parents(rustix::process::geteuid().as_raw()) {
@@ -27,14 +27,15 @@ impl RunDir {
             });
             match made {
                 Ok(()) => return Ok(RunDir { path }),
-                // The first is where it should be; what is wrong there is what the user can mend.
+                // The first candidate is the preferred place, so its error is the one that the user
+                // can fix.
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
         Err(refused.expect("there is always /tmp")).context("nor can /dev/shm or /var/tmp be used")
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -48,7 +49,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Where user `uid` may have run directories; the first is the one that new ones go to.
+/// Directories that may contain the run directories of user `uid`. New ones are made in the first.
 pub fn parents(uid: u32) -> Vec<PathBuf> {
     let own = uid == rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR")
@@ -59,13 +60,13 @@ pub fn parents(uid: u32) -> Vec<PathBuf> {
     runtime.map(|dir| dir.join("hiroma")).into_iter().chain(fallbacks).collect()
 }
 
-/// Makes `path`, or accepts it if it is a directory of this user that nobody else can enter.
+/// Makes `path`, or accepts it if it is a directory of this user that no other user can enter.
 fn private_dir(path: &Path) -> Result<()> {
     hiroma_kernel::private::private_dir(path)
         .with_context(|| format!("cannot use the directory {} for control pages", path.display()))
 }
 
-/// The process ids that have a control page in `dir`.
+/// Ids of the processes that have a control page in `dir`, in ascending order.
 pub fn page_pids(dir: &Path) -> Vec<u32> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries

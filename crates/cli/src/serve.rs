@@ -1,4 +1,4 @@
-//! `hiroma serve`: lends memory until it is told to stop.
+//! `hiroma serve`: lends memory until it is stopped.
 
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
@@ -19,8 +19,9 @@ use signal_hook::iterator::Signals;
 /// Lend this machine's memory to programs under `hiroma run`.
 ///
 /// Prints one line on standard output when it is ready, with the address that it listens on. Stops
-/// on SIGINT and SIGTERM, and then says what each client had. Whoever reaches the port can use the
-/// memory: listening beyond this machine needs a key, which clients must have too.
+/// on SIGINT and SIGTERM, and then reports the usage of each client. Any program that reaches the
+/// port can use the memory: listening beyond this machine requires a key, which clients must have
+/// too.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,24 +31,24 @@ Examples:
 and on another machine, with a copy of the key:
   hiroma run --store tcp://10.0.0.2:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
-    /// Address and port to listen on; port 0 takes any that is free
+    /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7070")]
     listen: String,
     /// Memory to lend: a size, or a share of the machine's memory or the cgroup's limit
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: SizeSpec,
-    /// Shared key that clients must have
+    /// File with the shared key that clients must have
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Nothing but errors and the line that says that it is ready
+    /// Print only errors and the line that reports readiness
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// How often it is said how full the server is, if that has changed.
+/// How often the server reports how full it is, if that has changed.
 const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub fn main(args: Args) -> Result<ExitCode> {
     let whole = Limits::read()?.whole();
     let memory = args.memory.of(whole);
@@ -59,7 +60,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let quiet = args.quiet;
     let log: Log = Arc::new(move |line: &str| {
         if !quiet {
-            // Serving goes on when nobody listens any more.
+            // The server continues when nothing reads standard error any more.
             let _ = writeln!(stderr(), "hiroma serve: {line}");
         }
     });
@@ -98,7 +99,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How full the server is and what each client has and did, in lines.
+/// Lines that report how full the server is, and the usage of each client.
 fn account(stats: &ServerStats) -> Vec<String> {
     let whole = format!(
         "{} of {} in use by {} clients",

@@ -1,4 +1,4 @@
-//! A program whose memory really is far, watched and steered from outside.
+//! A program with far memory, watched and controlled from outside.
 
 mod common;
 
@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use common::{compile, hiroma, output};
 use serde_json::Value;
 
-/// Fills memory, says so, waits for a line, and checks it. Twice as far as any limit here.
+/// Fills memory, reports that, waits for a line, and checks the memory. It is twice as large as any
+/// limit in these tests.
 const SWEEP: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,7 @@ fn counters(pid: u32) -> Vec<Value> {
 fn ctl_shows_and_changes_the_limit_of_a_running_program() {
     let dir = tempfile::tempdir().unwrap();
     let sweep = Sweep::start(dir.path(), &[]);
-    // By the id of the program, and by that of its `hiroma run`.
+    // Once by the id of the program, and once by that of its `hiroma run`.
     for pid in [sweep.pid, sweep.run.id()] {
         let processes = counters(pid);
         assert_eq!(processes.len(), 1);
@@ -131,7 +132,7 @@ fn the_summary_and_the_statistics_tell_what_was_far() {
 fn progress_shows_where_the_memory_is() {
     let dir = tempfile::tempdir().unwrap();
     let mut sweep = Sweep::start(dir.path(), &["--progress=always"]);
-    // It comes while the program waits, however long that takes.
+    // The line appears while the program waits, however long that takes.
     let lines = BufReader::new(sweep.run.stderr.take().unwrap()).lines();
     let line = lines.map(Result::unwrap).find(|line| line.contains(" of 32MiB, far ")).unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! What the command says when nothing is wrong, and what is derived from it.
+//! The command's regular output, and the files that are derived from it.
 
 mod common;
 

@@ -50,20 +50,20 @@ fn show_does_so_with_clear_refs_too() {
     if !possible() {
         return;
     }
-    // More pages than the processor keeps translations of: only what it has to look up again is
-    // seen.
+    // More pages than the processor caches translations for: only pages whose translation it walks
+    // again are seen.
     shown_by("bpf-clear-refs", 64);
 }
 
 fn shown_by(backend: &str, mib: u64) {
     let load = Load::start(mib, "scattered", |_| {});
-    // Long windows on a small process: also on a busy machine a touched page is found soon.
+    // Long windows on a small process: a touched page is found soon even on a busy machine.
     let deadline = Instant::now() + LIMIT;
     loop {
         let counts = counts(&load, &["--backend", backend, "--window", "300ms"]);
         assert_eq!(counts.len() as u64, load.bytes / 4096);
         let hot = counts.values().filter(|&&count| count > 0).count();
-        // A third is touched; what is not is never counted.
+        // A third of the pages is touched; a page that is not touched is never counted.
         assert!(hot * 100 < counts.len() * 40, "{hot} of {}", counts.len());
         if hot * 100 > counts.len() * 25 {
             break;
@@ -100,8 +100,8 @@ fn a_page_that_a_child_shares_is_not_counted() {
     if !possible() {
         return;
     }
-    // After the fork every page is shared until it is written to; the pattern writes, so what it
-    // does not touch stays shared.
+    // After the fork every page is shared until it is written to. The pattern writes, so the pages
+    // that it does not touch stay shared.
     let load = Load::start(8, "scattered", |job| job["forks"] = json!(true));
     let counts = counts(&load, &["--backend", "bpf", "--window", "100ms"]);
     let hot = counts.values().filter(|&&count| count > 0).count();
@@ -150,15 +150,15 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
     let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
     assert!(told.contains("would be huge") && told.contains("nothing is huge now"), "{told}");
     let deadline = Instant::now() + LIMIT;
-    // On a busy machine one call may find nothing to do before the process had its turn.
+    // On a busy machine a call may find nothing to do because the process has not run yet.
     while load.huge_bytes() == 0 {
         assert!(Instant::now() < deadline, "nothing became huge");
         let managed = hot(&["manage", "--pid", &pid, "--cpu", "50%", "--stall", "60s"]);
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
     let huge = load.huge_bytes();
-    // A third is hot; what is not stays small. (How many ranges of so few are hot is a matter of
-    // the pattern.)
+    // A third is hot; the rest stays small. (How many of so few ranges are hot depends on the
+    // pattern.)
     assert!(huge < load.bytes / 2, "{huge}");
     let told = text(&hot(&["explain", "--pid", &pid, "--all"]).stdout);
     assert!(
@@ -202,7 +202,7 @@ fn two_managers_on_one_process_are_one_too_many() {
     first.args(["hot", "manage", "--keep", "--pid", &load.pid()]).stderr(Stdio::piped());
     let mut first = first.spawn().unwrap();
     let mut said = String::new();
-    // It says so once it has the ledger.
+    // It prints this once it has the ledger.
     BufReader::new(first.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("tracked with"), "{said}");
     let second = hot(&["manage", "--pid", &load.pid()]);
@@ -314,7 +314,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
         hiroma_testkit::skip!(Machine, "there is no setpriv");
         return;
     }
-    // A copy that nobody can reach, whatever directory the tests are built in.
+    // A copy that user `nobody` can execute, whatever directory the tests are built in.
     let dir = tempfile::Builder::new().prefix("hiroma-hot").tempdir_in("/tmp").unwrap();
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let copy = dir.path().join("hiroma");
@@ -338,7 +338,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
             );
         }
     }
-    // A process of one's own can be tracked, by what that needs no rights for.
+    // A user can track an own process, with a backend that requires no rights.
     let mut own =
         Command::new(nobody[0]).args(&nobody[1..]).args(["sleep", "600"]).spawn().unwrap();
     let pid = own.id().to_string();
@@ -376,7 +376,8 @@ fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
         told.contains(&format!("its manager (process {}) ended without a word", first.id())),
         "{told}"
     );
-    // The program goes on with what it has, and nothing of the first is in the way of the next.
+    // The program keeps its huge pages, and nothing that the first manager left obstructs the next
+    // one.
     let second = hot(&["manage", "--pid", &pid, "--cpu", "50%"]);
     assert!(second.status.success(), "{}", text(&second.stderr));
     assert!(!text(&hot(&["explain", "--pid", &pid]).stdout).contains("without a word"));
@@ -399,11 +400,11 @@ fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
     common::wait_until("the program to run", || of("comm").trim() == "sleep");
     parent.kill().unwrap();
     parent.wait().unwrap();
-    // Whoever inherits it may take his time to wait for it.
+    // The process that inherits it may reap it late.
     common::wait_until("the program to end", || {
         of("stat").is_empty() || of("stat").contains(") Z")
     });
-    // Who comes too late starts nothing.
+    // A `with-parent` that starts after its parent has ended does not start the program.
     let late = Command::new(common::bench())
         .args(["with-parent", "--parent", "1", "--", "echo", "started"])
         .output()

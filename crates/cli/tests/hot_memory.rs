@@ -1,5 +1,4 @@
-//! `hiroma hot` on memory that is not like other memory, and where the kernel makes no huge pages
-//! of it.
+//! `hiroma hot` on special kinds of memory, and where the kernel refuses to make huge pages.
 
 mod common;
 
@@ -17,8 +16,8 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
 
-/// 6 MiB each of private, locked, shared memory and of a file that is mapped privately, all touched
-/// over and over. Prints where they are.
+/// 6 MiB each of private, locked and shared memory and of a privately mapped file, all touched
+/// repeatedly. Prints their addresses.
 const MIXED: &str = r#"
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -71,8 +70,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// 8 MiB that are touched over and over; of each 2 MiB the kernel holds a page for somebody else,
-/// in a pipe. Ends with its parent.
+/// 8 MiB that are touched repeatedly. In each 2 MiB, a pipe holds a reference to one page. Ends
+/// with its parent.
 const PINNED: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -134,7 +133,7 @@ fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String
     (load, areas)
 }
 
-/// Manages once; what it says at the end.
+/// Manages once, and returns its final message.
 fn manage_once(load: &Load) -> String {
     let managed = hot(&[
         "manage",
@@ -151,7 +150,7 @@ fn manage_once(load: &Load) -> String {
     text(&managed.stderr)
 }
 
-/// What the kernel refused since managing began last, by address.
+/// The kernel's refusals since managing last began, by address.
 fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
     let told = text(&hot(&["explain", "--json", "--pid", &load.pid()]).stdout);
     let mut refused: BTreeMap<u64, Vec<String>> = BTreeMap::new();
@@ -168,13 +167,13 @@ fn refusals(load: &Load) -> BTreeMap<u64, Vec<String>> {
             _ => {}
         }
     }
-    // Only of the memory that is hot: others of the process's may have been touched, too.
+    // Only those of the hot memory: other memory of the process may have been touched too.
     refused.retain(|address, _| (load.base..load.base + load.bytes).contains(address));
     refused
 }
 
-/// Manages until `enough` of what was refused. On a busy machine one call may find nothing to do
-/// before the process had its turn.
+/// Manages until the refusals satisfy `enough`. On a busy machine a call may find nothing to do
+/// because the process has not run yet.
 fn manage_until(
     load: &Load,
     enough: impl Fn(&BTreeMap<u64, Vec<String>>) -> bool,
@@ -257,7 +256,7 @@ fn a_range_that_cannot_be_huge_is_tried_once() {
     if !possible() {
         return;
     }
-    // MADV_NOHUGEPAGE: the kernel says EINVAL.
+    // With MADV_NOHUGEPAGE the kernel returns EINVAL.
     let load = Load::start(8, "sequential", |job| job["pages"] = "small".into());
     let refused = manage_until(&load, |refused| !refused.is_empty());
     assert!(
@@ -286,14 +285,14 @@ fn a_range_that_is_refused_for_now_is_tried_three_times_and_then_left_alone() {
     assert!(text(&hot(&["explain", "--all", "--pid", &load.pid()]).stdout).contains("refused"));
 }
 
-/// A memory cgroup of these tests, of either version.
+/// A memory cgroup for these tests, of either version.
 struct Cgroup {
     dir: PathBuf,
     limit: &'static str,
 }
 
 impl Cgroup {
-    /// None, with a line that says so, where this user may make none.
+    /// None, and a reported skip, where this user may not make a cgroup.
     fn new() -> Option<Cgroup> {
         let name = format!("hiroma-test-{}", std::process::id());
         for (root, limit) in
@@ -312,7 +311,7 @@ impl Cgroup {
         None
     }
 
-    /// So many bytes more than what is in it now.
+    /// Sets the limit to `more` bytes above the present usage.
     fn allow(&self, more: u64) {
         let used = ["memory.usage_in_bytes", "memory.current"]
             .iter()
@@ -324,7 +323,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // What ran in it has been waited for; the kernel may take a moment.
+        // All processes in it have been reaped, but the kernel may need a moment.
         let deadline = Instant::now() + Duration::from_secs(10);
         while fs::remove_dir(&self.dir).is_err() && self.dir.exists() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
@@ -341,7 +340,7 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
         hiroma_testkit::skip!(Machine, "where there is swap the kernel makes room");
         return;
     }
-    // Dropped last.
+    // Declared first, so dropped last.
     let Some(cgroup) = Cgroup::new() else { return };
     let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", cgroup.dir.display());
     let mut job = Command::new("sh");
@@ -352,16 +351,16 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
         hiroma_testkit::skip!(Machine, "nothing may be put into a cgroup here");
         return;
     };
-    // Too little for one.
+    // Too little for a huge page.
     cgroup.allow(MIB);
     let refused = manage_until(&load, |refused| !refused.is_empty());
-    // `madvise(2)`: EBUSY where the cgroup has no room, ENOMEM where the machine has none.
+    // `madvise(2)`: EBUSY if the cgroup has no room, ENOMEM if the machine has none.
     let told = |error: &String| {
         error.contains("cgroup has no room") || error.contains("no free huge page")
     };
     assert!(refused.values().flatten().all(told), "{refused:?}");
     assert_eq!(load.huge_bytes(), 0);
-    // With room it works, with the same process.
+    // With room it succeeds, with the same process.
     cgroup.allow(64 * MIB);
     let deadline = Instant::now() + LIMIT;
     while load.huge_bytes() == 0 {
@@ -383,9 +382,9 @@ fn who_only_looks_at_a_managed_process_is_told_that_both_see_less() {
         .spawn()
         .unwrap();
     let mut said = String::new();
-    // It says so once it has the ledger.
+    // It prints this once it has the ledger.
     BufReader::new(manager.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
-    // Two at a time, and the manager: nobody fails, and who looks is told.
+    // Two at a time beside the manager: none fails, and each reports the manager.
     let args = ["hot", "show", "--for", "1ms", "--pid", &load.pid()];
     let look = || {
         Command::new(HIROMA)
@@ -408,7 +407,7 @@ fn who_only_looks_at_a_managed_process_is_told_that_both_see_less() {
             text(&looker.stderr)
         );
     }
-    // It has ended: no such line.
+    // The manager has ended: there is no such line.
     let alone = hot(&["show", "--for", "1ms", "--pid", &load.pid()]);
     assert!(
         alone.status.success() && !text(&alone.stderr).contains("manages"),

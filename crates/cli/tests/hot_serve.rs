@@ -1,5 +1,5 @@
-//! `hiroma hot serve` as a process: it starts, answers, refuses what makes no sense, and ends when
-//! it is told to.
+//! `hiroma hot serve` as a process: it starts, answers, refuses invalid requests, and ends when a
+//! signal arrives.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `hiroma hot` on processes that are not like others, and on machines that lack something.
+//! `hiroma hot` on unusual processes, and on machines that lack something.
 
 mod common;
 
@@ -13,8 +13,8 @@ use common::{HIROMA, compile, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Follows a process as strace does, and ends with whoever started it. The process goes on by
-/// itself then.
+/// Traces a process as strace does, and ends with its parent. The traced process then continues on
+/// its own.
 const TRACER: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -44,8 +44,8 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// 16 MiB that are written and checked over and over, without a library: 32-bit ones are rarely
-/// installed. Ends with its parent.
+/// Writes and checks 16 MiB repeatedly. Uses no library, because 32-bit ones are rarely installed.
+/// Ends with its parent.
 const SMALL: &str = r#"
 static long call(long number, long a, long b, long c, long d, long e)
 {
@@ -73,8 +73,8 @@ void _start(void)
 }
 "#;
 
-/// 10 MiB that stay and are hot, and others that come, move, shrink and go all the time. Ends at
-/// the end of its input, and looks at all it has.
+/// Has 10 MiB that stay mapped and hot, and other mappings that are made, moved, shrunk and
+/// unmapped all the time. Ends at the end of its input, and then checks all its memory.
 const RESTLESS: &str = r#"
 #define _GNU_SOURCE
 #include <poll.h>
@@ -134,7 +134,7 @@ int main(void)
 }
 "#;
 
-/// A program of these tests; it is ended with the test.
+/// A program for these tests; it is killed with the test.
 struct Helper(Child);
 
 impl Drop for Helper {
@@ -154,8 +154,8 @@ fn line(child: &mut Child) -> String {
     line
 }
 
-/// Manages `load` until something is huge. On a busy machine one call may find nothing to do before
-/// the process had its turn.
+/// Manages `load` until something is huge. On a busy machine a call may find nothing to do because
+/// the process has not run yet.
 fn manage(load: &Load) {
     let deadline = Instant::now() + LIMIT;
     while load.huge_bytes() == 0 {
@@ -175,7 +175,7 @@ fn manage(load: &Load) {
     }
 }
 
-/// What `/proc/PID/status` has under `name`.
+/// The value of `name` in `/proc/PID/status`.
 fn status(load: &Load, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{}/status", load.pid)).unwrap();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned()
@@ -264,8 +264,8 @@ fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
     let mut child = start(&mut Command::new(program)).unwrap();
     assert_eq!(line(&mut child), "ready\n");
     let mut load = Load::adopt(child, 10).unwrap();
-    // No pauses: the more is read while mappings change, the better. Windows are long enough for a
-    // process that has to wait for its turn.
+    // No pauses: the more is read while mappings change, the better. The windows are long enough
+    // for a process that has to wait for a processor.
     let mut manager = Command::new(HIROMA);
     manager.args([
         "hot",
@@ -291,13 +291,13 @@ fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
     let cycles = line(&mut load.child);
     assert!(load.child.wait().unwrap().success(), "it found its memory changed");
     assert!(cycles.trim().parse::<u64>().unwrap() > 0);
-    // The manager ends with it.
+    // The manager ends when the process does.
     let mut manager = manager;
     wait_until("the manager to end", || manager.0.try_wait().unwrap().is_some());
     assert!(manager.0.wait().unwrap().success());
 }
 
-/// What managing says on a machine that is said to be so.
+/// Runs `hiroma hot` as if on a machine of kind `what`; returns the exit code and standard error.
 fn pretending(what: &str, args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(HIROMA)
         .arg("hot")

@@ -1,4 +1,4 @@
-//! What a run says of the time that it lost, by a program of which the right answer is known.
+//! The time that a run reports as lost, for a program whose correct result is known.
 
 mod common;
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Goes round 64 MiB that do not compress, a page after the other or in any order, in as many
-/// rounds as it is told.
+/// Goes round 64 MiB of incompressible memory, in sequential or in random order, for a given number
+/// of rounds.
 const CYCLE: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// Runs it; what it printed, what was said, and the statistics.
+/// Runs the program; returns its output, the messages of `hiroma run`, and the statistics.
 fn run(dir: &Path, options: &[&str], words: &[&str]) -> (String, String, Value) {
     let program = compile(dir, "cycle", CYCLE, &[]);
     let file = dir.join("stats.json");
@@ -47,7 +47,7 @@ fn run(dir: &Path, options: &[&str], words: &[&str]) -> (String, String, Value) 
     (told, said, serde_json::from_slice(&fs::read(&file).unwrap()).unwrap())
 }
 
-/// What is left of the fetches with `mib` of local memory.
+/// Share of the fetches that remains with `mib` of local memory.
 fn left_at(stats: &Value, name: &str, mib: u64) -> f64 {
     let points = stats["total"]["miss_ratio_curve"].as_array().unwrap();
     let mut reached =
@@ -65,8 +65,8 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
         let (_, said, stats) = run(dir.path(), options, &["3"]);
         let total = &stats["total"];
         assert!(total["fetched_bytes"].as_u64().unwrap() > 64 * MIB, "{stats}");
-        // 64 MiB, and what the pager keeps free; the buckets of the curve are 19 % to 25 % of what
-        // comes on top of the limit.
+        // 64 MiB, and the memory that the pager keeps free. The buckets of the curve are 19 % to 25
+        // % of the memory above the limit.
         for name in ["fetched_left", "waited_left"] {
             assert!(
                 left_at(&stats, name, 80) < 0.05,
@@ -88,7 +88,7 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
         assert!((56..=80).contains(&advised), "{said}");
         assert!(stats["loss"]["advice"]["estimated_waiting_share"].as_f64().unwrap() < share / 3.0);
 
-        // The advice is right: little is fetched there.
+        // The advice is right: with that limit little is fetched.
         let fetched = |stats: &Value| stats["total"]["fetched_bytes"].as_u64().unwrap();
         let advised = format!("{}M", advised + 8);
         let (_, _, enough) = run(dir.path(), &["--local", &advised], &["3"]);
@@ -124,15 +124,16 @@ fn estimated_waits_are_longer_than_service_times_and_add_up() {
         );
     }
     assert!(total["waking_costs"]["apart"]["until_on_ns"].as_u64().unwrap() > 0, "{total}");
-    // One thread: what it waited in all is what it waited at any time, and not more than the run.
-    // Beside others' work the costs of waking are estimates of other moments.
+    // There is one thread, so its total waiting time is the time in which any thread waited, and at
+    // most that of the run. Under load from other programs, the costs of waking are estimates from
+    // other moments.
     let far = number("waited_fetched_ns") + number("waited_staged_ns") + number("waited_room_ns");
     assert!(far.abs_diff(number("waiting_ns")) <= far / 4, "{total}");
     assert!((number("waiting_ns") as f64) < stats["elapsed_s"].as_f64().unwrap() * 1e9, "{stats}");
     assert!(number("waited_fetched_ns") as f64 >= number("faults_fetched") as f64 * 1e3, "{total}");
 }
 
-/// Elements that are open at the end, or closed without having been opened.
+/// Elements that are not closed at the end, or that are closed without having been opened.
 fn unbalanced(html: &str) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
     let mut rest = html;
@@ -197,7 +198,7 @@ fn the_report_is_one_page_that_holds_everything() {
     ] {
         assert!(html.contains(axis), "{axis}");
     }
-    // The summary, and the mapping in which the program waited.
+    // The summary, and the mapping in which the program waited most.
     let summary = said.lines().last().unwrap().strip_prefix("hiroma: ").unwrap();
     assert!(html.contains(summary), "{summary}");
     let memory =

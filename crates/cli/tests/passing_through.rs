@@ -1,5 +1,4 @@
-//! Towards whoever started it, `hiroma run` is the program: exit codes, signals, output,
-//! environment.
+//! To its caller, `hiroma run` behaves like the program: exit codes, signals, output, environment.
 
 mod common;
 
@@ -16,12 +15,13 @@ fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
 }
 
-/// A shell under hiroma that prints its process id when it is ready, and its output from then on.
+/// Starts a shell under hiroma that prints its process id when it is ready; returns its further
+/// output too.
 fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho $$\nwhile :; do sleep 0.02; done");
     let args = ["run", "--quiet", "--", "sh", "-c", &script];
-    // In a group of its own: the kernel ignores SIGTSTP for a group that nobody outside of it could
-    // continue.
+    // In a process group of its own: the kernel ignores SIGTSTP for a group that no process outside
+    // of it could continue.
     let mut child =
         hiroma_with_default_signals(args).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -212,7 +212,7 @@ fn nothing_is_left_behind() {
     assert!(dir.contains("/run-") && !std::path::Path::new(dir).exists(), "{dir}");
 }
 
-/// `sh` and the `sleep` that it is just starting lose hiroma at any moment of their start.
+/// `sh` and the `sleep` that it is starting lose hiroma at an arbitrary moment of their start.
 #[test]
 fn what_loses_hiroma_as_it_starts_ends_and_does_not_spin() {
     for round in 0..30 {
@@ -220,8 +220,8 @@ fn what_loses_hiroma_as_it_starts_ends_and_does_not_spin() {
         std::thread::sleep(Duration::from_millis(round * 7 % 41));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Everybody who was started has the pipe, their helpers apart: it ends with the last of
-        // them.
+        // Every process that was started has the pipe open, except for the helpers: the pipe ends
+        // when the last of them ends.
         let (ended, end) = std::sync::mpsc::channel();
         std::thread::spawn(move || ended.send(lines.read_line(&mut String::new()).map(drop)));
         let end = end.recv_timeout(Duration::from_secs(30));

@@ -1,4 +1,4 @@
-//! A program recorded for the policy lab, by both tools that see every access.
+//! Records a program for the policy lab, with both tools that see every access.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use hiroma_policylab::{Costs, Trace, policies::Kind};
 
-/// Records `sort` of so many lines.
+/// Records `sort` of `lines` lines.
 fn record(tool: &str, lines: usize, dir: &Path) -> Trace {
     let (input, out) = (dir.join("lines"), dir.join(tool));
     let text: String =

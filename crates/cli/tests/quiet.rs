@@ -1,4 +1,4 @@
-//! `hiroma quiet`, on this machine: small files, dry runs, nothing that presses memory.
+//! `hiroma quiet` on this machine: small files, dry runs, no memory pressure.
 
 mod common;
 
@@ -60,7 +60,7 @@ fn what_cannot_be_measured_is_refused_with_a_reason() {
     assert!(!Path::new("/no/such/place").exists());
 }
 
-/// A daemon that only says what it would do. Ends with the test.
+/// A daemon that only reports what it would do. Ends with the test.
 struct DryRun {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -155,7 +155,7 @@ fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
     wait_until("a second look", || {
         ask().contains("hiroma_quiet_verdicts_total{node=\"0\",reason=\"first\"} 1")
     });
-    // Nothing is done in a dry run, and the metrics say so.
+    // A dry run does nothing, and the metrics report that.
     assert!(ask().contains("hiroma_quiet_mechanism{name=\"node_reclaim\"} 0"), "{}", ask());
     let state = dir.path().join("two");
     let (code, said) = refusal([

@@ -1,5 +1,5 @@
-//! `hiroma quiet` where parts of the kernel are out of sight, and where no processor has time: the
-//! real command, in mount namespaces of its own.
+//! `hiroma quiet` where parts of the kernel are hidden, and where no processor is idle: the real
+//! command, in mount namespaces of its own.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use common::{HIROMA, hiroma, refusal, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Whether the machine lets us hide things; else a line says why not.
+/// Whether this machine allows hiding parts of the kernel; otherwise reports why not.
 fn can_hide() -> bool {
     let tried = Command::new("unshare")
         .args(["-m", "mount", "-t", "tmpfs", "hidden", "/sys/kernel"])
@@ -27,7 +27,7 @@ fn can_hide() -> bool {
     can
 }
 
-/// The command where `hide`, a shell script, was run before in the same mount namespace.
+/// Runs the command after the shell script `hide`, in the same mount namespace.
 fn hidden(hide: &str, args: &[&str]) -> Output {
     let script = format!("{hide}\nexec \"$0\" \"$@\"");
     let mut command = Command::new("unshare");
@@ -44,10 +44,10 @@ fn shown(output: &Output) -> String {
     text(&output.stdout)
 }
 
-/// Neither tracefs nor debugfs; where a kernel without them has no such directory, there is nothing
-/// to hide.
+/// Hides tracefs and debugfs. A kernel without them has no such directory, and then there is
+/// nothing to hide.
 const NO_TRACEFS: &str = "for place in tracing debug; do [ ! -d /sys/kernel/$place ] || mount -t tmpfs hidden /sys/kernel/$place; done";
-/// Nor the description of the kernel's types: then no BPF program fits.
+/// Hides the description of the kernel's types too: then no BPF program can be loaded.
 const NO_TYPES: &str = "mount -t tmpfs hidden /sys/kernel";
 
 const BY_BPF: &str = "by BPF, for each gap";
@@ -59,7 +59,7 @@ fn noise_is_measured_without_tracefs() {
         return;
     }
     let measure = ["quiet", "measure", "--seconds", "1"];
-    // Tracefs is not what BPF needs: who took the time is told as well without.
+    // BPF does not need tracefs: without it, the report names what took the time just as well.
     let before = shown(&hidden("", &measure));
     let without = shown(&hidden(NO_TRACEFS, &measure));
     assert_eq!(before.contains(BY_BPF), without.contains(BY_BPF), "{without}");
@@ -82,8 +82,8 @@ fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
         advice.contains("kswapd ran") && advice.contains("the file cache fills at"),
         "{advice}"
     );
-    // A signal ends it, sent before it can have begun to wait: it says that it was ready, and ends
-    // well.
+    // A signal ends the daemon even if it is sent before the daemon can have begun to wait: the
+    // daemon reports that it was ready, and ends without an error.
     let serve = format!(
         "{NO_TYPES}\n\"$0\" \"$@\" > {state}/said & read -r line < {state}/lines; kill -TERM $!; wait $!; cat {state}/said; exit 0"
     );
@@ -111,8 +111,8 @@ fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
     if !can_hide() {
         return;
     }
-    // All of them away; only those with memory in version 1; all out of sight, but still in the
-    // list of mounts.
+    // All hierarchies unmounted; only those of version 1 with the memory controller unmounted; all
+    // hidden, but still in the list of mounts.
     let away =
         "while grep -q ' /sys/fs/cgroup' /proc/self/mounts; do umount -R -l /sys/fs/cgroup; done";
     let first = "awk '$3 == \"cgroup\" && $4 ~ /memory/ { print $2 }' /proc/self/mounts | while read -r place; do umount -l \"$place\"; done";
@@ -178,7 +178,7 @@ impl Daemon {
         assert_eq!(code, Some(0), "{said}");
     }
 
-    /// A metric of node 0; 0 while there is none.
+    /// A metric of node 0; 0 if it does not exist yet.
     fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -199,8 +199,8 @@ impl Drop for Daemon {
     }
 }
 
-/// So many threads that leave no processor idle, and one that fills the cache at 160 MiB/s, until
-/// this is dropped.
+/// As many threads as requested, which leave no processor idle, and one that fills the cache at 160
+/// MiB/s, until this is dropped.
 struct Busy(std::sync::Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
 
 impl Busy {
@@ -234,7 +234,8 @@ impl Drop for Busy {
     }
 }
 
-/// What one daemon drops the other would take for a cache that does not grow.
+/// Serializes the tests: to one daemon, the pages that the other one drops look like a cache that
+/// does not grow.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -260,15 +261,16 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
     if !daemon.said().contains("mechanism: ") {
         return hiroma_testkit::skip!(Machine, "{}", daemon.said());
     }
-    // However slowly the stream goes here, and whatever others take meanwhile, it counts.
+    // With these settings the stream counts, however slow it is here and whatever memory other
+    // programs take.
     daemon.set("fill_bytes_s_min", "1M");
     daemon.set("cause_permille", "51%");
     let busy = Busy::start(thread::available_parallelism().unwrap().get(), &file);
-    // With enough free nothing is done, but how busy the processors are is looked at.
+    // With enough free memory nothing is done, but the load of the processors is checked.
     let looks = || daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"enough\"}");
     wait_until("looks while there is enough", || looks() >= 2);
-    // Some more than there is, so that it never asks for the whole cache. One such look is enough:
-    // what it takes may be missed by others here, and then it pauses.
+    // A little more than is free, so that the daemon never reclaims the whole cache. One such check
+    // is enough: other programs here may need the reclaimed pages, and then the daemon pauses.
     wait_until("a look with busy processors", || {
         daemon.set("free_bytes_min", &(free_bytes() + (512 << 20)).to_string());
         daemon.metric("hiroma_quiet_verdicts_total{node=\"0\",reason=\"filling_busy\"}") >= 1

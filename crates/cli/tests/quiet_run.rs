@@ -1,4 +1,4 @@
-//! `hiroma quiet run`: programs do what they do without it, and leave the file cache as it was.
+//! `hiroma quiet run`: programs behave as without it, and leave the file cache as it was.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
-/// A file of bytes that differ, on its device and not in the cache.
+/// Makes a file of pseudo-random bytes, which is on its device and not in the cache.
 fn file(path: &Path, bytes: usize) {
     let mut state = 1_u32;
     let content = std::iter::repeat_with(|| {
@@ -58,13 +58,13 @@ fn forget(path: &Path) {
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
 
-/// Bytes of a file that are in the cache.
+/// Number of bytes of a file that are in the cache.
 fn cached(path: &Path) -> usize {
     let output = succeed(Command::new("fincore").args(["-b", "-n", "-o", "RES"]).arg(path));
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// Whether what is in the cache can be seen and dropped here.
+/// Whether the cache of a file can be read and dropped here.
 fn cache_is_seen(dir: &Path) -> bool {
     if !there("fincore") {
         return false;
@@ -82,7 +82,8 @@ fn cache_is_seen(dir: &Path) -> bool {
     dropped
 }
 
-/// Others use the machine's memory too: what holds once out of some times holds.
+/// Retries, because other programs use the machine's memory too: one success in five attempts is
+/// enough.
 fn holds(what: &str, mut check: impl FnMut() -> Result<(), String>) {
     let mut said = String::new();
     for _ in 0..5 {
@@ -160,7 +161,7 @@ fn what_is_read_or_written_as_a_stream_does_not_stay() {
                 at_most(&from, 20 * MIB)
             });
         }
-        // What waits for its device cannot be dropped; nothing waits for long here.
+        // Pages that wait for write-back cannot be dropped; here none wait for long.
         holds("dd", || {
             succeed(
                 quiet(&[
@@ -259,7 +260,7 @@ fn a_job_keeps_to_a_bound_of_its_cache_and_its_group_goes_with_it() {
         (Some(7), "268435456"),
         "{said}"
     );
-    // A part that the kernel cannot give back at once may stay.
+    // The part that the kernel cannot reclaim immediately may remain.
     assert!(cached(&path) < 128 * MIB, "{} bytes are cached", cached(&path));
     assert!(!said.contains("still run"), "{said}");
     let (code, said) =

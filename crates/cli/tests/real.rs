@@ -1,5 +1,5 @@
 //! `hiroma bench real` with one small program in all arms: what it counts, what it leaves behind,
-//! and how it goes on.
+//! and how it resumes.
 
 mod common;
 
@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use common::{compile, output};
 use serde_json::Value;
 
-/// Fills 96 MiB with what compresses, goes over it twice, and stays for as long as it takes to be
-/// seen.
+/// Fills 96 MiB with compressible data, passes over it twice, and then runs long enough to be
+/// observed.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,13 +31,13 @@ int main(void) {
 "#;
 const ARMS: [&str; 6] = ["zram", "swap-file", "zswap", "compressed", "default", "tcp"];
 
-/// One after the other: what one makes would be what another one leaves behind.
+/// Serializes the tests: files that one test makes would look like leftovers of another one.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a run must leave as it was.
+/// The state that a run must leave unchanged.
 fn machine() -> (String, BTreeSet<String>, String) {
     let names = |dir: &str, prefix: &str| {
         let entries = fs::read_dir(dir)
@@ -61,7 +61,7 @@ fn machine() -> (String, BTreeSet<String>, String) {
     )
 }
 
-/// A refusal of `hiroma bench`, which is there.
+/// A refusal of `hiroma bench`, which is built first.
 fn refused<const N: usize>(args: [&str; N]) -> (Option<i32>, String) {
     common::bench();
     common::refusal(args)
@@ -140,7 +140,7 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
         "{text}"
     );
 
-    // Everything is there: nothing is run again.
+    // All cells have results: none is run again.
     let ended = bench(&json, &document, &program);
     assert!(
         ended.status.success() && !String::from_utf8_lossy(&ended.stderr).contains("natively"),
@@ -156,7 +156,7 @@ fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
     for (does, end) in [("sleep 60", "stopped"), ("kill -9 $$", "killed"), ("echo other", "failed")]
     {
         let (json, marker) = (dir.path().join(format!("{end}.json")), dir.path().join(end));
-        // The native run is the first.
+        // The native run comes first.
         let script =
             format!("if [ -e {0} ]; then {does}; fi; touch {0}; echo done", marker.display());
         let args = [

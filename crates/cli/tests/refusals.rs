@@ -1,4 +1,5 @@
-//! What cannot work is said before the program starts, with a reason, a remedy and an exit code.
+//! Configurations that cannot work are refused before the program starts, with a reason, a remedy
+//! and an exit code.
 
 mod common;
 
@@ -10,13 +11,13 @@ use std::process::Stdio;
 
 use common::{compile, hiroma, refusal};
 
-/// The whole text that a user sees.
+/// Compares the whole text that a user sees.
 fn assert_refused(args: &[&str], code: i32, text: &str) {
     let (found, stderr) = refusal(args);
     assert_eq!((found, stderr.trim_end()), (Some(code), text), "{args:?}");
 }
 
-/// The first line is the error, the rest is clap's advice.
+/// Compares the first line, which is the error; the rest is clap's usage text.
 fn assert_usage_error(args: &[&str], text: &str) {
     let (found, stderr) = refusal(args);
     assert_eq!((found, stderr.lines().next()), (Some(2), Some(text)), "{args:?}: {stderr}");
@@ -148,7 +149,7 @@ fn a_go_program_is_refused_by_its_section_and_by_its_note_alone() {
         let program = program.to_str().unwrap();
         assert_refused(&["run", "--", program], 2, &text(program));
     }
-    // What `strip --strip-section-headers` does: only the program headers are left.
+    // The effect of `strip --strip-section-headers`: only the program headers remain.
     let mut stripped = fs::read(dir.path().join("note")).unwrap();
     stripped[40..48].fill(0);
     stripped[58..64].fill(0);

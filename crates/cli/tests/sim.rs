@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::output;
 
-/// A cluster that takes no time.
+/// A cluster that simulates in no time.
 const SMALL: &str = "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 40\nrun.warmup_ns = \"1ms\"\nrun.duration_ns = \"20ms\"\n";
 
 fn hiroma(directory: &Path, args: &[&str]) -> (Option<i32>, String, String) {
@@ -86,7 +86,7 @@ fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
 #[test]
 fn a_wrong_run_has_an_exit_code_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
-    // As in the simulator's own tests: pages are forgotten, which the checkers see.
+    // As in the simulator's own tests: pages are lost, and the checkers detect it.
     fs::write(
         dir.path().join("c.toml"),
         SMALL.replace("20ms", "400ms") + "run.canary = \"lose_page\"\n",

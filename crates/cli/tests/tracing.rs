@@ -1,4 +1,4 @@
-//! A program's page-outs, recorded while it runs and replayed in the simulator.
+//! Page-outs of a program, recorded while it runs and replayed in the simulator.
 
 mod common;
 
@@ -9,8 +9,8 @@ use std::process::Output;
 use common::{compile, hiroma, output};
 use serde_json::Value;
 
-/// Fills memory far beyond any limit here, lets it go out and come back, forks, and ends as it is
-/// told: with a code, or by a signal.
+/// Fills memory far beyond any limit in these tests, has it evicted and faulted in again, forks,
+/// and ends as its arguments require: with an exit code, or by a signal.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Runs the program; its statistics.
+/// Runs the program and returns its statistics.
 fn record(dir: &Path, name: &str, args: &[&str], options: &[&str]) -> (Output, Value) {
     let program = compile(dir, name, PROGRAM, &[]);
     let file = |end: &str| dir.join(format!("{name}.{end}"));
@@ -66,10 +66,10 @@ fn number(value: &Value, path: &str) -> u64 {
     value.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("{path} in {value}"))
 }
 
-/// What was written to the stores and what is in the trace, each in pages.
+/// Compares the pages that were written to the stores with those in the trace.
 ///
-/// A process that ends does so between two steps of its pager, too: one block, of 2 MiB at most,
-/// may be in one count and not in the other.
+/// A process can also end between two steps of its pager: one block, of 2 MiB at most, may be in
+/// one count and not in the other.
 fn assert_complete(stats: &Value) {
     let recorded = number(stats, "/trace/page_outs") + number(stats, "/trace/lost");
     let written = number(stats, "/total/written_bytes") / number(stats, "/trace/page_bytes");
@@ -79,7 +79,7 @@ fn assert_complete(stats: &Value) {
     );
 }
 
-/// Replays a trace; the figures of the run.
+/// Replays a trace; returns the figures of the run.
 fn replay(traces: &[&Path], json: &Path) -> (String, Value) {
     let mut args: Vec<&str> = vec!["sim", "replay"];
     args.extend(traces.iter().map(|path| path.to_str().unwrap()));
@@ -100,8 +100,8 @@ fn what_a_program_pages_out_is_recorded_and_replayed() {
     let (text, run) = replay(&[&dir.path().join("plain.trace")], &dir.path().join("run.json"));
     let (outs, ins) = (number(&stats, "/trace/page_outs"), number(&stats, "/trace/page_ins"));
     assert!(text.starts_with(&format!("{outs} page-outs, {ins} page-ins and ")), "{text}");
-    // Every page-out of the trace leaves its node in the simulated cluster, or was out there
-    // already and is counted as such.
+    // Every page-out of the trace leaves its node in the simulated cluster, unless the page was out
+    // already; then it is counted as skipped.
     let figure = |name: &str| run[name].as_f64().unwrap_or(0.0) as u64;
     assert_eq!(
         figure("page_outs") - figure("replay_drops") + figure("replay_skipped"),

@@ -8,13 +8,13 @@ use hiroma_report::atomic::{check_writable, write_atomically};
 
 use crate::refuse;
 
-/// Where results go besides the terminal.
+/// Options for result files.
 #[derive(clap::Args)]
 pub struct Files {
-    /// Write the figures as JSON
+    /// Write the figures to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write everything, with plots, as one HTML page
+    /// Write the whole report, with plots, to FILE, as one HTML page
     #[arg(long, alias = "report", value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ impl Files {
         [&self.json, &self.html].into_iter().flatten().try_for_each(|path| check(path))
     }
 
-    /// Writes what was asked for.
+    /// Writes the requested files.
     pub fn write(
         &self,
         json: impl FnOnce() -> String,
@@ -41,18 +41,18 @@ impl Files {
     }
 }
 
-/// The same, and the tables as files of their own.
+/// Options for result files, and for the tables as separate files.
 #[derive(clap::Args)]
 pub struct Outputs {
     #[command(flatten)]
     files: Files,
-    /// Write each table as a CSV file into this directory
+    /// Write each table to a CSV file in DIR
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
 }
 
 impl Outputs {
-    /// Refuses what cannot be written, before anything is run.
+    /// Refuses files that cannot be written, before anything is run.
     pub fn check(&self) -> Result<()> {
         self.files.check()?;
         self.csv.iter().try_for_each(|directory| {
@@ -62,7 +62,7 @@ impl Outputs {
         })
     }
 
-    /// Writes what was asked for.
+    /// Writes the requested files.
     pub fn write(
         &self,
         json: impl FnOnce() -> String,
@@ -77,7 +77,7 @@ impl Outputs {
     }
 }
 
-/// Each table as a file that is named after its section and its number there.
+/// Writes each table to a file that is named after its section and its number there.
 fn write_tables(directory: &Path, report: &Report) -> Result<()> {
     for section in &report.sections {
         for (number, table) in section.tables.iter().enumerate() {
@@ -88,7 +88,8 @@ fn write_tables(directory: &Path, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// A title as the name of a file: small letters and digits, everything else a hyphen.
+/// Converts a title to a file name: lower-case letters and digits, with hyphens in place of all
+/// else.
 fn file_name(title: &str) -> String {
     let letters: String = title
         .chars()

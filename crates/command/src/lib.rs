@@ -1,5 +1,5 @@
-//! What the commands of hiroma share: refusals and exit codes, files that results are written to,
-//! how numbers are shown, and what machine this is.
+//! Code that the commands of hiroma share: refusals and exit codes, result files, formats of
+//! numbers, and a description of the machine.
 
 pub mod files;
 pub mod machine;
@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use hiroma_report::{Report, Section};
 
-/// A failure with an exit code of its own. The message says what happened, to what, and what to do.
+/// A failure with an exit code of its own. The message states what happened, to what, and what to
+/// do.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -17,7 +18,7 @@ pub struct Failure {
     pub message: String,
 }
 
-/// Exit code for everything that is refused before it begins.
+/// Exit code of everything that is refused before it begins.
 pub const REFUSED: u8 = 2;
 
 /// A refusal: nothing has happened yet.
@@ -25,10 +26,10 @@ pub fn refuse(message: impl Into<String>) -> anyhow::Error {
     Failure { code: REFUSED, message: message.into() }.into()
 }
 
-/// Exit code of what was interrupted by a signal.
+/// Exit code of a command that a signal interrupted.
 pub const INTERRUPTED: u8 = 130;
 
-/// The exit code for how a command ended; an error is told on standard error.
+/// The exit code for the outcome of a command. An error is printed on standard error.
 pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("hiroma: {error:#}");
@@ -36,7 +37,7 @@ pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// A report of this machine and this command with these sections.
+/// A report about this machine and this command, with `sections`.
 pub fn report(title: &str, sections: Vec<Section>) -> Report {
     Report {
         title: title.to_owned(),

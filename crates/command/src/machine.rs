@@ -1,11 +1,11 @@
-//! What machine this is, and what time.
+//! Describes this machine, and formats the time.
 
 use std::fs;
 use std::time::SystemTime;
 
 use hiroma_report::Machine;
 
-/// Looks around.
+/// Reads the description of this machine.
 pub fn look() -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, key: &str, separator: char| {

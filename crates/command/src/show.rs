@@ -1,17 +1,17 @@
-//! How times and counts are shown.
+//! Formats of times and counts, and output on standard error.
 
 use std::io::{Write, stderr};
 use std::time::Duration;
 
 use hiroma_units::Nanos;
 
-/// Says something on standard error. Nobody may be listening there any more; the program's end
-/// matters more than that.
+/// Prints a message on standard error. Write errors are ignored: nothing may read standard error
+/// any more, and the program's end matters more.
 pub fn say(line: &str) {
     let _ = writeln!(stderr(), "hiroma: {line}");
 }
 
-/// One line on standard error, as it is.
+/// Prints one line on standard error without a prefix.
 pub fn line(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }

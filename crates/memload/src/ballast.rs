@@ -1,9 +1,9 @@
-//! Memory that is kept backed for what is measured.
+//! Memory that the hypervisor keeps backed for measurements.
 //!
-//! A hypervisor takes back what its guest leaves free: with free page reporting (Linux 5.7,
-//! `mm/page_reporting.c`) within two seconds. The next touch of it then costs up to 30 times as
-//! much, and which run of a comparison pays is chance. So memory is held, touched, and let go a
-//! little ahead of the measured program as it grows.
+//! A hypervisor reclaims the memory that its guest leaves free: with free page reporting (Linux
+//! 5.7, `mm/page_reporting.c`) within two seconds. The next touch of such memory takes up to 30
+//! times as long, and which run of a comparison pays for it is chance. Therefore memory is held,
+//! touched, and released a little ahead of the measured program as it grows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use hiroma_kernel::host::memory;
 use hiroma_kernel::workload::Region;
 use hiroma_units::Bytes;
 
-/// Let go at a time.
+/// Number of bytes that are released at a time.
 const CHUNK: u64 = 32 << 20;
-/// Backed and free ahead of the program. It grows by 7 GB/s at most, so it can take a seventh of a
-/// GB between two looks.
+/// Number of bytes that are kept backed and free ahead of the program. It grows by 7 GB/s at most,
+/// so it can take a seventh of a GB between two checks.
 const AHEAD: u64 = 384 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The memory held. A thread lets it go as others need it.
+/// Held memory. A thread releases it as other programs need it.
 pub struct Ballast {
     shared: Arc<Shared>,
     letting_go: Option<JoinHandle<()>>,
@@ -37,12 +37,12 @@ struct Shared {
 #[derive(Default)]
 struct Held {
     chunks: Vec<Region>,
-    /// Free memory of the machine when everything was held.
+    /// Free memory of the machine when all of the memory was held.
     free_at_load: u64,
 }
 
 impl Ballast {
-    /// Takes up to `wanted` bytes, at most half of what the machine has available.
+    /// Takes up to `wanted` bytes, at most half of the machine's available memory.
     pub fn new(wanted: Bytes) -> Result<Ballast> {
         let most = memory::available()?.0 / 2;
         let shared = Arc::new(Shared {
@@ -64,7 +64,7 @@ impl Ballast {
         Ok(Ballast { shared, letting_go: Some(letting_go) })
     }
 
-    /// Takes everything back: before every run.
+    /// Takes all of the memory again. Called before every run.
     pub fn load(&self) -> Result<()> {
         self.shared.load()
     }
@@ -100,8 +100,8 @@ impl Shared {
 }
 
 impl Held {
-    /// Lets go until `AHEAD` bytes are free beyond what others took since everything was held;
-    /// `free` is what is now.
+    /// Releases memory until `AHEAD` bytes are free beyond what others took since everything was
+    /// held; `free` is the present amount.
     fn keep_ahead(&mut self, free: u64) {
         let missing = (self.free_at_load + AHEAD).saturating_sub(free);
         let left = self.chunks.len().saturating_sub(missing.div_ceil(CHUNK) as usize);
@@ -123,7 +123,7 @@ mod tests {
         let mut full = held(100, free);
         full.keep_ahead(free);
         assert_eq!(full.chunks.len(), 88);
-        // Let go and not taken by anybody: enough.
+        // Released and not taken by others: that is enough.
         full.keep_ahead(free + AHEAD);
         assert_eq!(full.chunks.len(), 88);
         full.keep_ahead(free + AHEAD - 10 * CHUNK);
@@ -136,7 +136,7 @@ mod tests {
     fn what_was_let_go_is_taken_back_for_the_next_run() {
         let ballast = Ballast::new(Bytes(512 << 20)).unwrap();
         let count = || ballast.shared.held().chunks.len();
-        // Others' use of memory can only lead to more being let go.
+        // Memory use by other programs can only cause more to be released.
         assert!(count() <= 4, "{}", count());
         ballast.shared.held().chunks.clear();
         ballast.load().unwrap();

@@ -1,5 +1,4 @@
-//! One connection to a memcached server, in its text protocol; several requests may be on their
-//! way.
+//! One connection to a memcached server, in its text protocol, with several requests in flight.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,10 +10,10 @@ use std::time::Duration;
 
 use crate::value::ValueError;
 
-/// How long an answer may take. A server that stands still is reported, not waited for without end.
+/// Time limit of an answer: a server that hangs is reported instead of waited for without end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where the server is: `HOST:PORT` or `unix:PATH`.
+/// Address of the server: `HOST:PORT` or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     Tcp(String),
@@ -84,18 +83,18 @@ impl Socket {
     }
 }
 
-/// A connection.
+/// A connection to the server.
 pub struct Connection {
     socket: Socket,
     out: Vec<u8>,
     buffer: Vec<u8>,
-    /// What of the buffer has come and was not looked at yet.
+    /// The part of the buffer that was received and not parsed yet.
     start: usize,
     end: usize,
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to the server.
     pub fn open(endpoint: &Endpoint) -> Result<Connection, LoadError> {
         let socket = match endpoint {
             Endpoint::Tcp(address) => TcpStream::connect(address).and_then(|socket| {
@@ -115,33 +114,33 @@ impl Connection {
         Ok(Connection { socket, out: Vec::new(), buffer: vec![0; 64 << 10], start: 0, end: 0 })
     }
 
-    /// Prepares a `get`.
+    /// Queues a `get`.
     pub fn get(&mut self, key: &str) {
         self.out.extend_from_slice(b"get ");
         self.out.extend_from_slice(key.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Prepares a `set`.
+    /// Queues a `set`.
     pub fn set(&mut self, key: &str, value: &[u8]) {
         self.out.extend_from_slice(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
         self.out.extend_from_slice(value);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// How much was prepared.
+    /// Number of queued bytes.
     pub fn prepared_bytes(&self) -> usize {
         self.out.len()
     }
 
-    /// Sends what was prepared.
+    /// Sends the queued requests.
     pub fn flush(&mut self) -> Result<(), LoadError> {
         self.socket.writer().write_all(&self.out)?;
         self.out.clear();
         Ok(())
     }
 
-    /// The answer to a `set`: whether it was stored.
+    /// Reads the answer to a `set`. An error if the value was not stored.
     pub fn stored(&mut self, key: &str) -> Result<(), LoadError> {
         let line = self.line()?;
         match &self.buffer[line.clone()] {
@@ -153,7 +152,7 @@ impl Connection {
         }
     }
 
-    /// The answer to a `get`: the value, if the server has it.
+    /// Reads the answer to a `get`: the value, if the server has it.
     pub fn value(&mut self, key: &str) -> Result<Option<&[u8]>, LoadError> {
         let line = self.line()?;
         let text = &self.buffer[line];
@@ -166,7 +165,7 @@ impl Connection {
                 answer: String::from_utf8_lossy(text).into_owned(),
             });
         };
-        // The value, and behind it "\r\nEND\r\n".
+        // The value, followed by "\r\nEND\r\n".
         let whole = len + 7;
         self.fill(whole)?;
         let value = self.start..self.start + len;
@@ -180,7 +179,7 @@ impl Connection {
         Ok(Some(&self.buffer[value]))
     }
 
-    /// The figures of the `stats` command, or of one of its parts.
+    /// Results of the `stats` command, or of one of its subcommands.
     pub fn stats(&mut self, part: &str) -> Result<Vec<(String, String)>, LoadError> {
         self.out.extend_from_slice(format!("stats {part}").trim_end().as_bytes());
         self.out.extend_from_slice(b"\r\n");
@@ -202,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Takes a line out of the buffer, without its end.
+    /// Takes a line out of the buffer, without its line end.
     fn line(&mut self) -> Result<std::ops::Range<usize>, LoadError> {
         let mut looked = 0;
         loop {
@@ -220,7 +219,7 @@ impl Connection {
         }
     }
 
-    /// Waits until `wanted` bytes are in the buffer.
+    /// Reads until `wanted` bytes are in the buffer.
     fn fill(&mut self, wanted: usize) -> Result<(), LoadError> {
         if self.end - self.start >= wanted {
             return Ok(());
@@ -253,7 +252,7 @@ impl Connection {
     }
 }
 
-/// The length in `VALUE key flags length`, if that is the line.
+/// The length in a line `VALUE key flags length`, if it has this form.
 fn value_length(line: &[u8], key: &str) -> Option<usize> {
     let mut words = std::str::from_utf8(line).ok()?.strip_prefix("VALUE ")?.split(' ');
     if words.next() != Some(key) {

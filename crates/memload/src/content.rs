@@ -1,4 +1,4 @@
-//! What the measurements work on: memory that compresses to about a half, and texts to sort.
+//! Input of the measurements: memory that compresses to about a half, and texts to sort.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,13 +9,13 @@ use hiroma_units::PAGE;
 
 const PAGE_WORDS: usize = PAGE / 8;
 
-/// A small, fast generator with a seed (xorshift64*): the same numbers in every run and for every
-/// peer.
+/// A small, fast, seeded generator (xorshift64*), which returns the same numbers in every run and
+/// for every peer.
 #[derive(Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator; every seed works.
+    /// A generator; every seed is valid.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -28,14 +28,14 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number below `bound`, close enough to evenly for measurements.
+    /// A number below `bound`, distributed evenly enough for measurements.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// Content of page `number`: one half random, one half a short text again and again, as
-/// compressible as data often is.
+/// Content of page `number`: one half random, the other half a short text repeated, about as
+/// compressible as typical data.
 pub fn page(number: u64, words: &mut [u64; PAGE_WORDS]) {
     let mut random = Random::new(number);
     let (noise, text) = words.split_at_mut(PAGE_WORDS / 2);
@@ -53,7 +53,7 @@ pub fn page_sum(number: u64) -> u64 {
 }
 
 /// Fills whole pages from byte `offset` on and returns the sum of their words. Pages are numbered
-/// by their place in the region.
+/// by their position in the region.
 pub fn fill(region: &Region, offset: usize, len: usize) -> u64 {
     let mut words = [0; PAGE_WORDS];
     let mut sum = 0u64;
@@ -81,8 +81,8 @@ pub fn numbers(path: &Path, lines: u64) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes lines of 70 random letters: the text is most of what sort uses, and all of it is read at
-/// random.
+/// Writes lines of 70 random letters: the text is most of the memory that sort uses, and all of it
+/// is read in random order.
 pub fn long_lines(path: &Path, lines: u64) -> io::Result<()> {
     let mut random = Random::new(70);
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);

@@ -1,21 +1,21 @@
-//! Which item is asked for next.
+//! Chooses the item that is requested next.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Zipf};
 use serde::{Deserialize, Serialize};
 
-/// How requests are spread over the items.
+/// Distribution of the requests over the items.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// Rank r is asked for in proportion to r to the power of minus `exponent`; ranks are scattered
+    /// Rank r is requested in proportion to r to the power of minus `exponent`; ranks are scattered
     /// over the items.
     Zipf { exponent: f64 },
-    /// All alike.
+    /// All items alike.
     Uniform,
-    /// So many of 100 requests are for so many of 100 items, those that were stored first; in both
-    /// parts all are alike (as YCSB's hotspot distribution).
+    /// `requests_percent` of the requests are for `items_percent` of the items, those that were
+    /// stored first; both parts are uniform (as YCSB's hotspot distribution).
     Hotspot { items_percent: u32, requests_percent: u32 },
 }
 
@@ -32,7 +32,7 @@ enum Kind {
 }
 
 impl Keys {
-    /// Numbers from 0 to `items` (at least 1).
+    /// Draws numbers from 0 to `items` (exclusive; at least 1 item).
     pub fn new(items: u64, distribution: Distribution) -> Result<Keys, String> {
         if items == 0 {
             return Err("there has to be at least one item".to_owned());
@@ -60,7 +60,7 @@ impl Keys {
         Ok(Keys { items, kind })
     }
 
-    /// The next one.
+    /// Draws the next number.
     pub fn draw(&self, rng: &mut SmallRng) -> u64 {
         match &self.kind {
             Kind::Uniform => rng.random_range(0..self.items),
@@ -75,8 +75,8 @@ impl Keys {
     }
 }
 
-/// Fowler-Noll-Vo, 64 bits: popular ranks do not lie side by side (as YCSB's scrambled zipfian does
-/// it).
+/// Fowler-Noll-Vo, 64 bits: separates popular ranks from each other (as YCSB's scrambled zipfian
+/// does).
 fn scatter(rank: u64) -> u64 {
     rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -117,8 +117,7 @@ mod tests {
     fn zipf_asks_for_few_items_mostly_and_uniform_for_all_alike() {
         let zipf = counts(Distribution::Zipf { exponent: 0.99 });
         let uniform = counts(Distribution::Uniform);
-        // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item 0.1 %, give or
-        // take.
+        // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item about 0.1 %.
         assert!((11_000..16_000).contains(&zipf[0]), "{}", zipf[0]);
         assert!(uniform[0] < 200 && uniform.len() == 1000, "{}", uniform[0]);
     }

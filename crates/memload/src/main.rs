@@ -12,21 +12,21 @@ use hiroma_memload::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Load a memcached server and check every value that comes back.
+/// Load a memcached server and check every returned value.
 ///
-/// The defaults are those of the paper: 800,000 items of 512 bytes, read only, zipfian. Give --pid
-/// to learn what the server's process used: memory, and processor time for each request.
+/// The defaults are those of the paper: 800,000 items of 512 bytes, read only, zipfian. With --pid,
+/// the memory of the server's process and its processor time per request are reported.
 #[derive(Parser)]
 #[command(name = "hiroma-memload", version, max_term_width = 100)]
 struct Cli {
-    /// The server: HOST:PORT or unix:PATH
+    /// Address of the server: HOST:PORT or unix:PATH
     #[arg(long, default_value = "127.0.0.1:11211")]
     server: Endpoint,
     #[arg(long, default_value_t = 800_000)]
     items: u64,
     #[arg(long, value_name = "BYTES", default_value_t = 512)]
     value_bytes: usize,
-    /// Do not store the items first: they are there
+    /// Do not store the items first, because they are stored already
     #[arg(long)]
     no_fill: bool,
     #[arg(long, value_enum, default_value_t = Shape::Zipf)]
@@ -34,35 +34,35 @@ struct Cli {
     /// Exponent of the zipfian distribution
     #[arg(long, default_value_t = 0.99)]
     exponent: f64,
-    /// Of 100 items, how many are hot (hotspot distribution)
+    /// Percentage of items that are hot (hotspot distribution)
     #[arg(long, value_name = "PERCENT", default_value_t = 33)]
     hot_items: u32,
-    /// Of 100 requests, how many are for those
+    /// Percentage of requests for hot items (hotspot distribution)
     #[arg(long, value_name = "PERCENT", default_value_t = 95)]
     hot_requests: u32,
-    /// Of 100 requests, how many write
+    /// Percentage of requests that write
     #[arg(long, value_name = "PERCENT", default_value_t = 0)]
     write: u32,
     #[arg(long, default_value_t = 4)]
     connections: usize,
-    /// Requests that each connection has on their way at a time
+    /// Number of requests that each connection has in flight
     #[arg(long, default_value_t = 16)]
     depth: usize,
-    /// Requests in total
+    /// Stop after N requests in total
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
-    /// Ends after so many seconds
+    /// Stop after S seconds
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Items may be missing: the server evicts
+    /// Allow missing items, because the server evicts
     #[arg(long)]
     may_miss: bool,
-    /// The server's process
+    /// Process id of the server
     #[arg(long)]
     pid: Option<u32>,
-    /// Write the figures to this file
+    /// Write the figures to FILE, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -195,7 +195,7 @@ fn show(figures: &Figures, connection: &mut Connection) -> Result<()> {
             mib(server.memory.huge_bytes)
         );
     }
-    // What a server with our patch says about itself.
+    // Statistics of a server with our patch.
     for (name, value) in
         connection.stats("")?.iter().filter(|(name, _)| name.starts_with("hiroma_"))
     {

@@ -1,4 +1,4 @@
-//! Filling a server and asking it, with several connections at once.
+//! Fills a server and sends it requests, over several connections at the same time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -13,39 +13,39 @@ use crate::client::{Connection, Endpoint, LoadError};
 use crate::keys::{Distribution, Keys, key_of};
 use crate::value::{VALUE_BYTES_MIN, ValueError, check_value, make_value};
 
-/// What is stored: items 0 to `items`, each of `value_bytes` bytes.
+/// The stored items: 0 to `items` (exclusive), each of `value_bytes` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Store {
     pub items: u64,
     pub value_bytes: usize,
 }
 
-/// What to ask.
+/// The requests of a run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub endpoint: Endpoint,
     pub store: Store,
     pub distribution: Distribution,
-    /// Connections, each with a thread of its own here.
+    /// Number of connections, each with a thread of its own here.
     pub connections: usize,
-    /// Requests that a connection has on their way at a time, sent in two halves.
+    /// Number of requests that a connection has in flight, sent in two halves.
     pub depth: usize,
-    /// Of 100 requests, how many write.
+    /// Percentage of requests that write.
     pub write_percent: u32,
-    /// Ends after so many requests in total, or
+    /// The run ends after this number of requests in total, or
     pub operations: Option<u64>,
-    /// after so long, whichever is first.
+    /// after this time, whichever is first.
     pub time: Option<Duration>,
     pub seed: u64,
     /// Whether an item may be missing (a server that evicts).
     pub may_miss: bool,
-    /// Whether all items are at version 0, as [`fill`] leaves them. Else a version is only held
-    /// against what this run wrote.
+    /// Whether all items are at version 0, as [`fill`] leaves them. Otherwise only versions that
+    /// this run wrote are checked.
     pub fresh: bool,
 }
 
-/// What came out. All latencies are from sending a batch (half of `depth` requests) until each
-/// answer was taken.
+/// Results of a run. Latencies are from sending a batch (half of `depth` requests) until each
+/// answer was read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     pub operations: u64,
@@ -60,7 +60,7 @@ pub struct Outcome {
     pub latency_ns_max: u64,
 }
 
-/// Largest item of memcached's default.
+/// Default limit of memcached for the size of an item.
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 impl Store {
@@ -79,7 +79,7 @@ impl Store {
     }
 }
 
-/// Stores version 0 of every item; `progress` is told how many are there.
+/// Stores version 0 of every item; `progress` is called with the number of stored items.
 pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result<(), LoadError> {
     store.check()?;
     let mut connection = Connection::open(endpoint)?;
@@ -102,7 +102,7 @@ pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result
     Ok(())
 }
 
-/// Asks. Every value is checked; the first wrong one ends the run with an error.
+/// Sends the requests. Every value is checked; the first wrong one ends the run with an error.
 pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, LoadError> {
     spec.store.check()?;
     if spec.connections == 0
@@ -173,21 +173,21 @@ fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 120_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// More bytes than this are not sent while answers wait to be read: server and load would wait for
-/// each other.
+/// Maximum number of bytes that are sent while answers wait to be read: with more, server and load
+/// would block each other.
 const OVERLAP_BYTES_MAX: usize = 32 << 10;
-/// A request without its value, and more.
+/// Upper bound of the size of a request without its value.
 const REQUEST_BYTES: usize = 64;
 
-/// Requests that were sent together: which item, whether it was written, and the version that a
-/// read has to see.
+/// Requests that were sent together: the item, whether it was written, and the version that a read
+/// must return.
 struct Batch {
     sent: Instant,
     requests: Vec<(u64, bool, Option<u64>)>,
 }
 
-/// One connection's share. It alone writes the items whose number leaves its own when divided by
-/// the number of connections.
+/// The share of one connection. Only this connection writes the items whose number modulo the
+/// number of connections is its own number.
 struct Asker<'run> {
     spec: &'run RunSpec,
     keys: &'run Keys,
@@ -199,8 +199,8 @@ struct Asker<'run> {
     progress: &'run (dyn Fn(u64) + Sync),
 }
 
-/// Asks with `depth` requests on their way, in two halves: while the answers to one are checked,
-/// the server is at work on the other.
+/// Sends requests with `depth` of them in flight, in two halves: while the answers to one half are
+/// checked, the server works on the other.
 fn ask<'run>(
     spec: &'run RunSpec,
     number: usize,
@@ -233,7 +233,7 @@ fn ask<'run>(
     let mut batches =
         halves.map(|count| Batch { sent: start, requests: Vec::with_capacity(count) });
     let mut at = 0;
-    // An empty half (of a depth of 1) is no reason to end.
+    // An empty half (of a depth of 1) does not end the run.
     while halves[at] == 0 || goes_on(halves[at]) {
         let [first, second] = &mut batches;
         let (batch, other) = if at == 0 { (first, second) } else { (second, first) };
@@ -241,14 +241,14 @@ fn ask<'run>(
         asker.send(batch, halves[at], other)?;
         at = 1 - at;
     }
-    // The older one first.
+    // The older half first.
     asker.check(&mut batches[at])?;
     asker.check(&mut batches[1 - at])?;
     Ok(asker.part)
 }
 
 impl Asker<'_> {
-    /// Fills `batch` with `count` new requests and sends it; `other` may be on its way.
+    /// Fills `batch` with `count` new requests and sends it; `other` may be in flight.
     fn send(
         &mut self,
         batch: &mut Batch,
@@ -282,7 +282,7 @@ impl Asker<'_> {
         self.connection.flush()
     }
 
-    /// Waits for the answers to `batch`, if it is on its way, and looks at each; leaves it empty.
+    /// Waits for the answers to `batch`, if it is in flight, and checks each; leaves it empty.
     fn check(&mut self, batch: &mut Batch) -> Result<(), LoadError> {
         let count = batch.requests.len() as u64;
         for (item, write, wanted) in batch.requests.drain(..) {
@@ -323,14 +323,14 @@ impl Asker<'_> {
     }
 }
 
-/// Which version of its own items a connection wrote last.
+/// The versions that a connection wrote last to its own items.
 struct Versions {
     connections: u64,
     own: u64,
-    /// What all items are at that nobody has written; none if that is not known.
+    /// The version of items that were not written; none if it is unknown.
     first: Option<u64>,
-    /// Of own items, by their number divided by the number of connections; empty if nothing is
-    /// written.
+    /// Versions of the own items, indexed by their number divided by the number of connections;
+    /// empty if nothing is written.
     last: Vec<Option<u64>>,
     next: u64,
 }
@@ -340,8 +340,7 @@ impl Versions {
         let connections = spec.connections as u64;
         let first = spec.fresh.then_some(0);
         let count = if spec.write_percent > 0 { spec.store.items / connections + 1 } else { 0 };
-        // Versions of different runs differ, so that a value of an earlier one is not taken for
-        // right.
+        // Versions of different runs differ, so that a value of an earlier run is not accepted.
         Versions {
             connections,
             own,
@@ -351,21 +350,21 @@ impl Versions {
         }
     }
 
-    /// The item next to `item` that this connection may write; items are at least as many as
+    /// An item near `item` that this connection may write. There must be at least as many items as
     /// connections.
     fn nearest_own(&self, item: u64, items: u64) -> u64 {
         let own = item / self.connections * self.connections + self.own;
         if own < items { own } else { self.own }
     }
 
-    /// A new version for an own item.
+    /// Makes a new version of an own item.
     fn write(&mut self, item: u64) -> u64 {
         self.next += 1;
         self.last[(item / self.connections) as usize] = Some(self.next);
         self.next
     }
 
-    /// The version that a read has to see; none if that is not known.
+    /// The version that a read must return; none if it is unknown.
     fn of(&self, item: u64) -> Option<u64> {
         if self.last.is_empty() {
             return self.first;

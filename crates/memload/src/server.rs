@@ -1,4 +1,4 @@
-//! What the server's process used, as the kernel has it.
+//! Resources that the server's process uses, as reported by the kernel.
 
 use std::fs;
 use std::io;
@@ -8,13 +8,13 @@ use serde::Serialize;
 /// Memory of a process, from `/proc/PID/smaps_rollup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Present in memory, bytes.
+    /// Resident memory, in bytes.
     pub resident_bytes: u64,
-    /// Of these, anonymous memory on huge pages.
+    /// The part of it that is anonymous memory on huge pages.
     pub huge_bytes: u64,
 }
 
-/// Memory of process `pid` now.
+/// Present memory of process `pid`.
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let field = |name: &str| {
@@ -22,7 +22,7 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
             text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
         value.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
     };
-    // Pages of hugetlbfs are not counted as resident.
+    // Pages of hugetlbfs are not included in the resident memory.
     let hugetlb = field("Private_Hugetlb:") + field("Shared_Hugetlb:");
     Ok(Memory {
         resident_bytes: field("Rss:") + hugetlb,
@@ -30,8 +30,8 @@ pub fn memory(pid: u32) -> io::Result<Memory> {
     })
 }
 
-/// Processor time that the threads of `pid` named `name` (all if empty) have used, ns. A thread
-/// that has ended is not counted: use this for servers with a fixed set of threads.
+/// Processor time in nanoseconds that the threads of `pid` named `name` (all threads if empty) have
+/// used. Threads that have ended are not counted: use this for servers with a fixed set of threads.
 pub fn cpu_ns(pid: u32, name: &str) -> io::Result<u64> {
     let mut total = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {

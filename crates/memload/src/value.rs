@@ -1,10 +1,10 @@
-//! What stands in an item: bytes that follow from the item's number and a version, so that a reader
-//! can tell whether they are right.
+//! Content of an item: bytes derived from the item's number and a version, so that a reader can
+//! verify them.
 
-/// Item number and version stand at the front; nothing shorter can be checked.
+/// Item number and version come first; a shorter value cannot be checked.
 pub const VALUE_BYTES_MIN: usize = 16;
 
-/// Why a value is not what was stored.
+/// Why a value differs from the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error("the value has {got} bytes, not {wanted}")]
@@ -36,8 +36,8 @@ pub fn make_value(item: u64, version: u64, buffer: &mut [u8]) {
     }
 }
 
-/// Checks that `got` is a value of `item` with `wanted_bytes` bytes, whatever its version. Returns
-/// the version.
+/// Checks that `got` is a value of `item` with `wanted_bytes` bytes, of any version. Returns the
+/// version.
 pub fn check_value(item: u64, wanted_bytes: usize, got: &[u8]) -> Result<u64, ValueError> {
     if got.len() != wanted_bytes || got.len() < VALUE_BYTES_MIN {
         return Err(ValueError::Length { got: got.len(), wanted: wanted_bytes });
@@ -70,7 +70,7 @@ mod tests {
             prop_assert!(check_value(item, len + 1, &value).is_err());
             let at = at % len;
             value[at] ^= 1 << bit;
-            // In 16 bytes only the version follows the number, and any version is one.
+            // With 16 bytes, only the version follows the number, and any version is valid.
             let seen = check_value(item, len, &value);
             prop_assert!(seen.is_err() || (len == 16 && at >= 8 && seen != Ok(version)));
         }

@@ -1,5 +1,5 @@
 //! The load against a real memcached, where Debian's package is installed, and against a server
-//! that lies.
+//! that returns wrong answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -31,7 +31,7 @@ fn spec(endpoint: &Endpoint) -> RunSpec {
     }
 }
 
-/// A memcached of its own, on a Unix socket; killed when it goes.
+/// A private memcached on a Unix socket; killed when dropped.
 struct Memcached {
     child: Child,
     endpoint: Endpoint,
@@ -87,7 +87,7 @@ fn every_value_of_a_real_memcached_is_right_read_only_and_mixed() {
     };
     let outcome = run(&mixed, &|_| ()).unwrap();
     assert!(outcome.reads > 0 && outcome.writes > 0);
-    // The items are not at version 0 any more.
+    // The items are no longer at version 0.
     assert!(matches!(run(&spec(&server.endpoint), &|_| ()).unwrap_err(), LoadError::Wrong { .. }));
     run(&RunSpec { fresh: false, seed: 2, ..mixed }, &|_| ()).unwrap();
     let stats = Connection::open(&server.endpoint).unwrap().stats("").unwrap();
@@ -101,7 +101,7 @@ fn a_value_that_somebody_changed_and_an_item_that_is_gone_are_found() {
     fill(&server.endpoint, STORE, &|_| ()).unwrap();
     let mut other = Connection::open(&server.endpoint).unwrap();
     let mut value = vec![0; 512];
-    // The right value of another item, under the key of each.
+    // Stores the correct value of another item under the key of each.
     for item in 0..STORE.items {
         make_value(item + 1, 0, &mut value);
         let key = hiroma_memload::key_of(item);
@@ -122,7 +122,7 @@ fn a_value_that_somebody_changed_and_an_item_that_is_gone_are_found() {
     assert!(run(&RunSpec { may_miss: true, ..absent }, &|_| ()).unwrap().missing > 0);
 }
 
-/// Answers every request on one connection with `answer`.
+/// A server that answers every request on a connection with `answer`.
 fn lying(answer: Vec<u8>) -> Endpoint {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -169,7 +169,7 @@ fn a_server_that_lies_is_found_out() {
     assert!(matches!(one(framed(&value)), LoadError::Wrong { .. }));
     value[300] ^= 4;
     assert!(matches!(one(framed(&value[..500])), LoadError::Wrong { .. }));
-    // A version that nobody wrote.
+    // A version that was never written.
     make_value(0, 9, &mut value);
     assert!(matches!(one(framed(&value)), LoadError::Wrong { .. }));
     for answer in [
@@ -206,7 +206,7 @@ fn nobody_listening_and_absurd_wishes_are_refused_with_a_message() {
 #[test]
 fn much_on_its_way_does_not_lock_up() {
     let Some(server) = Memcached::start() else { return };
-    // More than sockets hold, in both directions.
+    // More than the socket buffers can contain, in both directions.
     let store = Store { items: 40, value_bytes: 200_000 };
     fill(&server.endpoint, store, &|_| ()).unwrap();
     for depth in [1, 2, 3, 64] {

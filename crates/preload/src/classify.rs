@@ -1,4 +1,4 @@
-//! What the calls of the `mmap` family mean for managed memory: pure decisions, no system calls.
+//! Decides what the calls of the `mmap` family mean for managed memory. Pure: no system calls.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use libc::{
     MAP_LOCKED, MAP_PRIVATE, MAP_STACK, MAP_TYPE, PROT_NONE, PROT_READ, PROT_WRITE,
 };
 
-/// Shorter mappings stay with the kernel: they are many, and together they are small.
+/// Shorter mappings are left to the kernel: there are many, and together they are small.
 pub const MANAGED_MIN: usize = 128 << 10;
 
 /// Mappings from this length on are aligned to extents.
 const ALIGNED_MIN: usize = 1 << 20;
 
-/// Arguments of `mmap` that decide.
+/// Arguments of `mmap` that matter for the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct MapCall {
     pub addr: usize,
@@ -23,23 +23,23 @@ pub struct MapCall {
     pub flags: i32,
 }
 
-/// What becomes of an `mmap`.
+/// How an `mmap` is carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MapPlan {
-    /// The kernel does it, and answers bad arguments.
+    /// By the kernel, which also reports invalid arguments.
     PassThrough,
-    /// A new managed mapping; `Some`: with this protection instead of read and write.
+    /// As a new managed mapping. `protect`: the protection, if it is not read and write.
     Map { len: usize, align: usize, protect: Option<i32> },
-    /// New managed address space without access, to be committed later.
+    /// As new managed address space without access, to be committed later.
     Reserve { len: usize, align: usize },
-    /// `MAP_FIXED` that touches the arena: managed again where it lies inside, the kernel's
-    /// elsewhere.
+    /// `MAP_FIXED` that overlaps the arena: the part inside is managed again, the rest is left to
+    /// the kernel.
     Refresh(Split),
-    /// Something that is not managed takes the place of managed memory.
+    /// An unmanaged mapping replaces managed memory.
     Replace(Split),
-    /// The same, if nothing is there.
+    /// Like `Refresh`, if the range is free.
     IfFree(Split),
-    /// The range is taken.
+    /// Fails, because the range is in use.
     Exists,
 }
 
@@ -52,20 +52,20 @@ pub struct Split {
 }
 
 impl Split {
-    /// The parts outside the arena that are not empty.
+    /// The non-empty parts outside the arena.
     pub fn outside(&self) -> impl Iterator<Item = Range<usize>> {
         [self.before.clone(), self.after.clone()].into_iter().filter(|part| !part.is_empty())
     }
 
-    /// Whether all of it lies inside the arena.
+    /// Whether the whole range is inside the arena.
     pub fn is_managed(&self) -> bool {
         self.before.is_empty() && self.after.is_empty()
     }
 }
 
 /// Cuts `[addr, addr + len)` at the edges of the arena, with `len` rounded up to pages. `None` if
-/// it does not touch the arena, or makes no sense (not aligned, empty, past the end of the address
-/// space): then the kernel has the word.
+/// the range does not overlap the arena or is invalid (not aligned, empty, past the end of the
+/// address space): then the call is left to the kernel.
 pub fn split(addr: usize, len: usize, arena: &Range<usize>) -> Option<Split> {
     let end = len.checked_next_multiple_of(PAGE).and_then(|len| addr.checked_add(len))?;
     if len == 0 || addr % PAGE != 0 || end <= arena.start || addr >= arena.end {
@@ -84,10 +84,10 @@ fn is_manageable(prot: i32, flags: i32) -> bool {
         && prot & !(PROT_READ | PROT_WRITE) == 0
 }
 
-/// So much that stays local is worth a line.
+/// Unmanaged mappings of this size and more are reported to the user.
 const WORTH_TELLING: usize = 64 << 20;
 
-/// Why a large mapping stays local though it will hold data, if the user would not expect it.
+/// Why a large mapping that will contain data stays local, if the user would not expect it.
 pub fn stays_local(call: &MapCall) -> Option<&'static str> {
     let MapCall { len, prot, flags, .. } = *call;
     let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= WORTH_TELLING;
@@ -120,8 +120,8 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     };
     let align = if len >= ALIGNED_MIN { EXTENT } else { PAGE };
     if prot == PROT_NONE {
-        // A reservation that the arena could never hold is bookkeeping of the program's; it stays
-        // what it is.
+        // A reservation that the arena could never hold is the program's bookkeeping, so the kernel
+        // makes it.
         return if len > arena.len() / 2 {
             MapPlan::PassThrough
         } else {
@@ -132,25 +132,25 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
     MapPlan::Map { len, align, protect }
 }
 
-/// What an advice means for managed memory.
+/// The meaning of an advice for managed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdvicePlan {
-    /// The content is not needed any more; zeros follow.
+    /// The content is not needed any more; the memory reads as zeros afterwards.
     Discard,
     WillNeed,
     Cold,
     Sequential,
     Random,
     Normal,
-    /// How pages are arranged is the pager's business: accepted, nothing done.
+    /// The pager decides how pages are arranged: accepted without effect.
     Accept,
-    /// Touching pages works through faults, like any touch.
+    /// Left to the kernel: it touches pages, which faults them in like any access.
     Kernel,
-    /// Zeros in forked children from now on, or no longer.
+    /// The memory reads as zeros in children that are forked from now on, or no longer does.
     WipeOnFork(bool),
-    /// Not there in forked children from now on, or there again.
+    /// The memory is absent in children that are forked from now on, or present again.
     DontFork(bool),
-    /// Cannot be kept for managed memory.
+    /// Not supported for managed memory.
     Refuse,
 }
 
@@ -179,7 +179,7 @@ pub fn advice(advice: i32) -> AdvicePlan {
     }
 }
 
-/// Arguments of `mremap` that decide.
+/// Arguments of `mremap` that matter for the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct RemapCall {
     pub old: usize,
@@ -189,30 +189,30 @@ pub struct RemapCall {
     pub new: usize,
 }
 
-/// What becomes of an `mremap`.
+/// How an `mremap` is carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RemapPlan {
     PassThrough,
-    /// Inside the arena, to wherever there is room.
+    /// Within the arena, at any address with room.
     Resize {
         old_len: usize,
         new_len: usize,
         may_move: bool,
     },
-    /// A mapping of the kernel's takes the place of managed memory.
+    /// A mapping of the kernel's replaces managed memory.
     Replace(Split),
-    /// From the arena to a fixed place, or the other way round: by copying.
+    /// From the arena to a fixed address, or the other way round: by copying.
     Copy {
         old_len: usize,
         new_len: usize,
     },
-    /// The content moves, to a fixed place or anywhere, and the old mapping stays, empty
+    /// The content moves, to a fixed or to any address, and the old mapping remains, empty
     /// (`MREMAP_DONTUNMAP`).
     Empty {
         len: usize,
         fixed: bool,
     },
-    /// EINVAL or EFAULT.
+    /// Fails with EINVAL or EFAULT.
     Refuse(i32),
 }
 

@@ -1,9 +1,9 @@
-//! `strerror_r` as this library's own code sees it: no lock, no translation, no memory.
+//! `strerror_r` for this library's own code: without locks, translations and allocations.
 //!
-//! Rust's standard library calls it whenever an error of the system is printed. glibc's takes the
+//! Rust's standard library calls it whenever it prints a system error. glibc's version takes the
 //! lock of the locale, which it shares with the program's `setlocale`; a child that the program
-//! forks at that moment would find the lock held for ever. The symbol below is hidden: it is found
-//! by what is linked into this library, and by nobody else.
+//! forks at that moment would inherit a lock that is never released. The symbol below is hidden:
+//! only code that is linked into this library uses it.
 #![allow(unsafe_code)]
 
 use std::arch::global_asm;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// glibc's `strerrordesc_np` (since 2.32): it only looks into a table.
+/// glibc's `strerrordesc_np` (since 2.32), which only reads a table.
 static DESCRIBE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 #[cfg(target_arch = "x86_64")]
@@ -19,10 +19,10 @@ global_asm!(".globl __xpg_strerror_r", ".hidden __xpg_strerror_r", "__xpg_strerr
 #[cfg(target_arch = "aarch64")]
 global_asm!(".globl __xpg_strerror_r", ".hidden __xpg_strerror_r", "__xpg_strerror_r:", "b {text}", text = sym text);
 
-/// Looks up what describes errors, on a thread of the program: the dynamic linker's lock must not
-/// be waited for later.
+/// Resolves the function that describes errors. Called on a thread of the program, because later
+/// nothing may wait for the dynamic linker's lock.
 pub fn settle() {
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: a NUL-terminated string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"strerrordesc_np".as_ptr()) };
     DESCRIBE.store(found.cast(), Ordering::Release);
 }
@@ -37,7 +37,7 @@ extern "C" fn text(errno: c_int, buffer: *mut c_char, len: usize) -> c_int {
         };
         known = describe(errno);
     }
-    // SAFETY: a string of the C library that is there for good.
+    // SAFETY: a string of the C library that is never freed.
     let words = if known.is_null() { c"system error" } else { unsafe { CStr::from_ptr(known) } };
     let words = words.to_bytes();
     if len == 0 {

@@ -1,8 +1,8 @@
-//! `sbrk` and `brk`: a heap of the program's own that grows at one end, in managed memory.
+//! `sbrk` and `brk`: the program's heap that grows at one end, in managed memory.
 //!
 //! Contract: C's. The heap is a reservation in the arena, made on the first call; its pages become
-//! usable as the break passes them. As with the kernel's, callers see to it that one thread moves
-//! the break at a time.
+//! usable as the break passes them. As with the kernel's break, callers ensure that only one thread
+//! moves it at a time.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -13,14 +13,14 @@ use hiroma_units::{EXTENT, PAGE};
 use crate::sys::{self, Errno};
 use crate::{runtime, scope};
 
-/// Largest heap; address space only.
+/// Maximum size of the heap. It is only address space.
 const SPAN_MAX: usize = 1 << 40;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static SPAN: AtomicUsize = AtomicUsize::new(0);
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The heap's first address; `None`: the kernel serves this program.
+/// The heap's first address. `None`: the kernel serves this program.
 fn start() -> Option<usize> {
     let known = START.load(Ordering::Acquire);
     let arena = runtime::arena();
@@ -58,9 +58,9 @@ fn no_memory() -> *mut c_void {
     usize::MAX as *mut c_void
 }
 
-/// The kernel's break, where it serves the program.
+/// Moves the kernel's break, for programs that the kernel serves.
 fn kernel_break(to: usize) -> usize {
-    // SAFETY: moves the break as the program asked; nobody else in this library uses it.
+    // SAFETY: moves the break as the program requested; nothing else in this library uses it.
     unsafe { sys::call(libc::SYS_brk, [to, 0, 0, 0, 0, 0]) }.unwrap_or(0)
 }
 

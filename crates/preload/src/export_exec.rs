@@ -1,15 +1,15 @@
-//! The `exec` family: notes which programs are started, and whether they keep the environment that
-//! brings far memory.
+//! The `exec` family: records which programs are started, and whether they keep the environment
+//! that loads this library.
 //!
-//! `hiroma run` says at the end which of them ran without far memory. Each note is one record of a
-//! file in the run's directory: `+` (the environment is kept) or `-`, the path, a zero byte. A name
-//! without a slash stands for a search in `PATH`.
+//! At the end, `hiroma run` reports which of them ran without far memory. Each note is one record
+//! in a file in the run's directory: `+` (the environment is kept) or `-`, the path, a zero byte. A
+//! name without a slash stands for a search in `PATH`.
 //!
-//! Contract: C's. A child of `vfork` comes here on its parent's memory, and a child of `fork` may
-//! find any lock held: a note is system calls and a buffer on the stack, and the C library's
-//! functions are looked up when the program starts. A note that cannot be written is left out.
-//! `execl` and its kin have arguments that only C can count, so they are entered by a jump that
-//! leaves them alone.
+//! Contract: C's. A child of `vfork` runs this code on its parent's memory, and a child of `fork`
+//! may find any lock held: writing a note takes only system calls and a buffer on the stack, and
+//! the C library's functions are resolved when the program starts. A note that cannot be written is
+//! omitted. `execl` and its variants have arguments that only C can count, so they are entered by a
+//! jump that leaves the arguments in place.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
@@ -28,7 +28,7 @@ use crate::{export_limits, runtime, sys};
 
 type Strings = *const *const c_char;
 
-/// Where notes go, and what must be in `LD_PRELOAD`.
+/// The file for notes, and the library that `LD_PRELOAD` must contain.
 struct Notes {
     file: CString,
     library: CString,
@@ -50,10 +50,10 @@ impl Next {
         if !known.is_null() {
             return known;
         }
-        // SAFETY: a string that ends with a zero.
+        // SAFETY: a NUL-terminated string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
         if found.is_null() {
-            // It was called, so that the program knows it from the C library it was linked with.
+            // The program called this function, so the C library that it is linked with has it.
             std::process::abort();
         }
         self.1.store(found, Ordering::Relaxed);
@@ -82,7 +82,7 @@ nexts!(
     POSIX_SPAWNP = c"posix_spawnp",
 );
 
-/// Takes notes from now on, if there is a directory for them.
+/// Starts recording, if there is a directory for the notes.
 pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let (Some(dir), Some(preloaded)) = (dir, preloaded) else { return };
     let Ok(file) = CString::new(dir.join(EXECUTED_FILE).as_os_str().as_bytes()) else { return };
@@ -94,33 +94,33 @@ pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let _ = NOTES.set(Notes { file, library });
 }
 
-/// Takes no more notes: a filter of system calls is about to be installed, which could end the
-/// program for ours.
+/// Stops recording: a seccomp filter is about to be installed, which could kill the program for our
+/// system calls.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// What parts the libraries of `LD_PRELOAD`.
+/// Separators in `LD_PRELOAD`.
 fn splits(byte: &u8) -> bool {
     matches!(byte, b':' | b' ')
 }
 
-/// Room for a directory's name. Whoever calls `execve` may stand on a stack of a page.
+/// Maximum length of a directory's name. A caller of `execve` may have a stack of only one page.
 const DIR_BYTES_MAX: usize = 512;
 
-/// The name of a directory, or of what a descriptor is open on.
+/// The path of a directory, or of the file that a descriptor refers to.
 struct Name {
     bytes: [u8; DIR_BYTES_MAX],
     len: usize,
 }
 
 impl Name {
-    /// None.
+    /// An empty name.
     fn none() -> Name {
         Name { bytes: [0; DIR_BYTES_MAX], len: 0 }
     }
 
-    /// What a link points to, if that has room here.
+    /// The target of a symbolic link, if it fits.
     fn of_link(link: &CStr) -> Name {
         let mut name = Name::none();
         let args = [
@@ -137,27 +137,27 @@ impl Name {
         name
     }
 
-    /// What descriptor `fd` is open on; the working directory for `AT_FDCWD`.
+    /// The path of the file that descriptor `fd` refers to; the working directory for `AT_FDCWD`.
     fn of_descriptor(fd: c_int) -> Name {
         if fd == libc::AT_FDCWD {
             return Name::of_link(c"/proc/self/cwd");
         }
-        // A slice takes what fits, and the rest of it stays zero.
+        // Writing to a slice stops at its end, and the rest of it stays zero.
         let mut link = [0_u8; 32];
         let _ = write!(&mut link[..], "/proc/self/fd/{fd}");
         CStr::from_bytes_until_nul(&link).map_or_else(|_| Name::none(), Name::of_link)
     }
 }
 
-/// Appends one record, with one call, so that records of several processes do not mix.
+/// Appends one record with a single call, so that the records of several processes do not mix.
 fn append(file: &CStr, parts: [&[u8]; 5]) {
     let parts =
         parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
     let flags =
         libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let open = [libc::AT_FDCWD as usize, file.as_ptr() as usize, flags as usize, 0o600, 0, 0];
-    // SAFETY: the calls read what is ours and the program's strings; the descriptor is this
-    // function's own.
+    // SAFETY: the calls read our data and the program's strings; the descriptor is this function's
+    // own.
     unsafe {
         if let Ok(fd) = sys::call(libc::SYS_openat, open) {
             let _ =
@@ -167,18 +167,18 @@ fn append(file: &CStr, parts: [&[u8]; 5]) {
     }
 }
 
-/// Notes that `path`, relative to `dir`, is about to be started. `searched`: in `PATH`.
+/// Records that `path`, relative to `dir`, is about to be started. `searched`: in `PATH`.
 ///
 /// # Safety
-/// `path` and `environment` must be what C asks for, or null.
+/// `path` and `environment` must be as C requires, or null.
 unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: bool) {
     let Some(notes) = NOTES.get().filter(|_| !STOPPED.load(Ordering::Relaxed)) else { return };
     let errno = sys::errno();
-    // Where C says so, bad pointers are the kernel's to answer (EFAULT).
+    // Where C specifies it, the kernel reports bad pointers (EFAULT).
     if !is_string(path) || !is_list(environment) {
         return;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let (path, kept) = unsafe {
         (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, notes.library.to_bytes()))
     };
@@ -194,21 +194,21 @@ unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: 
     sys::set_errno(errno);
 }
 
-/// This process is about to execute another program.
+/// Must be called before this process executes another program.
 pub fn begin() {
     if !STOPPED.load(Ordering::Relaxed) {
         export_limits::before_exec();
     }
 }
 
-/// It did not.
+/// Must be called if that failed.
 pub fn failed() {
     if !STOPPED.load(Ordering::Relaxed) {
         export_limits::after_failed_exec();
     }
 }
 
-/// Notes the program that a system call of the program's own starts.
+/// Records the program that a direct system call of the program starts.
 ///
 /// # Safety
 /// As for the call.
@@ -218,13 +218,13 @@ pub unsafe fn note_call(number: c_long, args: [usize; 4]) {
     } else {
         (args[0] as c_int, args[1], args[3])
     };
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { note(dir, path as *const c_char, environment as Strings, false) };
 }
 
-/// Whether a file is there, as this process sees the directories now.
+/// Whether a file exists, in the directory tree that this process currently sees.
 fn is_there(file: &CStr) -> bool {
-    // SAFETY: reads a string that ends with a zero.
+    // SAFETY: reads a NUL-terminated string.
     unsafe {
         sys::call(
             libc::SYS_faccessat,
@@ -234,7 +234,8 @@ fn is_there(file: &CStr) -> bool {
     .is_ok()
 }
 
-/// Tells the user that what is started cannot be reached. One call, nothing allocated.
+/// Warns the user that the library cannot be loaded into the program that is started. Makes one
+/// call and allocates nothing.
 fn warn(library: &CStr) {
     let first = b"hiroma: what is started now runs without far memory: ".as_slice();
     let last =
@@ -242,33 +243,33 @@ fn warn(library: &CStr) {
             .as_slice();
     let parts = [first, library.to_bytes(), last]
         .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
-    // SAFETY: reads what is ours.
+    // SAFETY: reads our own data.
     let _ =
         unsafe { sys::call(libc::SYS_writev, [2, parts.as_ptr() as usize, parts.len(), 0, 0, 0]) };
 }
 
-/// Whether the kernel can read a path there.
+/// Whether the kernel can read a path at this address.
 fn is_string(path: *const c_char) -> bool {
-    // SAFETY: the kernel reads, and says so where it cannot.
+    // SAFETY: the kernel reads the string, and returns an error where it cannot.
     let looked = unsafe {
         sys::call(libc::SYS_faccessat, [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0])
     };
     looked != Err(Errno(libc::EFAULT))
 }
 
-/// Whether there is a list, or null.
+/// Whether there is a readable list, or null.
 fn is_list(list: Strings) -> bool {
     let mut first = 0_usize;
-    // SAFETY: reading goes through the kernel, into our own variable.
+    // SAFETY: the kernel does the reading, into our own variable.
     list.is_null()
         || unsafe { sys::copy_readable(list as usize, &raw mut first as usize, size_of::<usize>()) }
             == size_of::<usize>()
 }
 
 /// # Safety
-/// `environment` must be what C asks for, or null.
+/// `environment` must be as C requires, or null.
 unsafe fn keeps_far_memory(environment: Strings, library: &[u8]) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let find = |name| unsafe { runtime::find(environment, name) };
     find(CONFIG_ENV).is_some()
         && find("LD_PRELOAD")
@@ -282,7 +283,8 @@ macro_rules! export {
             /// As in C.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-                // SAFETY: the caller's; the C library's function of this name has this type.
+                // SAFETY: guaranteed by the caller; the C library's function of this name has this
+                // type.
                 unsafe {
                     note($dir, $path, $environment, $searched);
                     let replaces = !stringify!($name).starts_with("posix_spawn");

@@ -1,8 +1,8 @@
-//! Ways to fork that the C library's handlers do not hear of: `_Fork`, and `clone` without shared
+//! Ways to fork that do not run the C library's fork handlers: `_Fork`, and `clone` without shared
 //! memory.
 //!
-//! Contract: C's. A child that shares our memory (`CLONE_VM`) needs nothing: the pager serves
-//! whoever uses it.
+//! Contract: C's. A child that shares our memory (`CLONE_VM`) needs no handling: the pager serves
+//! any process that uses this memory.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -17,7 +17,7 @@ type Clone =
 type Fork = unsafe extern "C" fn() -> c_int;
 
 fn next(name: &std::ffi::CStr) -> *mut c_void {
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: a NUL-terminated string.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     // SAFETY: the C library's function of this name has this type.
     let fork = unsafe { mem::transmute::<*mut c_void, Fork>(address) };
     let outcome = runtime::around_fork(|| {
-        // SAFETY: what the program asked for.
+        // SAFETY: the program requested this call.
         let pid = unsafe { fork() };
         if pid < 0 { Err(Errno(sys::errno())) } else { Ok(pid as usize) }
     });
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     )
 }
 
-/// What a child of `clone` is to do once its pager runs.
+/// What a child of `clone` executes once its pager runs.
 struct Birth {
     body: Body,
     argument: *mut c_void,
@@ -63,8 +63,8 @@ extern "C" fn born(birth: *mut c_void) -> c_int {
     body(argument)
 }
 
-/// C's arguments after the fourth are optional; registers that were not passed hold anything, and
-/// the kernel looks at them only if the flags say so.
+/// C's arguments after the fourth are optional. Registers that were not passed have arbitrary
+/// values, and the kernel reads them only if the flags require it.
 ///
 /// # Safety
 /// As in C.
@@ -86,12 +86,13 @@ pub unsafe extern "C" fn clone(
     // SAFETY: the C library's function of this name has this type.
     let real = unsafe { mem::transmute::<*mut c_void, Clone>(address) };
     if flags & libc::CLONE_VM != 0 || !runtime::is_followed() {
-        // SAFETY: what the program asked for.
+        // SAFETY: the program requested this call.
         return unsafe { real(body, stack, flags, argument, parent_tid, tls, child_tid) };
     }
     let mut birth = Birth { body, argument };
     runtime::begin_fork(stack as usize);
-    // SAFETY: what the program asked for; the child finds its copy of `birth` where ours is.
+    // SAFETY: the program requested this call; the child finds its copy of `birth` at the same
+    // address.
     let pid =
         unsafe { real(born, stack, flags, (&raw mut birth).cast(), parent_tid, tls, child_tid) };
     runtime::end_fork();

@@ -1,8 +1,8 @@
-//! Calls that lend pages of the program to the kernel beyond the call: `vmsplice`, and sockets that
-//! send without copying.
+//! Calls that lend pages of the program to the kernel beyond their return: `vmsplice`, and sockets
+//! that send without copying.
 //!
-//! Contract: C's. The kernel holds such pages in a way that it shows nobody, so the pager is told
-//! before the first time.
+//! Contract: C's. The kernel does not show which pages it holds in this way, so the pager is
+//! notified before the first such call.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ use crate::{runtime, scope};
 
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Tells the pager, once.
+/// Notifies the pager, once.
 pub fn lends_pages() {
     if !scope::is_internal() && !TOLD.swap(true, Ordering::Relaxed) {
         runtime::far(hiroma_pager::Pager::be_wary);
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn vmsplice(
     flags: u32,
 ) -> isize {
     lends_pages();
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     answer(unsafe {
         sys::call(libc::SYS_vmsplice, [fd as usize, parts as usize, count, flags as usize, 0, 0])
     })
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn setsockopt(
     if level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY {
         lends_pages();
     }
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     answer(unsafe {
         sys::call(
             libc::SYS_setsockopt,

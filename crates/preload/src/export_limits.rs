@@ -1,14 +1,15 @@
-//! `setrlimit` and its kin: limits that the program sets for itself hold for the program, not for
-//! the pager.
+//! `setrlimit` and its variants: limits that the program sets for itself apply to the program, not
+//! to the pager.
 //!
 //! The kernel counts the arena and the pager's memory as the program's (`RLIMIT_AS`,
-//! `RLIMIT_DATA`), and a file that a forked child's pager makes as the child's (`RLIMIT_FSIZE`). So
-//! the kernel's soft limit is larger by what the pager takes, and its hard limit stays what it was;
-//! what the program asked for is remembered, answered, kept for managed memory by the pager, and
-//! the kernel's again when another program is executed.
+//! `RLIMIT_DATA`), and a file that the pager of a forked child makes as the child's
+//! (`RLIMIT_FSIZE`). Therefore the kernel's soft limit is larger by the amount that the pager
+//! takes, and its hard limit is unchanged. The value that the program set is remembered and
+//! returned to it, the pager enforces it for managed memory, and the kernel's limit is set to it
+//! again when another program is executed.
 //!
-//! Contract: C's. System calls and atomics only: a child of `vfork` may come here on its parent's
-//! memory.
+//! Contract: C's. System calls and atomics only: a child of `vfork` may run this code on its
+//! parent's memory.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -25,10 +26,10 @@ const CAP_SYS_RESOURCE: u32 = 24;
 /// One limit.
 struct Limit {
     resource: usize,
-    /// Soft and hard, as the program has set them; infinity: the kernel knows.
+    /// Soft and hard limit as the program has set them; infinity: the kernel has the value.
     soft: AtomicU64,
     hard: AtomicU64,
-    /// What the pager takes of it.
+    /// The amount that the pager takes.
     ours: AtomicU64,
 }
 
@@ -48,7 +49,7 @@ static LIMITS: [Limit; 3] = [
 ];
 
 impl Limit {
-    /// Bytes of the process that count, by the kernel.
+    /// The process's use of the resource in bytes, as the kernel counts it.
     fn used(&self) -> u64 {
         let [size, data] = memory();
         match self.resource as u32 {
@@ -58,7 +59,7 @@ impl Limit {
         }
     }
 
-    /// What the program sees.
+    /// The limit that the program sees.
     fn seen(&self) -> Result<rlimit, Errno> {
         let kernel = sys::prlimit(0, self.resource, None)?;
         let soft = self.soft.load(Relaxed);
@@ -85,11 +86,11 @@ impl Limit {
     }
 }
 
-/// Size of the address space and of the writable part of it, in bytes, that the process has.
+/// Size in bytes of the process's address space, and of its writable part.
 fn memory() -> [u64; 2] {
     let mut text = [0_u8; 128];
     let name = c"/proc/self/statm".as_ptr() as usize;
-    // SAFETY: the kernel writes into our buffer; the descriptor is this function's own.
+    // SAFETY: the kernel writes to our buffer; the descriptor is this function's own.
     let got = unsafe {
         sys::call(
             libc::SYS_openat,
@@ -111,8 +112,8 @@ fn memory() -> [u64; 2] {
     [0, 5].map(|number| field(number) * hiroma_units::PAGE as u64)
 }
 
-/// Before the pager starts: limits that were set by whoever started this program are lifted as far
-/// as they may be.
+/// Called before the pager starts: raises the limits that the parent of this program set, as far as
+/// that is allowed.
 pub fn before_start() {
     for limit in &LIMITS {
         let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
@@ -124,7 +125,7 @@ pub fn before_start() {
                 Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }),
             );
         }
-        // The library's heap is there already.
+        // The library's heap exists already.
         let heap_bytes = if limit.resource as u32 == libc::RLIMIT_AS {
             internal::reserved_bytes() as u64
         } else {
@@ -134,8 +135,8 @@ pub fn before_start() {
     }
 }
 
-/// When the pager has started: what it takes is known, and the limits hold again. Returns the most
-/// that may be mapped.
+/// Called after the pager has started: its use is known, so the limits are enforced again. Returns
+/// the most bytes that may be mapped.
 pub fn after_start() -> usize {
     for limit in &LIMITS {
         limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);
@@ -150,7 +151,7 @@ pub fn after_start() -> usize {
     mapped_max()
 }
 
-/// Managed memory may take what the limits leave beside the rest.
+/// The most bytes that managed memory may take: what the limits leave beside the rest.
 fn mapped_max() -> usize {
     let room = |limit: &Limit| match limit.soft.load(Relaxed) {
         RLIM_INFINITY => u64::MAX,
@@ -160,12 +161,13 @@ fn mapped_max() -> usize {
     usize::try_from(most).unwrap_or(usize::MAX)
 }
 
-/// Another program is about to take the place of this one: its limits are those that were set.
+/// Called before another program replaces this one: sets the limits to the values that the program
+/// has set.
 pub fn before_exec() {
     each_set(|_, asked| asked);
 }
 
-/// That did not happen.
+/// Called if that failed.
 pub fn after_failed_exec() {
     each_set(|limit, asked| asked.saturating_add(limit.ours.load(Relaxed)));
 }
@@ -192,19 +194,19 @@ pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result
         limit.resource == resource && ours && runtime::is_followed() && !scope::is_internal()
     });
     let Some(known) = known else {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         return unsafe {
             sys::call(libc::SYS_prlimit64, [pid as usize, resource, new, old, 0, 0]).map(drop)
         };
     };
     let seen = known.seen()?;
     if new != 0 {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         known.set(unsafe { *(new as *const rlimit) })?;
         runtime::far(|pager| pager.set_mapped_max(mapped_max()));
     }
     if old != 0 {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { *(old as *mut rlimit) = seen };
     }
     Ok(())
@@ -227,7 +229,7 @@ macro_rules! export {
             /// As in C.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 status(unsafe { limit($pid, $resource as usize, $new as usize, $old as usize) })
             }
         )*

@@ -1,12 +1,13 @@
-//! `dlopen` and `dlsym`: whoever looks for the `malloc` family past the global scope finds ours all
-//! the same.
+//! `dlopen` and `dlsym`: a lookup of the `malloc` family that bypasses the global scope finds ours
+//! anyway.
 //!
 //! A block of one heap must not be freed by another. With `RTLD_DEEPBIND` (PHP's extensions) a
-//! library binds to the C library's own `free`, and so does who asks a handle for it (`ctypes`,
-//! `ffi`). So that flag is taken away, and an answer that is the C library's is replaced.
+//! library binds to the C library's own `free`, and so does code that looks `free` up in a handle
+//! (`ctypes`, `ffi`). Therefore that flag is removed, and a result that is the C library's function
+//! is replaced.
 //!
-//! Contract: libc's. Both functions find out who called them by the return address (search paths,
-//! `RTLD_NEXT`), so they are entered by a jump that leaves it alone. Nothing unwinds.
+//! Contract: libc's. Both functions identify their caller by the return address (search paths,
+//! `RTLD_NEXT`), so they are entered by a jump that preserves it. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::arch::naked_asm;
@@ -22,7 +23,7 @@ type Look = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The version under which glibc has had both from its first release for x86-64 on.
+/// The symbol version of both functions in glibc, since its first release for x86-64.
 const SINCE: &CStr = c"GLIBC_2.2.5";
 
 /// # Safety
@@ -81,10 +82,10 @@ fn real(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     if !known.is_null() {
         return known;
     }
-    // SAFETY: both are strings; `dlvsym` is not replaced.
+    // SAFETY: both are NUL-terminated strings; `dlvsym` is not replaced.
     let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), SINCE.as_ptr()) };
     if found.is_null() {
-        // Without it no program gets on; glibc always has it.
+        // No program works without it; glibc always has it.
         std::process::abort();
     }
     place.store(found, Ordering::Relaxed);
@@ -95,16 +96,16 @@ extern "C" fn find_dlopen() -> *mut c_void {
     real(&REAL_DLOPEN, c"dlopen")
 }
 
-/// Ours, if the C library's own would be the answer; null: let the C library answer.
+/// Our function, if the lookup would return the C library's own; null: let the C library answer.
 unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     let real = real(&REAL_DLSYM, c"dlsym");
     if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
         return ptr::null_mut();
     }
-    // SAFETY: the caller's string.
+    // SAFETY: the string is the caller's.
     let name = unsafe { CStr::from_ptr(name) };
     let Some(ours) = replacement(name) else { return ptr::null_mut() };
-    // SAFETY: the real function has this type; what is asked is what the caller asks.
+    // SAFETY: the real function has this type; the arguments are the caller's.
     let (theirs, next) = unsafe {
         let look = mem::transmute::<*mut c_void, Look>(real);
         (look(handle, name.as_ptr()), look(libc::RTLD_NEXT, name.as_ptr()))
@@ -112,7 +113,7 @@ unsafe extern "C" fn answer(handle: *mut c_void, name: *const c_char) -> *mut c_
     if !theirs.is_null() && theirs == next { ours } else { ptr::null_mut() }
 }
 
-/// Ours of the functions between which blocks pass.
+/// Our replacement of a function that returns or accepts blocks.
 fn replacement(name: &CStr) -> Option<*mut c_void> {
     Some(match name.to_bytes() {
         b"malloc" => ours::malloc as *mut c_void,

@@ -1,7 +1,7 @@
 //! The `malloc` family under the names that programs call.
 //!
-//! Contract: C's, as glibc keeps it: alignment 16, `errno` set on failure and kept on success,
-//! `realloc(p, 0)` frees. Nothing unwinds.
+//! Contract: C's, as glibc implements it: alignment 16, `errno` set on failure and preserved on
+//! success, `realloc(p, 0)` frees. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
     if !block.is_null() {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { heap::release(block) };
     }
 }
@@ -65,14 +65,14 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
         return allocate(size, ALIGN_MIN, false);
     }
     if size == 0 {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { heap::release(block) };
         return ptr::null_mut();
     }
     if size > SIZE_MAX {
         return out_of_memory();
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let new = unsafe { heap::resize(block, size) };
     if new.is_null() { out_of_memory() } else { new }
 }
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn reallocarray(
     size: usize,
 ) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         Some(size) => unsafe { realloc(block, size) },
         None => out_of_memory(),
     }
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn posix_memalign(
         sys::set_errno(errno);
         return libc::ENOMEM;
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { result.write(block) };
     0
 }
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if block.is_null() {
         return 0;
     }
-    // SAFETY: the caller's; the name is that of glibc's function of this type.
+    // SAFETY: guaranteed by the caller; glibc's function of this name has this type.
     unsafe {
         match heap::usable_size(block) {
             0 if runtime::phase() == Phase::PassThrough => {
@@ -178,8 +178,8 @@ pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     }
 }
 
-/// Nothing of glibc's tuning applies to managed memory; accepted, as glibc accepts what it does not
-/// know.
+/// None of glibc's tuning applies to managed memory. All parameters are accepted, as glibc accepts
+/// unknown ones.
 ///
 /// # Safety
 /// As in C.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     if runtime::phase() != Phase::PassThrough {
         return 1;
     }
-    // SAFETY: the name is that of glibc's function of this type.
+    // SAFETY: glibc's function of this name has this type.
     unsafe {
         next(c"mallopt").map_or(0, |address| {
             mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, c_int) -> c_int>(address)(
@@ -204,12 +204,12 @@ pub unsafe extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
 pub unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
     if runtime::phase() != Phase::PassThrough {
         if !scope::is_internal() {
-            // SAFETY: takes no arguments that could be wrong.
+            // SAFETY: has no arguments that could be invalid.
             unsafe { mi::mi_collect(true) };
         }
         return 1;
     }
-    // SAFETY: the name is that of glibc's function of this type.
+    // SAFETY: glibc's function of this name has this type.
     unsafe {
         next(c"malloc_trim").map_or(0, |address| {
             mem::transmute::<*mut c_void, unsafe extern "C" fn(usize) -> c_int>(address)(pad)
@@ -217,15 +217,15 @@ pub unsafe extern "C" fn malloc_trim(pad: usize) -> c_int {
     }
 }
 
-/// What is known here: how much managed memory is mapped. The rest is zero.
+/// Reports how much managed memory is mapped. The other fields are zero.
 ///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
     if runtime::phase() == Phase::PassThrough {
-        // SAFETY: the name is that of glibc's function of this type (glibc 2.33); all zeros is a
-        // valid answer.
+        // SAFETY: glibc's function of this name has this type (glibc 2.33); all zeros is a valid
+        // value.
         return unsafe {
             next(c"mallinfo2").map_or(mem::zeroed(), |address| {
                 mem::transmute::<*mut c_void, unsafe extern "C" fn() -> libc::mallinfo2>(address)()
@@ -234,17 +234,17 @@ pub unsafe extern "C" fn mallinfo2() -> libc::mallinfo2 {
     }
     let mapped =
         runtime::far(|pager| pager.snapshot().get(Counter::MappedBytes)).unwrap_or(0) as usize;
-    // SAFETY: numbers, for which zero is valid.
+    // SAFETY: integers, for which zero is valid.
     libc::mallinfo2 { arena: mapped, uordblks: mapped, ..unsafe { mem::zeroed() } }
 }
 
-/// As [`mallinfo2`], for sizes that an `int` can hold.
+/// Like [`mallinfo2`], with sizes cut to the range of an `int`.
 ///
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mallinfo() -> libc::mallinfo {
-    // SAFETY: takes no arguments.
+    // SAFETY: has no arguments.
     let info = unsafe { mallinfo2() };
     let int = |size: usize| size.min(c_int::MAX as usize) as c_int;
     libc::mallinfo {
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn mallinfo() -> libc::mallinfo {
 }
 
 fn next(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: a NUL-terminated string.
     Some(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) })
         .filter(|address| !address.is_null())
 }

@@ -1,7 +1,7 @@
 //! The `mmap` family, `syscall` and `prctl` under the names that programs call.
 //!
-//! Contract: C's, as the kernel keeps it, including `errno`. Ranges that are not managed go to the
-//! kernel as they came. Nothing unwinds.
+//! Contract: C's, as the kernel implements it, including `errno`. Ranges that are not managed are
+//! passed to the kernel unchanged. Nothing unwinds.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -22,7 +22,7 @@ fn errno_of(error: PagerError) -> Errno {
     Errno(error.errno())
 }
 
-/// What C returns: the value, or -1 and `errno`.
+/// The return value in C: the value, or -1 and `errno`.
 fn answer(outcome: Outcome<usize>) -> usize {
     outcome.unwrap_or_else(|Errno(errno)| {
         sys::set_errno(errno);
@@ -34,18 +34,18 @@ fn status(outcome: Outcome<()>) -> c_int {
     answer(outcome.map(|()| 0)) as c_int
 }
 
-/// The arena as the calling thread may see it: empty where nothing is managed.
+/// The arena as seen by the calling thread: empty where nothing is managed.
 fn arena() -> Range<usize> {
     if scope::is_internal() { 0..0 } else { runtime::arena() }
 }
 
-/// Cuts a range at the arena; `None` if the kernel alone has to do with it.
+/// Cuts a range at the arena. `None` if only the kernel is concerned.
 fn managed(addr: usize, len: usize) -> Option<Split> {
     let arena = arena();
     if arena.is_empty() { None } else { classify::split(addr, len, &arena) }
 }
 
-/// Asks the pager about the part of a range that is its own.
+/// Calls the pager for the managed part of a range.
 fn inside(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
@@ -54,7 +54,7 @@ fn inside(
     runtime::far(|pager| f(pager, start, end - start)).unwrap_or(Ok(())).map_err(errno_of)
 }
 
-/// Does the same to all parts of a range: `f` to the managed one, `g` to the others.
+/// Applies `f` to the managed part of a range, and `g` to the other parts.
 fn everywhere(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
@@ -64,12 +64,12 @@ fn everywhere(
     split.outside().try_for_each(|part| g(part.start, part.len()))
 }
 
-/// Whether the program takes reservations only where it wants them (ZGC): it gives those that came
-/// elsewhere back untouched.
+/// Detects programs that accept reservations only at the hinted address (ZGC): they unmap those at
+/// another address untouched.
 struct Hints {
-    /// Where the last reservation with a hint came.
+    /// Address of the last reservation with a hint.
     last: AtomicUsize,
-    /// How many in a row were given back.
+    /// Number of reservations in a row that were unmapped.
     refused: AtomicUsize,
     told: AtomicBool,
 }
@@ -77,9 +77,9 @@ struct Hints {
 static HINTS: Hints =
     Hints { last: AtomicUsize::new(0), refused: AtomicUsize::new(0), told: AtomicBool::new(false) };
 
-/// After so many, the kernel does what the hint says. Who wants an alignment gives back one and
-/// takes the next; Java's other collectors look for a good place a few dozen times and are content
-/// with any.
+/// After this number, the kernel follows the hint. A program that needs an alignment unmaps one
+/// reservation and keeps the next; Java's other collectors try a few dozen hints for a good address
+/// and then accept any.
 const REFUSED_MAX: usize = 64;
 
 impl Hints {
@@ -87,8 +87,8 @@ impl Hints {
         self.refused.load(Relaxed) >= REFUSED_MAX
     }
 
-    /// The kernel has put a reservation where it was wanted: whoever is told of the limit hears
-    /// that this is beside it.
+    /// Called when the kernel has put a reservation at the hinted address: warns once that this
+    /// memory is outside the limit.
     fn granted(&self, wanted: usize, got: usize, len: usize) {
         if wanted == got && !self.told.swap(true, Relaxed) {
             let _scope = scope::internal_scope();
@@ -112,7 +112,7 @@ impl Hints {
     }
 }
 
-/// Says once that something large is beside the limit.
+/// Warns once that a large mapping is outside the limit.
 fn tell_local(call: &MapCall) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if let Some(what) = classify::stays_local(call).filter(|_| !TOLD.swap(true, Relaxed)) {
@@ -134,7 +134,7 @@ fn do_mmap(
     fd: c_int,
     offset: i64,
 ) -> Outcome<usize> {
-    // SAFETY: what the program asked for, at its own risk.
+    // SAFETY: the program requested this call, at its own risk.
     let kernel = |addr: usize, len: usize, offset: i64| unsafe {
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn mmap64(
 }
 
 fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
     match managed(addr, len) {
         None => kernel(addr, len),
@@ -246,14 +246,14 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 }
 
 fn do_mprotect(addr: usize, len: usize, prot: c_int) -> Outcome<()> {
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::mprotect(addr, len, prot) };
     let Some(split) = managed(addr, len) else {
         return kernel(addr, len);
     };
     let protect = |pager: &Pager, start, len| {
         if prot & PROT_EXEC != 0 {
-            // Code is fetched by the processor, often and from everywhere: it stays local.
+            // The processor fetches code often and from everywhere, so code stays local.
             pager.pin(start, len)?;
         }
         pager.protect(start, len, prot)
@@ -273,12 +273,12 @@ fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcom
         return do_mprotect(addr, len, prot);
     }
     match managed(addr, len) {
-        // SAFETY: what the program asked for.
+        // SAFETY: the program requested this call.
         None => unsafe {
             sys::call(libc::SYS_pkey_mprotect, [addr, len, prot as usize, pkey as usize, 0, 0])
                 .map(drop)
         },
-        // The kernel's answer where the processor has no keys.
+        // The kernel's error on processors without keys.
         Some(_) => Err(Errno(libc::EINVAL)),
     }
 }
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn pkey_mprotect(
 }
 
 fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
     let Some(split) = managed(addr, len) else {
         return kernel(addr, len);
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
     if advice == libc::POSIX_MADV_DONTNEED {
-        // POSIX's is a hint and keeps the content, so glibc ignores it, and so do we.
+        // POSIX's advice is a hint and keeps the content, so glibc ignores it, and so do we.
         return 0;
     }
     do_madvise(addr as usize, len, advice).map_or_else(|Errno(errno)| errno, |()| 0)
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
 
 fn do_mremap(call: RemapCall) -> Outcome<usize> {
     let RemapCall { old, old_len, new_len, flags, new } = call;
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let kernel =
         || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
     let arena = arena();
@@ -387,8 +387,7 @@ fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Ou
     runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
 }
 
-/// Copies managed memory to a place that the program chose. The content travels through the
-/// processor.
+/// Copies managed memory to an address that the program chose. The processor copies the content.
 fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
     do_mmap(
         new,
@@ -401,9 +400,9 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
     let len = old_len.min(new_len);
     let mut done = 0;
     while done < len {
-        // SAFETY: the new place was mapped just now for this.
+        // SAFETY: the destination was just mapped for this.
         match unsafe { sys::copy_readable(old + done, new + done, len - done) } {
-            // Pages without access: nothing that could be read, nothing to copy.
+            // Pages without access cannot be read, so there is nothing to copy.
             0 => done = (done + PAGE).next_multiple_of(PAGE),
             copied => done += copied,
         }
@@ -412,8 +411,8 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outc
     if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
 }
 
-/// C's fifth argument is optional; where it is not passed, the register holds anything, and nobody
-/// looks at it.
+/// C's fifth argument is optional. If it is not passed, the register has an arbitrary value, which
+/// is not read.
 ///
 /// # Safety
 /// As in C.
@@ -432,7 +431,7 @@ pub unsafe extern "C" fn mremap(
 fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> Outcome<()> {
     // SAFETY: locking changes no content.
     let kernel = |addr, len| unsafe { sys::call(number, [addr, len, flags, 0, 0, 0]).map(drop) };
-    // Unlike the rest of the family, these take any address.
+    // Unlike the rest of the family, these calls accept any address.
     let start = addr & !(PAGE - 1);
     match managed(start, len.saturating_add(addr - start)) {
         None => kernel(addr, len),
@@ -462,15 +461,15 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     status(do_mlock(libc::SYS_munlock, addr as usize, len, 0))
 }
 
-/// Whether what is mapped from now on is to be local too (`MCL_FUTURE`).
+/// Whether later mappings are to stay local too (`MCL_FUTURE`).
 static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
 
-/// `CAP_IPC_LOCK`: memory is locked without a limit.
+/// `CAP_IPC_LOCK`: allows locking memory without a limit.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`.
-/// The kernel's call would fill each reservation, the pager's too, so it is not made; what is not
-/// managed is local in any case.
+/// The kernel's call would populate each reservation, including the pager's, so it is not made;
+/// unmanaged memory is local in any case.
 fn do_mlockall(flags: usize) -> Outcome<()> {
     const CURRENT: usize = libc::MCL_CURRENT as usize;
     const FUTURE: usize = libc::MCL_FUTURE as usize;
@@ -485,7 +484,7 @@ fn do_mlockall(flags: usize) -> Outcome<()> {
     if !sys::is_capable(CAP_IPC_LOCK) {
         match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
             0 => return Err(Errno(libc::EPERM)),
-            // What a program has mapped is more than such a limit in all but special cases.
+            // In all but special cases, a program has mapped more than such a limit.
             most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => {
                 return Err(Errno(libc::ENOMEM));
             }
@@ -522,13 +521,13 @@ pub unsafe extern "C" fn munlockall() -> c_int {
     status(do_munlockall())
 }
 
-/// Calls that only ask about mappings: what the program has unmapped is still mapped for the
-/// kernel.
+/// Calls that only inspect mappings. The pager checks the range first, because memory that the
+/// program has unmapped is still mapped in the kernel.
 fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
     if let Some(split) = managed(addr, len) {
         inside(&split, Pager::all_mapped)?;
     }
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     unsafe { sys::call(number, [addr, len, third, 0, 0, 0]).map(drop) }
 }
 
@@ -551,38 +550,39 @@ pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     const PR_SET_VMA: c_int = 0x5356_4d41;
-    // Named parts would be mappings of their own, and the kernel moves no pages across their
-    // borders.
+    // Named parts would be separate mappings, and the kernel moves no pages across the borders of
+    // mappings.
     if option == PR_SET_VMA && managed(b, c).is_some() {
         return 0;
     }
     if option == libc::PR_SET_SECCOMP {
         export_exec::stop();
     }
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
 }
 
 /// `mseal` (Linux 6.10).
 const SYS_MSEAL: c_long = 462;
 
-/// Whether a `clone` makes a process with memory of its own, on the caller's stack: a fork.
+/// Whether a `clone` makes a process with memory of its own on the caller's stack, that is, forks.
 fn is_fork(flags: usize, stack: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0 && stack == 0
 }
 
-/// The same of `clone3`, whose structure begins with the flags and has the stack in its sixth word.
+/// The same for `clone3`, whose structure begins with the flags and has the stack in its sixth
+/// word.
 ///
 /// # Safety
 /// `args` must be readable for `len` bytes.
 unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let word = |at: usize| unsafe { *(args as *const u64).add(at) };
     len >= 64 && word(0) & libc::CLONE_VM as u64 == 0 && word(5) == 0
 }
 
-/// C's arguments are variable; registers and stack slots that were not passed hold anything, and
-/// the kernel does not look at them.
+/// C's arguments are variable. Registers and stack slots that were not passed have arbitrary
+/// values, and the kernel does not read them.
 ///
 /// # Safety
 /// As in C.
@@ -596,7 +596,7 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let kernel = || unsafe { sys::call(number, [a, b, c, d, e, f]) };
     let done = |outcome: Outcome<()>| outcome.map(|()| 0);
     let outcome = match number {
@@ -609,28 +609,28 @@ pub unsafe extern "C" fn syscall(
             do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e })
         }
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
-        // What is sealed cannot be moved; kernels before 6.10 have no seals either.
+        // Sealed memory could not be moved; kernels before 6.10 have no seals either.
         SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
         libc::SYS_mlockall => done(do_mlockall(a)),
         libc::SYS_munlockall => done(do_munlockall()),
         libc::SYS_mincore | libc::SYS_msync => done(do_look(number, a, b, c)),
         libc::SYS_ioctl => {
-            // SAFETY: the program's.
+            // SAFETY: the argument is the program's.
             unsafe { crate::export_uffd::before_ioctl(b, c) };
             kernel()
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_setrlimit | libc::SYS_getrlimit => {
             let (new, old) = if number == libc::SYS_setrlimit { (b, 0) } else { (0, b) };
-            // SAFETY: the program's structure.
+            // SAFETY: the arguments are the program's.
             unsafe { export_limits::limit(0, a, new, old) }.map(|()| 0)
         }
-        // SAFETY: the program's structures.
+        // SAFETY: the arguments are the program's.
         libc::SYS_prlimit64 => unsafe { export_limits::limit(a as i32, b, c, d) }.map(|()| 0),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => runtime::around_fork(kernel),
         libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
-        // SAFETY: the program's structure, as long as it says.
+        // SAFETY: the program's structure, which has the given length.
         libc::SYS_clone3 if unsafe { clone3_is_fork(a, b) } => runtime::around_fork(kernel),
         libc::SYS_vmsplice => {
             crate::export_lend::lends_pages();
@@ -651,7 +651,7 @@ pub unsafe extern "C" fn syscall(
             kernel()
         }
         libc::SYS_execve | libc::SYS_execveat => {
-            // SAFETY: the program's, which the kernel checks as well.
+            // SAFETY: the arguments are the program's, and the kernel checks them as well.
             unsafe { export_exec::note_call(number, [a, b, c, d]) };
             export_exec::begin();
             kernel().inspect_err(|_| export_exec::failed())

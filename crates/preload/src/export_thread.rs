@@ -1,7 +1,7 @@
-//! `pthread_create`, so that a thread of the pager is one from its first instruction.
+//! `pthread_create`, so that a thread of the pager is internal from its first instruction.
 //!
-//! Contract: C's. A thread that is created in the internal scope starts in it and stays in it:
-//! Rust's and the C library's own start-up code allocate before the thread's function runs, and a
+//! Contract: C's. A thread that is created in the internal scope starts in it and stays in it: the
+//! start-up code of Rust and of the C library allocates before the thread's function runs, and a
 //! thread of the pager that waited for managed memory there would wait forever.
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ type Create = unsafe extern "C" fn(
 
 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// What a thread of the pager is to do.
+/// What a thread of the pager executes.
 struct Birth {
     start: Start,
     argument: *mut c_void,
@@ -38,7 +38,7 @@ extern "C" fn born_internal(birth: *mut c_void) -> *mut c_void {
 fn next() -> Option<Create> {
     let mut address = NEXT.load(Ordering::Relaxed);
     if address.is_null() {
-        // SAFETY: a string that ends with a zero.
+        // SAFETY: a NUL-terminated string.
         address = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) };
         NEXT.store(address, Ordering::Relaxed);
     }
@@ -59,14 +59,14 @@ pub unsafe extern "C" fn pthread_create(
         return libc::EAGAIN;
     };
     if !scope::is_internal() {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         return unsafe { create(thread, attributes, start, argument) };
     }
     let birth = Box::into_raw(Box::new(Birth { start, argument }));
-    // SAFETY: the caller's; the box goes to the new thread.
+    // SAFETY: guaranteed by the caller; the new thread owns the box.
     let result = unsafe { create(thread, attributes, born_internal, birth.cast()) };
     if result != 0 {
-        // SAFETY: no thread has taken it.
+        // SAFETY: no thread was created, so the box is still ours.
         drop(unsafe { Box::from_raw(birth) });
     }
     result

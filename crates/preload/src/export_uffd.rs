@@ -1,8 +1,8 @@
-//! `ioctl`: a program that has a userfaultfd of its own takes memory from the pager's.
+//! `ioctl`: a program with its own userfaultfd takes memory over from the pager.
 //!
-//! Contract: C's. A mapping has one userfaultfd at a time, so what the program registers is no
-//! longer managed: it is mapped anew, with what it held. Pages of zeros come back as missing, which
-//! is what the program has to expect of pages that it has not written.
+//! Contract: C's. A mapping has one userfaultfd at a time, so memory that the program registers is
+//! no longer managed: it is mapped anew, with its content. Pages of zeros become missing pages,
+//! which the program has to expect of pages that it has not written.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
@@ -16,19 +16,19 @@ use crate::{classify, runtime, scope};
 /// `_IOWR(0xAA, 0, struct uffdio_register)`.
 const UFFDIO_REGISTER: usize = 0xc020_aa00;
 
-/// What is read at a time.
+/// Number of bytes that are read at a time.
 const STEP: usize = 256 << 10;
 
-/// Gives up what the program is about to register.
+/// Releases the memory that the program is about to register.
 ///
 /// # Safety
-/// The argument of an `ioctl`, which may be anything.
+/// `argument` is the argument of an `ioctl`, which may be anything.
 pub unsafe fn before_ioctl(request: usize, argument: usize) {
     if request & 0xffff_ffff != UFFDIO_REGISTER || scope::is_internal() {
         return;
     }
     let mut range = [0_usize; 2];
-    // SAFETY: copied by the kernel, into our own variable.
+    // SAFETY: the kernel copies, into our own variable.
     let copied =
         unsafe { sys::copy_readable(argument, &raw mut range as usize, size_of_val(&range)) };
     let arena = runtime::arena();
@@ -36,15 +36,15 @@ pub unsafe fn before_ioctl(request: usize, argument: usize) {
         return;
     }
     if let Some(split) = classify::split(range[0], range[1], &arena) {
-        // The library's heap has a lock, which a handler of the program's must not meet.
+        // The library's heap has a lock, which a signal handler of the program must not wait for.
         let mask = sys::block_signals();
-        // Where it fails the kernel refuses what is asked of it (EBUSY).
+        // If this fails, the kernel refuses the program's request (EBUSY).
         let _ = give_up(split.inside);
         sys::restore_signals(mask);
     }
 }
 
-/// Maps a range anew, as the kernel's alone, with what it holds.
+/// Maps a range anew as an unmanaged mapping, with its content.
 fn give_up(range: Range<usize>) -> Result<(), Errno> {
     let Range { start, end } = range;
     let protection = match runtime::far(|pager| {
@@ -59,7 +59,7 @@ fn give_up(range: Range<usize>) -> Result<(), Errno> {
     let mut at = start;
     while at < end {
         let len = STEP.min(end - at);
-        // SAFETY: the buffer is ours, and as long.
+        // SAFETY: the buffer is ours, and has this length.
         match unsafe { sys::copy_readable(at, buffer.as_mut_ptr() as usize, len) } {
             0 => at += PAGE,
             copied => {
@@ -75,7 +75,7 @@ fn give_up(range: Range<usize>) -> Result<(), Errno> {
     }
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the program's memory, whose content was kept; the pager has given the range up.
+    // SAFETY: the program's memory, whose content was saved; the pager has released the range.
     unsafe {
         runtime::far(|pager| pager.release(start, end - start))
             .unwrap_or(Ok(()))
@@ -95,7 +95,7 @@ fn give_up(range: Range<usize>) -> Result<(), Errno> {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    // SAFETY: what the program asked for.
+    // SAFETY: the program requested this call.
     let result = unsafe {
         before_ioctl(request as usize, argument as usize);
         sys::call(libc::SYS_ioctl, [fd as usize, request as usize, argument as usize, 0, 0, 0])

@@ -1,9 +1,9 @@
-//! Which heap serves a call of the `malloc` family.
+//! Chooses the heap that serves a call of the `malloc` family.
 //!
-//! Contract: every block belongs to exactly one heap, and its address tells which: the internal
-//! heap by its stretch; the arena is mimalloc's but for large objects, which the table of [`large`]
-//! knows; everything else is glibc's. Sizes and alignments were checked by the caller: the
-//! alignment is a power of two, the size at most `isize::MAX`.
+//! Contract: every block belongs to exactly one heap, which its address determines: the internal
+//! heap has its own stretch; blocks in the arena are mimalloc's, except for large objects, which
+//! are in the table of [`large`]; all others are glibc's. The caller has checked sizes and
+//! alignments: the alignment is a power of two, the size at most `isize::MAX`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -15,7 +15,7 @@ use crate::large::{self, ALIGN_MAX, LARGE_MIN};
 use crate::runtime::{self, Phase};
 use crate::{internal, scope, sys};
 
-/// What glibc guarantees for every block, and programs keep tags in.
+/// The alignment that glibc guarantees for every block; programs store tags in the low bits.
 pub const ALIGN_MIN: usize = 16;
 
 unsafe extern "C" {
@@ -26,15 +26,15 @@ unsafe extern "C" {
     fn __libc_memalign(align: usize, size: usize) -> *mut c_void;
 }
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Internal,
     Mimalloc,
     Large(usize),
-    /// glibc's when it serves the program.
+    /// glibc's, if it serves the program.
     Libc,
-    /// Nobody's that we know.
+    /// Unknown.
     Stranger,
 }
 
@@ -62,7 +62,7 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut c_void {
             .map_or(ptr::null_mut(), |address| address as *mut c_void);
     }
     let size = size.max(ALIGN_MIN);
-    // SAFETY: any size and any power of two will do.
+    // SAFETY: any size and any power of two are valid.
     unsafe {
         match (align <= ALIGN_MIN, zeroed) {
             (true, false) => mi::mi_malloc(size),
@@ -78,7 +78,7 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     if scope::is_internal() || runtime::phase() == Phase::Early {
         return internal::allocate(size, align, zeroed).cast();
     }
-    // SAFETY: glibc's own functions; nothing zeroed is ever asked for with an alignment.
+    // SAFETY: glibc's own functions; a zeroed block is never requested with an alignment.
     unsafe {
         match (align <= ALIGN_MIN, zeroed) {
             (true, false) => __libc_malloc(size),
@@ -88,37 +88,37 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     }
 }
 
-/// Frees a block. Null and blocks of strangers are left alone: what the dynamic linker allocated
-/// before us is not ours to free.
+/// Frees a block. Does nothing for null and for blocks of unknown owners: the dynamic linker
+/// allocated those before this library was loaded, so they are not ours to free.
 ///
 /// # Safety
 /// As for `free`.
 #[inline]
 pub unsafe fn release(block: *mut c_void) {
     match owner(block) {
-        // A thread of the pager must not touch managed memory, where mimalloc keeps its lists; it
-        // frees next to nothing that is not its own.
+        // A thread of the pager must not touch managed memory, which contains mimalloc's lists; it
+        // frees hardly any blocks other than its own.
         Owner::Mimalloc | Owner::Large(_) if scope::is_internal() => {}
-        // SAFETY: mimalloc's, and the caller's to give.
+        // SAFETY: allocated by mimalloc, and owned by the caller.
         Owner::Mimalloc => unsafe { mi::mi_free(block) },
         Owner::Large(_) => {
             large::free(block as usize);
         }
         // SAFETY: from `internal::allocate`.
         Owner::Internal => unsafe { internal::release(block.cast()) },
-        // SAFETY: glibc's.
+        // SAFETY: allocated by glibc.
         Owner::Libc => unsafe { __libc_free(block) },
         Owner::Stranger => {}
     }
 }
 
-/// How many bytes of a block may be used; 0 for strangers.
+/// Number of usable bytes of a block; 0 for unknown owners.
 ///
 /// # Safety
 /// As for `malloc_usable_size`.
 pub unsafe fn usable_size(block: *mut c_void) -> usize {
     match owner(block) {
-        // SAFETY: mimalloc's.
+        // SAFETY: allocated by mimalloc.
         Owner::Mimalloc => unsafe { mi::mi_usable_size(block) },
         Owner::Large(len) => len,
         // SAFETY: from `internal::allocate`.
@@ -127,7 +127,7 @@ pub unsafe fn usable_size(block: *mut c_void) -> usize {
     }
 }
 
-/// Gives a block another size, with its content. Null: no memory, the block is as it was.
+/// Changes the size of a block and keeps its content. Null: no memory, and the block is unchanged.
 ///
 /// # Safety
 /// As for `realloc`, with a block and a size that are not null.
@@ -135,9 +135,9 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     let owner = owner(block);
     let working_for_pager = scope::is_internal();
     match owner {
-        // SAFETY: glibc's.
+        // SAFETY: allocated by glibc.
         Owner::Libc => return unsafe { __libc_realloc(block, size) },
-        // SAFETY: mimalloc's; it stays mimalloc's while it is small.
+        // SAFETY: allocated by mimalloc; it remains so while it is small.
         Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => {
             return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) };
         }
@@ -151,8 +151,9 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     if new.is_null() {
         return new;
     }
-    // SAFETY: both blocks are at least as long as what is copied, and different. The length of a
-    // stranger's is unknown: what can be read past its end is copied as well, and means nothing.
+    // SAFETY: both blocks are at least as long as the copied range, and different. The length of a
+    // block of an unknown owner is unknown: readable bytes past its end are copied as well, and are
+    // irrelevant.
     unsafe {
         if owner == Owner::Stranger {
             sys::copy_readable(block as usize, new as usize, size);

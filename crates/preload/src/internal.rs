@@ -1,9 +1,9 @@
-//! The heap of the pager and of this library: dlmalloc over a stretch of address space of its own,
-//! never managed.
+//! The heap of the pager and of this library: dlmalloc over a separate stretch of address space,
+//! which is never managed.
 //!
-//! Contract: all memory of this heap lies in one stretch from `START` on, so that an address tells
-//! whose it is. Blocks for callers of `malloc` carry their size in front of them ([`Header`]);
-//! blocks of Rust's allocator do not, and are never passed to `free`.
+//! Contract: all memory of this heap is in one stretch starting at `START`, so that the address of
+//! a block identifies its heap. Blocks for callers of `malloc` have their size in front of them
+//! ([`Header`]); blocks of Rust's allocator do not, and are never passed to `free`.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -17,7 +17,7 @@ use libc::{
 
 use crate::sys::{self, Lock};
 
-/// Address space for the heap; only what is used takes memory. Less where the address space is
+/// Address space for the heap; only the used part takes memory. Smaller if the address space is
 /// limited.
 const SPAN_MAX: usize = 64 << 30;
 const SPAN_MIN: usize = 16 << 20;
@@ -29,7 +29,7 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 static HEAP: Lock<Dlmalloc<Stretch>> = Lock::new(Dlmalloc::new_with_allocator(Stretch));
 
-/// Hands out the reserved stretch from its start upwards, like a `brk` of our own. Called with the
+/// Hands out the reserved stretch from its start upwards, like a private `brk`. Called with the
 /// heap's lock held.
 struct Stretch;
 
@@ -41,7 +41,7 @@ impl Stretch {
         }
         let mut span = SPAN_MAX;
         let start = loop {
-            // SAFETY: a new mapping at an address of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             match unsafe {
                 sys::mmap(0, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
             } {
@@ -75,8 +75,8 @@ impl Stretch {
     }
 }
 
-// SAFETY: `alloc` returns memory that is readable, writable, zero and used by nobody else; `free`
-// and `free_part` take it back from the end only, and say so.
+// SAFETY: `alloc` returns memory that is readable, writable, zero and otherwise unused; `free` and
+// `free_part` accept it back only at the end, and report whether they did.
 unsafe impl Allocator for Stretch {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let start = Stretch::reserve();
@@ -87,7 +87,7 @@ unsafe impl Allocator for Stretch {
         else {
             return (ptr::null_mut(), 0, 0);
         };
-        // SAFETY: from the end of what is in use, within the stretch.
+        // SAFETY: follows the used part, within the stretch.
         if unsafe { sys::mprotect(end, size, PROT_READ | PROT_WRITE) }.is_err() {
             return (ptr::null_mut(), 0, 0);
         }
@@ -125,41 +125,41 @@ unsafe impl Allocator for Stretch {
     }
 }
 
-/// Whether `address` lies in this heap.
+/// Whether `address` is in this heap.
 #[inline]
 pub fn contains(address: usize) -> bool {
     let start = START.load(Ordering::Relaxed);
     start != 0 && address.wrapping_sub(start) < SPAN.load(Ordering::Relaxed)
 }
 
-/// Address space that is reserved for the heap.
+/// Number of bytes of address space that are reserved for the heap.
 pub fn reserved_bytes() -> usize {
     if START.load(Ordering::Relaxed) == 0 { 0 } else { SPAN.load(Ordering::Relaxed) }
 }
 
-/// Memory that the heap takes.
+/// Number of bytes of memory that the heap takes.
 pub fn bytes() -> usize {
     END.load(Ordering::Relaxed) - START.load(Ordering::Relaxed)
 }
 
-/// Nobody else allocates here until [`after_fork`]. Called last before a fork.
+/// Prevents other threads from allocating here until [`after_fork`]. Called last before a fork.
 pub fn before_fork() {
     HEAP.hold();
 }
 
-/// In the parent and in the child.
+/// Called after a fork, in the parent and in the child.
 pub fn after_fork() {
     HEAP.release();
 }
 
-/// Rust's allocator in this library.
+/// Rust's global allocator in this library.
 pub struct Internal;
 
 #[cfg(not(test))]
 #[global_allocator]
 static GLOBAL: Internal = Internal;
 
-// SAFETY: dlmalloc under a lock. Signals need not be blocked: program code never gets here but with
+// SAFETY: dlmalloc under a lock. Signals need not be blocked here: program code only gets here with
 // signals blocked, or before the first handler can have been installed.
 unsafe impl GlobalAlloc for Internal {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -183,14 +183,15 @@ unsafe impl GlobalAlloc for Internal {
     }
 }
 
-/// In front of each block of [`allocate`].
+/// Precedes each block of [`allocate`].
 #[repr(C)]
 struct Header {
     block: *mut u8,
     size: usize,
 }
 
-/// A block for a caller of `malloc`; null when memory is short. `align` must be a power of two.
+/// Allocates a block for a caller of `malloc`; null if there is no memory. `align` must be a power
+/// of two.
 pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let align = align.max(size_of::<Header>());
     let Some(layout) =
@@ -204,7 +205,7 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     if block.is_null() {
         return block;
     }
-    // SAFETY: `align` bytes after the start there is room for `size`, and before that for a header.
+    // SAFETY: there is room for `size` bytes at offset `align`, and for a header before them.
     unsafe {
         let user = block.add(align);
         user.cast::<Header>().sub(1).write(Header { block, size });
@@ -212,22 +213,21 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     }
 }
 
-/// Bytes that the caller may use of a block of [`allocate`].
+/// Number of bytes of a block of [`allocate`] that the caller may use.
 ///
 /// # Safety
 /// The block must come from [`allocate`] and not be freed.
 pub unsafe fn usable_size(user: *mut u8) -> usize {
-    // SAFETY: the header is in front of it.
+    // SAFETY: the header precedes the block.
     unsafe { (*user.cast::<Header>().sub(1)).size }
 }
 
 /// Frees a block of [`allocate`].
 ///
 /// # Safety
-/// As in [`usable_size`]; nobody may use the block any more.
+/// As in [`usable_size`]; the block must not be used any more.
 pub unsafe fn release(user: *mut u8) {
-    // SAFETY: the header says where the block starts; it was allocated without a mapping of its
-    // own.
+    // SAFETY: the header contains the start of the block, which has no mapping of its own.
     unsafe { HEAP.lock().c_free((*user.cast::<Header>().sub(1)).block) }
 }
 
@@ -281,7 +281,7 @@ mod tests {
             blocks.push((block, size, round as u8));
             if round % 3 == 0 {
                 let (block, size, fill) = blocks.swap_remove((round * 31) % blocks.len());
-                // SAFETY: still allocated; taken from the list, so freed once.
+                // SAFETY: still allocated; removed from the list, so freed once.
                 unsafe {
                     assert!((0..size).all(|at| *block.add(at) == fill));
                     release(block);

@@ -1,7 +1,7 @@
 //! Large objects of `malloc`: one managed mapping each, so that they can be resized without copying
-//! and vanish when freed.
+//! and disappear when freed.
 //!
-//! Contract: each starts at the start of an extent, and the table has one word per extent: the
+//! Contract: each begins at the start of an extent, and the table has one word per extent: the
 //! mapped length, or 0. The words are atomic and outside managed memory.
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use hiroma_units::{EXTENT, PAGE};
 use crate::sys::Errno;
 use crate::{runtime, sys};
 
-/// Objects from this size on are large: mimalloc has no room for more in one of its segments, and
+/// Objects of this size and more are large: mimalloc's segments cannot contain larger ones, and it
 /// would make a mapping for each, too.
 pub const LARGE_MIN: usize = (16 << 20) - (64 << 10);
 /// Objects aligned more strictly than this are large, too.
@@ -62,12 +62,12 @@ pub fn length(address: usize) -> Option<usize> {
     word(address).map(|word| word.load(Ordering::Acquire) as usize).filter(|&len| len != 0)
 }
 
-/// A new large object, all zeros.
+/// Allocates a large object, which is zero.
 pub fn allocate(size: usize, align: usize) -> Option<usize> {
     let len = size.max(1).checked_next_multiple_of(PAGE)?;
     runtime::far(|pager| {
         let address = pager.map(len, align.max(EXTENT)).ok()?;
-        // A table without the word would be a pager that breaks its promise of alignment.
+        // If the table has no such word, the pager has violated the requested alignment.
         word(address)
             .expect("the pager maps large objects at extents")
             .store(len as u64, Ordering::Release);
@@ -86,8 +86,8 @@ pub fn free(address: usize) -> bool {
     true
 }
 
-/// Gives the large object at `address` another size, with its content; it may move. `None`: there
-/// is no room, nothing has changed.
+/// Resizes the large object at `address` and keeps its content; the object may move. `None`: there
+/// is no room, and nothing has changed.
 pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     let new_len = size.checked_next_multiple_of(PAGE)?;
     if new_len == old_len {
@@ -95,8 +95,8 @@ pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     }
     runtime::far(|pager| {
         let word_of_old = word(address)?;
-        // Another thread may be given the old place at once, so the table must not speak of it any
-        // more by then.
+        // Another thread may get the old address immediately, so the table's entry must be removed
+        // before.
         word_of_old.store(0, Ordering::Release);
         let moved = pager.resize(address, old_len, new_len, true).ok();
         match moved.and_then(|new| word(new).map(|word| (new, word))) {

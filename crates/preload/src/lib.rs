@@ -7,14 +7,14 @@
 //!                                              └── everything else ─────────────▶ kernel
 //! ```
 //!
-//! Two heaps live side by side. The program's lies in managed memory. What the pager itself
-//! allocates must never wait for the pager, so Rust's global allocator here ([`internal`]) has
-//! memory of its own; a thread that works for the pager ([`scope`]) gets even its `malloc` (glibc
-//! calls it in `pthread_create`, `getaddrinfo`...) from there. Without `HIROMA_CONFIG` in the
-//! environment everything goes to glibc and the kernel untouched.
+//! There are two heaps. The program's heap is in managed memory. The pager's own allocations must
+//! never wait for the pager, so Rust's global allocator here ([`internal`]) has separate memory;
+//! for a thread that works for the pager ([`scope`]) even `malloc` (which glibc calls in
+//! `pthread_create`, `getaddrinfo`...) uses that memory. Without `HIROMA_CONFIG` in the environment
+//! all calls are passed to glibc and the kernel unchanged.
 
-// Unit tests leave the exports out, which would replace the test program's own `malloc`, and what
-// only they use.
+// Unit tests omit the exports, which would replace the test program's own `malloc`, and the code
+// that only they use.
 #![cfg_attr(test, allow(dead_code))]
 
 mod classify;

@@ -1,17 +1,18 @@
-//! What the C library touches between our handlers of a fork, while the pager stands still: it must
-//! not be far then.
+//! State that the C library touches between our fork handlers, while the pager is stopped: it must
+//! not be far at that time.
 //!
-//! Contract: glibc's `fork` goes through the streams (their locks are made new in the child, before
+//! Contract: glibc's `fork` walks the streams (their locks are reinitialized in the child, before
 //! any handler runs there) and copies the state of the name service switch. The streams are found
-//! through glibc's own list, with its lock held until the fork is over; of a stream only what glibc
-//! resets is read, at the offsets that its ABI has fixed for good. The state of the name service is
-//! made to lie in the internal heap.
+//! through glibc's own list, with its lock held until the fork is over. Of a stream only the fields
+//! that glibc resets are read, at the offsets that its ABI fixes. The state of the name service is
+//! allocated in the internal heap.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Offset and length of what is touched in a stream, and where its lock's address is.
+/// Offset and length of the part of a stream that is touched, and the offset of the pointer to its
+/// lock.
 const STREAM_LEN: usize = 0xd8;
 const LOCK_AT: usize = 0x88;
 const LOCK_LEN: usize = 16;
@@ -35,11 +36,12 @@ unsafe extern "C" {
 /// Makes the C library allocate the state of the name service now, in the internal scope of the
 /// caller.
 pub fn settle() {
-    // Mail aliases: nobody has them, nobody asks for them, and no module has to be loaded for them.
+    // Mail aliases: they are not used in practice, and no module has to be loaded for them.
     let mut alias = MaybeUninit::<[usize; 8]>::zeroed();
     let mut buffer: [c_char; 256] = [0; 256];
     let mut result = std::ptr::null_mut();
-    // SAFETY: room for a `struct aliasent` (four words) and a buffer as long as we say.
+    // SAFETY: there is room for a `struct aliasent` (four words), and the buffer has the given
+    // length.
     unsafe {
         getaliasbyname_r(
             c"hiroma".as_ptr(),
@@ -51,11 +53,11 @@ pub fn settle() {
     };
 }
 
-/// Keeps other threads from opening and closing streams, until [`unlock_streams`] or the child's
-/// start in glibc's `fork`; and where the streams are that there are now.
+/// Prevents other threads from opening and closing streams, until [`unlock_streams`] or until the
+/// child starts in glibc's `fork`. Calls `touched` with the addresses of the present streams.
 pub fn lock_streams(touched: &mut dyn FnMut(usize)) {
-    // SAFETY: with the list's lock held no stream is taken off the list, and only those are freed.
-    // The pager is running, so that those that are far are fetched as we read.
+    // SAFETY: with the list's lock held no stream is removed from the list, and only removed
+    // streams are freed. The pager is running, so far streams are fetched as they are read.
     unsafe {
         _IO_list_lock();
         let mut at = _IO_iter_begin();
@@ -73,7 +75,7 @@ pub fn lock_streams(touched: &mut dyn FnMut(usize)) {
     }
 }
 
-/// Lets the others go on.
+/// Allows other threads to open and close streams again.
 pub fn unlock_streams() {
     // SAFETY: locked by this thread in `lock_streams`.
     unsafe { _IO_list_unlock() };

@@ -1,7 +1,7 @@
-//! The allocator of the program's small objects: mimalloc, told what suits far memory.
+//! The allocator of the program's small objects: mimalloc with options that suit far memory.
 //!
 //! Contract: the option numbers are those of mimalloc 2.3.2 as bundled by the exact version in
-//! `Cargo.toml`. mimalloc gets its memory through `mmap` of this library, so all its blocks lie in
+//! `Cargo.toml`. mimalloc gets its memory through `mmap` of this library, so all its blocks are in
 //! the arena.
 #![allow(unsafe_code)]
 
@@ -17,35 +17,36 @@ const ARENA_PURGE_MULT: mi::mi_option_t = 24;
 const ALLOW_THP: mi::mi_option_t = 37;
 
 const OPTIONS: [(mi::mi_option_t, libc::c_long); 17] = [
-    // Standard error is the program's.
+    // Standard error belongs to the program.
     (mi::mi_option_show_errors, 0),
     (mi::mi_option_show_stats, 0),
     (mi::mi_option_verbose, 0),
     (mi::mi_option_max_errors, 0),
     (mi::mi_option_max_warnings, 0),
-    // Untouched memory costs nothing, so take it at once and spare the calls to `mprotect`.
+    // Untouched memory costs nothing, so commit it eagerly and avoid the calls to `mprotect`.
     (EAGER_COMMIT, 1),
     (ARENA_EAGER_COMMIT, 1),
     (mi::mi_option_eager_commit_delay, 0),
-    // 1 GiB at a time (in KiB); mimalloc doubles it as it goes.
+    // 1 GiB at a time (in KiB); mimalloc doubles it as it grows.
     (ARENA_RESERVE, 1 << 20),
-    // How pages are arranged is the pager's business; 1 only means: leave the process's setting
-    // alone.
+    // The pager decides how pages are arranged; 1 only means: leave the process's setting alone.
     (mi::mi_option_large_os_pages, 0),
     (mi::mi_option_reserve_huge_os_pages, 0),
     (mi::mi_option_reserve_os_memory, 0),
     (ALLOW_THP, 1),
-    // What was freed and is not used again within a second is discarded, or it would be written out
-    // like data. Sooner would cost programs that free and allocate in turns a fault each time.
+    // Freed memory that is not reused within a second is discarded, or it would be written back
+    // like data. A shorter delay would cost programs that free and allocate alternately a fault
+    // each time.
     (PURGE_DECOMMITS, 1),
     (PURGE_DELAY, 1000),
     (ARENA_PURGE_MULT, 1),
-    // 2: nothing at exit. Tidying up would fetch the far parts of a heap that is about to vanish.
+    // 2: do nothing at exit. Cleanup would fetch the far parts of a heap that is about to
+    // disappear.
     (DESTROY_ON_EXIT, 2),
 ];
 
-/// Sets the options. Called before the first allocation; what is set here is not read from the
-/// environment any more.
+/// Sets the options. Called before the first allocation; options that are set here are not read
+/// from the environment any more.
 pub fn configure() {
     for (option, value) in OPTIONS {
         // SAFETY: writes to mimalloc's table of options, before any other thread exists.

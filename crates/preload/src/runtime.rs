@@ -1,10 +1,11 @@
-//! The pager of this process: started once by the constructor, and how the exports reach it.
+//! The pager of this process: the constructor that starts it, and the functions through which the
+//! exports call it.
 //!
 //! Contract: the constructor runs before any other code of the program (`-z initfirst`), on the
 //! only thread. Until it has run, `malloc` serves the dynamic linker from the internal heap and
-//! `mmap` belongs to the kernel. Whoever calls the pager goes through [`far`], which blocks signals
-//! (a handler that allocates would wait for a lock that its own thread holds) and enters the
-//! internal scope.
+//! `mmap` is the kernel's. All calls of the pager go through [`far`], which blocks signals (a
+//! handler that allocates would wait for a lock that its own thread holds) and enters the internal
+//! scope.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -22,16 +23,16 @@ use hiroma_units::PAGE;
 use crate::scope::{self, internal_scope};
 use crate::{errors, export_exec, export_limits, internal, large, libc_state, mimalloc, sys};
 
-/// Exit code when the pager cannot do its work.
+/// Exit code if the pager cannot work.
 const EXIT_NO_PAGER: i32 = 75;
 
-/// Who serves the program.
+/// What serves the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// Nobody yet: the constructor has not run.
+    /// Nothing yet: the constructor has not run.
     Early = 0,
-    /// glibc and the kernel; there is no configuration.
+    /// glibc and the kernel, because there is no configuration.
     PassThrough = 1,
     /// The pager.
     Managed = 2,
@@ -51,7 +52,8 @@ unsafe extern "C" {
 }
 
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // SAFETY: the only thread; libc has not set it yet because we run before its own constructor.
+    // SAFETY: this is the only thread; libc has not set the variable yet, because we run before its
+    // own constructor.
     unsafe {
         if environ.is_null() {
             environ = environment;
@@ -60,8 +62,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     let _scope = internal_scope();
     let mask = sys::block_signals();
     let errno = sys::errno();
-    // SAFETY: the kernel ends the environment with a null pointer, and each string in it with a
-    // zero.
+    // SAFETY: the kernel terminates the environment with a null pointer, and each string in it with
+    // a NUL.
     match unsafe { find(environment, CONFIG_ENV) } {
         None => PHASE.store(Phase::PassThrough as u8, Ordering::Release),
         Some(text) => {
@@ -74,13 +76,13 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     sys::restore_signals(mask);
 }
 
-/// The value of a variable.
+/// Finds the value of an environment variable.
 ///
 /// # Safety
 /// `environment` must be null or as the kernel passes it.
 pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
     let mut at = environment;
-    // SAFETY: the caller's; we stop at the null pointer.
+    // SAFETY: guaranteed by the caller; reading stops at the null pointer.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at);
@@ -97,15 +99,15 @@ pub unsafe fn find(environment: *const *const c_char, name: &str) -> Option<&'st
     None
 }
 
-/// The environment of the process as it is now.
+/// The current environment of the process.
 pub fn environment() -> *const *const c_char {
-    // SAFETY: the C library's variable; whoever changes it while others start programs breaks them
-    // in any case.
+    // SAFETY: the C library's variable. A program that changes it while other threads start
+    // programs is broken in any case.
     unsafe { environ }
 }
 
-/// Whether valgrind runs this program: its interpreter knows no process that shares the memory of
-/// another.
+/// Whether valgrind runs this program: its interpreter does not support a process that shares the
+/// memory of another.
 fn is_interpreted(preloaded: Option<&CStr>) -> bool {
     const CORE: &[u8] = b"/vgpreload_core";
     preloaded.is_some_and(|list| list.to_bytes().windows(CORE.len()).any(|part| part == CORE))
@@ -137,8 +139,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     export_limits::before_start();
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
-        // A program that the first one started, perhaps as another user or in a sandbox, does what
-        // it would do without us.
+        // A child of the first program, possibly run as another user or in a sandbox, behaves as it
+        // would without this library.
         Err(error) if !is_first => {
             sys::say(&format!(
                 "hiroma: process {} runs without far memory: {error}",
@@ -157,7 +159,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
             error.0
         ));
     }
-    // SAFETY: plain functions that live as long as the process.
+    // SAFETY: plain functions that are never unloaded.
     if unsafe {
         libc::pthread_atfork(
             Some(before_fork),
@@ -188,7 +190,7 @@ fn die(info: &PanicHookInfo<'_>) {
     hiroma_pager::fatal::die(&format!("internal error, please report it: {info}"))
 }
 
-/// Who serves the program now.
+/// What currently serves the program.
 #[inline]
 pub fn phase() -> Phase {
     match PHASE.load(Ordering::Acquire) {
@@ -204,7 +206,7 @@ pub fn arena() -> Range<usize> {
     ARENA_START.load(Ordering::Relaxed)..ARENA_END.load(Ordering::Relaxed)
 }
 
-/// Calls the pager. `None` if there is none, or the calling thread works for it.
+/// Calls the pager. `None` if there is none, or if the calling thread works for it.
 #[inline]
 pub fn far<T>(f: impl FnOnce(&Pager) -> T) -> Option<T> {
     if phase() != Phase::Managed || scope::is_internal() {
@@ -222,20 +224,21 @@ thread_local! {
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One fork at a time.
+/// Serializes forks.
 static FORKING: sys::Lock<()> = sys::Lock::new(());
-/// Addresses that a fork touches while the pager stands still. Not on the heap: to allocate there
-/// takes a lock.
+/// Addresses that a fork touches while the pager is stopped. Not on the heap, because allocating
+/// there takes a lock.
 static KEEP: [AtomicUsize; 16 << 10] = [const { AtomicUsize::new(0) }; 16 << 10];
-/// Where the stack of the child ends, if it has one of its own.
+/// End of the child's stack, if the child has a stack of its own.
 static CHILD_STACK: AtomicUsize = AtomicUsize::new(0);
-/// How much of the forking thread's stack, and of the memory around its thread pointer, is kept.
+/// Sizes of the parts of the forking thread's stack, and of the memory around its thread pointer,
+/// that must stay local.
 const STACK_BELOW: usize = 64 << 10;
 const STACK_ABOVE: usize = 16 << 10;
 const THREAD_BELOW: usize = 16 << 10;
 const THREAD_ABOVE: usize = 8 << 10;
 
-/// Fills [`KEEP`]; how many addresses there are.
+/// Fills [`KEEP`]; returns the number of addresses.
 fn note_what_forks_touch() -> usize {
     let mut count = 0;
     let mut keep = |addr: usize| {
@@ -284,7 +287,7 @@ extern "C" fn after_fork_in_parent() {
     sys::restore_signals(MASK.get());
 }
 
-/// glibc has made the lock on the streams new by now.
+/// glibc has reinitialized the lock of the streams by now.
 extern "C" fn after_fork_in_child() {
     internal::after_fork();
     if let Some(pager) = PAGER.get() {
@@ -295,30 +298,30 @@ extern "C" fn after_fork_in_child() {
     sys::restore_signals(MASK.get());
 }
 
-/// Whether forks of the calling thread concern the pager.
+/// Whether the pager must handle forks of the calling thread.
 pub fn is_followed() -> bool {
     phase() == Phase::Managed && !scope::is_internal()
 }
 
-/// Before a fork that libc's handlers do not hear of, whose child will run on `stack`.
+/// Called before a fork that does not run libc's handlers, whose child will run on `stack`.
 pub fn begin_fork(stack: usize) {
     CHILD_STACK.store(stack, Ordering::Relaxed);
     before_fork();
     CHILD_STACK.store(0, Ordering::Relaxed);
 }
 
-/// After it, in the parent, whether it succeeded or not.
+/// Called after such a fork in the parent, whether it succeeded or not.
 pub fn end_fork() {
     after_fork_in_parent();
 }
 
-/// After it, in the child.
+/// Called after such a fork in the child.
 pub fn begin_child() {
     libc_state::unlock_streams();
     after_fork_in_child();
 }
 
-/// Runs a fork that libc's `fork` is not part of.
+/// Runs a fork that does not go through libc's `fork`.
 pub fn around_fork(fork: impl FnOnce() -> Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
     if phase() != Phase::Managed || scope::is_internal() {
         return fork();

@@ -1,10 +1,10 @@
-//! Which threads work for the pager right now.
+//! Tracks which threads currently work for the pager.
 //!
 //! Contract (x86-64): this library is loaded at the start of the program, so its thread-local
-//! storage lies at a fixed distance from the thread pointer. The `__tls_get_addr` defined here uses
-//! that; it is hidden, so only our own code calls it. It replaces the dynamic linker's, which may
-//! walk its tables after a `dlopen`; these were allocated by the program, may be far, and the
-//! thread that asks may be the one that has to fetch them.
+//! storage is at a fixed distance from the thread pointer. The `__tls_get_addr` defined here uses
+//! that; it is hidden, so only our own code calls it. It replaces the dynamic linker's function,
+//! which may walk its tables after a `dlopen`. The program allocated these tables, so they may be
+//! far, and the calling thread may be the one that has to fetch them.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -42,7 +42,7 @@ mod tls {
     pub fn with_depth<T>(f: impl FnOnce(&Cell<u32>) -> T) -> T {
         let address: *const Cell<u32>;
         // SAFETY: the thread pointer plus the offset of `hiroma_depth`, which the dynamic linker
-        // has put into the table.
+        // has stored in the table.
         unsafe {
             asm!("mov {0}, qword ptr fs:[0]", "add {0}, qword ptr [rip + hiroma_depth@gottpoff]", out(reg) address,
                  options(nostack, readonly, pure));
@@ -65,14 +65,14 @@ mod tls {
     }
 }
 
-/// Whether the calling thread works for the pager: nothing that it allocates or maps may be
-/// managed.
+/// Whether the calling thread works for the pager. If so, memory that it allocates or maps must not
+/// be managed.
 #[inline]
 pub fn is_internal() -> bool {
     tls::with_depth(Cell::get) != 0
 }
 
-/// From here on the calling thread works for the pager.
+/// Marks the calling thread as working for the pager.
 pub fn enter() {
     tls::with_depth(|depth| depth.set(depth.get() + 1));
 }
@@ -82,10 +82,10 @@ pub fn leave() {
     tls::with_depth(|depth| depth.set(depth.get() - 1));
 }
 
-/// Keeps the calling thread inside while it lives.
+/// Keeps the calling thread in the internal scope until it is dropped.
 pub struct Internal(());
 
-/// The calling thread works for the pager as long as the result lives.
+/// Enters the internal scope until the result is dropped.
 pub fn internal_scope() -> Internal {
     enter();
     Internal(())

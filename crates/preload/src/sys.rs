@@ -1,8 +1,8 @@
 //! System calls without libc, `errno`, the signal mask, and a lock.
 //!
 //! Contract: `call` is the `syscall` instruction and nothing else. It must not go through libc's
-//! functions, because those are the ones that this library replaces. Everything else here is safe
-//! to call from anywhere, also in a signal handler.
+//! functions, because this library replaces those. Everything else here is safe to call from
+//! anywhere, including signal handlers.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -17,23 +17,21 @@ use libc::c_long;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// One system call. What it does to memory is the caller's responsibility.
+/// Makes one system call. The caller is responsible for its effects on memory.
 ///
 /// # Safety
-/// The arguments must be right for the call; memory that Rust holds references to must stay as it
-/// is.
+/// The arguments must be valid for the call; memory that Rust holds references to must not change.
 #[inline]
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel clobbers rcx and r11 and nothing else; the caller answers for the
-    // arguments.
+    // SAFETY: the kernel clobbers only rcx and r11; the caller is responsible for the arguments.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => result, in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
              in("r10") args[3], in("r8") args[4], in("r9") args[5], lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above; the kernel keeps all registers but x0.
+    // SAFETY: as above; the kernel preserves all registers but x0.
     unsafe {
         asm!("svc 0", in("x8") number, inlateout("x0") args[0] => result, in("x1") args[1], in("x2") args[2],
              in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
@@ -41,10 +39,10 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
 }
 
-/// `mmap`, straight to the kernel.
+/// `mmap`, directly to the kernel.
 ///
 /// # Safety
-/// With `MAP_FIXED` the range must not hold anything that is in use by anybody but the caller.
+/// With `MAP_FIXED` the range must not contain memory that anything but the caller uses.
 pub unsafe fn mmap(
     addr: usize,
     len: usize,
@@ -53,7 +51,7 @@ pub unsafe fn mmap(
     fd: i32,
     offset: i64,
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         call(
             libc::SYS_mmap,
@@ -62,55 +60,54 @@ pub unsafe fn mmap(
     }
 }
 
-/// `mprotect`, straight to the kernel.
+/// `mprotect`, directly to the kernel.
 ///
 /// # Safety
 /// The range must belong to the caller.
 pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]).map(drop) }
 }
 
-/// `munmap`, straight to the kernel.
+/// `munmap`, directly to the kernel.
 ///
 /// # Safety
 /// The range must belong to the caller.
 pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).map(drop) }
 }
 
-/// `madvise`, straight to the kernel.
+/// `madvise`, directly to the kernel.
 ///
 /// # Safety
 /// The range must belong to the caller.
 pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { call(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]).map(drop) }
 }
 
-/// Copies what can be read of `len` bytes at `from` to `to`; how many bytes that were.
+/// Copies the readable part of `len` bytes at `from` to `to`; returns the number of bytes copied.
 ///
-/// Reading goes through the kernel, so memory that cannot be read ends the copy instead of the
-/// process.
+/// The kernel does the reading, so unreadable memory ends the copy instead of the process.
 ///
 /// # Safety
-/// `to` must be writable for `len` bytes, and nobody else's.
+/// `to` must be writable for `len` bytes and not otherwise in use.
 pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut _, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
     let pid = std::process::id() as usize;
     let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
-    // SAFETY: the kernel writes only to `to`, which is the caller's to give.
+    // SAFETY: the kernel writes only to `to`, which the caller provides.
     unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
 }
 
-/// The soft limit on a resource; `RLIM_INFINITY` where it is not known.
+/// The soft limit on a resource; `RLIM_INFINITY` if it is unknown.
 pub fn limit(resource: usize) -> u64 {
     prlimit(0, resource, None).map_or(libc::RLIM_INFINITY, |limit| limit.rlim_cur)
 }
 
-/// Sets a limit, if one is given, and returns the one before.
+/// Sets a limit, if one is given, and returns the previous one.
 pub fn prlimit(
     pid: i32,
     resource: usize,
@@ -125,25 +122,25 @@ pub fn prlimit(
     .map(|_| old)
 }
 
-/// Whether the calling thread has a capability in force.
+/// Whether a capability is effective in the calling thread.
 pub fn is_capable(capability: u32) -> bool {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: the kernel reads the header and writes two times three words.
+    // SAFETY: the kernel reads the header and writes twice three words.
     let read = unsafe {
         call(libc::SYS_capget, [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0])
     };
     read.is_ok() && sets[capability as usize / 32][0] & (1 << (capability % 32)) != 0
 }
 
-/// The process that started this one, or took it over.
+/// Id of the parent process, or of the process that adopted this one.
 pub fn parent_process() -> u32 {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     unsafe { call(libc::SYS_getppid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Where the calling thread's control block is.
+/// Address of the calling thread's control block.
 pub fn thread_pointer() -> usize {
     let pointer: usize;
     #[cfg(target_arch = "x86_64")]
@@ -171,12 +168,12 @@ pub fn set_errno(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Blocks all signals in the calling thread and returns the mask that was in force.
+/// Blocks all signals in the calling thread and returns the previous mask.
 pub fn block_signals() -> u64 {
     set_mask(u64::MAX)
 }
 
-/// Puts back what [`block_signals`] returned.
+/// Restores the mask that [`block_signals`] returned.
 pub fn restore_signals(mask: u64) {
     set_mask(mask);
 }
@@ -191,7 +188,7 @@ fn set_mask(mask: u64) -> u64 {
         0,
         0,
     ];
-    // SAFETY: both masks are on our stack and as long as we say.
+    // SAFETY: both masks are on our stack and have the given length.
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, args) };
     old
 }
@@ -203,7 +200,7 @@ pub fn say(line: &str) {
     let _ = unsafe { call(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 
-/// Ends the process at once, without exit handlers.
+/// Ends the process immediately, without exit handlers.
 pub fn exit_now(code: i32) -> ! {
     loop {
         // SAFETY: does not return.
@@ -211,18 +208,17 @@ pub fn exit_now(code: i32) -> ! {
     }
 }
 
-/// A mutual exclusion that can be held across `fork`, works before libc does, and allocates
-/// nothing.
+/// A lock that can be held across `fork`, works before libc does, and allocates nothing.
 pub struct Lock<T> {
-    /// 0 free, 1 held, 2 held and somebody waits.
+    /// 0 free, 1 held, 2 held with waiters.
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only by the holder of the lock.
+// SAFETY: only the holder of the lock accesses the value.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// The right to use what a [`Lock`] holds.
+/// Access to the value of a [`Lock`] that is held.
 pub struct Held<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
@@ -241,12 +237,12 @@ impl<T> Lock<T> {
         Held(self)
     }
 
-    /// Takes the lock and keeps it until [`Lock::release`].
+    /// Takes the lock and holds it until [`Lock::release`].
     pub fn hold(&self) {
         std::mem::forget(self.lock());
     }
 
-    /// Frees a lock that the calling thread (or, after a fork, its parent) took with
+    /// Releases a lock that the calling thread (or, after a fork, its parent) took with
     /// [`Lock::hold`].
     pub fn release(&self) {
         if self.state.swap(0, Ordering::Release) == 2 {
@@ -256,8 +252,8 @@ impl<T> Lock<T> {
 
     fn futex(&self, operation: i32, value: usize) {
         let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
-        // SAFETY: the word lives as long as `self`. Early returns are harmless, the caller looks
-        // again.
+        // SAFETY: the word lives as long as `self`. Early returns are harmless, because the caller
+        // checks again.
         let _ = unsafe {
             call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0])
         };
@@ -323,7 +319,7 @@ mod tests {
 
     #[test]
     fn copying_stops_where_memory_cannot_be_read() {
-        // SAFETY: two new pages, of which the second is made unreadable; nobody else knows them.
+        // SAFETY: two new pages, of which the second is made unreadable; nothing else uses them.
         unsafe {
             let start = mmap(
                 0,

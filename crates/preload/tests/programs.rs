@@ -1,4 +1,4 @@
-//! Programs in C, run under the library, check what C promises them.
+//! Runs C programs under the library, which check the guarantees that C gives.
 
 mod common;
 mod libc_calls;
@@ -8,7 +8,7 @@ use std::process::Command;
 use common::{compile, config, library, passes, passes_saying, preloaded, succeed};
 
 const MIB: u64 = 1 << 20;
-/// What `mappings` hears when it has insisted on an address.
+/// Warning for `mappings` after it has insisted on an address.
 const INSISTED: &str = "hiroma: the program takes 64MiB of address space where it wants it and nowhere else (Java's ZGC does): \
                         what it keeps there is not far and not in --local\n";
 
@@ -100,8 +100,7 @@ fn the_library_depends_on_nothing_that_could_reach_managed_memory() {
     let symbols =
         succeed(Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library())).stdout;
     let symbols = String::from_utf8(symbols).unwrap();
-    // The dynamic linker's lookup of thread-local storage may walk tables that lie in managed
-    // memory.
+    // The dynamic linker's lookup of thread-local storage may walk tables in managed memory.
     assert!(!symbols.contains("__tls_get_addr"), "{symbols}");
     let dynamic =
         String::from_utf8(succeed(Command::new("readelf").arg("--dynamic").arg(library())).stdout)

@@ -1,12 +1,12 @@
-//! What tests share: a test that cannot be done here says so, and is counted.
+//! Helpers for tests: a test that cannot run here reports that, and is counted.
 //!
-//! `HIROMA_SKIPS=FILE` collects what was skipped, a line each; `scripts/test.sh` prints and counts
-//! them. `HIROMA_REQUIRE=root,uffd` makes it a failure to skip for want of these.
+//! `HIROMA_SKIPS=FILE` collects the skipped tests, one per line; `scripts/test.sh` prints and
+//! counts them. `HIROMA_REQUIRE=root,uffd` turns a skip into a failure if one of these is lacking.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// What a test lacks.
+/// What a test lacks on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lacks {
     /// The rights of root.
@@ -20,7 +20,7 @@ pub enum Lacks {
 }
 
 impl Lacks {
-    /// Its name in `HIROMA_REQUIRE`.
+    /// The name in `HIROMA_REQUIRE`.
     pub fn name(self) -> &'static str {
         match self {
             Lacks::Root => "root",
@@ -31,10 +31,10 @@ impl Lacks {
     }
 }
 
-/// Reports that the current test, or a part of it, is skipped; see the module's text.
+/// Reports that the current test, or a part of it, is skipped; see the module documentation.
 ///
 /// # Panics
-/// `HIROMA_REQUIRE` names what is lacking.
+/// If `HIROMA_REQUIRE` names what is lacking.
 pub fn skipped(lacks: Lacks, reason: &str) {
     let reason = reason.trim().replace('\n', " ");
     let required = std::env::var("HIROMA_REQUIRE").unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn skipped(lacks: Lacks, reason: &str) {
     if let Some(file) = std::env::var_os("HIROMA_SKIPS") {
         let thread = std::thread::current();
         let line = format!("{} ({}): {reason}\n", thread.name().unwrap_or("a test"), lacks.name());
-        // A test that has become another user may not write there.
+        // A test that has changed its user may not be allowed to write there.
         let _ = OpenOptions::new()
             .create(true)
             .append(true)

@@ -1,4 +1,4 @@
-//! Latency of a single swap-in, as the touching thread sees it (the paper on remote swap, figure
+//! Latency of a single swap-in, as seen by the touching thread (the paper on remote swap, figure
 //! 4).
 
 use hiroma_pager::config::BlockSize;
@@ -10,7 +10,7 @@ use super::results::Results;
 use super::seq::{blocks, bytes_of};
 use crate::job::{Latency, Task};
 
-/// Touches in one repetition.
+/// Number of touches in one repetition.
 const TOUCHES: usize = 2000;
 
 fn key(block: BlockSize) -> String {

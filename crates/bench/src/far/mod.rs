@@ -29,30 +29,31 @@ use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{Named, choose, peers};
 
-/// Runs the experiments of the remote-swap paper on this machine: far memory against raw TCP, zram
-/// swap and a swap file.
+/// Run the experiments of the remote-swap paper on this machine: far memory compared with raw TCP,
+/// zram swap and a swap file.
 ///
-/// Swap peers need root and a memory control group; they are left out otherwise. Swap devices,
-/// files and control groups that are made for it are removed afterwards, also after Ctrl-C. It
-/// keeps the machine busy: 17 minutes, or 4 with --quick.
+/// Swap peers require root and a memory control group, and are skipped otherwise. Swap devices,
+/// files and control groups that the bench makes are removed afterwards, also after Ctrl-C. It
+/// keeps the machine busy for 17 minutes, or 4 with --quick.
 #[derive(clap::Args)]
 pub struct FarArgs {
     #[command(flatten)]
     files: Files,
-    /// Smaller sizes and fewer variants
+    /// Use smaller sizes and fewer variants
     #[arg(long)]
     quick: bool,
-    /// Only these experiments: seq, latency, random, stride, sort, sort-blocks, long-lines,
+    /// Run only these experiments: seq, latency, random, stride, sort, sort-blocks, long-lines,
     /// servers, reserve
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Sort the paper's 56 million lines instead of 14 million (takes an hour)
+    /// Sort the paper's 56 million lines instead of 14 million, which takes an hour
     #[arg(long)]
     full_sort: bool,
-    /// Repetitions of every run
+    /// Number of repetitions of every run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     repetitions: u8,
-    /// Give a sort up that takes so many times as long as native [default: 5, quick: 4]
+    /// Stop a sort that takes more than this many times as long as native [default: 5; 4 with
+    /// --quick; 10 with --full-sort]
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u16).range(2..=1000))]
     patience: Option<u16>,
 }
@@ -85,7 +86,7 @@ const EXPERIMENTS: [Experiment; 9] = [
     Experiment { name: "reserve", plan: reserve::plan, report: reserve::report },
 ];
 
-/// Does it.
+/// Runs the experiments.
 pub fn run(args: &FarArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
@@ -95,7 +96,7 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
     super::measured(&args.files, |interrupt| measure(&params, &chosen, interrupt))
 }
 
-/// Runs everything and writes the report's sections as they come.
+/// Runs everything, and prints the report's sections as they are completed.
 fn measure(
     params: &Params,
     chosen: &[&Experiment],
@@ -127,7 +128,7 @@ fn measure(
     let mut runner = Runner::new(params, interrupt)?;
     progress.starts("touching memory once");
     runner.warm()?;
-    // A machine much slower than expected gets fewer repetitions rather than a run without end.
+    // On a machine much slower than expected, repetitions are omitted, so that the run ends.
     let patience = Duration::from_secs_f64(60.0 + 2.0 * total);
     let start = Instant::now();
     for (experiment, plan) in chosen.iter().zip(&plans) {
@@ -167,7 +168,7 @@ fn measure(
     Ok(report)
 }
 
-/// Adds to the report and prints the sections that it got.
+/// Adds sections to the report and prints them.
 fn tell(progress: &Progress, report: &mut Report, add: impl FnOnce(&mut Report)) {
     let before = report.sections.len();
     add(report);

@@ -1,19 +1,19 @@
-//! How large the experiments are.
+//! Sizes of the experiments.
 
 use super::plan::size_name;
 
-/// Sizes in bytes, unless they say otherwise.
+/// Sizes, in bytes unless stated otherwise.
 #[derive(Clone, Debug)]
 pub struct Params {
     pub quick: bool,
     pub repetitions: usize,
-    /// Memory that streams read, with a quarter of it local.
+    /// Memory that streams read; a quarter of it is local.
     pub region: usize,
     /// The same for peers, whose speed does not depend on it.
     pub peer_region: usize,
-    /// Lines of the text of numbers.
+    /// Number of lines of the text of numbers.
     pub lines: u64,
-    /// Times native that a sort may take before it is given up.
+    /// Time that a sort may take before it is stopped, in times native.
     pub patience: f64,
     pub reserved: usize,
     pub touched: usize,
@@ -21,7 +21,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// For the whole run, a short one, or one with the paper's text.
+    /// Sizes for a full run, for a quick run, or for a run with the paper's text.
     pub fn new(quick: bool, full_sort: bool) -> Params {
         let lines = match (full_sort, quick) {
             (true, _) => 56_000_000,
@@ -53,13 +53,13 @@ impl Params {
         }
     }
 
-    /// Region for streams of blocks of `block` bytes: at most 16,384 of them, which with small
-    /// blocks is enough.
+    /// Size of the region for streams of blocks of `block` bytes: at most 16,384 blocks, which
+    /// suffices for small blocks.
     pub fn region_for(&self, block: usize) -> usize {
         self.region.min(block.saturating_mul(16_384)).max(32 << 20)
     }
 
-    /// A line for people.
+    /// Description for the report.
     pub fn describe(&self) -> String {
         format!(
             "Streams read {} ({} with swap peers) with a quarter of it local; {} repetitions; sorts of {:.1} million lines; {} reserved and {} of it touched.",

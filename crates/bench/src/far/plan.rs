@@ -1,4 +1,4 @@
-//! What an experiment wants to be run, as data: the runner interleaves it, the experiment reads the
+//! The runs of an experiment, as data: the runner interleaves them, and the experiment reads the
 //! results.
 
 use hiroma_pager::config::{Allocation, BlockSize, ReplacementKind};
@@ -7,30 +7,30 @@ use super::params::Params;
 use crate::job::Task;
 use crate::peers::SwapKind;
 
-/// One thing to run some times.
+/// One thing to run, with repetitions.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Name of its results.
+    /// Key of its results.
     pub key: String,
     pub place: Place,
     pub work: Work,
-    /// Roughly how long one repetition takes here: for the progress bar and what is left of the
+    /// Estimated duration in seconds of one repetition here, for the progress bar and the remaining
     /// time.
     pub seconds: f64,
-    /// Killed after this time.
+    /// Time limit after which it is killed.
     pub limit: TimeLimit,
-    /// Measured once, however many repetitions the others get: it takes too long.
+    /// Measured once, however many repetitions the others get, because it takes too long.
     pub once: bool,
 }
 
-/// Where it runs.
+/// The memory that a run gets.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// With all the memory it wants.
+    /// As much memory as it needs.
     Native,
-    /// With our far memory.
+    /// Our far memory.
     Ours(Ours),
-    /// Limited by a control group, with swap.
+    /// A limit of a control group, with swap.
     Swap(SwapKind, Local),
 }
 
@@ -44,30 +44,30 @@ pub struct Ours {
     pub prefetch: bool,
 }
 
-/// Where far memory is; sizes in bytes.
+/// Store of the far memory; sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
     Compressed { capacity: u64 },
     Tcp { servers: usize, each: u64, allocation: Allocation },
 }
 
-/// How much memory may be local.
+/// Limit of local memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Local {
     Bytes(u64),
-    /// A share of the peak of the run with this key, which must come before.
+    /// A percentage of the peak of the run with this key, which must come before.
     Percent(f64, &'static str),
-    /// Everything that the run with this key used, and what surrounds it: nothing has to leave.
+    /// All memory that the run with this key used, with a reserve: nothing has to be evicted.
     Everything(&'static str),
 }
 
-/// What runs.
+/// The work of a run.
 #[derive(Clone, Debug)]
 pub enum Work {
     Task(Task),
-    /// GNU sort of one of the texts.
+    /// GNU sort of a text.
     Sort(Text),
-    /// A plain TCP stream of so many bytes.
+    /// A plain TCP stream of this number of bytes.
     Stream(u64),
 }
 
@@ -78,15 +78,15 @@ pub enum Text {
     Numbers,
     /// A part of it.
     FewNumbers,
-    /// Lines of 70 letters.
+    /// Lines of 70 letters each.
     LongLines,
 }
 
-/// When a run is given up.
+/// When a run is stopped.
 #[derive(Clone, Copy, Debug)]
 pub enum TimeLimit {
     Seconds(f64),
-    /// So many times the median of the run with this key, which must come before.
+    /// A multiple of the median of the run with this key, which must come before.
     Times(f64, &'static str),
 }
 
@@ -99,8 +99,7 @@ impl Ours {
         )
     }
 
-    /// The defaults of `hiroma run` on compressed memory with room for `far` bytes that do not
-    /// compress.
+    /// The defaults of `hiroma run` on compressed memory with room for `far` incompressible bytes.
     pub fn compressed(local: u64, far: u64) -> Ours {
         Ours::on(Store::Compressed { capacity: roomy(far) }, Local::Bytes(local))
     }
@@ -135,23 +134,23 @@ impl Ours {
     }
 }
 
-/// Room for so many bytes and what surrounds them.
+/// Room for `bytes` bytes and overhead.
 pub fn roomy(bytes: u64) -> u64 {
     bytes + bytes / 4 + (64 << 20)
 }
 
 impl Run {
-    /// How often it is measured.
+    /// Number of repetitions.
     pub fn repetitions(&self, params: &Params) -> usize {
         if self.once { 1 } else { params.repetitions }
     }
 
-    /// Roughly how long all repetitions take here.
+    /// Estimated duration of all repetitions, in seconds.
     pub fn seconds_in_all(&self, params: &Params) -> f64 {
         self.seconds * self.repetitions(params) as f64
     }
 
-    /// A run of a task of our own.
+    /// A run of a task of the bench.
     pub fn task(key: impl Into<String>, place: Place, task: Task, seconds: f64) -> Run {
         Run {
             key: key.into(),
@@ -163,7 +162,7 @@ impl Run {
         }
     }
 
-    /// The same on both peers, as `KEY zram` and `KEY swap file`.
+    /// The same run on both peers, with the keys `KEY zram` and `KEY swap file`.
     pub fn peers(key: &str, local: Local, task: &Task, seconds: f64) -> Vec<Run> {
         [SwapKind::Zram, SwapKind::File]
             .into_iter()
@@ -179,7 +178,7 @@ impl Run {
     }
 }
 
-/// A block size as people write it.
+/// A block size as text.
 pub fn block_name(block: BlockSize) -> String {
     match block {
         BlockSize::Auto => "auto".to_owned(),
@@ -187,7 +186,7 @@ pub fn block_name(block: BlockSize) -> String {
     }
 }
 
-/// `4K`, `2M`.
+/// A size as text: `4K`, `2M`.
 pub fn size_name(bytes: usize) -> String {
     let units = [(40, "T"), (30, "G"), (20, "M")];
     let (shift, unit) = units
@@ -203,7 +202,7 @@ impl Run {
         matches!(self.place, Place::Swap(..))
     }
 
-    /// Keys of the runs that it needs results of.
+    /// Keys of the runs whose results it needs.
     #[cfg(test)]
     pub fn needs(&self) -> Vec<&'static str> {
         let local = match self.place {

@@ -19,8 +19,8 @@ const ROWS: [(&str, &str); 4] = [
 pub fn plan(params: &Params) -> Vec<Run> {
     let bytes = params.peer_region;
     let (local, far) = (bytes as u64 / 4, bytes as u64);
-    // The first accesses are many enough to visit every 2 MiB some dozens of times: what adapts has
-    // adapted.
+    // There are enough settling accesses to visit every 2 MiB some dozens of times: adaptive parts
+    // have adapted by then.
     let settle = if params.quick { 10_000 } else { 30_000 };
     let task = Task::Random {
         bytes,

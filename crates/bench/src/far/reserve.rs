@@ -1,4 +1,5 @@
-//! A terabyte reserved and a few gigabytes touched; and what far memory costs in local memory.
+//! Reserves a terabyte and touches a few gigabytes of it, and measures the local memory that far
+//! memory takes.
 
 use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 
@@ -7,7 +8,7 @@ use super::plan::{Local, Ours, Place, Run, Store, roomy, size_name};
 use super::results::{Results, higher};
 use crate::job::{Outcome, Task};
 
-/// Stretches that are touched, evenly spread over what is reserved.
+/// Number of touched stretches, evenly spread over the reservation.
 const STRETCHES: usize = 16;
 
 pub fn plan(params: &Params) -> Vec<Run> {
@@ -46,7 +47,7 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         "reserve",
         &format!("{} reserved: speed of {touched} reserved", size_name(params.reserved)),
     );
-    // "The same" is what repetitions of one and the same run differ by here.
+    // "The same" means within the differences between repetitions of the same run here.
     report.measures.push(results.ratio(
         measure.must(0.9).aim(1.0).paper("64 GB on 1 GB"),
         "reserve large",
@@ -61,14 +62,15 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
     });
 }
 
-/// What of the other experiments tells about metadata: run, where, and how its memory is used.
+/// Runs of the other experiments that show metadata: key of the run, store, and how its memory is
+/// used.
 const METADATA: [(&str, &str); 4] = [
     ("seq tcp auto", "over TCP, read in order"),
     ("random tcp", "over TCP, read at random"),
     ("random compressed", "compressed, read at random"),
     ("reserve small", "compressed, filled and read in order"),
 ];
-/// A case of its own: almost all of the address space that it has tables for was never touched.
+/// A separate case: almost all of the address space that it has tables for was never touched.
 const METADATA_LARGE: (&str, &str) = ("reserve large", "the same in a large reservation");
 
 pub fn report_metadata(params: &Params, results: &Results, report: &mut Report) {

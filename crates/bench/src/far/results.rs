@@ -1,4 +1,4 @@
-//! What came out of the runs, by key.
+//! Results of the runs, by key.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::job::Outcome;
 pub struct Results {
     done: BTreeMap<String, Vec<Outcome>>,
     failed: BTreeMap<String, Failed>,
-    /// How many repetitions the kernel killed for want of memory.
+    /// Number of repetitions that the kernel killed because memory ran out.
     kills: BTreeMap<String, usize>,
-    /// Why swap peers could not be measured, if so.
+    /// Why swap peers could not be measured; none if they could.
     pub no_peers: Option<String>,
 }
 
@@ -24,7 +24,7 @@ impl Results {
         Results { no_peers, ..Results::default() }
     }
 
-    /// Notes a repetition.
+    /// Records a repetition.
     pub fn add(&mut self, key: &str, outcome: Result<Outcome, Failed>) {
         match outcome {
             Ok(outcome) => self.done.entry(key.to_owned()).or_default().push(outcome),
@@ -34,12 +34,12 @@ impl Results {
         }
     }
 
-    /// Whether a run has failed, and need not be tried again.
+    /// Whether a run has failed, so that it need not be tried again.
     pub fn has_failed(&self, key: &str) -> bool {
         self.failed.contains_key(key)
     }
 
-    /// All runs that failed for a reason that nobody would expect of a slow peer.
+    /// Runs that failed for a reason that is not expected of a slow peer.
     pub fn surprises(&self) -> impl Iterator<Item = (&str, &Failed)> {
         self.failed
             .iter()
@@ -52,18 +52,17 @@ impl Results {
         self.done.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// One number of each repetition, in the order of running. A run that failed once counts as
-    /// failed.
+    /// One number of each repetition, in running order. Empty if the run has failed once.
     pub fn values(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         if self.has_failed(key) { Vec::new() } else { self.of(key).iter().map(number).collect() }
     }
 
-    /// Their spread.
+    /// The spread of these values.
     pub fn spread(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> Option<Spread> {
         Spread::of(&self.values(key, number))
     }
 
-    /// A cell of a table: the spread, or why there is none.
+    /// A table cell: the spread, or why there is none.
     pub fn cell(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> String {
         match (self.spread(key, number), self.failed.get(key), self.kills.get(key)) {
             (Some(spread), _, Some(kills)) => format!("{}, killed {kills}×", spread.to_text()),
@@ -75,7 +74,7 @@ impl Results {
         }
     }
 
-    /// The same for times, of which a limit says something too.
+    /// The same for durations, where a time limit is informative too.
     pub fn time_cell(&self, key: &str) -> String {
         match self.failed.get(key) {
             Some(Failed::TimeLimit(limit)) => format!("> {}", figures(*limit)),
@@ -124,8 +123,8 @@ impl Results {
         }
     }
 
-    /// Like [`Results::time_ratio`] where being faster than `under` is what matters: whoever
-    /// finishes is faster than what was killed, and who does not finish has lost.
+    /// Like [`Results::time_ratio`], for measures where being faster than `under` matters: a run
+    /// that finishes is faster than one that was killed, and a run that does not finish has lost.
     pub fn race(&self, measure: Measure, over: &str, under: &str) -> Measure {
         let measure = self.time_ratio(measure, over, under);
         let finished = |key: &str| !self.values(key, |_| 0.0).is_empty();

@@ -1,4 +1,4 @@
-//! Runs what was planned: makes the place, has a child do the work, and takes the place down again.
+//! Executes planned runs: prepares the memory, has a child do the work, and cleans up.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::job::{Job, Memory, Outcome, Task};
 use crate::peers::{ALLOWANCE_BYTES, Cgroup, SwapArea, SwapKind, SwapTraffic};
 use crate::undo::{Guard, Undo};
 
-/// The places of one call.
+/// Resources of one call.
 pub struct Runner<'a> {
     params: &'a Params,
     interrupt: &'a Interrupt,
@@ -36,7 +36,7 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// A runner with a directory of its own in /var/tmp, which goes with it.
+    /// A runner with a private directory in /var/tmp, which is removed with it.
     pub fn new(params: &'a Params, interrupt: &'a Interrupt) -> Result<Runner<'a>> {
         let dir = PathBuf::from(format!("/var/tmp/hiroma-bench-{}", std::process::id()));
         let remove = Guard::new(Undo::DirRemove(dir.clone()));
@@ -54,7 +54,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Backed memory that is enough for every experiment.
+    /// Takes enough backed memory for every experiment.
     pub fn warm(&mut self) -> Result<()> {
         let wanted =
             (3 * self.params.region as u64 / 2).max(3 * sort::memory_of(self.params.lines, 10) / 2);
@@ -62,7 +62,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// What the peers were.
+    /// Descriptions of the peers.
     pub fn descriptions(&self) -> Vec<String> {
         let peers = self.areas.values().map(|area| match area {
             Ok(area) => area.description.clone(),
@@ -80,7 +80,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Runs it once.
+    /// Executes a run once.
     pub fn execute(&mut self, run: &Run, results: &Results) -> Result<Outcome, Failed> {
         let limit = self.time_limit(run, results)?;
         if let Some(ballast) = &self.ballast {
@@ -118,7 +118,7 @@ impl<'a> Runner<'a> {
                 let native = results
                     .spread(key, |outcome| outcome.seconds)
                     .with_context(|| format!("not run: {}", results.why_missing(key)))?;
-                // Short runs are dominated by what every run costs.
+                // Short runs are dominated by the fixed cost of a run.
                 factor * native.median.max(1.0)
             }
         };
@@ -140,7 +140,8 @@ impl<'a> Runner<'a> {
         run_job(&job, limit, self.interrupt)
     }
 
-    /// Runs limited by a control group, with swap to a peer, and makes sure that it really swapped.
+    /// Runs under the limit of a control group, with swap to a peer, and verifies that it really
+    /// swapped.
     fn swapped(
         &mut self,
         kind: SwapKind,
@@ -148,7 +149,7 @@ impl<'a> Runner<'a> {
         work: &Work,
         limit: Duration,
     ) -> Result<Outcome, Failed> {
-        // Pages with nothing but zeros do not take up room; everything else has to fit.
+        // Pages of zeros take no room; everything else has to fit.
         let largest = roomiest(self.params);
         let area = self.areas.entry(kind).or_insert_with(|| {
             SwapArea::make(kind, largest)
@@ -212,8 +213,8 @@ impl<'a> Runner<'a> {
         self.dir.join(format!("{text:?}.sorted"))
     }
 
-    /// The command line of a sort whose buffer holds all of its text, so that it needs no temporary
-    /// files.
+    /// Command line of a sort whose buffer is large enough for all of its text, so that it needs no
+    /// temporary files.
     fn sort_argv(&mut self, text: Text, out: &std::path::Path) -> Result<Vec<String>> {
         let input = self.text(text)?;
         let line = if text == Text::LongLines { 71 } else { 10 };
@@ -329,7 +330,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Bytes of swap that the largest run needs.
+/// Number of bytes of swap that the largest run needs.
 fn roomiest(params: &Params) -> u64 {
     let sorts =
         sort::memory_of(params.lines, 10).max(sort::memory_of(sort_blocks::long_lines(params), 71));
@@ -352,7 +353,7 @@ fn local_bytes(local: Local, results: &Results) -> Result<u64> {
     Ok(bytes >> 12 << 12)
 }
 
-/// Starts the servers of a store and names it.
+/// Starts the servers of a store, and returns its specification.
 fn open_store(store: Store) -> Result<(Vec<StoreSpec>, Vec<Server>)> {
     match store {
         Store::Compressed { capacity } => {
@@ -387,7 +388,7 @@ fn config(ours: &Ours, local: u64, stores: Vec<StoreSpec>) -> Config {
     }
 }
 
-/// The counters in what `hiroma run --stats` wrote.
+/// Reads the counters from the output of `hiroma run --stats`.
 fn read_counters(text: &str) -> Result<BTreeMap<String, u64>> {
     let stats: serde_json::Value =
         serde_json::from_str(text).context("reading the statistics of a run")?;

@@ -19,7 +19,8 @@ fn key(block: BlockSize, way: Allocation) -> String {
 
 pub fn plan(params: &Params) -> Vec<Run> {
     let bytes = params.region;
-    // Room for half of it on each server: filled one after the other, at least two are used.
+    // Each server has room for half of the memory: filled one after the other, at least two are
+    // used.
     let store = |allocation| Store::Tcp {
         servers: SERVERS,
         each: bytes as u64 / 2 + (32 << 20),

@@ -11,17 +11,17 @@ use crate::peers::SwapKind;
 
 const NATIVE: &str = "sort native";
 const SHARES: [u32; 4] = [100, 60, 30, 15];
-/// So many times the patience that others get has the sort with less local memory than its text.
+/// Multiple of the usual patience for the sort with less local memory than its text.
 const SLOW_PATIENCE: f64 = 10.0;
 const PEERS: [SwapKind; 2] = [SwapKind::Zram, SwapKind::File];
 
-/// Memory that a sort of so many lines of `line` bytes uses: the text, 32 bytes a line, and half of
-/// that again for merging.
+/// Number of bytes that a sort of `lines` lines of `line` bytes uses: the text, 32 bytes a line,
+/// and half of that again for merging.
 pub fn memory_of(lines: u64, line: u64) -> u64 {
     lines * (line + 48)
 }
 
-/// Time that it takes natively here.
+/// Estimated duration of a native sort here, in seconds.
 pub fn seconds_of(lines: u64) -> f64 {
     lines as f64 * 0.5e-6
 }
@@ -45,7 +45,7 @@ pub fn on_server(far: u64, local: Local) -> Ours {
     Ours::on(Store::Tcp { servers: 1, each: roomy(far), allocation: Allocation::Simple }, local)
 }
 
-/// FIFO where the paper has it and it does not take all day.
+/// FIFO as well where the paper has it and where it does not take all day.
 fn replacements(share: u32) -> &'static [ReplacementKind] {
     if matches!(share, 60 | 30) {
         &[ReplacementKind::Lru, ReplacementKind::Fifo]
@@ -85,8 +85,8 @@ pub fn plan(params: &Params) -> Vec<Run> {
             let slowness =
                 if replacement == ReplacementKind::Fifo { slowness * 1.2 } else { slowness };
             let run = run(ours_key(share, replacement), Place::Ours(ours), slowness);
-            // With less than the text it takes as long as its faults do, and is to finish
-            // nevertheless.
+            // With less than the text it takes as long as its faults take, and should finish
+            // anyway.
             let patient = Run {
                 limit: TimeLimit::Times(SLOW_PATIENCE * params.patience, NATIVE),
                 once: true,
@@ -110,7 +110,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
     runs
 }
 
-/// A row for everybody who sorts with this share of the memory.
+/// One row for each share of the memory, with the time of each arm.
 fn time_table(results: &Results) -> Table {
     let mut table = Table::new("GNU sort: time by local memory")
         .text("local")

@@ -1,5 +1,5 @@
 //! GNU sort by block size with 18 % of its memory local (the paper on remote swap, figure 7), and
-//! lines that are too long for anybody.
+//! long lines, which are too slow for all arms.
 
 use hiroma_pager::config::{BlockSize, ReplacementKind};
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Table};
@@ -14,13 +14,13 @@ const NATIVE: &str = "sort-blocks native";
 const KINDS: [ReplacementKind; 2] = [ReplacementKind::Lru, ReplacementKind::Fifo];
 const LONG_NATIVE: &str = "long-lines native";
 
-/// Lines of the smaller text of numbers.
+/// Number of lines of the smaller text of numbers.
 pub fn few_lines(params: &Params) -> u64 {
-    // 18 % of what it uses have to be more than the least that a program can work with.
+    // 18 % of its memory must be more than the minimum for a program.
     (params.lines / 4).max(2_200_000)
 }
 
-/// Lines of 70 letters.
+/// Number of lines of 70 letters.
 pub fn long_lines(params: &Params) -> u64 {
     (params.lines / 7).max(700_000)
 }

@@ -27,7 +27,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
     let bytes = params.region / 4;
     let run = |block| {
         let ours = Ours::tcp(bytes as u64 / 4, bytes as u64).block(block);
-        // As in the paper, a fixed block size fetches nothing ahead; `auto` is what a user gets.
+        // As in the paper, a fixed block size runs without prefetching; `auto` is what a user gets.
         let ours = if block == BlockSize::Auto { ours } else { ours.without_prefetch() };
         Run::task(
             key(block),
@@ -39,7 +39,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
     BLOCKS.into_iter().map(run).collect()
 }
 
-/// Time by block and stride, in units of (1M, 4K).
+/// Time by block and stride, relative to (1M, 4K).
 fn relative(results: &Results, block: BlockSize, stride: usize) -> Option<Spread> {
     let seconds = |outcome: &crate::job::Outcome, stride: usize| {
         outcome.stride_seconds.get(stride).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! Whether pages that are called hot are hot.
+//! Accuracy of the tracker: whether pages that it reports as hot are hot.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,17 +17,18 @@ use super::load::{Load, Loaded, Pages, Pattern};
 use super::tracker::ranges_of;
 use crate::progress::Progress;
 
-/// How long each phase of a hot set that moves is watched.
+/// Time for which each phase of a moving hot set is watched.
 const WATCH: Duration = Duration::from_secs(3);
-/// How long zipf is watched: a score every second, and the goal is held against the last.
+/// Time for which zipf is watched: there is a score every second, and the goal applies to the last
+/// one.
 const WATCH_ZIPF: Duration = Duration::from_secs(12);
-/// An earlier score that is told as well.
+/// An earlier score that is reported as well, in seconds.
 const EARLY_SECONDS: usize = 3;
-/// How often.
+/// Maximum number of repetitions.
 const ZIPF_REPETITIONS: usize = 3;
 
-/// A tenth of a processor, and no regard to what it costs the program: this is about what can be
-/// seen.
+/// Uses a tenth of a processor and ignores the cost for the program: this experiment is about what
+/// can be seen.
 fn watching() -> Options {
     Options {
         watch_only: true,
@@ -38,7 +39,7 @@ fn watching() -> Options {
     }
 }
 
-/// Share of those found that are right, and of those right that are found.
+/// Share of the found pages that are right, and share of the right pages that are found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Score {
     precision: f64,
@@ -50,7 +51,7 @@ fn score(found: &BTreeSet<u32>, right: &BTreeSet<u32>) -> Score {
     Score { precision: both / found.len().max(1) as f64, recall: both / right.len().max(1) as f64 }
 }
 
-/// One window that is as long as a set takes: every hot page is touched in it, and no other.
+/// One window that is as long as a set: every hot page is touched in it, and no other.
 fn scattered(params: &Params, ballast: &Ballast) -> Result<Vec<Score>> {
     let load = Load::new(params.bytes, Pattern::Scattered, Pages::Small);
     let mut loaded = Loaded::start(load, ballast)?;
@@ -91,7 +92,7 @@ fn top_tenth(engine: &Engine, loaded: &Loaded) -> BTreeSet<u32> {
         };
         let windows = u64::from(heat.windows.max(1));
         for (page, count) in heat.counts.iter().enumerate() {
-            // Shares of windows, because not all ranges had the same number of them.
+            // Shares of windows, because not all ranges had the same number of windows.
             counts.push((
                 std::cmp::Reverse(u64::from(count) * 1_000_000 / windows),
                 at as u32 * PAGES_PER_EXTENT as u32 + page as u32,
@@ -102,22 +103,22 @@ fn top_tenth(engine: &Engine, loaded: &Loaded) -> BTreeSet<u32> {
     counts.iter().take(pages / 10).map(|&(_, page)| page).collect()
 }
 
-/// How well zipf is ranked, second by second.
+/// Accuracy of the ranking of zipf, for each second.
 struct Ranking {
-    /// For each repetition the score after each second.
+    /// The score after each second, for each repetition.
     runs: Vec<Vec<Score>>,
     window_ms: f64,
 }
 
 impl Ranking {
-    /// The scores after so many seconds.
+    /// The scores after `seconds` seconds.
     fn after(&self, seconds: usize) -> Vec<Score> {
         self.runs.iter().filter_map(|run| run.get(seconds - 1).copied()).collect()
     }
 }
 
-/// The engine watches as it does by default; the tenth with the highest counts should be the tenth
-/// that is drawn most.
+/// The engine watches with its defaults; the tenth with the highest counts should be the tenth that
+/// is drawn most.
 fn zipf(params: &Params, ballast: &Ballast) -> Result<Ranking> {
     let load = Load::new(params.bytes, Pattern::Zipf, Pages::Small);
     let mut loaded = Loaded::start(load, ballast)?;
@@ -163,9 +164,9 @@ fn zipf_plot(ranking: &Ranking) -> Plot {
     }
 }
 
-/// What a hot set that moves looks like: precision and recall after each pass.
+/// Accuracy for a moving hot set: precision and recall after each pass.
 struct Moving {
-    /// Seconds since the set moved, and the score; the first phase, then the second.
+    /// Seconds since the set moved, and the score; for the first phase and for the second.
     phases: [Vec<(f64, Score)>; 2],
 }
 
@@ -175,14 +176,14 @@ impl Moving {
         self.phases[phase].last().map(|&(_, score)| score)
     }
 
-    /// Seconds from the move until both precision and recall were at least `least`, and stayed.
+    /// Seconds from the move until precision and recall reached `least` for the rest of the phase.
     fn found_again(&self, least: f64) -> Option<f64> {
         let good = |&&(_, score): &&(f64, Score)| score.precision >= least && score.recall >= least;
         self.phases[1].iter().rev().take_while(good).last().map(|&(seconds, _)| seconds)
     }
 }
 
-/// Which pages the engine calls hot, pass by pass, while the hot third becomes another.
+/// The pages that the engine reports as hot, pass by pass, while another third becomes hot.
 fn moving(params: &Params, ballast: &Ballast) -> Result<Moving> {
     let mut loaded =
         Loaded::start(Load::new(params.bytes, Pattern::Moving, Pages::Small), ballast)?;

@@ -1,5 +1,5 @@
-//! How long a process waits while one of its ranges is collapsed, with the memory for it made ready
-//! before and without.
+//! Time that a process waits while one of its ranges is collapsed, with and without making the
+//! memory ready before.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
 use crate::progress::Progress;
 
-/// Processes, one after the other.
+/// Number of processes, one after the other.
 const STARTS: usize = 3;
-/// A hypervisor that takes back what lies free has done so by then (free page reporting waits for
-/// two seconds).
+/// Time after which a hypervisor has reclaimed free memory (free page reporting waits for two
+/// seconds).
 const COOLING: Duration = Duration::from_secs(5);
-/// Fewer collapses say nothing of a 99th percentile.
+/// Minimum number of collapses for a meaningful 99th percentile.
 const ENOUGH: usize = 50;
 
 /// Durations in milliseconds.
@@ -40,8 +40,8 @@ fn percentile(values: &[f64], percent: usize) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Collapses all of a process, every second range as managing does it. The memory that collapses
-/// take lay free for a while.
+/// Collapses all of a process; every second range as in managing, with the memory made ready. The
+/// memory that collapses take was free for a while.
 fn collapse_all(params: &Params, ballast: &Ballast) -> Result<Durations> {
     let loaded =
         Loaded::start(Load::new(params.bytes, Pattern::Sequential, Pages::Default), ballast)?;
@@ -55,7 +55,7 @@ fn collapse_all(params: &Params, ballast: &Ballast) -> Result<Durations> {
         let with = range % 2 == 0;
         let made_ready_ns = if with { readiness.before() } else { None };
         let began = Instant::now();
-        // A page that is on its way between the kernel's lists is no reason to fail.
+        // A page that moves between the kernel's lists is not a reason to fail.
         if target.advise(&[span], Advice::Collapse).is_err() {
             continue;
         }

@@ -1,15 +1,16 @@
-//! Intervals of medians: what can be told of effects that are smaller than how rounds differ.
+//! Confidence intervals of medians, for effects that are smaller than the differences between
+//! rounds.
 
 use hiroma_memload::content::Random;
 use hiroma_report::Spread;
 
-/// As often are rounds drawn anew.
+/// Number of times that rounds are resampled.
 const DRAWS: usize = 2000;
 const SEED: u64 = 19;
 
-/// The median of `of` some rounds, with the interval in which it lies in 95 of 100 cases
-/// (percentile bootstrap: Efron, 1979). `of` gets as many numbers of rounds, below `rounds`, as
-/// there are rounds; none where it has no value.
+/// The median of `of` over the rounds, with its 95 % confidence interval (percentile bootstrap:
+/// Efron, 1979). `of` gets as many indices of rounds, below `rounds`, as there are rounds; it
+/// returns none where it has no value.
 pub fn interval(rounds: usize, of: impl Fn(&[usize]) -> Option<f64>) -> Option<Spread> {
     let all: Vec<usize> = (0..rounds).collect();
     let median = of(&all)?;
@@ -23,19 +24,19 @@ pub fn interval(rounds: usize, of: impl Fn(&[usize]) -> Option<f64>) -> Option<S
         .collect();
     values.sort_by(f64::total_cmp);
     let at = |percent: f64| values.get((values.len() as f64 * percent / 100.0) as usize).copied();
-    // Where much of what is drawn has no value there is no interval.
+    // If many of the samples have no value, there is no interval.
     if values.len() * 20 < DRAWS * 19 {
         return None;
     }
     Some(Spread { median, min: at(2.5)?.min(median), max: at(97.5)?.max(median), n: rounds })
 }
 
-/// The same of the values themselves.
+/// The median of the values themselves, with its interval.
 pub fn of_median(values: &[f64]) -> Option<Spread> {
     interval(values.len(), |rounds| median(values, rounds))
 }
 
-/// The median of those of `values` that are named.
+/// The median of the values with the given indices.
 pub fn median(values: &[f64], rounds: &[usize]) -> Option<f64> {
     let chosen: Vec<f64> = rounds.iter().map(|&round| values[round]).collect();
     Spread::of(&chosen).map(|spread| spread.median)

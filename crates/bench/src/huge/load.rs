@@ -1,10 +1,10 @@
-//! A process that touches memory in a known way: what trackers are judged by, and what huge pages
-//! are to speed up.
+//! A process that touches memory in a known way, for evaluating trackers and for measuring the gain
+//! of huge pages.
 //!
 //! It maps its memory, fills what the pattern uses, prints one line (JSON, [`Ready`]), and then
-//! does what lines on its standard input say: `run N` does N sets and answers with one line
-//! ([`Done`]); `loop` goes on until `stop`, which is answered too; `phase N` chooses what is hot
-//! from then on (answered by an empty [`Done`]). At the end of input it ends.
+//! executes the lines on its standard input: `run N` does N sets and answers with one line
+//! ([`Done`]); `loop` continues until `stop`, which is answered too; `phase N` selects the hot part
+//! from then on (answered by an empty [`Done`]). It exits at the end of input.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -22,83 +22,83 @@ use serde::{Deserialize, Serialize};
 
 use crate::children::this_program;
 
-/// Draws kept of a zipf distribution: so many more than a GiB has pages that how often a page is
-/// drawn is hardly a matter of chance.
+/// Number of stored draws of a zipf distribution: so much larger than the number of pages of a GiB
+/// that the number of draws of a page is hardly random.
 const DRAWS: usize = 1 << 23;
 const SEED: u64 = 7;
 
-/// Which pages are touched, and in which order.
+/// The touched pages and their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// All, in order.
+    /// All pages, in order.
     Sequential,
-    /// All, in a random order, none twice in a set.
+    /// All pages, in a random order, each once in a set.
     Random,
-    /// A random third of the 2 MiB ranges, in a random order. Of the rest every tenth page was
+    /// A random third of the 2 MiB ranges, in a random order. Of the rest, every tenth page was
     /// touched once: 40 % of the memory is in use.
     Skewed,
-    /// All are in use, and a random third of the 2 MiB ranges is touched over and over; another
+    /// All pages are in use, and a random third of the 2 MiB ranges is touched repeatedly; another
     /// third in each phase.
     Moving,
     /// A random third of the pages.
     Scattered,
-    /// Draws from a zipf distribution (.99) over all pages, ranks at random places.
+    /// Draws from a zipf distribution (.99) over all pages, with the ranks at random places.
     Zipf,
 }
 
-/// Which pages the kernel may use.
+/// The pages that the kernel may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// Whatever the machine's setting says.
+    /// According to the machine's setting.
     Default,
-    /// Small ones only.
+    /// Only small pages.
     Small,
-    /// Huge ones at the first touch, as with transparent huge pages set to always.
+    /// Huge pages at the first touch, as with transparent huge pages set to always.
     Huge,
-    /// Small ones at the first touch; afterwards khugepaged may.
+    /// Small pages at the first touch; afterwards khugepaged may collapse them.
     Later,
 }
 
-/// What the process is to do.
+/// Options of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub bytes: usize,
     pub pattern: Pattern,
     pub pages: Pages,
-    /// Fork a child that shares all of the memory, and does nothing.
+    /// Fork an idle child that shares all of the memory.
     #[serde(default)]
     pub forks: bool,
-    /// Switch huge pages off with `PR_SET_THP_DISABLE`.
+    /// Disable huge pages with `PR_SET_THP_DISABLE`.
     #[serde(default)]
     pub refuses_huge: bool,
-    /// Of [`Pattern::Moving`]: which third is hot.
+    /// The third that is hot with [`Pattern::Moving`].
     #[serde(default)]
     pub phase: u64,
 }
 
 impl Load {
-    /// A process that neither forks nor refuses anything.
+    /// A process that neither forks nor disables huge pages.
     pub fn new(bytes: usize, pattern: Pattern, pages: Pages) -> Load {
         Load { bytes, pattern, pages, forks: false, refuses_huge: false, phase: 0 }
     }
 }
 
-/// Its first answer.
+/// The first answer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// Where its memory begins; 2 MiB aligned.
+    /// Address of the memory; 2 MiB aligned.
     pub base: u64,
 }
 
-/// What some sets took.
+/// Results of some sets.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Done {
     pub sets: u64,
     pub touches: u64,
     pub seconds: f64,
-    /// Processor time.
+    /// Processor time, in seconds.
     pub cpu_seconds: f64,
 }
 
@@ -108,7 +108,7 @@ impl Done {
         self.touches as f64 / (self.cpu_seconds * 1e6)
     }
 
-    /// As the paper counts: whole pages per second, in GB/s.
+    /// As in the paper: whole pages per second, in GB/s.
     pub fn gb_per_s(&self) -> f64 {
         (self.touches as usize * PAGE) as f64 / self.seconds / 1e9
     }
@@ -124,8 +124,8 @@ impl Load {
         self.bytes / PAGE
     }
 
-    /// Whether page `page` of the memory is one that the pattern keeps touching (not for
-    /// [`Pattern::Zipf`], which touches all).
+    /// Whether the pattern repeatedly touches page `page` of the memory (not for [`Pattern::Zipf`],
+    /// which touches all).
     pub fn is_hot(&self, page: usize) -> bool {
         match self.pattern {
             Pattern::Sequential | Pattern::Random | Pattern::Zipf => true,
@@ -135,7 +135,7 @@ impl Load {
         }
     }
 
-    /// Whether it is touched at all.
+    /// Whether the page is touched at all.
     fn is_used(&self, page: usize) -> bool {
         match self.pattern {
             Pattern::Skewed => self.is_hot(page) || page % 10 == 0,
@@ -160,7 +160,7 @@ impl Load {
         pages
     }
 
-    /// The touches of one set; of a zipf distribution those of several.
+    /// The touches of one set; for a zipf distribution those of several sets.
     fn order(&self) -> Vec<u32> {
         if self.pattern == Pattern::Zipf {
             return self.draws();
@@ -199,10 +199,10 @@ fn shuffle(pages: &mut [u32]) {
     }
 }
 
-/// The process itself.
+/// Runs the process.
 pub fn main(job: &str) -> Result<ExitCode> {
     let load: Load = serde_json::from_str(job).context("the job of a load is not readable")?;
-    // It is of no use without who started it.
+    // The process is useless without its parent.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if load.refuses_huge {
         hiroma_kernel::hot::child::disable_huge_pages()?;
@@ -235,7 +235,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     });
     answer(&Ready { base: memory.base() as u64 })?;
     serve(&region, load, &commands)?;
-    // The last look: nothing of it may have changed.
+    // A final check: nothing may have changed.
     for page in (0..load.pages()).filter(|&page| load.is_used(page)) {
         ensure!(region.read(page * PAGE) == page as u64, "page {page} has changed");
     }
@@ -266,8 +266,8 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
         let mut sets = 0;
         while wanted.is_none_or(|wanted| sets < wanted) {
             for (turn, &page) in order.iter().enumerate() {
-                // Another line of the page each time, so that it is translations that are scarce,
-                // not lines of one place in the cache.
+                // A different cache line of the page each time, so that translations are scarce,
+                // and not the lines of one cache set.
                 let line = (turn * 7 + page as usize) % (PAGE / 64 - 1) + 1;
                 let offset = page as usize * PAGE + line * 64;
                 let word = region.read(offset).wrapping_add(1);
@@ -295,7 +295,7 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
     Ok(())
 }
 
-/// A running load, as whoever started it sees it. It ends when this is dropped.
+/// A running load, as seen by its parent. It is killed when dropped.
 pub struct Loaded {
     child: Child,
     input: Option<ChildStdin>,
@@ -305,8 +305,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Takes free memory back from the hypervisor first, so that the process does not pay for that;
-    /// starts it, and waits until its memory is filled.
+    /// First takes free memory back from the hypervisor, so that the process does not pay for that;
+    /// then starts the process, and waits until its memory is filled.
     pub fn start(load: Load, ballast: &Ballast) -> Result<Loaded> {
         ballast.load()?;
         let mut command = Command::new(this_program()?);
@@ -338,13 +338,13 @@ impl Loaded {
         serde_json::from_str(&line).with_context(|| format!("the load answered `{}`", line.trim()))
     }
 
-    /// Lets it do so many sets.
+    /// Does `sets` sets.
     pub fn run(&mut self, sets: u64) -> Result<Done> {
         self.tell(&format!("run {sets}"))?;
         self.answer()
     }
 
-    /// Lets it go on.
+    /// Starts touching without end.
     pub fn go(&mut self) -> Result<()> {
         self.tell("loop")
     }
@@ -355,7 +355,7 @@ impl Loaded {
         self.answer()
     }
 
-    /// Lets another part be hot; while it is not working.
+    /// Makes another part hot. The load must not be working.
     pub fn change_phase(&mut self, phase: u64) -> Result<()> {
         self.load.phase = phase;
         self.tell(&format!("phase {phase}"))?;
@@ -367,7 +367,7 @@ impl Loaded {
         Ok(hiroma_hot::machine::resident_bytes(self.pid())?)
     }
 
-    /// Ends it; fails if its memory was not as it had been left.
+    /// Ends the process; fails if its memory has changed.
     pub fn end(mut self) -> Result<()> {
         self.input = None;
         let status = self.child.wait()?;
@@ -413,7 +413,7 @@ mod tests {
         let top: BTreeSet<u32> = zipf.by_rank()[..zipf.pages() / 10].iter().copied().collect();
         let drawn = zipf.hottest_tenth();
         assert_eq!(drawn.len(), top.len());
-        // What is drawn most is nearly what has the highest probability.
+        // The pages that are drawn most are nearly those with the highest probability.
         assert!(drawn.intersection(&top).count() * 100 > top.len() * 90);
         let hits = zipf.order().iter().filter(|page| top.contains(page)).count();
         assert!(hits * 10 > DRAWS * 7, "{hits}");

@@ -1,24 +1,24 @@
 //! memcached with huge pages off, everywhere, and where it is hot (paper, section 6.4).
 //!
 //! The same program three times (`integrations/memcached/build.sh` makes it), filled alike, and
-//! asked in turns. What differs:
+//! loaded alternately. The arms are:
 //!
 //! | Arm | Huge pages |
 //! |---|---|
-//! | off | none: the machine's setting is `madvise`, and memcached does not ask |
-//! | THP always | the machine's setting was `always` while it was filled, and memcached asks for them too (`-L`) |
+//! | off | none: the machine's setting is `madvise`, and memcached does not request them |
+//! | THP always | the setting was `always` while it was filled, and memcached requests them (`-L`) |
 //! | ours | `-o hiroma`, with a daemon of its own |
 //!
-//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and not one huge page comes
-//! of the setting.
+//! Without `-L` memcached takes its memory from malloc 1 MiB at a time, and the setting results in
+//! no huge page at all.
 //!
-//! Before anything is measured all three have answered equally many requests: as long as items are
-//! new to it memcached has little to do with its lists (a thread of it moves items that were read
-//! again), and huge pages would be held against that.
+//! Before the measurement all three have answered the same number of requests: while items are new
+//! to it, memcached has little work with its lists (one of its threads moves items that were read
+//! again), and this difference would be attributed to huge pages.
 //!
-//! Asked twice: as in the paper, where little is hot and caches hold much of it, so that huge pages
-//! gain next to nothing; and with a hot set that is wide, where what they gain can be told from
-//! what differs between rounds.
+//! There are two settings: that of the paper, where little is hot and caches contain much of it, so
+//! that huge pages gain next to nothing; and one with a wide hot set, where the gain can be
+//! distinguished from the differences between rounds.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -47,42 +47,42 @@ const ARMS: [&str; 3] = ["off", "THP always", "ours"];
 const OFF: usize = 0;
 const ALWAYS: usize = 1;
 const OURS: usize = 2;
-/// Who is asked in which order, round by round: each is at each place, and follows each other,
+/// The order of the arms in each round: each arm is at each place, and follows each other arm,
 /// equally often.
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
-/// How long one turn of one arm asks. Short, and many: what is to be seen is smaller than how the
-/// machine's speed changes within seconds.
+/// Duration of one turn of one arm. Turns are short and many: the effect is smaller than the
+/// changes of the machine's speed within seconds.
 const TURN: Duration = Duration::from_millis(200);
-/// All are started anew so often: where their memory lies differs from start to start, and with it
-/// their speed.
+/// Number of times that all are started anew: the addresses of their memory differ from start to
+/// start, and so does their speed.
 const STARTS: usize = 5;
-/// Memory that has to be available for three times the wide setting's items.
+/// Memory that must be available for three times the items of the wide setting.
 const ROOM_FOR_WIDE: u64 = 8 << 30;
-/// How long the daemon may take to find what is hot.
+/// Time limit for the daemon to find what is hot.
 const SETTLE_MAX: Duration = Duration::from_secs(90);
-/// It has found it when it did nothing for so long: it sleeps for some seconds between looks, and
-/// takes some looks to be sure.
+/// The daemon has found it if it did nothing for this time: it sleeps for some seconds between
+/// checks, and takes some checks to be sure.
 const SETTLED_AFTER: Duration = Duration::from_secs(12);
-/// Where the program is, unless `integrations/memcached/build.sh` was run in this directory.
+/// Path of the program, unless `integrations/memcached/build.sh` was run in this directory.
 const PROGRAM_VARIABLE: &str = "HIROMA_MEMCACHED";
 
-/// What is stored and how it is asked for.
+/// The stored items and the requests.
 struct Setting {
-    /// What names of figures begin with.
+    /// Prefix of the names of figures.
     key: &'static str,
     title: &'static str,
     store: Store,
     distribution: Distribution,
-    /// Requests on their way at a time.
+    /// Number of requests in flight.
     depth: usize,
-    /// Of one start, for each repetition.
+    /// Rounds of one start, for each repetition.
     rounds_per_repetition: usize,
-    /// Whether its figures are the paper's too.
+    /// Whether its figures are also the paper's.
     of_paper: bool,
 }
 
 impl Setting {
-    /// Both, in their smallest with `quick`.
+    /// Both settings; the smallest ones with `quick`.
     fn all(quick: bool, available_bytes: u64) -> [Setting; 2] {
         let paper_items = if quick { 50_000 } else { 800_000 };
         let wide_items = match quick {
@@ -113,8 +113,8 @@ impl Setting {
     }
 }
 
-/// Which processor the server is kept on, and which the load; so none waits for the other, and
-/// caches stay as they are.
+/// The processors of the server and of the load. They are separate, so that neither waits for the
+/// other and caches stay warm.
 #[derive(Clone, Copy)]
 struct Places {
     server: usize,
@@ -122,7 +122,7 @@ struct Places {
 }
 
 impl Places {
-    /// The first two processors that this thread may use; none where there is but one.
+    /// The first two processors that this thread may use; none if there is only one.
     fn choose() -> Option<Places> {
         match affinity::of(0).ok()?[..] {
             [server, load, ..] => Some(Places { server, load }),
@@ -131,7 +131,7 @@ impl Places {
     }
 }
 
-/// Keeps this thread, and those that it starts, on one processor until it goes.
+/// Confines this thread, and those that it starts, to one processor until it is dropped.
 struct Kept(Vec<usize>);
 
 impl Kept {
@@ -154,14 +154,14 @@ struct Server {
     running: Running,
 }
 
-/// When to stop asking.
+/// When a turn ends.
 #[derive(Clone, Copy)]
 enum Until {
     Passed(Duration),
     Answered(u64),
 }
 
-/// What one turn measured.
+/// Results of one turn.
 struct Turn {
     operations: u64,
     operations_per_s: f64,
@@ -185,8 +185,8 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the program takes connections. What it wrote to `said` is its reason if it ends
-/// instead.
+/// Waits until the program accepts connections. If it ends instead, the reason is what it wrote to
+/// `said`.
 fn listens(running: &mut Running, socket: &Path, said: &Path) -> Result<()> {
     let mut has_ended = false;
     wait_for("memcached to listen", || {
@@ -204,7 +204,7 @@ impl Server {
     fn start(program: &Path, dir: &Path, arm: usize, store: Store) -> Result<Server> {
         let socket = dir.join(format!("memcached-{arm}"));
         let megabytes = ((store.items * (store.value_bytes as u64 + 256)) >> 20) + 128;
-        // As large as it would grow to be: so it does not grow while it is measured.
+        // The final size of the table: so it does not grow during the measurement.
         let hashpower = format!("hashpower={}", store.items.next_power_of_two().ilog2().max(16));
         let mut command = with_parent::command(program)?;
         command.arg("-s").arg(&socket).args([
@@ -232,7 +232,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Keeps all of its threads on one processor.
+    /// Confines all of its threads to one processor.
     fn keep_on(&self, cpu: usize) -> Result<()> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.running.pid()))? {
             let thread =
@@ -306,8 +306,8 @@ fn start_all(
     Ok((servers, daemon))
 }
 
-/// Asks until the daemon has had nothing to do for a while, or the time is up. Returns for how many
-/// seconds it had something to do, and how many requests were answered.
+/// Sends requests until the daemon has been idle for a while, or the time is up. Returns for how
+/// many seconds it was active, and how many requests were answered.
 fn settle(ours: &Server, setting: &Setting) -> Result<(f64, u64)> {
     let (start, mut last, mut changed, mut operations) = (Instant::now(), 0, Instant::now(), 0);
     while start.elapsed() < SETTLE_MAX && changed.elapsed() < SETTLED_AFTER {
@@ -429,21 +429,21 @@ fn measure_once(
     Ok(())
 }
 
-/// What all turns of all starts found.
+/// Results of all turns of all starts.
 #[derive(Default)]
 struct Found {
     turns: [Vec<Turn>; 3],
-    /// Of each start together.
+    /// Sums over the starts.
     memory: [server::Memory; 3],
     starts: usize,
     settled_s_max: f64,
-    /// Items that ours moved.
+    /// Number of items that ours moved.
     moved: u64,
-    /// Requests that each had answered before it was measured.
+    /// Number of requests that each had answered before the measurement.
     before: u64,
 }
 
-/// What is compared.
+/// The compared quantity.
 #[derive(Clone, Copy)]
 enum By {
     Throughput,
@@ -459,7 +459,7 @@ impl Found {
         self.turns[arm].iter().map(of).collect()
     }
 
-    /// By how many per cent `arm` is better than off, round by round.
+    /// The percentage by which `arm` is better than off, for each round.
     fn gains(&self, arm: usize, by: By) -> Vec<f64> {
         let better = |(one, off): (f64, f64)| match by {
             By::Throughput => one / off,
@@ -506,13 +506,13 @@ impl Found {
                 - 1.0)
     }
 
-    /// The median gain, with the interval in which it lies.
+    /// The median gain, with its confidence interval.
     fn gain(&self, arm: usize, by: By) -> Option<Spread> {
         interval::of_median(&self.gains(arm, by))
     }
 
-    /// Ours of THP always's gain, in per cent; none where that gains nothing, or nobody can tell
-    /// whether it does.
+    /// Our gain as a percentage of that of THP always; none if that gains nothing, or if the gain
+    /// is not significant.
     fn share(&self, by: By) -> Option<Spread> {
         let (ours, always) = (self.gains(OURS, by), self.gains(ALWAYS, by));
         self.gain(ALWAYS, by).filter(|gain| gain.min > 0.0)?;
@@ -570,7 +570,7 @@ impl Found {
         }
     }
 
-    /// The paper's figures 19 and 20: against small pages, with the paper's values beside.
+    /// The paper's figures 19 and 20: compared with small pages, beside the paper's values.
     fn plots(&self) -> Vec<Plot> {
         let plot = |title: &str, what: &str, kept: [Option<Spread>; 2], paper: [f64; 2]| {
             let points = |values: [Option<Spread>; 2]| {
@@ -671,12 +671,13 @@ impl Found {
 pub(super) mod tests {
     use super::*;
 
-    /// What the paper found, as if it had been measured here.
+    /// The paper's results, as if they had been measured here.
     pub fn section() -> Section {
         found(0.0, 2.55, 1.94).section(&Setting::all(true, 0)[0], "a note")
     }
 
-    /// Two rounds alike, with throughputs so many per cent better than the first arm's.
+    /// Two equal rounds, with throughputs that are better than the first arm's by these
+    /// percentages.
     fn found(off: f64, always: f64, ours: f64) -> Found {
         let turn = |percent: f64| {
             (0..2)

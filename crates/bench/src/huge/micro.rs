@@ -1,5 +1,5 @@
-//! The paper's microbenchmark: throughput and memory without huge pages, with them everywhere, and
-//! with them where the process is hot (figures 11 to 18).
+//! The paper's microbenchmark: throughput and memory without huge pages, with huge pages
+//! everywhere, and with huge pages where the process is hot (figures 11 to 18).
 
 use std::time::{Duration, Instant};
 
@@ -18,16 +18,16 @@ use super::{Params, interval, thp};
 use crate::progress::Progress;
 use crate::undo::Guard;
 
-/// Sets of one measurement, as in the paper; or so many times as many that it takes at least …
+/// Number of sets of one measurement, as in the paper; multiplied so that it takes at least …
 const SETS: u64 = 16;
-/// … this long: who else uses the machine takes milliseconds at a time.
+/// … this long: other users of the machine take milliseconds at a time.
 const TURN: Duration = Duration::from_millis(60);
-/// Where processes of their own are what is held against a goal, they are started anew so often:
-/// where their memory lies differs from start to start, and with it their speed.
+/// Where figures with a goal come from separate processes, these are started anew this many times:
+/// the addresses of their memory differ from start to start, and so does their speed.
 const STARTS: usize = 5;
-/// The engine gets so long at most, and khugepaged.
+/// Time limit of the engine, and of khugepaged.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// khugepaged counts as through when it made nothing huge for so long.
+/// khugepaged has finished if it made nothing huge for this time.
 const IDLE: Duration = Duration::from_secs(1);
 const ARMS: [&str; 4] = ["small pages", "THP always", "THP always, max_ptes_none=0", "hiroma"];
 const SMALL: usize = 0;
@@ -35,7 +35,7 @@ const ALWAYS: usize = 1;
 const LATER: usize = 2;
 const OURS: usize = 3;
 
-/// One way to go through the memory, and the paper's figures of throughput and of memory with it.
+/// An access pattern, and the paper's figures of throughput and of memory with it.
 #[derive(Clone, Copy)]
 struct Access {
     name: &'static str,
@@ -57,36 +57,37 @@ const ACCESSES: [Access; 3] = [
     },
 ];
 
-/// What came out for one pattern.
+/// Results of one pattern.
 #[derive(Default)]
 struct Outcome {
     /// GB/s of each repetition and arm.
     speed: [Vec<f64>; 4],
     /// Touches per microsecond of processor time.
     cpu: [Vec<f64>; 4],
-    /// Of all starts together, like what follows.
+    /// Sums over the starts, like the fields below.
     resident: [u64; 4],
-    /// Seconds until 95 % of the hot ranges were huge, of each start in which they came to be.
+    /// Seconds until 95 % of the hot ranges were huge, for each start in which that happened.
     huge_seconds: Vec<f64>,
     starts: usize,
     settled_seconds: f64,
-    /// Why the engine went no further.
+    /// Why the engine ended.
     end: String,
-    /// Set where it stopped by itself: what is held against goals is not what it would have done.
+    /// Set if the engine stopped by itself: then the figures with goals do not show its full
+    /// effect.
     stopped: Option<String>,
     collapses: u64,
     collapse_ms: f64,
     ready_ms: f64,
-    /// Hot ranges that were huge in the end, and all.
+    /// Number of hot ranges that were huge at the end, and number of all hot ranges.
     huge_ranges: [usize; 2],
     /// Share of the hot ranges that are huge, over time.
     progress: Vec<Point>,
-    /// What the load did meanwhile: with khugepaged, and managed by us.
+    /// The load's samples meanwhile: with khugepaged, and managed by us.
     samples: [Vec<Sample>; 2],
 }
 
 impl Outcome {
-    /// Takes what came out of another start. What is drawn over time stays that of the first.
+    /// Adds the results of another start. Plots over time remain those of the first.
     fn join(&mut self, other: Outcome) {
         for arm in 0..ARMS.len() {
             self.speed[arm].extend(&other.speed[arm]);
@@ -108,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// Lets the engine work on a running load until it has settled.
+/// Runs the engine on a running load until it has settled.
 fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
     let load = loaded.load;
     let first = loaded.base / EXTENT as u64;
@@ -156,9 +157,9 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
     Ok(())
 }
 
-/// Lets khugepaged work on a running load until it finds no more. It takes full ranges only, as
-/// with `max_ptes_none` at 0; faster than by default, with which it takes more than ten minutes for
-/// a GiB.
+/// Runs khugepaged on a running load until it finds no more ranges. It takes only full ranges, with
+/// `max_ptes_none` at 0, and is faster than by default, with which it takes more than ten minutes
+/// for a GiB.
 fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<Guard> {
     let only_full = thp::set("khugepaged/max_ptes_none", "0")?;
     let _pace = [
@@ -180,7 +181,7 @@ fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<Gua
     Ok(only_full)
 }
 
-/// Why the engine goes no further; none while it does.
+/// Why the engine ends; none while it continues.
 fn end_of(state: &State, elapsed: Duration) -> Option<String> {
     match state {
         State::Tracking if elapsed <= PATIENCE => None,
@@ -210,11 +211,11 @@ fn measure_once(
     repetitions: usize,
 ) -> Result<Outcome> {
     let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages), ballast);
-    // All live at the same time, and have their turns of some hundredths of a second.
+    // All run at the same time, in alternating turns of some hundredths of a second.
     let mut arms =
         [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Later)?, start(Pages::Default)?];
     let mut outcome = Outcome::default();
-    // What collapsing takes should be backed too.
+    // The memory that collapsing takes should be backed too.
     ballast.load()?;
     let _only_full = wait_for_khugepaged(&mut arms[LATER], &mut outcome)?;
     ballast.load()?;
@@ -241,7 +242,8 @@ fn measure_once(
     Ok(outcome)
 }
 
-/// Throughput and memory over time: what changes while khugepaged and we work, and what does not.
+/// Throughput and memory over time: the arms that change while khugepaged and we work, and the
+/// constant ones.
 fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
     let end = outcome.samples.iter().flatten().map(|sample| sample.seconds).fold(0.0, f64::max);
     let flat = |y: f64| vec![Point::at(0.0, y), Point::at(end, y)];
@@ -270,7 +272,7 @@ fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
     ]
 }
 
-/// Throughput when all is done, against small pages.
+/// Throughput at the end, compared with small pages.
 fn compared(outcomes: &[Outcome]) -> Plot {
     let of = |arm: usize| {
         let ratio = |(place, outcome): (usize, &Outcome)| {
@@ -424,7 +426,7 @@ fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report
     }
 }
 
-/// How sure the median of the ratio is.
+/// The confidence interval of the median of the ratio.
 fn told(cpu: &[Vec<f64>; 4], starts: usize) -> String {
     let ratios: Vec<f64> =
         cpu[OURS].iter().zip(&cpu[ALWAYS]).map(|(ours, always)| 100.0 * ours / always).collect();
@@ -438,10 +440,10 @@ fn told(cpu: &[Vec<f64>; 4], starts: usize) -> String {
     }
 }
 
-/// A title, which says so where the manager stopped by itself.
+/// A title, with a remark if the manager stopped by itself.
 fn titled(title: String, outcome: &Outcome) -> String {
     match &outcome.stopped {
-        // What follows the colon is why it does so.
+        // The text after the colon is the detailed reason.
         Some(why) => {
             format!("{title} (manager stopped itself: {})", why.split(": ").next().unwrap_or(why))
         }
@@ -462,7 +464,7 @@ fn percent(ratio: Spread) -> Spread {
 pub(super) mod tests {
     use super::*;
 
-    /// All plots, of made-up outcomes.
+    /// All plots, from made-up results.
     pub fn plots() -> Vec<Plot> {
         let outcome = || {
             let sample = |at: u8| Sample {

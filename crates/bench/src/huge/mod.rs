@@ -24,38 +24,38 @@ use hiroma_units::{Bytes, EXTENT};
 use super::progress::Progress;
 use super::{Named, choose};
 
-/// Runs the experiments of the paper on huge pages guided by the application, on this machine.
+/// Run the experiments of the paper on huge pages guided by the application on this machine.
 ///
-/// What a tracker costs and how right it is, what it costs the program, and what huge pages where
-/// it is hot gain, against none and against transparent huge pages everywhere. Needs root for the
-/// exact tracker. About 35 minutes, 27 of them for memcached, and 6 GiB of memory or more, up to
-/// half of what is available; with --quick a fraction of that. Settings of transparent huge pages
-/// are changed meanwhile and put back, also after Ctrl-C. What fails is told in its row, the rest
-/// is measured nevertheless, and the exit code is 1.
+/// Measures the cost and accuracy of a tracker, its cost for the program, and the gain of huge
+/// pages where the program is hot, compared with no huge pages and with transparent huge pages
+/// everywhere. The exact tracker requires root. Takes about 35 minutes, 27 of them for memcached,
+/// and 6 GiB of memory or more, up to half of the available memory; with --quick a fraction of
+/// that. Settings of transparent huge pages are changed meanwhile and restored, also after Ctrl-C.
+/// A failure is reported in its row, the rest is measured anyway, and the exit code is 1.
 #[derive(clap::Args)]
 pub struct HugeArgs {
     #[command(flatten)]
     files: Files,
-    /// Smaller sizes and fewer repetitions
+    /// Use smaller sizes and fewer repetitions
     #[arg(long)]
     quick: bool,
-    /// Sizes of processes for what a round costs [default: 1G and its doubles, up to half of the
+    /// Process sizes for the cost of a round [default: 1G and its doubles, up to half of the
     /// available memory]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     sizes: Vec<Bytes>,
-    /// Only these experiments: tracker, accuracy, slowdown, collapse, micro, memcached
+    /// Run only these experiments: tracker, accuracy, slowdown, collapse, micro, memcached
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
 }
 
-/// Sizes.
+/// Sizes of the experiments.
 #[derive(Clone, Debug)]
 pub struct Params {
-    /// Memory of the process that is looked at, unless the experiment varies it.
+    /// Memory of the observed process, unless the experiment varies it.
     pub bytes: usize,
-    /// Repetitions; of comparisons, pairs.
+    /// Number of repetitions; for comparisons, of pairs.
     pub repetitions: usize,
-    /// Sizes for the cost by size.
+    /// Process sizes for the cost by size.
     pub sizes: Vec<usize>,
     pub quick: bool,
 }
@@ -63,13 +63,13 @@ pub struct Params {
 const GIB: usize = 1 << 30;
 
 impl Params {
-    /// `available_bytes` is what the machine has left.
+    /// `available_bytes` is the machine's available memory.
     fn new(quick: bool, available_bytes: u64) -> Params {
         match quick {
             true => Params { bytes: GIB / 4, repetitions: 3, sizes: vec![GIB / 8, GIB / 4], quick },
             false => {
                 let sizes = [1, 2, 4, 8, 16, 32, 64].map(|gib| gib * GIB);
-                // Where memory is short, its pages are moved and its bits looked at by others, too.
+                // If memory is short, others move its pages and clear its accessed bits, too.
                 let roomy = |size: &usize| fits(*size, available_bytes / 2);
                 Params {
                     bytes: GIB,
@@ -82,15 +82,15 @@ impl Params {
     }
 }
 
-/// Whether there is room for a process of this size: page tables, the load's own order of pages,
-/// and some air.
+/// Whether there is room for a process of this size, with its page tables, the load's order of
+/// pages, and a reserve.
 fn fits(size: usize, available_bytes: u64) -> bool {
     (size as u64 / 8 * 9).saturating_add(GIB as u64) <= available_bytes
 }
 
 struct Experiment {
     name: &'static str,
-    /// How long it takes, about.
+    /// Estimated duration in seconds.
     seconds: f64,
     run: fn(&Params, &Ballast, &Progress, &mut Report) -> Result<()>,
 }
@@ -110,7 +110,7 @@ const EXPERIMENTS: [Experiment; 6] = [
     Experiment { name: "memcached", seconds: 1600.0, run: memcached::run },
 ];
 
-/// Does it.
+/// Runs the experiments.
 pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
@@ -151,8 +151,8 @@ pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs all; what fails is told in a row of its own and costs the others nothing. Returns whether
-/// any did.
+/// Runs all experiments. A failure is reported in a separate row and does not affect the others.
+/// Returns whether any failed.
 fn run_all(
     chosen: &[&Experiment],
     params: &Params,
@@ -187,7 +187,7 @@ fn run_all(
     any_failed
 }
 
-/// Sizes as they were given, if processes can have them.
+/// The given sizes in bytes, if processes can have them.
 fn whole_ranges(sizes: &[Bytes]) -> Result<Vec<usize>> {
     let least = EXTENT as u64;
     for size in sizes {
@@ -271,7 +271,7 @@ mod tests {
             };
             let html =
                 drawn.iter().find(named).unwrap_or_else(|| panic!("figure {figure} is nowhere"));
-            // Each point that was measured says what it is; the page has a title of its own.
+            // Each measured point has a title; the page has one too.
             let points = html.matches("<title>").count() - 1;
             assert!(html.contains("<svg") && points >= 2, "figure {figure}: {points} points");
         }

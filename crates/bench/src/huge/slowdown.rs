@@ -1,4 +1,4 @@
-//! What being tracked costs the program.
+//! Cost of tracking for the program.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ use crate::progress::Progress;
 
 /// Length of one turn.
 const TURN: Duration = Duration::from_millis(500);
-/// Rounds of turns for each repetition that was asked for: the effects are small.
+/// Number of rounds of turns for each requested repetition: the effects are small.
 const ROUNDS_EACH: usize = 2;
-/// No limit to what tracking may cost the program.
+/// No limit on the cost of tracking for the program.
 const UNLIMITED: u64 = 1_000_000;
 
-/// A way of being tracked; none is the first arm.
+/// A way of tracking; the first arm is not tracked.
 struct Arm {
     name: &'static str,
     engine: Option<Engine>,
-    /// Time that it has had so far, in nanoseconds.
+    /// Sum of its turns so far, in nanoseconds.
     clock_ns: u64,
     turns: Vec<Done>,
 }
@@ -32,8 +32,7 @@ impl Arm {
         Arm { name, engine, clock_ns: 0, turns: Vec::new() }
     }
 
-    /// One turn. The engine's clock stands still between turns, so that it cannot save up time in
-    /// them.
+    /// Runs one turn. The engine's clock stops between turns, so that it cannot save up time then.
     fn turn(&mut self, loaded: &mut Loaded) -> Result<()> {
         loaded.go()?;
         let began = Instant::now();
@@ -54,7 +53,7 @@ impl Arm {
     }
 }
 
-/// Engines without credit for the beginning.
+/// Engines without an initial credit.
 fn arms(pid: u32) -> Result<Vec<Arm>> {
     let options = |slowdown_ppm: Option<u64>, backend| {
         let defaults = Options::default();
@@ -80,7 +79,7 @@ fn arms(pid: u32) -> Result<Vec<Arm>> {
     Ok(arms)
 }
 
-/// By how many per cent each turn of `on` was slower than the turn of `off` in the same round.
+/// The percentage by which each turn of `on` was slower than the turn of `off` in the same round.
 fn percents(off: &Arm, on: &Arm, speed: fn(&Done) -> f64) -> Vec<f64> {
     off.turns
         .iter()
@@ -89,7 +88,7 @@ fn percents(off: &Arm, on: &Arm, speed: fn(&Done) -> f64) -> Vec<f64> {
         .collect()
 }
 
-/// The same, of all turns together.
+/// The same for all turns together.
 fn overall(off: &Arm, on: &Arm) -> f64 {
     let cpu_per_touch = |arm: &Arm| {
         let touches: u64 = arm.turns.iter().map(|turn| turn.touches).sum();
@@ -112,7 +111,7 @@ pub fn run(
     let rounds = ROUNDS_EACH * params.repetitions;
     for round in 0..rounds {
         progress.starts(&format!("slowdown, round {} of {rounds}", round + 1));
-        // Who goes first changes, so that a drift of the machine hits all.
+        // The order rotates, so that a drift of the machine affects all arms.
         for place in 0..arms.len() {
             let arm = (place + round) % arms.len();
             arms[arm].turn(&mut loaded)?;

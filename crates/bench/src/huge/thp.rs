@@ -1,5 +1,4 @@
-//! The machine's settings of transparent huge pages, for as long as something is measured under
-//! them.
+//! The machine's settings of transparent huge pages, changed for the time of a measurement.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +9,7 @@ use crate::undo::{Guard, Undo};
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// Sets `file` below the kernel's directory to `value` until the guard goes.
+/// Sets `file` below the kernel's directory to `value` until the guard is dropped.
 pub fn set(file: &str, value: &str) -> Result<Guard> {
     let path = Path::new(DIR).join(file);
     let text = fs::read_to_string(&path).with_context(|| {
@@ -22,7 +21,7 @@ pub fn set(file: &str, value: &str) -> Result<Guard> {
     Ok(guard)
 }
 
-/// What a setting is now: a number, or the word in brackets.
+/// The present value of a setting: a number, or the word in brackets.
 fn chosen(text: &str) -> &str {
     let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     word.map_or(text.trim(), |(word, _)| word)

@@ -1,4 +1,4 @@
-//! What a load does while something happens to it: throughput and memory over time.
+//! Throughput and memory of a load over time, while something happens to it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -8,10 +8,10 @@ use hiroma_report::Point;
 
 use super::load::Loaded;
 
-/// Sets between two looks.
+/// Number of sets between two samples.
 const SETS: u64 = 2;
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Since the beginning.
@@ -20,8 +20,8 @@ pub struct Sample {
     pub resident_bytes: u64,
 }
 
-/// Keeps `loaded` busy while `work` runs, which gets its process id; returns what that says, and
-/// what the load did meanwhile.
+/// Keeps `loaded` busy while `work` runs with its process id. Returns the result of `work`, and the
+/// samples of the load meanwhile.
 pub fn during<T>(
     loaded: &mut Loaded,
     work: impl FnOnce(u32) -> Result<T>,
@@ -51,7 +51,7 @@ pub fn during<T>(
     })
 }
 
-/// Throughput over time, in steps that a plot can show.
+/// Throughput over time, reduced to what a plot can show.
 pub fn throughput(samples: &[Sample]) -> Vec<Point> {
     points(samples, |sample| sample.gb_per_s)
 }
@@ -61,7 +61,7 @@ pub fn resident_mib(samples: &[Sample]) -> Vec<Point> {
     points(samples, |sample| sample.resident_bytes as f64 / f64::from(1 << 20))
 }
 
-/// At most so many points.
+/// Maximum number of points.
 const POINTS_MAX: usize = 100;
 
 fn points(samples: &[Sample], of: fn(&Sample) -> f64) -> Vec<Point> {

@@ -1,4 +1,4 @@
-//! What a round costs, by size of the process (the paper's figure 10).
+//! Cost of a round by size of the process (the paper's figure 10).
 
 use anyhow::{Result, bail, ensure};
 use hiroma_hot::layout::Layout;
@@ -15,18 +15,18 @@ use super::Params;
 use super::load::{Load, Loaded, Pages, Pattern};
 use crate::progress::Progress;
 
-/// In every so many rounds it is learned anew what is usual.
+/// Number of rounds after which the tracker learns the usual state again.
 const LEARNING_EVERY: usize = heat::USUAL_EVERY as usize;
 
-/// Milliseconds of processor time.
+/// Processor times, in milliseconds.
 #[derive(Default)]
 struct Times {
     clear: Vec<f64>,
     scan: Vec<f64>,
     count: Vec<f64>,
-    /// Clearing a sixteenth.
+    /// Clearing a sixteenth of the ranges.
     part: Vec<f64>,
-    /// Rounds that were repeated, since somebody else had cleared accessed bits, too.
+    /// Number of rounds that were repeated, because accessed bits had been cleared by others too.
     spoiled: usize,
 }
 
@@ -37,8 +37,8 @@ impl Times {
         Spread::of(&sums)
     }
 
-    /// Means of as many rounds as it takes until what is usual is learned anew: each with one such
-    /// round.
+    /// Means of as many consecutive rounds as there are between two learning rounds, so that each
+    /// includes one learning round.
     fn read_means(&self) -> Option<Spread> {
         let read: Vec<f64> =
             self.scan.iter().zip(&self.count).map(|(scan, count)| scan + count).collect();
@@ -68,7 +68,7 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
     let mut times = Times::default();
     let mut heat = Heat::new();
     let mut views: Vec<RangeView> = Vec::new();
-    // Large sizes take long, and differ little.
+    // Large sizes take long, and vary little.
     let repetitions = match bytes {
         _ if bytes == params.bytes => {
             params.repetitions.next_multiple_of(LEARNING_EVERY) + LEARNING_EVERY
@@ -76,7 +76,7 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
         _ if bytes > 4 * params.bytes => params.repetitions.min(5),
         _ => params.repetitions,
     };
-    // The first rounds meet cold caches and fresh memory, and know too little to notice change.
+    // The first rounds have cold caches and fresh memory, and know too little to notice change.
     let warmup = LEARNING_EVERY;
     let wanted = repetitions + warmup;
     let mut round = 0;
@@ -93,9 +93,9 @@ fn measure(params: &Params, ballast: &Ballast, bytes: usize, pages: Pages) -> Re
         heat.add(&views);
         let count = ms(began);
         let touched: u64 = views.iter().map(|view| u64::from(bits::count(&view.touched))).sum();
-        // Whoever else clears bits (DAMON, reclaim) does so without a flush. The few translations
-        // of huge pages stay in the processor, so their bits are not set again: such a round does
-        // not show what a round costs.
+        // Others that clear bits (DAMON, reclaim) do so without a TLB flush. The few translations
+        // of huge pages stay in the TLB, so their bits are not set again: such a round does not
+        // show the cost of a round.
         if touched * (PAGE as u64) < bytes as u64 * 99 / 100 {
             times.spoiled += 1;
             let seen = Bytes(touched * PAGE as u64);
@@ -138,7 +138,7 @@ fn by_size(all: Vec<Point>, only_scan: Vec<Point>) -> Plot {
     }
 }
 
-/// A row of the table.
+/// Adds a row to the table.
 fn add(table: &mut Table, what: &str, times: &Times) {
     let median = |times: &[f64]| Spread::of(times).map_or(f64::NAN, |spread| spread.median);
     let cells = [&times.clear, &times.part, &times.scan, &times.count]
@@ -152,7 +152,7 @@ fn add(table: &mut Table, what: &str, times: &Times) {
     }
 }
 
-/// The row of a size that could not be measured. Returns what to tell in the end.
+/// Adds the row of a size that could not be measured. Returns the final error message.
 fn fail(table: &mut Table, what: &str, error: &anyhow::Error) -> String {
     table.row([what, "failed", "failed", "failed", "failed"]);
     table.note(format!("{what}: {error:#}"));
@@ -280,7 +280,7 @@ pub fn run(
 pub(super) mod tests {
     use super::*;
 
-    /// The plot, of made-up times.
+    /// The plot, from made-up times.
     pub fn plot() -> Plot {
         by_size(
             vec![Point::at(1.0, 10.0), Point::at(2.0, 20.0)],

@@ -1,5 +1,5 @@
-//! What is disturbed: a process that computes in step ([`hiroma_quiet::bsp`]) and tells how it
-//! went.
+//! The disturbed application: a process that computes in step ([`hiroma_quiet::bsp`]) and reports
+//! its results.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use hiroma_quiet::bsp::{self, Options, STEPS_MAX};
 use hiroma_quiet::meter::{Part, Source};
 use serde::{Deserialize, Serialize};
 
-/// What to do.
+/// Options of the application.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct App {
     pub cpus: Vec<usize>,
@@ -22,27 +22,28 @@ pub struct App {
     pub chunk_turns: Option<u64>,
 }
 
-/// How it went. Times in nanoseconds.
+/// Results. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Went {
     pub steps_ns: Vec<u64>,
     pub chunk_turns: u64,
-    /// Of all ranks.
+    /// Time stolen from all ranks.
     pub stolen_ns: u64,
     pub explained_ns: u64,
-    /// Of what was stolen: by kswapd, kcompactd, and the program's own reclaim and compaction.
+    /// The part of the stolen time that is due to kswapd, kcompactd, and the program's own reclaim
+    /// and compaction.
     pub reclaim_ns: u64,
-    /// By name.
+    /// Stolen time by the name of its cause.
     pub parts: Vec<(String, u64)>,
-    /// Orders for which kswapd was woken, and how often.
+    /// Number of times that kswapd was woken, by order.
     pub woken: Vec<u64>,
-    /// Direct reclaims of all programs by order.
+    /// Number of direct reclaims of all programs, by order.
     pub direct: Vec<u64>,
-    /// Why there is no BPF.
+    /// Why BPF was not available.
     pub no_bpf: Option<String>,
 }
 
-/// Does it, and prints [`Went`] as one line.
+/// Runs the application, and prints [`Went`] as one line.
 pub fn main(app: &str) -> Result<ExitCode> {
     let app: App =
         serde_json::from_str(app).context("the job of a computing process is not readable")?;

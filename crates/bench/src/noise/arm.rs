@@ -1,8 +1,8 @@
-//! The arms: which noise, where kswapd runs, what is done against it.
+//! The arms: which noise, where kswapd runs, and which remedy is applied.
 
 use super::load::Way;
 
-/// On which processors kswapd may run.
+/// Processors on which kswapd may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kswapd {
     Free,
@@ -11,19 +11,19 @@ pub enum Kswapd {
     Spare,
 }
 
-/// What is done against the noise.
+/// Remedy against the noise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Remedy {
     None,
     /// `hiroma quiet serve` on the spare processor; kswapd stays where the arm puts it.
     Daemon,
-    /// `hiroma quiet serve --app-cpus`: it moves kswapd, too.
+    /// `hiroma quiet serve --app-cpus`, which moves kswapd too.
     DaemonAndPin,
-    /// `vm.watermark_scale_factor` at its largest.
+    /// `vm.watermark_scale_factor` at its maximum.
     WatermarkScale,
     /// `vm.min_free_kbytes` of 1 GiB.
     MinFree,
-    /// The reader in a control group with little memory.
+    /// The reader runs in a control group with little memory.
     Cgroup,
     /// The load is started by `hiroma quiet run`.
     QuietRun,
@@ -32,18 +32,18 @@ pub enum Remedy {
 /// One arm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arm {
-    /// Key in figures.
+    /// Key in the figures.
     pub key: &'static str,
     pub name: &'static str,
     pub group: Group,
     pub way: Option<Way>,
     pub kswapd: Kswapd,
     pub remedy: Remedy,
-    /// The application takes and gives back memory in each step.
+    /// The application allocates and frees memory in each step.
     pub alloc: bool,
 }
 
-/// What can be chosen with `--only`.
+/// Experiments that `--only` can select.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, clap::ValueEnum)]
 pub enum Group {
     Small,
@@ -51,13 +51,13 @@ pub enum Group {
     Alloc,
     Write,
     Peers,
-    /// Hot files, before and after.
+    /// Hot files, before and after a stream.
     Hot,
-    /// Throughput of a reader that takes what it gets.
+    /// Throughput of a reader without a rate limit.
     Stream,
     /// The daemon while nothing happens.
     Idle,
-    /// A reader of a file that comes over NFS.
+    /// A reader of a file over NFS.
     Nfs,
 }
 
@@ -79,7 +79,7 @@ const fn alloc(key: &'static str, name: &'static str, way: Option<Way>, remedy: 
 const SMALL: Option<Way> = Some(Way::Small);
 const LARGE: Option<Way> = Some(Way::Large);
 
-/// In the order in which they are run in a round: those that are compared are neighbours.
+/// In the order in which they run in a round: arms that are compared are neighbours.
 pub const ARMS: [Arm; 31] = [
     arm("direct", "direct I/O", Group::Small, Some(Way::Direct), Kswapd::App, Remedy::None),
     arm("quiet", "quiet", Group::Small, None, Kswapd::Free, Remedy::None),
@@ -246,7 +246,7 @@ pub const ARMS: [Arm; 31] = [
 ];
 
 impl Arm {
-    /// The arm that this one is compared with: the quiet one of the same round that is nearest.
+    /// The arm that this one is compared with: the nearest quiet one of the same round.
     pub fn baseline(&self) -> &'static str {
         match self.group {
             Group::Alloc => "alloc_quiet",
@@ -257,8 +257,8 @@ impl Arm {
         }
     }
 
-    /// Whether the page cache is full before it begins. Not where its reader leaves the cache
-    /// alone: then kswapd would have no reason.
+    /// Whether the page cache is filled before the arm begins. Not if its reader does not use the
+    /// cache: then kswapd would have no reason to run.
     pub fn wants_full(&self) -> bool {
         matches!(self.way, Some(Way::Small | Way::Large | Way::Write | Way::Nfs))
             && self.remedy != Remedy::QuietRun
@@ -270,7 +270,7 @@ impl Arm {
     }
 }
 
-/// Those that are wanted, with what they are compared with.
+/// The wanted arms, with the arms that they are compared with.
 pub fn with_baselines(is_wanted: impl Fn(&Arm) -> bool) -> Vec<Arm> {
     let wanted: Vec<&Arm> = ARMS.iter().filter(|arm| is_wanted(arm)).collect();
     let is_baseline = |arm: &Arm| wanted.iter().any(|wanted| wanted.baseline() == arm.key);

@@ -1,5 +1,5 @@
-//! What is not a step's time: hot files, throughput, and what the daemon costs while nothing
-//! happens.
+//! Measurements other than the duration of steps: hot files, throughput, and the cost of the idle
+//! daemon.
 
 use std::fs::File;
 use std::io::IoSliceMut;
@@ -20,11 +20,12 @@ use crate::children::{Failed, Interrupt, check};
 const HOT_BYTES: u64 = 256 << 20;
 const CHUNK: usize = 1 << 20;
 const PAGE: usize = 4096;
-/// How often hot files are read before: more than once, or the kernel takes them for streamed ones.
+/// Number of times that hot files are read beforehand: more than once, or the kernel treats them as
+/// streamed.
 const READS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What is done against a stream that would push hot files out.
+/// Remedy against a stream that would evict hot files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keeper {
     None,
@@ -49,12 +50,12 @@ impl Keeper {
     }
 }
 
-/// What became of hot files.
+/// The state of hot files after a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// Share that was still there, in percent.
+    /// Share that was still cached, in percent.
     pub percent: f64,
-    /// Time to read them again, over the time before.
+    /// Time to read them again, relative to the time before.
     pub again: f64,
 }
 
@@ -67,8 +68,8 @@ fn read_all(file: &File, bytes: u64) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// Share of the file's pages that are in the cache: a read that must not wait (`RWF_NOWAIT`) finds
-/// only those.
+/// Share of the file's pages that are in the cache, in percent: a read that must not wait
+/// (`RWF_NOWAIT`) returns only those.
 fn cached_percent(file: &File, bytes: u64) -> Result<f64> {
     let mut page = [0; PAGE];
     let mut there = 0u64;
@@ -82,7 +83,7 @@ fn cached_percent(file: &File, bytes: u64) -> Result<f64> {
     Ok(100.0 * there as f64 / (bytes / PAGE as u64) as f64)
 }
 
-/// Streams `times` the cache past hot files.
+/// Streams `times` times the size of the cache past hot files.
 pub fn hot(
     keeper: Keeper,
     times: u64,
@@ -112,11 +113,11 @@ pub fn hot(
     Ok(Kept { percent, again: after.as_secs_f64() / before.as_secs_f64() })
 }
 
-/// What throughput is compared with.
+/// The remedies whose throughput is compared.
 pub const STREAMS: [(Remedy, &str); 3] =
     [(Remedy::None, "nothing"), (Remedy::Daemon, "daemon"), (Remedy::QuietRun, "quiet run")];
 
-/// Bytes a second of a reader that takes what it gets, with the cache full.
+/// Bytes per second of a reader without a rate limit, with the cache full.
 pub fn stream(
     remedy: Remedy,
     duration: Duration,
@@ -145,7 +146,7 @@ pub fn stream(
     Ok(books.load_bytes as f64 / (books.at_ns as f64 / 1e9))
 }
 
-/// The daemon's share of a processor while nothing happens, in percent, second by second.
+/// The daemon's share of a processor while nothing happens, in percent, for each second.
 pub fn idle(seconds: usize, ground: &Ground) -> Result<Option<Spread>, Failed> {
     let daemon = DaemonRun::start(ground, false)?;
     let pid = daemon.running.pid();

@@ -1,4 +1,4 @@
-//! The machine under the experiments: how much of it is page cache, its settings, its books.
+//! The machine under the experiments: the size of its page cache, its settings, its counters.
 
 use std::cell::Cell;
 use std::fs::{self, OpenOptions};
@@ -21,23 +21,23 @@ use super::nfs::Source;
 use crate::children::{Failed, Interrupt, Running, hiroma, this_program};
 use crate::undo::{Guard, Undo};
 
-/// Taken at a time.
+/// Number of bytes that are allocated at a time.
 const PIECE: u64 = 256 << 20;
-/// What a file for reading seems to hold: more than any machine's cache.
+/// Apparent size of the file for reading: more than any machine's cache.
 pub const SPARSE_BYTES: u64 = 1 << 40;
-/// Between the beginnings of one load and the next; no power of two, so that they spread over
-/// smaller files, too.
+/// Distance between the starts of one load and the next. Not a power of two, so that the starts
+/// spread over smaller files, too.
 const APART_BYTES: u64 = 77 << 30;
 const ALIGNED: u64 = 1 << 20;
-/// Full: not more is free than so many times the high watermarks; or kswapd has worked for so long,
-/// since what it does for large blocks may keep more free than that.
+/// The cache is full when at most this multiple of the high watermarks is free, or when kswapd has
+/// worked for this time, because its work for large blocks may keep more free.
 const FULL_TIMES: u64 = 2;
 const FULL_AFTER: Duration = Duration::from_secs(8);
 
 /// Memory that is not page cache, and the files.
 pub struct Ground {
-    /// Taken from the page cache, so that it is full within seconds. As an application's own memory
-    /// would be.
+    /// Memory that is unavailable to the page cache, so that the cache fills within seconds. It
+    /// stands for an application's own memory.
     _taken: Vec<Region>,
     pub cache_bytes: u64,
     pub all_cpus: Vec<usize>,
@@ -46,16 +46,16 @@ pub struct Ground {
     pub read_file: PathBuf,
     pub read_bytes: u64,
     pub dir: PathBuf,
-    /// Of the daemon.
+    /// Settings of the daemon.
     pub settings: Settings,
-    /// A file that comes over NFS, if that is wanted.
+    /// A file over NFS, if it is wanted.
     pub nfs: Option<Source>,
     loads: Cell<u64>,
     _files: Vec<Guard>,
 }
 
 impl Ground {
-    /// Leaves `cache_bytes` for the page cache. The file that is read is `file`, or a sparse one in
+    /// Leaves `cache_bytes` for the page cache. The file for reading is `file`, or a sparse one in
     /// `dir`.
     pub fn new(cache_bytes: u64, dir: &Path, file: Option<&Path>) -> Result<Ground> {
         let cpus = affinity::of(0)?;
@@ -90,7 +90,7 @@ impl Ground {
             cache_bytes >> 20
         );
         let (spare, app_cpus) = (cpus[0], cpus[1..].to_vec());
-        // From now on this process, and what it starts, keeps off the application's processors.
+        // From now on this process and its children do not run on the application's processors.
         affinity::confine(0, &[spare])?;
         Ok(Ground {
             _taken: taken,
@@ -108,9 +108,9 @@ impl Ground {
         })
     }
 
-    /// A load of this ground's file. Each begins elsewhere: what is cached of an earlier one may
-    /// have read-ahead marks, and a reader that comes across one reads ahead in large folios
-    /// whatever it was told.
+    /// A load on this ground's file. Each begins at a different place: cached pages of an earlier
+    /// load may have read-ahead marks, and a reader that encounters one reads ahead in large folios
+    /// regardless of its advice.
     pub fn load(&self, way: Way, rate_bytes_s: u64) -> Load {
         let (file, bytes) = match &self.nfs {
             Some(nfs) if way == Way::Nfs => (&nfs.file, nfs.bytes),
@@ -130,9 +130,9 @@ impl Ground {
         }
     }
 
-    /// Fills the page cache until kswapd has to work and little is free, as fast as it goes. kswapd
-    /// alone would not tell: it works for large blocks while gigabytes are free, and a hypervisor
-    /// that has taken these back makes whoever uses them first slow.
+    /// Fills the page cache as fast as possible, until kswapd has to work and little is free. The
+    /// work of kswapd alone is not sufficient: it works for large blocks while gigabytes are free,
+    /// and if a hypervisor has reclaimed these, their first use is slow.
     pub fn fill(&self, interrupt: &Interrupt) -> Result<(), Failed> {
         let before = vmstat()?.get("pageoutrun");
         let mut load = self.start(&self.load(Way::Large, 0))?;
@@ -161,7 +161,7 @@ impl Ground {
         }
     }
 
-    /// Starts a load, on the spare processor as everything else.
+    /// Starts a load, on the spare processor like everything else.
     pub fn start(&self, load: &Load) -> Result<Running> {
         let program = this_program()?;
         let mut command = std::process::Command::new(if load.under_quiet_run {
@@ -178,8 +178,8 @@ impl Ground {
     }
 }
 
-/// Takes so many pieces of memory, with so many threads: a hypervisor that has to back it first is
-/// slow.
+/// Allocates `pieces` pieces of memory with `threads` threads, because a hypervisor that has to
+/// back the memory first is slow.
 fn take(pieces: u64, threads: usize) -> Result<Vec<Region>> {
     let some = move |count: u64| {
         let one = |_| Region::map(PIECE as usize).inspect(Region::populate);
@@ -197,7 +197,7 @@ fn take(pieces: u64, threads: usize) -> Result<Vec<Region>> {
     Ok(taken)
 }
 
-/// Makes a sparse file that goes with the guard.
+/// Makes a sparse file that is removed when the guard is dropped.
 pub fn scratch(dir: &Path, name: &str, bytes: u64) -> Result<(PathBuf, Guard)> {
     let path = dir.join(format!("hiroma-bench-{}-{name}", std::process::id()));
     let guard = Guard::new(Undo::FileRemove(path.clone()));
@@ -210,7 +210,7 @@ pub fn scratch(dir: &Path, name: &str, bytes: u64) -> Result<(PathBuf, Guard)> {
     Ok((path, guard))
 }
 
-/// Does something confined to processors, which children inherit.
+/// Runs `what` confined to processors, which children inherit.
 pub fn on_cpus<T>(cpus: &[usize], what: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = affinity::of(0)?;
     affinity::confine(0, cpus)?;
@@ -219,7 +219,7 @@ pub fn on_cpus<T>(cpus: &[usize], what: impl FnOnce() -> Result<T>) -> Result<T>
     result
 }
 
-/// Confines kswapd until the guards go.
+/// Confines kswapd until the guards are dropped.
 pub fn place_kswapd(place: Kswapd, ground: &Ground) -> Result<Vec<Guard>> {
     let cpus = match place {
         Kswapd::Free => return Ok(Vec::new()),
@@ -240,7 +240,8 @@ pub fn place_kswapd(place: Kswapd, ground: &Ground) -> Result<Vec<Guard>> {
     Ok(guards)
 }
 
-/// Changes a setting of the kernel until the guard goes. Whole lines: some files take nothing else.
+/// Changes a setting of the kernel until the guard is dropped. Writes whole lines: some files
+/// accept nothing else.
 pub fn set(path: &str, value: &str) -> Result<Guard> {
     let before = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     let guard = Guard::new(Undo::FileWrite(PathBuf::from(path), before));
@@ -249,12 +250,12 @@ pub fn set(path: &str, value: &str) -> Result<Guard> {
     Ok(guard)
 }
 
-/// `/proc/vmstat`.
+/// The counters in `/proc/vmstat`.
 pub fn vmstat() -> Result<Counters> {
     Ok(MemoryInfo::read(Path::new("/"))?.counters)
 }
 
-/// What the kernel's books say at a moment.
+/// Counters of the kernel at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Books {
     pub kswapd_runs: u64,
@@ -263,13 +264,13 @@ pub struct Books {
     pub direct_reclaims: u64,
     pub load_bytes: u64,
     pub daemon_cpu_ns: u64,
-    /// Of the application's processors.
+    /// Steal time of the application's processors.
     pub steal_ns: u64,
     pub at_ns: u64,
 }
 
 impl Books {
-    /// With a load and a daemon, if there are any.
+    /// Reads the counters, including those of a load and a daemon, if there are any.
     pub fn read(load: Option<u32>, daemon: Option<u32>, app_cpus: &[usize]) -> Result<Books> {
         let counters = vmstat()?;
         let direct = [
@@ -299,7 +300,7 @@ impl Books {
         })
     }
 
-    /// What was added since `before`.
+    /// The increase since `before`.
     pub fn since(&self, before: &Books) -> Books {
         let less = |now: u64, before: u64| now.saturating_sub(before);
         Books {
@@ -315,15 +316,15 @@ impl Books {
     }
 }
 
-/// The process that does the work: `pid`, or the program that it stands in for, as `hiroma quiet
-/// run` does (`proc_pid_task(5)`).
+/// The process that does the work: `pid`, or the program that it started and acts for, as `hiroma
+/// quiet run` does (`proc_pid_task(5)`).
 pub fn worker(pid: u32) -> u32 {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(pid)
 }
 
-/// What a process has read and written so far, cached or not (`/proc/PID/io`).
+/// Number of bytes that a process has read and written so far, cached or not (`/proc/PID/io`).
 fn moved_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let counters = Counters::parse(&text.replace(':', ""));

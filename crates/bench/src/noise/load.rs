@@ -1,7 +1,8 @@
-//! What disturbs: a process that reads or writes one file over and over, at a fixed rate.
+//! The source of the noise: a process that reads or writes one file repeatedly, at a fixed rate.
 //!
-//! The file that is read is sparse unless the user names one: reads of it fill the page cache as
-//! any others do, and no disk is in the way. How much it did is in its `/proc/PID/io`.
+//! The file for reading is sparse unless the user names one: reads of it fill the page cache like
+//! any others, and no disk is involved. `/proc/PID/io` of the process shows how much it read or
+//! wrote.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,51 +18,51 @@ use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use serde::{Deserialize, Serialize};
 
-/// Read or written at a time.
+/// Number of bytes that are read or written at a time.
 const CHUNK: usize = 1 << 20;
 /// `RWF_DONTCACHE` (Linux 6.14, `preadv2(2)`).
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
-/// A reader that has fallen behind does not catch up with more than this.
+/// A reader that has fallen behind catches up by at most this time.
 const BEHIND_MAX: Duration = Duration::from_millis(50);
 
 /// How the file is read or written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Past the cache.
+    /// Bypassing the cache.
     Direct,
     /// Without read-ahead (`POSIX_FADV_RANDOM`): page by page, so that only blocks of order 0 are
-    /// wanted.
+    /// requested.
     Small,
-    /// With the read-ahead of the device: large folios where the file system has them.
+    /// With the read-ahead of the device: large folios where the file system supports them.
     Large,
     /// With `RWF_DONTCACHE`.
     DontCache,
     /// With `POSIX_FADV_DONTNEED` after each chunk.
     Fadvise,
-    /// As large as read-ahead makes them, of a file that comes over NFS.
+    /// As large as read-ahead makes them, from a file over NFS.
     Nfs,
     Write,
 }
 
-/// What to do, until killed.
+/// Options of a load that runs until it is killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub way: Way,
     pub file: PathBuf,
     pub bytes: u64,
-    /// Where it begins.
+    /// Offset at which it begins.
     pub start: u64,
-    /// 0: as fast as it goes.
+    /// Bytes per second; 0: unlimited.
     pub rate_bytes_s: u64,
-    /// How much; 0: no end.
+    /// Total number of bytes; 0: unlimited.
     pub total_bytes: u64,
     pub cgroup: Option<PathBuf>,
     /// Started by `hiroma quiet run`.
     pub under_quiet_run: bool,
 }
 
-/// Does it.
+/// Runs the load.
 pub fn main(load: &str) -> Result<ExitCode> {
     let load: Load =
         serde_json::from_str(load).context("the job of a loading process is not readable")?;
@@ -73,7 +74,7 @@ pub fn main(load: &str) -> Result<ExitCode> {
     let buffer = Region::map(CHUNK)?;
     buffer.populate();
     let mut bytes = vec![7u8; CHUNK + 4096];
-    // Direct I/O wants whole pages of memory.
+    // Direct I/O requires whole pages of memory.
     let start = bytes.as_ptr().align_offset(4096);
     let bytes = &mut bytes[start..start + CHUNK];
     let (mut done, mut began) = (0u64, Instant::now());
@@ -129,7 +130,7 @@ fn chunk(load: &Load, mut file: &File, bytes: &mut [u8], at: u64) -> Result<()> 
             file.read_exact(bytes)?;
             fadvise(file, at, std::num::NonZeroU64::new(bytes.len() as u64), Advice::DontNeed)?;
         }
-        // As most programs do: the position moves.
+        // As most programs do: the file position moves.
         Way::Direct | Way::Small | Way::Large | Way::Nfs => {
             file.seek(SeekFrom::Start(at))?;
             file.read_exact(bytes)?;

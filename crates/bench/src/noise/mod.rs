@@ -1,4 +1,4 @@
-//! `hiroma bench noise`: the experiment of the paper on noise, and what is done about it today.
+//! `hiroma bench noise`: the paper's experiment on noise, and the remedies in use today.
 
 pub mod app;
 mod arm;
@@ -31,61 +31,62 @@ use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::undo::{undo_leftovers, undo_on_panic};
 
-/// Runs the paper's experiment on noise of page reclamation, on this machine.
+/// Run the paper's experiment on noise of page reclamation on this machine.
 ///
-/// A program that computes in step, on all processors but one, beside a program on the spare one
-/// that reads a file larger than the page cache: with kswapd on the program's processor (the
-/// constructed worst case), on the spare one, and free; without anything done against it, with
-/// `hiroma quiet serve`, and with what is used otherwise. Most memory is taken by the bench, so
-/// that the rest is full within seconds. Needs root and two processors. Settings that it changes
-/// are put back, also by the next call if it is killed.
+/// A program computes in step on all processors but one, beside a program on the spare processor
+/// that reads a file larger than the page cache. kswapd runs on the program's processor (the
+/// constructed worst case), on the spare one, or on any. Nothing is done against the noise, or
+/// `hiroma quiet serve` runs, or the remedies in use today are applied. Most memory is taken by the
+/// bench, so that the rest is full within seconds. Requires root and two processors. Changed
+/// settings are restored, if necessary by the next call after one that was killed.
 #[derive(clap::Args)]
 pub struct NoiseArgs {
     #[command(flatten)]
     files: Files,
-    /// One short round: shows that everything works, proves nothing
+    /// Run one short round, which shows that everything works but proves nothing
     #[arg(long)]
     quick: bool,
-    /// Only these experiments
+    /// Run only these experiments
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<Group>,
-    /// Only these arms, by their keys in the table of arms, and what they are compared with
+    /// Run only these arms, given by their keys in the table of arms, and the arms that they are
+    /// compared with
     #[arg(long, value_name = "KEY,...", value_delimiter = ',', conflicts_with = "only")]
     arms: Vec<String>,
-    /// Rounds in which every arm has its turn
+    /// Number of rounds, in each of which every arm runs once [default: 10, or 1 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Length of a turn
+    /// Length of a turn in seconds [default: 30, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// Rate of the reader: a run counts if it was kept
+    /// Rate of the reader, per second; a run is valid only if it kept the rate
     #[arg(long, value_name = "SIZE", default_value = "800M")]
     rate: Bytes,
-    /// Rate of the writer, which writes to a real disk
+    /// Rate of the writer, per second; it writes to a real disk
     #[arg(long, value_name = "SIZE", default_value = "150M")]
     write_rate: Bytes,
-    /// Rate of the reader of a file over NFS
+    /// Rate of the reader of a file over NFS, per second
     #[arg(long, value_name = "SIZE", default_value = "200M")]
     nfs_rate: Bytes,
-    /// Page cache that is left
+    /// Size of the page cache that is left
     #[arg(long, value_name = "SIZE", default_value = "6G")]
     cache: Bytes,
     /// Directory for the files, on a file system with a page cache
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     dir: PathBuf,
-    /// A setting of the daemon in all its turns, like batch_bytes=64M (`hiroma quiet set` knows
-    /// them); may be given several times
+    /// Setting of the daemon in all its turns, as in batch_bytes=64M (`hiroma quiet set` lists the
+    /// settings); may be given several times
     #[arg(long = "setting", value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Show what the daemon said in each turn
+    /// Show the daemon's messages in each turn
     #[arg(long)]
     journal: bool,
-    /// Read this file instead of a sparse one: the disk takes part, or the network if it is on NFS
+    /// Read FILE instead of a sparse file: the disk is involved, or the network if it is on NFS
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
-/// Sizes and times.
+/// Sizes and times of the experiments.
 pub struct Params {
     pub quick: bool,
     pub rounds: u32,
@@ -94,12 +95,12 @@ pub struct Params {
     pub rate_bytes_s: u64,
     pub write_bytes_s: u64,
     pub nfs_bytes_s: u64,
-    /// So many times the cache is streamed past hot files.
+    /// Multiple of the cache size that is streamed past hot files.
     pub hot_times: u64,
     pub chunk_turns: Option<u64>,
 }
 
-/// What a turn takes beyond its own time.
+/// Duration of a turn beyond its own time.
 const AROUND_S: f64 = 3.0;
 
 impl Params {
@@ -127,7 +128,7 @@ fn wants(args: &NoiseArgs, group: Group) -> bool {
     args.arms.is_empty() && (args.only.is_empty() || args.only.contains(&group))
 }
 
-/// The arms that were asked for.
+/// The selected arms.
 fn chosen(args: &NoiseArgs) -> Result<Vec<Arm>> {
     if let Some(unknown) = args.arms.iter().find(|key| arm::ARMS.iter().all(|arm| arm.key != **key))
     {
@@ -144,7 +145,7 @@ fn chosen(args: &NoiseArgs) -> Result<Vec<Arm>> {
     Ok(arm::with_baselines(is_wanted))
 }
 
-/// Seconds that everything will take, about.
+/// Estimated duration of everything, in seconds.
 fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
     let turn = params.duration.as_secs_f64() + AROUND_S;
     let mut all = 15.0 + f64::from(params.rounds) * arms.len() as f64 * turn;
@@ -162,7 +163,7 @@ fn estimate(args: &NoiseArgs, params: &Params, arms: &[Arm]) -> f64 {
     all + if wants(args, Group::Idle) { 10.0 } else { 0.0 }
 }
 
-/// The daemon's settings.
+/// The daemon's settings from the command line.
 fn settings_of(texts: &[String]) -> Result<Settings> {
     let mut settings = Settings::default();
     for text in texts {
@@ -175,7 +176,7 @@ fn settings_of(texts: &[String]) -> Result<Settings> {
     Ok(settings)
 }
 
-/// Does it.
+/// Runs the experiments.
 pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     args.files.check()?;
     let settings = settings_of(&args.settings)?;
@@ -188,7 +189,7 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
         eprintln!("put back {left} things that a bench that was killed had changed");
     }
     let mut params = Params::new(args);
-    // Before this process is confined.
+    // Must come before this process is confined.
     let machine = machine::look();
     let interrupt = Interrupt::listen()?;
     let mut arms = chosen(args)?;
@@ -225,8 +226,8 @@ pub fn run(args: &NoiseArgs) -> Result<ExitCode> {
     Ok(if interrupted { ExitCode::from(hiroma_command::INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Makes a file come over NFS, if an arm wants one; where that cannot be, those arms go. What is to
-/// be said of it.
+/// Provides a file over NFS, if an arm needs one. If that is not possible, those arms are removed.
+/// Returns a remark for the report.
 fn over_nfs(args: &NoiseArgs, ground: &mut Ground, arms: &mut Vec<Arm>) -> Option<String> {
     if arms.iter().all(|arm| arm.group != Group::Nfs) {
         return None;
@@ -273,7 +274,7 @@ fn measure(
                     results.add(at, run);
                 }
                 Err(Failed::Interrupted) => return Err(Failed::Interrupted),
-                // One arm that this machine cannot do does not end the others.
+                // An arm that fails on this machine does not end the others.
                 Err(error) => {
                     progress.say(&format!("{}: {error:#}", arm.key));
                     results.failed(at, format!("{error:#}"));
@@ -284,7 +285,7 @@ fn measure(
     }
     if wants(args, Group::Stream) {
         for round in 0..params.streams() {
-            // Each is first in turn.
+            // The order rotates, so that each comes first in turn.
             for at in 0..STREAMS.len() {
                 let (remedy, name) = STREAMS[(at + round as usize) % STREAMS.len()];
                 progress.starts(&format!("streaming, against it: {name}"));

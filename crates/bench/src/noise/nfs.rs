@@ -1,8 +1,8 @@
-//! A file that comes over NFS: on a mount that the user names, or of a server of this kernel's own,
-//! on this machine.
+//! A file over NFS: on a mount that the user names, or from a server of this kernel on this
+//! machine.
 //!
-//! The server is set up without the programs that usually do that (exportfs, mountd, rpc.nfsd), by
-//! the same files of the kernel's: who may mount what is told to its tables in advance
+//! The server is set up without the programs that usually do that (exportfs, mountd, rpc.nfsd),
+//! through the same kernel files: its tables are filled in advance with the clients that may mount
 //! (`net/sunrpc/cache.c`, `fs/nfsd/export.c`), and it is given a socket that listens on the
 //! loopback only (`fs/nfsd/nfsctl.c`, `portlist`). Version 4 only, which needs no rpcbind.
 
@@ -22,27 +22,28 @@ use crate::undo::{Guard, Undo};
 
 /// `statfs(2)`.
 const NFS_SUPER_MAGIC: i64 = 0x6969;
-/// Until when the tables of the server hold, in seconds since 1970; they are emptied at the end.
+/// Expiry time of the server's table entries, in seconds since 1970; the tables are flushed at the
+/// end.
 const NEVER: u64 = 0x7fff_ffff;
 /// Read only, from any port, asynchronous, no subtree check, named by a number
 /// (`include/uapi/linux/nfsd/export.h`).
 const EXPORT_FLAGS: u32 = 0x1 | 0x2 | 0x10 | 0x400 | 0x2000;
-/// A client that gets no answer fails after so many tries of so many tenths of a second: it must
-/// not hang.
+/// A client that gets no answer fails after this number of retries, each after this many tenths of
+/// a second: it must not hang.
 const PATIENCE: &str = "soft,timeo=100,retrans=5";
 const NFSD: &str = "/proc/fs/nfsd";
 
-/// Where the file is, and what has to be undone.
+/// The file, and the changes to undo.
 pub struct Source {
     pub file: PathBuf,
     pub bytes: u64,
-    /// For people.
+    /// Description for the report.
     pub what: String,
     guards: Vec<Guard>,
 }
 
 impl Drop for Source {
-    /// Last things first: the mount goes before its server.
+    /// In reverse order: the mount is removed before its server.
     fn drop(&mut self) {
         while let Some(guard) = self.guards.pop() {
             drop(guard);
@@ -51,8 +52,8 @@ impl Drop for Source {
 }
 
 impl Source {
-    /// The file that the user named, if it is on NFS; else one of a server on this machine, in
-    /// `dir`.
+    /// The file that the user named, if it is on NFS; otherwise a file of a server on this machine,
+    /// in `dir`.
     pub fn new(
         named: Option<(&Path, u64)>,
         dir: &Path,
@@ -77,7 +78,7 @@ impl Source {
             guards: Vec::new(),
         };
         source.serve(dir)?;
-        // Another machine's work in earnest: it stays where the reader is.
+        // The server stands for another machine, so its work stays on the reader's processor.
         for task in tasks::all().into_iter().filter(|task| task.name == "nfsd") {
             affinity::confine(task.tid, &[spare]).context("confining the NFS server")?;
         }
@@ -101,7 +102,7 @@ impl Source {
         file.set_len(self.bytes).with_context(|| {
             format!("a file of {} GiB in {}", self.bytes >> 30, exported.display())
         })?;
-        // The server asks as nobody.
+        // The server accesses the file as user nobody.
         file.set_permissions(Permissions::from_mode(0o644))?;
         self.nfsd_is_there()?;
         let threads = fs::read_to_string(format!("{NFSD}/threads"))
@@ -133,7 +134,7 @@ impl Source {
         Ok(())
     }
 
-    /// The server's file system, which is mounted if it is not.
+    /// Ensures that the server's file system is mounted.
     fn nfsd_is_there(&mut self) -> Result<()> {
         if !Path::new(NFSD).join("threads").exists() {
             self.undo(Undo::Unmount(PathBuf::from(NFSD)));
@@ -143,8 +144,8 @@ impl Source {
         Ok(())
     }
 
-    /// Tells the server's tables that this machine may read `exported`, as the root of what version
-    /// 4 shows.
+    /// Enters into the server's tables that this machine may read `exported`, as the root of the
+    /// version 4 export tree.
     fn export(&mut self, exported: &Path) -> Result<()> {
         let tables = [
             ("auth.unix.ip", format!("nfsd 127.0.0.1 {NEVER} bench")),
@@ -157,7 +158,7 @@ impl Source {
         ];
         for (table, line) in tables {
             let table = PathBuf::from("/proc/net/rpc").join(table);
-            // Any number empties a table.
+            // Any number flushes a table.
             self.undo(Undo::FileWrite(table.join("flush"), format!("{NEVER}\n")));
             fs::write(table.join("channel"), line + "\n")
                 .with_context(|| format!("filling {}", table.display()))?;
@@ -171,12 +172,12 @@ impl Source {
             .context("a port of 127.0.0.1 for the NFS server")?;
         let port = listener.local_addr()?.port();
         self.undo(Undo::FileWrite(PathBuf::from(NFSD).join("threads"), "0\n".to_owned()));
-        // The kernel keeps the socket.
+        // The kernel keeps a reference to the socket.
         fs::write(format!("{NFSD}/portlist"), format!("{}\n", listener.as_raw_fd()))
             .context("giving the NFS server a socket")?;
         fs::write(format!("{NFSD}/threads"), "2\n").context("starting the NFS server")?;
-        // Nobody has anything to claim back from a server that has just begun; older kernels have
-        // no such file.
+        // No client has state to reclaim from a server that has just started; older kernels have no
+        // such file.
         let _ = fs::write(format!("{NFSD}/v4_end_grace"), "Y\n");
         Ok(port)
     }
@@ -187,7 +188,7 @@ fn is_nfs(file: &Path) -> Result<bool> {
     Ok(found.with_context(|| format!("{}", file.display()))?.f_type as i64 == NFS_SUPER_MAGIC)
 }
 
-/// As the tables want it: spaces and backslashes as octal numbers (`qword_get`).
+/// Quotes a path as the tables require: spaces and backslashes as octal numbers (`qword_get`).
 fn quoted(path: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let byte = |&byte: &u8| match byte {
@@ -197,7 +198,7 @@ fn quoted(path: &Path) -> String {
     path.as_os_str().as_bytes().iter().map(byte).collect()
 }
 
-/// What this kernel lacks, from `/proc/filesystems`.
+/// Fails with what this kernel lacks, according to `/proc/filesystems`.
 fn lacking(filesystems: &str) -> Result<()> {
     let has =
         |name: &str| filesystems.lines().any(|line| line.split_whitespace().last() == Some(name));

@@ -1,4 +1,4 @@
-//! What came out, as figures, tables and plots.
+//! Results as figures, tables and plots.
 
 use std::path::Path;
 
@@ -13,15 +13,15 @@ use super::extra::{Keeper, Kept, STREAMS};
 use super::ground::Ground;
 use super::run::Run;
 
-/// Points of a plot: steps that fall on the same one show as their longest.
+/// Number of points of a plot: of the steps on one point, the longest is shown.
 const POINTS: usize = 400;
-/// Nodes of the paper's larger experiment.
+/// Number of nodes in the paper's larger experiment.
 const NODES: usize = 4;
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Default)]
 pub struct Results {
-    /// Arms, and their runs by round; none where the arm failed.
+    /// The arms, and their runs by round; none where the arm failed.
     pub arms: Vec<(Arm, Vec<Option<Run>>)>,
     pub failures: Vec<String>,
     pub streams: Vec<(Remedy, f64)>,
@@ -30,7 +30,7 @@ pub struct Results {
     pub nfs: Option<String>,
 }
 
-/// What to know before reading the figures.
+/// Remarks that a reader of the figures needs.
 pub fn preamble(file: Option<&Path>, ground: &Ground, params: &Params) -> Vec<String> {
     let what = match file {
         Some(file) => format!("{}: a real disk takes part", file.display()),
@@ -60,7 +60,7 @@ pub fn preamble(file: Option<&Path>, ground: &Ground, params: &Params) -> Vec<St
 }
 
 impl Results {
-    /// For these arms.
+    /// Empty results for these arms.
     pub fn new(arms: Vec<Arm>) -> Results {
         Results {
             arms: arms.into_iter().map(|arm| (arm, Vec::new())).collect(),
@@ -72,7 +72,7 @@ impl Results {
         self.arms[at].1.push(Some(run));
     }
 
-    /// The arm could not be run.
+    /// Records that the arm could not run.
     pub fn failed(&mut self, at: usize, why: String) {
         let line = format!("{}: {why}", self.arms[at].0.name);
         if !self.failures.contains(&line) {
@@ -85,7 +85,7 @@ impl Results {
         self.arms.iter().find(|(arm, _)| arm.key == key).map_or(&[], |(_, runs)| runs)
     }
 
-    /// Runs of an arm that count, each with the quiet one of its round.
+    /// The valid runs of an arm, each with the quiet run of its round.
     fn pairs(&self, key: &str) -> Vec<(&Run, &Run)> {
         let Some((arm, runs)) = self.arms.iter().find(|(arm, _)| arm.key == key) else {
             return Vec::new();
@@ -118,8 +118,8 @@ impl Results {
         })
     }
 
-    /// Against the same rate read past the cache: what the cache and its reclaim cost, without what
-    /// reading costs. In percent more, or times.
+    /// Compares with reading past the cache at the same rate: this is the cost of the cache and its
+    /// reclaim without the cost of reading. In percent more, or as a ratio.
     fn against_direct(&self, key: &str, value: fn(&Run) -> f64, percent: bool) -> Option<Spread> {
         let pairs = self.runs(key).iter().zip(self.runs("direct"));
         let pairs = pairs
@@ -138,7 +138,7 @@ impl Results {
         Spread::of(&runs.map(value).collect::<Vec<_>>())
     }
 
-    /// Adds figures, tables and plots.
+    /// Adds figures, tables and plots to the report.
     pub fn report(&self, params: &Params, report: &mut Report) {
         report.measures = self.measures(params);
         report.sections = self.sections();
@@ -185,7 +185,7 @@ impl Results {
             self.direct_reclaims(),
         ];
         all.extend(self.other_measures());
-        // What was not asked for is not missing.
+        // Experiments that were not selected are not reported as missing.
         all.retain(|measure| measure.value.is_some());
         if params.quick {
             for measure in &mut all {
@@ -282,12 +282,12 @@ impl Results {
         ]
     }
 
-    /// Bytes a second of the readers that took what they got.
+    /// Bytes per second of the readers without a rate limit.
     fn stream_rates(&self, remedy: Remedy) -> Vec<f64> {
         self.streams.iter().filter(|(of, _)| *of == remedy).map(|(_, rate)| *rate).collect()
     }
 
-    /// Runs with the daemon, of all arms.
+    /// The runs with the daemon, of all arms.
     fn daemon_runs(&self) -> impl Iterator<Item = &Run> {
         self.arms
             .iter()
@@ -317,8 +317,9 @@ impl Results {
         }))
     }
 
-    /// Processor time for each GiB that the load brings into the full cache, which has to go again:
-    /// the daemon's, reclaiming or dropping, over kswapd's, of the same noise.
+    /// Processor time for each GiB that the load brings into the full cache and that has to be
+    /// reclaimed: the daemon's, for reclaiming or dropping, relative to kswapd's with the same
+    /// noise.
     fn reclaim_cost(&self) -> Measure {
         let of = |keys: [&str; 2], cpu_ns: fn(&Run) -> u64| {
             let runs = keys
@@ -345,7 +346,8 @@ impl Results {
         measure.must(1.1).aim(0.8).spread(Spread::of_ratio(&daemon, &kswapd)).note(note)
     }
 
-    /// Of what was stolen from the application in the worst case, what can be put down to somebody.
+    /// Share of the time stolen from the application in the worst case that can be attributed to a
+    /// cause.
     fn explained(&self) -> Measure {
         let share = |run: &Run| {
             let steal =
@@ -423,7 +425,7 @@ impl Results {
                     .map_or("–".to_owned(), |spread| figures(spread.median))
             };
             let valid = runs.iter().flatten().filter(|run| run.valid).count();
-            // Of all runs: that of one that does not count shows why.
+            // Of all runs: the rate of an invalid run shows why it is invalid.
             let rate =
                 |run: &Run| run.books.load_bytes as f64 / 1e6 / (run.books.at_ns as f64 / 1e9);
             let rates = Spread::of(&runs.iter().flatten().map(rate).collect::<Vec<_>>());
@@ -456,7 +458,7 @@ impl Results {
         table
     }
 
-    /// For which orders kswapd was woken, and direct reclaim began, over all runs of an arm.
+    /// The orders for which kswapd was woken and direct reclaim began, over all runs of an arm.
     fn orders(&self, arms: &[&(Arm, Vec<Option<Run>>)]) -> Table {
         let mut table =
             Table::new("Blocks that were wanted when kswapd was woken, and in direct reclaim")
@@ -513,7 +515,7 @@ impl Results {
         })
     }
 
-    /// The paper's figures 4 to 7: times of steps and their sums, on one node and on four.
+    /// The paper's figures 4 to 7: durations of steps and their sums, on one node and on four.
     fn plots(&self) -> Vec<Plot> {
         let first = |key: &str| {
             self.runs(key)
@@ -564,9 +566,8 @@ impl Results {
     }
 }
 
-/// A step over several nodes, of which one is noisy: as long as the longest of the noisy one's and
-/// of steps of quiet ones. Composed from what was measured on this machine, not measured on
-/// several.
+/// A step over several nodes, of which one is noisy: the maximum of its step and of steps of quiet
+/// nodes. Composed from measurements on this machine, not measured on several.
 fn composed(noisy: &[u64], quiet: &[u64]) -> Vec<u64> {
     let others = |at: usize| {
         (1..NODES).map(move |node| quiet[(at + node * quiet.len() / NODES) % quiet.len()])
@@ -582,7 +583,7 @@ fn mean(steps: &[u64]) -> f64 {
     steps.iter().sum::<u64>() as f64 / steps.len().max(1) as f64
 }
 
-/// Slowdown against quiet, beside the paper's.
+/// Slowdown relative to quiet, beside the paper's.
 fn slowdowns(one: &[Vec<u64>; 3], four: &[Vec<u64>; 3]) -> Plot {
     let percent =
         |steps: &[Vec<u64>; 3], at: usize| 100.0 * (mean(&steps[at]) / mean(&steps[0]) - 1.0);
@@ -702,7 +703,7 @@ mod tests {
         assert_eq!(value(&measures, "reclaim_cpu_ratio"), 0.9);
         assert_eq!(value(&measures, "explained_percent"), 90.0);
         assert_eq!(value(&measures, "worst_daemon_over_direct_percent"), 0.2);
-        // What was not measured is left out; what was missed is said.
+        // What was not measured is omitted; a missed goal is reported.
         assert!(measures.iter().all(|measure| measure.name != "hot_kept_percent"));
         assert_eq!(
             measures.iter().find(|measure| measure.name == "direct_reclaims").unwrap().met,

@@ -21,26 +21,26 @@ use crate::undo::Guard;
 
 /// Time for the noise and the daemon to settle before the application starts.
 const SETTLE: Duration = Duration::from_millis(1000);
-/// Beyond its own time, what a child may take.
+/// Time that a child may take beyond its own duration.
 const GRACE: Duration = Duration::from_secs(30);
-/// Memory of the reader in a control group.
+/// Memory limit of the reader in a control group.
 const GROUP_BYTES: u64 = 256 << 20;
-/// The application's own, in the allocating arms.
+/// Memory that the application allocates in each step of the allocating arms.
 const ALLOC_BYTES: usize = 4 << 20;
 
-/// How a run went.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub went: Went,
     pub books: Books,
-    /// The load kept its rate, so that the run counts.
+    /// Whether the load kept its rate, as a valid run requires.
     pub valid: bool,
-    /// What the daemon said.
+    /// Messages of the daemon.
     pub journal: Vec<String>,
 }
 
 impl Run {
-    /// Time of a step in milliseconds: mean, and of so many thousandths.
+    /// Mean duration of a step, in milliseconds.
     pub fn mean_ms(&self) -> f64 {
         self.went.steps_ns.iter().sum::<u64>() as f64 / self.went.steps_ns.len().max(1) as f64 / 1e6
     }
@@ -53,7 +53,7 @@ impl Run {
     }
 }
 
-/// The daemon, from this very program.
+/// The daemon, from the command beside this program.
 pub struct DaemonRun {
     pub running: Running,
     journal: PathBuf,
@@ -69,15 +69,15 @@ impl DaemonRun {
         hiroma_quiet::settings::save(&state, &ground.settings)?;
         let journal = state.join("journal");
         let mut command = Command::new(hiroma()?);
-        // A pipe that nobody empties would stop it in the midst of a turn.
+        // A pipe that is not drained would block the daemon in the middle of a turn.
         let said = File::create(&journal).with_context(|| format!("{}", journal.display()))?;
         command
             .args(["quiet", "serve", "--with-parent", "--state"])
             .arg(&state)
             .stdout(Stdio::piped())
             .stderr(said);
-        // Without --app-cpus it uses the processors that it may: only the spare one, and leaves
-        // kswapd where it is.
+        // Without --app-cpus the daemon uses the processors that it may run on, which is only the
+        // spare one, and leaves kswapd where it is.
         let cpus = if pin { ground.all_cpus.clone() } else { vec![ground.spare] };
         if pin {
             command.args(["--app-cpus", &affinity::show_list(&ground.app_cpus)]);
@@ -90,7 +90,7 @@ impl DaemonRun {
         Ok(DaemonRun { running, journal, _state: guard })
     }
 
-    /// Ends it, so that it puts everything back. Returns what it has said.
+    /// Ends it, so that it restores all settings. Returns its messages.
     pub fn end(self) -> Result<Vec<String>, Failed> {
         self.running.end(GRACE)?;
         let said = fs::read_to_string(&self.journal)?;
@@ -98,7 +98,7 @@ impl DaemonRun {
     }
 }
 
-/// Settings of a peer, until they go.
+/// Applies the settings of a peer until the guards are dropped.
 fn apply(remedy: Remedy) -> Result<Vec<Guard>> {
     Ok(match remedy {
         Remedy::WatermarkScale => vec![set("/proc/sys/vm/watermark_scale_factor", "1000")?],
@@ -130,7 +130,7 @@ fn app(
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::start(&mut command)?;
     let out = running.take_stdout().context("an application without an output")?;
-    // More than a pipe holds.
+    // The output exceeds the capacity of a pipe, so it is read while the application runs.
     let reader = thread::spawn(move || {
         let mut text = String::new();
         BufReader::new(out).read_to_string(&mut text).map(|_| text)
@@ -141,7 +141,7 @@ fn app(
     serde_json::from_str(&text).context("reading what the application found").map_err(Failed::Other)
 }
 
-/// How much work a microsecond is, found out once for all runs.
+/// Determines the amount of work in a microsecond, once for all runs.
 pub fn calibrate(ground: &Ground, params: &Params, interrupt: &Interrupt) -> Result<Went, Failed> {
     app(ground, params, false, Duration::from_millis(500), interrupt)
 }

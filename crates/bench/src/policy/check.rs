@@ -1,4 +1,4 @@
-//! Whether the simulation agrees with the pager: the same program, for real and simulated.
+//! Compares the simulation with the pager: the same program, run and simulated.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -18,15 +18,16 @@ use super::programs::{self, Program};
 use super::tool::{self, Tool};
 use crate::children::hiroma;
 
-/// Run programs with far memory, simulate the same from a trace, and compare how often they fetch.
+/// Run programs with far memory, simulate the same from a trace, and compare the numbers of
+/// fetches.
 ///
-/// The trace has what the program touches natively: where its allocator is glibc's, far memory
-/// gives it another, and pages differ.
+/// The trace records the pages that the program touches natively: where its allocator is glibc's,
+/// far memory replaces it, and the pages differ.
 #[derive(clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     files: Files,
-    /// Only these of the known programs
+    /// Check only these of the known programs
     #[arg(
         long,
         value_name = "NAME,...",
@@ -34,31 +35,31 @@ pub struct CheckArgs {
         default_value = "dictionary,sort,objects,sqlite"
     )]
     only: Vec<String>,
-    /// Percent of a program's pages that are local
+    /// Local memory, in percent of a program's pages
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50")]
     at: Vec<u8>,
-    /// How much moves at a time
+    /// Block size: amount that is moved at a time
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     block: BlockSize,
-    /// Fetch ahead of need
+    /// Enable prefetching
     #[arg(long)]
     prefetch: bool,
-    /// Python that has numpy
+    /// Python interpreter, with numpy installed
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
-    /// A program instead of the known ones
+    /// Program to check instead of the known ones, with its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
-/// How far both may be apart.
+/// Allowed relative difference between the two.
 const MUST: f64 = 0.10;
-/// The least limit that `hiroma run` takes.
+/// The smallest limit that `hiroma run` accepts.
 const LEAST_BYTES: u64 = 16 << 20;
-/// A limit is more than room by what the pager takes for itself, before it has tables.
+/// Added to the limit: memory that the pager takes for itself, before it has tables.
 const BESIDE_BYTES: u64 = 2 << 20;
 
-/// What a live run came to.
+/// Results of a run with far memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Live {
     fetches: u64,
@@ -68,7 +69,7 @@ struct Live {
     far_bytes_max: u64,
 }
 
-/// Does it.
+/// Runs the comparison.
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     args.files.check()?;
     if let Some(reason) = tool::obstacle() {

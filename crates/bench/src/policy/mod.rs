@@ -1,4 +1,4 @@
-//! `hiroma bench policy`: what policies of local memory come to on recorded page traces of real
+//! `hiroma bench policy`: simulates policies of local memory on recorded page traces of real
 //! programs.
 
 mod check;
@@ -18,10 +18,10 @@ use hiroma_command::machine;
 use hiroma_policylab::Costs;
 use hiroma_report::Report;
 
-/// Simulates policies of local memory on page traces of real programs.
+/// Simulate policies of local memory on page traces of real programs.
 ///
-/// Traces of the known programs are recorded first where they are not there yet; that takes some
-/// minutes, and needs valgrind and a C compiler.
+/// Traces of the known programs that do not exist yet are recorded first; that takes some minutes,
+/// and requires valgrind and a C compiler.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PolicyArgs {
@@ -29,16 +29,16 @@ pub struct PolicyArgs {
     what: Option<What>,
     #[command(flatten)]
     files: Files,
-    /// Where the traces are
+    /// Directory of the traces
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/hiroma-traces")]
     traces: PathBuf,
-    /// Only these of the programs
+    /// Simulate only these of the known programs
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Percent of a program's pages that are local
+    /// Local memory, in percent of a program's pages
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
     at: Vec<u8>,
-    /// Python that has numpy
+    /// Python interpreter, with numpy installed
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
 }
@@ -49,7 +49,7 @@ enum What {
     Check(check::CheckArgs),
 }
 
-/// Does what was asked.
+/// Runs the subcommand, or the simulations.
 pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
     match &args.what {
         Some(What::Record(args)) => return record::run(args),

@@ -1,5 +1,5 @@
-//! The programs whose traces are studied: ordinary ones, with jobs of a few tens of megabytes,
-//! because they run many times slower.
+//! The programs whose traces are studied: ordinary programs, with jobs of a few tens of megabytes,
+//! because recording slows them down many times.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ pub struct Program {
 
 struct Known {
     name: &'static str,
-    /// In `PATH`, or `PYTHON`, or `CC1`: the compiler proper.
+    /// A name in `PATH`, or `PYTHON`, or `CC1`: the compiler proper.
     command: &'static str,
     arguments: &'static [&'static str],
 }
@@ -67,7 +67,7 @@ const KNOWN: [Known; 12] = [
     Known { name: "node", command: "node", arguments: &["--single-threaded", "{dir}/job.js"] },
 ];
 
-/// The programs that are here, and why the others are not.
+/// The programs that are available, and the reasons why others are not.
 pub fn find(only: &[String], python: &Path, dir: &Path) -> Result<(Vec<Program>, Vec<String>)> {
     if let Some(unknown) = only.iter().find(|name| KNOWN.iter().all(|known| known.name != **name)) {
         let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
@@ -122,7 +122,7 @@ fn in_path(name: &str) -> Option<String> {
         .find_map(|file| file.to_str().map(str::to_owned))
 }
 
-/// The first line that a command prints.
+/// Runs a command and returns the first line of its output.
 fn said_by(command: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(command).args(arguments).stderr(Stdio::null()).output();
     let output = output.with_context(|| format!("{} cannot be started", command.display()))?;
@@ -142,7 +142,7 @@ const JOBS: [(&str, &str); 7] = [
     ("job.js", include_str!("jobs/job.js")),
 ];
 
-/// Writes jobs and what they read, the same in every run.
+/// Writes the jobs and their input, which are the same in every run.
 pub fn write_inputs(dir: &Path) -> Result<()> {
     use rand::{Rng, SeedableRng};
     for (name, text) in JOBS {

@@ -1,4 +1,4 @@
-//! Records page traces: of one program, or of the known ones.
+//! Records page traces of one program, or of the known ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,25 +14,25 @@ use hiroma_units::Bytes;
 use super::programs::{self, Program};
 use super::tool::{self, Tool};
 
-/// Record which pages of anonymous memory a program touches, one after the other.
+/// Record the sequence of pages of anonymous memory that a program touches.
 ///
-/// Every load and store is seen. What counts is private anonymous memory, from mmap and brk:
-/// neither the first thread's stack, nor what has a file behind it. Processes that the program
-/// starts are not recorded.
+/// Every load and store is seen. Recorded are accesses to private anonymous memory, from mmap and
+/// brk, but not to the first thread's stack or to file mappings. Processes that the program starts
+/// are not recorded.
 #[derive(clap::Args)]
 pub struct RecordArgs {
-    /// Where the trace goes
+    /// File to write the trace to
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// What sees the accesses
+    /// Tool that observes the accesses
     #[arg(long, value_enum, default_value = "pages")]
     tool: Tool,
-    /// The program and its arguments
+    /// Program to record, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
-/// Does it.
+/// Records the program.
 pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     if let Some(reason) = tool::obstacle() {
         return Err(hiroma_command::refuse(reason));
@@ -45,7 +45,7 @@ pub fn run(args: &RecordArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Records one program, and says what came of it.
+/// Records one program, and reports the result.
 fn one(program: &Program, tool: Tool, home: Option<&Path>, out: &Path) -> Result<()> {
     let started = Instant::now();
     let mut recorder = Recorder::default();
@@ -66,8 +66,8 @@ fn one(program: &Program, tool: Tool, home: Option<&Path>, out: &Path) -> Result
     Ok(())
 }
 
-/// Records those of the known programs of which there is no trace; returns names and files of all,
-/// and says what is left out.
+/// Records those of the known programs that have no trace. Returns the names and files of all, and
+/// reports the omitted ones.
 pub fn missing(dir: &Path, only: &[String], python: &Path) -> Result<Vec<(String, PathBuf)>> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     let work = tempfile::tempdir()?;

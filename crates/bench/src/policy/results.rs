@@ -1,4 +1,4 @@
-//! What the simulations came to, as tables, plots and figures.
+//! Results of the simulations as tables, plots and figures.
 
 use hiroma_policylab::Outcome;
 use hiroma_report::{
@@ -7,10 +7,10 @@ use hiroma_report::{
 
 use super::simulate::{Cell, Program};
 
-/// Who leaves, page by page.
+/// Policies that differ in the evicted page.
 const VICTIMS: [&str; 10] =
     ["belady", "lru", "fifo", "clock", "mglru", "s3fifo", "sieve", "arc", "ours", "ours-fifo"];
-/// How much comes.
+/// Policies that differ in the amount that is fetched.
 const BLOCKS: [&str; 13] = [
     "lru",
     "lru-8k",
@@ -26,12 +26,12 @@ const BLOCKS: [&str; 13] = [
     "ours-2m",
     "ours-auto",
 ];
-/// The blocks among which one is best.
+/// The fixed block sizes, one of which is the best.
 const FIXED: [&str; 5] = ["ours-4k", "ours-8k", "ours-16k", "ours-64k", "ours-2m"];
-/// What auto must reach: of the time with the best fixed block.
+/// Maximum time of auto, relative to the best fixed block size.
 const AUTO_MUST: f64 = 1.10;
 
-/// Fills a report.
+/// Fills the report.
 pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u8]) {
     report.sections.push(Section {
         title: "Programs".into(),
@@ -124,7 +124,7 @@ fn relative(
     table
 }
 
-/// Bytes in and out, and what of it was in vain.
+/// Bytes in and out, and the part that was fetched unnecessarily.
 fn traffic(cells: &[&Cell]) -> Table {
     let names = ["lru", "lru-64k", "ours-4k", "ours-2m", "ours-auto"];
     let mut table = Table::new("Traffic: in, out, and fetched in vain").text("program");
@@ -229,7 +229,7 @@ fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
     measures
 }
 
-/// The figures that are held against something, and the means.
+/// The figures with a goal, and the means.
 pub fn summary(report: &Report) -> Table {
     let chosen: Vec<Measure> = report
         .measures

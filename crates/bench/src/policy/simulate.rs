@@ -10,12 +10,12 @@ use hiroma_policylab::ours::{self, Options};
 use hiroma_policylab::policies::Kind;
 use hiroma_policylab::{Costs, Outcome, Trace};
 
-/// What decides in a simulation.
+/// A policy in a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Policy {
-    /// Who leaves, page by page.
+    /// Chooses the page to evict, page by page.
     Known(Kind),
-    /// What comes with a page, under LRU.
+    /// Chooses what is fetched with a page, under LRU.
     Fetching(Rule),
     /// `hiroma-policy` as the pager drives it.
     Ours(&'static str, Options),
@@ -25,7 +25,7 @@ const fn blocks(order: u8) -> Options {
     Options { prefetch: true, ..Options::plain(order) }
 }
 
-/// Our own, by name.
+/// Our own policies, by name.
 pub const OURS: [(&str, Options); 8] = [
     ("ours", Options::plain(0)),
     ("ours-fifo", Options { fifo: true, ..Options::plain(0) }),
@@ -38,7 +38,7 @@ pub const OURS: [(&str, Options); 8] = [
 ];
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub fn all() -> Vec<Policy> {
         let known = Kind::ALL.into_iter().map(Policy::Known);
         let fetching = Rule::ALL.into_iter().skip(1).map(Policy::Fetching);
@@ -65,7 +65,7 @@ impl Policy {
     }
 }
 
-/// One program with one share of its pages.
+/// One program with one share of its pages local.
 pub struct Cell {
     pub program: String,
     pub percent: u8,
@@ -73,13 +73,13 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// What a policy came to.
+    /// The outcome of a policy.
     pub fn of(&self, name: &str) -> Option<Outcome> {
         self.outcomes.iter().find(|(policy, _)| policy.name() == name).map(|&(_, outcome)| outcome)
     }
 }
 
-/// What is known of a program's trace.
+/// Properties of a program's trace.
 pub struct Program {
     pub name: String,
     pub pages: usize,
@@ -93,7 +93,7 @@ pub fn read(path: &Path) -> Result<Trace> {
     Trace::read(&file).with_context(|| format!("reading {}", path.display()))
 }
 
-/// All policies on all traces.
+/// Runs all policies on all traces.
 pub fn run(
     traces: &[(String, PathBuf)],
     at: &[u8],

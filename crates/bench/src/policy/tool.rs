@@ -1,5 +1,5 @@
-//! The tools that see every access of a program: one of our own for valgrind, compiled where it is
-//! used, and valgrind's `lackey`.
+//! The tools that observe every access of a program: our own tool for valgrind, compiled where it
+//! is used, and valgrind's `lackey`.
 
 use std::fs;
 use std::io::{BufRead, Read};
@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 use hiroma_policylab::record::Recorder;
 use hiroma_policylab::space::Call;
 
-/// What sees the accesses.
+/// A tool that observes accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Tool {
-    /// Compiled with the headers and libraries of valgrind: 20 to 40 times as slow as natively
+    /// Our own tool, compiled with the headers and libraries of valgrind: 20 to 40 times as slow as
+    /// natively
     #[default]
     Pages,
     /// valgrind's lackey, which writes every access as text: 1,000 times as slow
@@ -22,12 +23,12 @@ pub enum Tool {
 
 const SOURCE: &str = include_str!("pagetrace.c");
 const NAME: &str = "pagetrace-amd64-linux";
-/// Where distributions put what belongs to valgrind.
+/// Directories where distributions install the parts of valgrind.
 const TOOL_DIRS: [&str; 3] =
     ["/usr/libexec/valgrind", "/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib/valgrind"];
 const LIBRARY_DIRS: [&str; 3] =
     ["/usr/lib/x86_64-linux-gnu/valgrind", "/usr/lib64/valgrind", "/usr/lib/valgrind"];
-/// Of the tool's words, the one that announces a system call.
+/// The word in the tool's output that announces a system call.
 const CALL: u64 = u64::MAX;
 
 /// Why nothing can be recorded here.
@@ -39,7 +40,7 @@ pub fn obstacle() -> Option<String> {
     }
 }
 
-/// A directory with everything that valgrind needs to run our tool.
+/// Makes a directory with everything that valgrind needs to run our tool.
 pub fn build(dir: &Path) -> Result<PathBuf> {
     let home = dir.join("valgrind");
     fs::create_dir_all(&home)?;
@@ -99,15 +100,15 @@ fn succeed(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program under a tool, and gives what it does to `recorder`. `home`: what `build` has
-/// made.
+/// Runs a program under a tool, and passes its actions to `recorder`. `home`: the result of
+/// `build`.
 pub fn watch(
     tool: Tool,
     home: Option<&Path>,
     argv: &[String],
     recorder: &mut Recorder,
 ) -> Result<()> {
-    // Not closed on exec: valgrind writes there.
+    // Not closed on exec: valgrind writes to it.
     let (read_end, write_end) = rustix::pipe::pipe().context("making a pipe")?;
     let _ = rustix::pipe::fcntl_setpipe_size(&write_end, 1 << 20);
     let fd = std::os::fd::AsRawFd::as_raw_fd(&write_end);
@@ -147,7 +148,7 @@ pub fn watch(
     Ok(())
 }
 
-/// What our tool writes: see its source.
+/// Reads the output of our tool; its source describes the format.
 fn read_words(mut stream: impl Read, recorder: &mut Recorder) -> std::io::Result<()> {
     let mut buffer = vec![0u8; 1 << 20];
     let mut kept = 0;
@@ -183,7 +184,7 @@ fn read_words(mut stream: impl Read, recorder: &mut Recorder) -> std::io::Result
     }
 }
 
-/// What lackey writes: ` L 1ffeffe7e0,8`, and the lines of `--trace-syscalls`.
+/// Reads the output of lackey: ` L 1ffeffe7e0,8`, and the lines of `--trace-syscalls`.
 fn read_text(stream: impl Read, recorder: &mut Recorder) -> std::io::Result<()> {
     let mut lines = std::io::BufReader::with_capacity(1 << 20, stream);
     let mut line = Vec::new();
@@ -218,14 +219,14 @@ fn read_text(stream: impl Read, recorder: &mut Recorder) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Address and size of `1ffeffe7e0,8`.
+/// Parses address and size, as in `1ffeffe7e0,8`.
 fn access(text: &[u8]) -> Option<(u64, u64)> {
     let text = std::str::from_utf8(text).ok()?.trim_end();
     let (addr, size) = text.split_once(',')?;
     Some((u64::from_str_radix(addr, 16).ok()?, size.parse().ok()?))
 }
 
-/// `SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success]
+/// Parses `SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success]
 /// Success(0x4c3e000)`.
 fn parse_call(line: &str) -> Option<Call> {
     let (_, rest) = line.split_once("SYSCALL[")?;

@@ -1,5 +1,5 @@
-//! The arms: where memory goes that does not fit, what that needs of the machine, and what is
-//! counted as its memory.
+//! The arms: the destination of memory that does not fit, its requirements, and what is counted as
+//! its memory.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ use super::cells::{Attempt, NATIVE};
 use crate::children::{Server, hiroma_word};
 use crate::peers::{Cgroup, SwapArea, SwapKind, SwapOn, SwapTraffic, Zswap};
 
-/// Room for all that a program may put into a swap area or a store.
+/// Room for everything that a program may put into a swap area or a store.
 const ROOM_BYTES: u64 = 8 << 30;
-/// A group that counts and does not limit.
+/// Limit of a group that only counts.
 const NO_LIMIT_BYTES: u64 = 1 << 50;
-/// A swapped program gets at least so much.
+/// Minimum limit of a swapped program.
 const SWAPPED_LEAST_BYTES: u64 = 4 << 20;
-/// Sizes of fixed blocks that auto is compared with.
+/// Fixed block sizes that auto is compared with.
 pub const BLOCKS: [&str; 5] = ["4K", "8K", "16K", "64K", "2M"];
-/// How often memory is looked at.
+/// Time between two samples of the memory.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Where memory goes that does not fit.
+/// Destination of memory that does not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
-    /// Nowhere: all of it is there.
+    /// None: all of it is resident.
     Native,
     /// Swapped by the kernel to compressed memory, under a control group's limit.
     Zram,
-    /// The same to a file.
+    /// Swapped by the kernel to a file.
     SwapFile,
-    /// The same with compressed memory in front of it.
+    /// Swapped by the kernel to a file, with compressed memory in front of it.
     Zswap,
-    /// `hiroma run` with compressed memory alone, beside the limit.
+    /// `hiroma run` with compressed memory alone, in addition to the limit.
     Compressed,
     /// `hiroma run` with compressed memory alone, within the limit.
     NoDisk,
-    /// `hiroma run` as it comes: compressed memory within the limit, and a file.
+    /// `hiroma run` with its defaults: compressed memory within the limit, and a file.
     Default,
     /// `hiroma run` over TCP to a memory server on this machine.
     Tcp,
-    /// As `Compressed`, with one of the sizes of blocks, or none.
+    /// As `Compressed`, with one of the block sizes; none for auto.
     Block(Option<usize>),
     /// `hiroma run` with a limit that is never reached.
     Roomy,
 }
 
-/// Those that can be asked for.
+/// The arms that can be selected.
 pub const CHOICES: [Arm; 7] =
     [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::NoDisk, Arm::Default, Arm::Tcp];
 
@@ -68,7 +68,7 @@ impl Arm {
         }
     }
 
-    /// Its name, back.
+    /// Parses the name of a selectable arm.
     pub fn parse(name: &str) -> Result<Arm, String> {
         let names = CHOICES.map(Arm::name).join(", ");
         CHOICES
@@ -77,7 +77,7 @@ impl Arm {
             .ok_or(format!("`{name}` is none of {names}"))
     }
 
-    /// Whether it is `hiroma run`.
+    /// Whether the arm uses `hiroma run`.
     pub fn is_ours(self) -> bool {
         matches!(
             self,
@@ -85,17 +85,17 @@ impl Arm {
         )
     }
 
-    /// Whether what leaves stays in memory of this machine, beside the limit.
+    /// Whether evicted memory stays in memory of this machine, in addition to the limit.
     pub fn is_beside(self) -> bool {
         matches!(self, Arm::Zram | Arm::Zswap | Arm::Compressed)
     }
 
-    /// The least limit that it takes.
+    /// The smallest limit that the arm accepts.
     pub fn least(self) -> u64 {
         if self.is_ours() { LOCAL_MIN.0 } else { SWAPPED_LEAST_BYTES }
     }
 
-    /// What it is here, or why it cannot be here.
+    /// Description of the arm on this machine; an error if it is not possible here.
     pub fn look(self) -> Result<Option<String>> {
         let area = |kind| SwapArea::make(kind, 16 << 20).map(|area| area.description);
         Ok(match self {
@@ -111,10 +111,10 @@ impl Arm {
     }
 }
 
-/// What an arm needs, set up for one run, and taken down when it goes.
+/// The resources that an arm needs, set up for one run, and removed when dropped.
 pub struct Place {
-    // Dropped in this order: swapping ends before its area and before zswap; groups go when nobody
-    // is in them.
+    // Dropped in this order: swapping ends before its area and before zswap; groups are removed
+    // when no process is in them.
     on: Option<SwapOn>,
     area: Option<SwapArea>,
     zswap: Option<Zswap>,
@@ -126,7 +126,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// For one run of `arm`, of which `limit` bytes are resident.
+    /// Sets up one run of `arm` with a resident limit of `limit` bytes.
     pub fn make(arm: Arm, limit: u64) -> Result<Place> {
         let kind = match arm {
             Arm::Zram => Some(SwapKind::Zram),
@@ -146,7 +146,8 @@ impl Place {
         Ok(Place { on, area, zswap, server, cgroup, arm, limit, before: SwapTraffic::now() })
     }
 
-    /// What stands before the program: `hiroma run` and its options. Statistics go to `stats`.
+    /// Words that precede the program: `hiroma run` and its options. Statistics are written to
+    /// `stats`.
     pub fn front(&self, stats: &str) -> Result<Vec<String>> {
         if !self.arm.is_ours() {
             return Ok(Vec::new());
@@ -175,7 +176,7 @@ impl Place {
         Ok(front)
     }
 
-    /// Looks at the memory that is taken now, and keeps the most.
+    /// Samples the present memory, and updates the maxima.
     pub fn look(&self, most: &mut Attempt) {
         let beside = self.area.as_ref().map_or(0, SwapArea::memory_bytes)
             + self.zswap.as_ref().map_or(0, Zswap::memory_bytes);
@@ -186,7 +187,7 @@ impl Place {
             .max(self.server.as_ref().map_or(0, |(_, cgroup)| cgroup.memory_bytes()));
     }
 
-    /// Pages that came back from swap since it was made.
+    /// Number of pages that were swapped in since it was set up.
     pub fn pages_in(&self) -> u64 {
         if self.on.is_some() { SwapTraffic::now().since(self.before).pages_in } else { 0 }
     }
@@ -194,7 +195,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // What is left there would be read back from swap first.
+        // Remaining processes would be swapped in first.
         self.cgroup.clear();
     }
 }

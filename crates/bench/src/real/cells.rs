@@ -1,5 +1,4 @@
-//! What was measured, run by run, as it is kept in the file: an interrupted measurement goes on
-//! from there.
+//! Measurements, run by run, as stored in the file: an interrupted measurement resumes from there.
 
 use std::path::Path;
 
@@ -9,42 +8,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::Latency;
 
-/// Name of the arm with all of the memory, and of its size.
+/// Name of the arm with unlimited memory, and of its size.
 pub const NATIVE: &str = "native";
 
-/// Why a run came to no time.
+/// Why a run has no time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
-    /// It took more than the patience.
+    /// It took longer than the patience.
     Stopped,
-    /// The kernel killed it for want of memory.
+    /// The kernel killed it because memory ran out.
     Killed,
-    /// It takes so many bytes at the least, which is more than it may.
+    /// It takes at least this number of bytes, which is more than its target.
     DoesNotFit(u64),
-    /// It failed, or printed something else than natively.
+    /// It failed, or its output differs from the native one.
     Failed(String),
-    /// This machine does not have what the arm needs: says nothing about it.
+    /// This machine lacks what the arm needs, so nothing is known about the arm.
     Skipped(String),
 }
 
 /// One run.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Of what is timed.
+    /// Duration of the timed part.
     pub seconds: f64,
-    /// From start to end.
+    /// Duration from start to end.
     pub wall_seconds: f64,
-    /// Most memory that the kernel counted: of the control group without cached pages of files, and
-    /// what was compressed outside of it.
+    /// Maximum memory that the kernel counted: that of the control group without the page cache of
+    /// files, and the compressed memory outside of it.
     pub total_bytes: u64,
-    /// What of it was compressed outside the group, at most.
+    /// Maximum of the part that was compressed outside the group.
     pub compressed_bytes: u64,
-    /// What a memory server took.
+    /// Memory that a memory server took.
     pub remote_bytes: u64,
-    /// Pages of 4 KiB that came back because somebody waited.
+    /// Number of pages of 4 KiB that were fetched or swapped in because a thread waited for them.
     pub pages_in: u64,
-    /// Accesses, or requests.
+    /// Number of accesses or requests.
     pub count: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
@@ -59,16 +58,16 @@ pub struct Cell {
     pub item: String,
     pub size: String,
     pub arm: String,
-    /// The total that the arm may take; none where the resident part is what is equal.
+    /// The total that the arm may take; none where the resident part is the same in all arms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_bytes: Option<u64>,
-    /// Runs that looked for the limit.
+    /// Runs of the search for the limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<(u64, Attempt)>,
-    /// The resident limit that was found.
+    /// The resident limit that the search found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// What it counts as where it fails; none where that is the patience in native times.
+    /// Seconds that it counts as if it failed; none where that is the patience in times native.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_seconds: Option<f64>,
     pub runs: Vec<Attempt>,
@@ -76,29 +75,29 @@ pub struct Cell {
     pub end: Option<End>,
 }
 
-/// All of them.
+/// All cells.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Cells(pub Vec<Cell>);
 
 impl Cell {
-    /// Values of its runs.
+    /// A value of each run.
     pub fn values(&self, value: impl Fn(&Attempt) -> f64) -> Vec<f64> {
         self.runs.iter().map(value).collect()
     }
 
-    /// Whether there is nothing to run any more.
+    /// Whether no run is missing.
     pub fn is_done(&self, repetitions: usize) -> bool {
         self.end.is_some() || self.runs.len() >= repetitions
     }
 
-    /// Whether it may be compared with others; what could not be run here may not.
+    /// Whether it may be compared with others. A skipped cell may not.
     pub fn counts(&self) -> bool {
         !matches!(self.end, Some(End::Skipped(_))) && (self.end.is_some() || !self.runs.is_empty())
     }
 }
 
 impl Cells {
-    /// Those of a file that a measurement before this one has written.
+    /// Reads the cells from the file of an earlier measurement.
     pub fn load(path: &Path) -> Result<Cells> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -113,7 +112,7 @@ impl Cells {
             .with_context(|| format!("the cells of {}", path.display()))
     }
 
-    /// Forgets what could not be run: perhaps it can be now.
+    /// Forgets skipped cells: they may be possible now.
     pub fn forget_skipped(&mut self) {
         self.0
             .iter_mut()
@@ -121,14 +120,14 @@ impl Cells {
             .for_each(|cell| cell.end = None);
     }
 
-    /// One of them.
+    /// Finds a cell.
     pub fn find(&self, group: &str, item: &str, size: &str, arm: &str) -> Option<&Cell> {
         self.0.iter().find(|cell| {
             (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm)
         })
     }
 
-    /// One of them, made if it is new.
+    /// Finds a cell, or adds it.
     pub fn at(&mut self, group: &str, item: &str, size: &str, arm: &str) -> &mut Cell {
         let found = self.0.iter().position(|cell| {
             (&*cell.group, &*cell.item, &*cell.size, &*cell.arm) == (group, item, size, arm)
@@ -146,7 +145,7 @@ impl Cells {
         self.find(group, item, NATIVE, NATIVE).filter(|cell| !cell.runs.is_empty())
     }
 
-    /// Seconds of a cell; what came to no end counts as `patience` times native.
+    /// Seconds of the runs of a cell. A cell that did not finish counts as `patience` times native.
     pub fn seconds(&self, cell: &Cell, patience: f64) -> Option<Vec<f64>> {
         if !cell.counts() {
             return None;
@@ -162,7 +161,7 @@ impl Cells {
         Some(vec![native * patience])
     }
 
-    /// How many times as long one cell takes as another.
+    /// Ratio of the times of two cells.
     pub fn ratio(&self, over: &Cell, under: &Cell, patience: f64) -> Option<Spread> {
         Spread::of_ratio(&self.seconds(over, patience)?, &self.seconds(under, patience)?)
     }
@@ -175,7 +174,7 @@ pub fn mean(values: &[f64]) -> Option<f64> {
 }
 
 impl End {
-    /// For a cell of a table.
+    /// Text for a table cell.
     pub fn to_text(&self, patience: f64) -> String {
         match self {
             End::Stopped => format!("> {patience}"),
@@ -186,7 +185,7 @@ impl End {
         }
     }
 
-    /// All that is known.
+    /// All details.
     pub fn reason(&self) -> String {
         match self {
             End::Failed(reason) => format!("failed: {reason}"),

@@ -1,4 +1,4 @@
-//! The figures of the report, each against what it has to reach.
+//! The figures of the report, each with its goal.
 
 use hiroma_report::{Better, Measure, Spread};
 
@@ -6,10 +6,10 @@ use super::cells::{Cell, End, mean};
 use super::results::{Results, p50, p99, per_access, per_second};
 
 const ZRAM: &str = "zram";
-/// Arms of ours whose memory is that of zram: all of it is in this machine.
+/// Our arms whose memory is comparable with zram's: all of it is in this machine.
 const OURS: [&str; 3] = ["compressed", "no-disk", "default"];
 
-/// All of them.
+/// All figures.
 pub fn measures(results: &Results) -> Vec<Measure> {
     let mut measures = programs(results);
     measures.extend(servers(results));
@@ -24,7 +24,7 @@ fn key(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// The ratio of two cells, with what their failures were.
+/// The ratio of two cells, with remarks on their failures.
 fn compared(
     results: &Results,
     measure: Measure,
@@ -46,7 +46,7 @@ fn geometric(values: &[f64]) -> Option<Spread> {
     mean(values).map(|mean| Spread { median: mean, min: mean, max: mean, n: 1 })
 }
 
-/// Against zram: each program, and the geometric mean of all.
+/// Compared with zram: each program, and the geometric mean of all.
 fn programs(results: &Results) -> Vec<Measure> {
     let group = "programs";
     let mut measures = Vec::new();
@@ -160,7 +160,7 @@ fn threads(results: &Results) -> Vec<Measure> {
                 max: ours.max / zram.min,
                 n: ours.n.min(zram.n),
             })),
-            // Who fails alone has lost.
+            // An arm that fails alone has lost.
             (None, Some(_)) if cell(OURS[0]).is_some_and(Cell::counts) => {
                 measure.decided(false).note("compressed failed")
             }
@@ -186,7 +186,7 @@ fn bad(results: &Results) -> Vec<Measure> {
                     "",
                     Better::Lower,
                 );
-                // `default` has less: its limit holds what is compressed, too.
+                // `default` has less memory: its limit includes the compressed memory.
                 let measure = if arm == OURS[0] { measure.must(1.5) } else { measure };
                 measures.push(compared(
                     results,

@@ -3,42 +3,42 @@
 
 use super::cells::Attempt;
 
-/// A total counts as the target if it is off by no more than this share of it.
+/// A total counts as the target if it differs by at most this share of it,
 const TOLERANCE_PERCENT: u64 = 3;
-/// Or by this: what a process has at the least, and what the kernel charges ahead.
+/// or by this amount: the minimum of a process, and what the kernel charges in advance.
 const TOLERANCE_BYTES: u64 = 2 << 20;
-/// After so many runs the nearest has to do.
+/// After this number of runs the nearest limit is used.
 pub const TRIES_MAX: usize = 5;
-/// What is foreseen to pass the target by more than this is not tried: that run would be the
-/// slowest of all.
+/// A limit whose predicted total exceeds the target by more than this is not tried: that run would
+/// be the slowest of all.
 const FORESEEN_PERCENT: f64 = 108.0;
 
-/// What is looked for, and within which bounds.
+/// The target and the bounds of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The total that is wanted.
+    /// The wanted total.
     pub target: u64,
-    /// What the program takes natively.
+    /// The total of the native run.
     pub native: u64,
-    /// The least limit that the arm accepts.
+    /// The smallest limit that the arm accepts.
     pub least: u64,
-    /// Whether what leaves stays in memory, compressed, beside the limit.
+    /// Whether evicted memory stays in memory, compressed, in addition to the limit.
     pub beside: bool,
-    /// Whether the limit may be above the target: ours holds more than what is used of it.
+    /// Whether the limit may be above the target: the memory in use stays below our limit.
     pub above: bool,
 }
 
-/// How far above the target, at most.
+/// Maximum limit in percent of the target.
 const ABOVE_PERCENT: u64 = 130;
 
-/// What to do next.
+/// The next step of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Run with this limit.
     Try(u64),
-    /// This limit is the one.
+    /// The search ends with this limit.
     Found(u64),
-    /// Even with the least limit it takes so much.
+    /// Even with the smallest limit it takes this number of bytes.
     DoesNotFit(u64),
     /// This attempt failed although it had the target's memory or more: with less it would not do
     /// better.
@@ -46,19 +46,19 @@ pub enum Next {
 }
 
 impl Search {
-    /// Whether this total is the target.
+    /// Whether a total counts as the target.
     pub fn is_target(&self, total: u64) -> bool {
         total.abs_diff(self.target) <= (self.target * TOLERANCE_PERCENT / 100).max(TOLERANCE_BYTES)
     }
 
-    /// What the attempts so far lead to.
+    /// The next step after these attempts.
     pub fn next(&self, tries: &[(u64, Attempt)]) -> Next {
         if let Some(at) = tries.iter().position(|(_, ran)| {
             ran.end.is_some() && (ran.total_bytes > self.target || self.is_target(ran.total_bytes))
         }) {
             return Next::Failed(at);
         }
-        // At first all of it is resident: that run is the fastest, and shows what the rest takes.
+        // The first run has everything resident: it is the fastest, and shows what the rest takes.
         let Some(&(last, ref ran)) = tries.last() else {
             return Next::Try(self.target.max(self.least));
         };
@@ -72,7 +72,7 @@ impl Search {
         if tries.len() == 1 && foreseen > self.target as f64 * FORESEEN_PERCENT / 100.0 {
             return Next::DoesNotFit(foreseen as u64);
         }
-        // With all that it may have it takes less than the target: it wants no more.
+        // With the maximum limit it takes less than the target: it does not need more.
         if (last >= self.most() || (last >= self.target && self.native <= self.target))
             && ran.total_bytes < self.target
         {
@@ -97,15 +97,15 @@ impl Search {
         if self.above { self.target * ABOVE_PERCENT / 100 } else { self.target }
     }
 
-    /// What it would take with the least limit, after the one run with `limit` that took `total`:
-    /// the more it compresses the less.
+    /// The predicted total with the smallest limit, after the one run with `limit` that took
+    /// `total`: it is smaller the better the memory compresses.
     fn foreseen(&self, limit: u64, total: u64) -> f64 {
         let (limit, total) = (limit as f64, total as f64);
         total - self.slope(limit, total) * (limit - self.least as f64)
     }
 
-    /// By how much the total falls with the limit: where what leaves is compressed beside it, on
-    /// the line from the native run.
+    /// Slope of the total over the limit: where evicted memory is compressed in addition to the
+    /// limit, that of the line through the native run.
     fn slope(&self, limit: f64, total: f64) -> f64 {
         let native = self.native as f64;
         if self.beside && native > limit {
@@ -115,8 +115,8 @@ impl Search {
         }
     }
 
-    /// On the line through the two attempts next to the target; through one attempt and the native
-    /// run where all are on one side.
+    /// Limit on the line through the two attempts nearest to the target; through one attempt and
+    /// the native run if all are on one side.
     fn between(&self, tries: &[(u64, Attempt)]) -> u64 {
         let points = || tries.iter().map(|(limit, ran)| (*limit as f64, ran.total_bytes as f64));
         let target = self.target as f64;
@@ -128,7 +128,7 @@ impl Search {
             (Some(under), Some(over)) => {
                 let share = (target - under.1) / (over.1 - under.1);
                 let limit = under.0 + share * (over.0 - under.0);
-                // Never a point again that is known already.
+                // Never chooses a known point again.
                 let (low, high) = (under.0.min(over.0), under.0.max(over.0));
                 limit.clamp(low + (high - low) * 0.05, high - (high - low) * 0.05)
             }
@@ -140,8 +140,8 @@ impl Search {
         limit.clamp(least.min(most), most) as u64
     }
 
-    /// The attempt that came nearest without passing the target; the least that passed it where all
-    /// did.
+    /// The attempt that came nearest without exceeding the target; if all exceeded it, the
+    /// smallest.
     fn nearest(&self, tries: &[(u64, Attempt)]) -> Next {
         let under = tries
             .iter()
@@ -221,9 +221,9 @@ mod tests {
             "{end:?} {tries}"
         );
         assert_eq!(run(search, took), (Next::Found(100 * MB), 1));
-        // It never wants all of it.
+        // It never needs all of it.
         assert_eq!(run(search, |_| took(60 * MB)), (Next::Found(100 * MB), 1));
-        // It wants it, and its limit holds more than is used.
+        // It needs all of it, and the memory in use stays below the limit.
         let search = Search { above: true, ..search };
         let (end, tries) = run(search, |limit| took(limit * 9 / 10));
         assert!(
@@ -248,7 +248,7 @@ mod tests {
         let failed =
             |total_bytes, end| Attempt { total_bytes, end: Some(end), ..Attempt::default() };
         assert_eq!(run(search, |limit| failed(limit + 20 * MB, End::Killed)), (Next::Failed(0), 1));
-        // With less it is given more first.
+        // With less, it is given more first.
         let (end, tries) =
             run(Search { above: true, ..search }, |limit| failed(limit * 9 / 10, End::Stopped));
         assert_eq!((end, tries), (Next::Failed(1), 2));

@@ -1,5 +1,5 @@
-//! Programs of our own that touch memory in one way each. They use what `malloc` gives them, as any
-//! program: the same binary runs in all arms.
+//! Loads that touch memory in one way each. They use memory from `malloc`, like any program, so
+//! that the same binary runs in all arms.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -15,31 +15,31 @@ use serde::{Deserialize, Serialize};
 use crate::job::Outcome;
 
 const PAGE_WORDS: usize = PAGE / 8;
-/// The low half of a word says where it is, the high half how often it was written.
+/// The low half of a word identifies its position, the high half counts how often it was written.
 const PLACE: u64 = u32::MAX as u64;
-/// Each pattern lasts so long.
+/// Duration of each pattern.
 const PATTERN: Duration = Duration::from_secs(1);
-/// Touches that a pattern is charged for: as many of each.
+/// Number of touches that each pattern is charged for, the same for all.
 const PATTERN_TOUCHES: f64 = 50_000.0;
 
-/// What to do.
+/// A load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Load {
     /// Threads that read or write a word of random pages: first to settle, then timed.
     Threads { bytes: usize, threads: usize, writes: bool, settle_ms: u64, timed_ms: u64 },
-    /// Another pattern each second.
+    /// A different pattern each second.
     Shifting { bytes: usize },
-    /// Writes each page once, and never comes back but for a few, to check.
+    /// Writes each page once, and returns only to a few, to check them.
     Once { bytes: usize },
-    /// Random reads and writes of what does not compress.
+    /// Random reads and writes of incompressible memory.
     Noise { bytes: usize, accesses: u64 },
     /// Four of five accesses go to a fifth of the pages.
     Skewed { bytes: usize, accesses: u64 },
-    /// Touches fresh memory, gives it back, and does so again.
+    /// Touches fresh memory, frees it, and repeats that.
     FirstTouch { bytes: usize, rounds: usize },
 }
 
-/// Does it.
+/// Runs a load.
 pub fn run(load: &Load) -> Result<Outcome> {
     match *load {
         Load::Threads { bytes, threads, writes, settle_ms, timed_ms } => in_threads(
@@ -60,19 +60,19 @@ pub fn run(load: &Load) -> Result<Outcome> {
     }
 }
 
-/// Content of word `at`: bytes 0 to 3 tell where it is, and three of 16 bytes are random, as
-/// compressible as data often is.
+/// Content of word `at`: bytes 0 to 3 identify its position, and three of 16 bytes are random,
+/// about as compressible as typical data.
 fn compressible(at: usize) -> u64 {
     let page = (at / PAGE_WORDS) as u64;
     if at % 2 == 0 { page } else { mixed(at as u64) >> 40 }
 }
 
-/// Random in the low half, too; the high half is noise that writes are added to.
+/// Random in the low half, too; the high half is noise that writes add to.
 fn noise(at: usize) -> u64 {
     mixed(at as u64)
 }
 
-/// A number that looks random (the finaliser of SplitMix64).
+/// A pseudo-random number (the finaliser of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,7 +80,7 @@ fn mixed(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Memory that is known word by word.
+/// Memory whose content is known for each word.
 struct Words {
     words: Vec<AtomicU64>,
     content: fn(usize) -> u64,
@@ -95,13 +95,14 @@ impl Words {
         (self.words.len() / PAGE_WORDS) as u64
     }
 
-    /// Reads a word of a page; whether it is what it was.
+    /// Reads a word of a page. False: its content is wrong.
     fn read(&self, page: u64, word: u64) -> bool {
         let at = page as usize * PAGE_WORDS + word as usize;
         (self.words[at].load(Relaxed) ^ (self.content)(at)) & PLACE == 0
     }
 
-    /// Changes the high half of a word: who compares contents sees a page that was written.
+    /// Changes the high half of a word, so that a comparison of contents finds the page changed.
+    /// False: the content was wrong.
     fn write(&self, page: u64, word: u64) -> bool {
         let at = page as usize * PAGE_WORDS + word as usize;
         (self.words[at].fetch_add(PLACE + 1, Relaxed) ^ (self.content)(at)) & PLACE == 0
@@ -125,7 +126,7 @@ fn in_threads(
         let mut wrong = 0;
         let mut during = |time: Duration| {
             let (start, mut count) = (Instant::now(), 0u64);
-            // The clock is asked seldom: it costs as much as an access that is resident.
+            // The clock is read rarely: reading it costs as much as a resident access.
             while count % 16 != 0 || start.elapsed() < time {
                 let (page, word) = (random.below(words.pages()), random.below(PAGE_WORDS as u64));
                 wrong += u64::from(!if writes {
@@ -157,7 +158,7 @@ fn in_threads(
     )
 }
 
-/// The time that as many touches of each pattern take.
+/// Measures the time that the same number of touches takes in each pattern.
 fn shifting(words: &Words) -> Result<Outcome> {
     let pages = words.pages();
     let mut random = Random::new(8);
@@ -169,7 +170,7 @@ fn shifting(words: &Words) -> Result<Outcome> {
                 0 => at,
                 1 => random.below(pages),
                 2 => at * 17,
-                // A working set that fits, elsewhere each time.
+                // A working set that fits, at a different place each time.
                 _ => pattern * pages / 8 + random.below(pages / 8),
             } % pages;
             let word = at % PAGE_WORDS as u64;
@@ -217,8 +218,8 @@ fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Re
     outcome(start.elapsed().as_secs_f64(), accesses, wrong)
 }
 
-/// The first round is not counted: memory that the hypervisor has not backed yet costs much more in
-/// any arm.
+/// The first round is not counted: memory that the hypervisor has not backed yet is much more
+/// expensive in any arm.
 fn first_touch(bytes: usize, rounds: usize) -> Result<Outcome> {
     let (mut seconds, mut wrong) = (Vec::new(), 0);
     for round in 0..=rounds {

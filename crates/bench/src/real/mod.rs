@@ -1,5 +1,5 @@
-//! `hiroma bench real`: programs that people run, with less memory than they use, against what they
-//! would use otherwise.
+//! `hiroma bench real`: everyday programs with less memory than they use, compared with the
+//! alternatives in use today.
 
 mod arms;
 mod cells;
@@ -37,66 +37,68 @@ use super::{figures, peers};
 use hiroma_command::files::{self, Files};
 use hiroma_command::refuse;
 
-/// Left unfinished because of `--time`.
+/// Exit code if runs are left because of `--time`.
 const UNFINISHED: u8 = 3;
 
-/// Runs ordinary programs with a part of the memory that they use: natively, swapped, and with far
-/// memory, in turns.
+/// Run ordinary programs with a part of the memory that they use: natively, swapped, and with far
+/// memory, alternately.
 ///
-/// The total is the same in each arm: resident, compressed and tables, as the kernel counts it for
-/// the control group, and for zram and zswap beside it. The first runs look for the limit with
-/// which it is. Outputs are compared with the native ones. Needs root and a memory control group.
-/// What is not installed is skipped, with the reason. All of it takes hours: --items, --only, --at
-/// and --arms choose, and with --append the next call goes on in the same file. A program after
-/// `--` is measured instead; it must print the same in each run.
+/// The total memory is the same in each arm: resident memory, compressed memory and tables, as
+/// counted by the kernel for the control group, and for zram and zswap in addition to it. The first
+/// runs search for the limit that gives this total. Outputs are compared with the native ones.
+/// Requires root and a memory control group. Programs that are not installed are skipped, with the
+/// reason. A complete run takes hours: --items, --only, --at and --arms select parts, and with
+/// --append the next call continues in the same file. A program after `--` is measured instead; its
+/// output must be the same in each run.
 #[derive(clap::Args)]
 pub struct RealArgs {
     #[command(flatten)]
     files: Files,
-    /// Put the tables into this document, between the marks <!-- results: begin --> and <!--
-    /// results: end -->
+    /// Put the tables into FILE, between the marks <!-- results: begin --> and <!-- results: end
+    /// -->
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// Go on with what the file of --json has; what is complete there is not run again
+    /// Continue with the results in the file of --json; complete cells are not run again
     #[arg(long, requires = "json")]
     append: bool,
     /// What to measure: programs, servers (latency of clients), threads (a sweep of random
-    /// accesses), bad (input that far memory may be bad at), fits (with more memory than is used),
-    /// blocks (fixed sizes against auto)
+    /// accesses), bad (input that may be bad for far memory), fits (with more memory than is used),
+    /// blocks (fixed block sizes compared with auto)
     #[arg(long, value_name = "ITEM,...", value_delimiter = ',', default_values = GROUPS, value_parser = GROUPS)]
     items: Vec<String>,
-    /// Only these of the known programs, servers and loads
+    /// Measure only these of the known programs, servers and loads
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Percent of what the kernel counts natively
+    /// Memory, in percent of what the kernel counts natively
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
     at: Vec<u8>,
-    /// What to compare, natively apart: zram, swap-file, zswap (in front of a swap file),
+    /// Arms to compare, in addition to native: zram, swap-file, zswap (in front of a swap file),
     /// compressed (nothing else), default (and a file), tcp (a memory server on this machine, whose
-    /// memory counts separately)
+    /// memory is counted separately)
     #[arg(long, value_name = "ARM,...", value_delimiter = ',', default_value = "zram,compressed,default", value_parser = Arm::parse)]
     arms: Vec<Arm>,
-    /// Threads of the sweep
+    /// Numbers of threads of the sweep [default: 1,2,4,8]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
-    /// Python that has the modules
+    /// Python interpreter, with the required modules installed
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
-    /// Repetitions of every run
+    /// Number of repetitions of every run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99))]
     repetitions: u8,
-    /// Stop what takes so many times as long as natively
+    /// Stop a run that takes more than this many times as long as native
     #[arg(long, value_name = "TIMES", default_value_t = 13, value_parser = clap::value_parser!(u16).range(2..=1000))]
     patience: u16,
-    /// Begin no run after so many seconds: exit code 3, and the next call goes on with --append
+    /// Start no run after this number of seconds: the exit code is 3, and the next call continues
+    /// with --append
     #[arg(long, value_name = "SECONDS")]
     time: Option<u64>,
-    /// A program to measure, with its arguments
+    /// Program to measure, and its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-/// Does it.
+/// Runs the measurements.
 pub fn run(args: &RealArgs) -> Result<ExitCode> {
     args.files.check()?;
     args.document.iter().try_for_each(|path| files::check(path))?;
@@ -139,7 +141,7 @@ pub fn run(args: &RealArgs) -> Result<ExitCode> {
     }
 }
 
-/// Runs what is not complete. Returns how many runs are left, and what to know.
+/// Runs the incomplete cells. Returns the number of runs that are left, and remarks.
 fn measure(
     args: &RealArgs,
     cells: &mut Cells,
@@ -195,7 +197,7 @@ fn report(args: &RealArgs, cells: &Cells, about: Vec<String>) -> Report {
     report
 }
 
-/// The figures, and every run behind them.
+/// The figures, and every run behind them, as JSON.
 fn json_of(report: &Report, cells: &Cells) -> String {
     let mut json: Value = serde_json::from_str(&report.to_json()).unwrap_or_else(|_| json!({}));
     json["cells"] = serde_json::to_value(cells).unwrap_or_default();
@@ -217,7 +219,7 @@ fn deliver(args: &RealArgs, cells: &Cells, about: Vec<String>) -> Result<()> {
     args.files.write(|| json, || report)
 }
 
-/// The tables, for a document.
+/// The tables as Markdown, for a document.
 fn document(machine: &Machine, report: &Report) -> String {
     let mut text = format!("\n{}, {}.\n", machine.describe(), report.made_at);
     for section in &report.sections {

@@ -1,5 +1,5 @@
-//! What there is to measure: groups of items, with how much memory, in which arms, and what is
-//! equal between them.
+//! The measurements: groups of items, their memory sizes and arms, and what is equal between the
+//! arms.
 
 use std::path::Path;
 
@@ -12,22 +12,22 @@ use super::programs;
 use super::work::{Item, Work};
 
 const MIB: usize = 1 << 20;
-/// The least total that is asked for: `hiroma run` and a small program fit.
+/// Minimum total of a target: `hiroma run` and a small program fit.
 pub const TARGET_LEAST_BYTES: u64 = 24 << 20;
-/// A load of ours is stopped after so long, and counts as so long.
+/// Time limit of a load; a load that is stopped counts as this time.
 pub const LOAD_SECONDS: f64 = 100.0;
-/// Each thread count of the sweep.
+/// Numbers of threads of the sweep.
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
 /// The groups, as `--items` names them.
 pub const GROUPS: [&str; 6] = ["programs", "servers", "threads", "bad", "fits", "blocks"];
 
-/// How much memory.
+/// Amount of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
-    /// Percent of what the kernel counts natively.
+    /// Percentage of what the kernel counts natively.
     Percent(u8),
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(u64),
     /// More than it uses.
     Roomy,
@@ -36,24 +36,24 @@ pub enum Size {
 /// What is the same in all arms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Equal {
-    /// All of its memory, compressed or not.
+    /// The total memory, compressed or not.
     Total,
-    /// What is resident; what is compressed comes on top, and is shown.
+    /// The resident memory; compressed memory is added to it, and reported.
     Resident,
 }
 
-/// What is measured together.
+/// Items that are measured together.
 pub struct Group {
     pub name: &'static str,
     pub items: Vec<(Item, Vec<Size>)>,
     pub arms: Vec<Arm>,
     pub equal: Equal,
-    /// Whether it runs natively, too.
+    /// Whether native runs are included.
     pub natively: bool,
 }
 
 impl Size {
-    /// In keys and tables.
+    /// Name in keys and tables.
     pub fn name(self) -> String {
         match self {
             Size::Percent(percent) => format!("{percent}%"),
@@ -62,7 +62,7 @@ impl Size {
         }
     }
 
-    /// In bytes.
+    /// Size in bytes.
     pub fn bytes(self, native: u64) -> u64 {
         match self {
             Size::Percent(percent) => native * u64::from(percent) / 100,
@@ -72,7 +72,7 @@ impl Size {
     }
 }
 
-/// What the user chose.
+/// The user's selection.
 pub struct Choice<'a> {
     pub groups: &'a [String],
     pub only: &'a [String],
@@ -92,8 +92,8 @@ impl Choice<'_> {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
 
-    /// The groups with what is here, and why the rest is not. Files that programs read are written
-    /// into `dir`.
+    /// The groups with the available items, and the reasons why others are missing. Input files of
+    /// programs are written to `dir`.
     pub fn groups(&self, dir: &Path) -> Result<(Vec<Group>, Vec<String>)> {
         let percents: Vec<Size> = self.at.iter().map(|&percent| Size::Percent(percent)).collect();
         if let Some(name) = self.command.first() {
@@ -201,7 +201,7 @@ fn sweep(threads: &[u8]) -> Vec<(Item, Vec<Size>)> {
     items.map(|item| (item, vec![Size::Bytes(128 << 20)])).collect()
 }
 
-/// What far memory may be bad at.
+/// Loads that may be bad for far memory.
 fn bad() -> Vec<(Item, Vec<Size>)> {
     let half = Size::Percent(50);
     let tiny = Size::Bytes(16 << 20);
@@ -218,7 +218,7 @@ fn bad() -> Vec<(Item, Vec<Size>)> {
         .collect()
 }
 
-/// Names that `--only` may give.
+/// Names that `--only` accepts.
 pub fn names() -> Vec<String> {
     let loads = sweep(&[]).into_iter().chain(bad()).map(|(item, _)| item.name);
     let others = ["redis", "postgres", "first-touch"].map(str::to_owned);

@@ -1,4 +1,4 @@
-//! PostgreSQL with pgbench: queries that sort and group in the memory of each connection.
+//! PostgreSQL with pgbench: queries that sort and group in the private memory of each connection.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,30 @@ use crate::job::{Latency, Outcome};
 
 const PORT: &str = "5432";
 const CLIENTS: &str = "2";
-/// Of each client.
+/// Number of transactions of each client.
 const TRANSACTIONS: &str = "15";
-/// Setting up may take so long.
+/// Time limit of the setup.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The table: written once, before anything is measured, and only read then.
+/// The table: written once, before anything is measured, and only read afterwards.
 const TABLE: &str = "create table t as select i, (i * 7919::bigint) % 1000003 k, 'name ' || ((i * 31) % 200003) n from generate_series(1, 400000) i";
-/// What a client asks: a sort, and groups, in private memory, and a little of it at random.
+/// The queries of a client: a sort and a grouping, in private memory, from a random start.
 const SCRIPT: &str = "\\set low random(1, 100000)\n\
                       select max(k) from (select k from t where i > :low order by n, k offset 200000) s;\n\
                       select count(*), max(c) from (select n, count(*) c from t where i > :low group by n) s;\n";
 
-/// A directory with data, and how the programs are started.
+/// A data directory, and the commands to start the programs.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     programs: PathBuf,
     dir: PathBuf,
-    /// It refuses to run as root: what makes it another user that may use userfaultfd.
+    /// PostgreSQL refuses to run as root: words that run it as another user who may use
+    /// userfaultfd.
     outer: Vec<String>,
 }
 
 impl Postgres {
-    /// Where the newest one is installed.
+    /// Directory with the newest installed version.
     pub fn find() -> Result<PathBuf> {
         let dirs = fs::read_dir("/usr/lib/postgresql")
             .context("postgres is not installed (postgresql)")?;
@@ -53,7 +54,7 @@ impl Postgres {
             .context("postgres is not installed completely (postgresql, postgresql-contrib)")
     }
 
-    /// Where it will be, below `dir`.
+    /// A data directory below `dir`, which is not made yet.
     pub fn at(programs: PathBuf, dir: &Path) -> Postgres {
         let rights =
             fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
@@ -69,12 +70,12 @@ impl Postgres {
         }
     }
 
-    /// Where its files are.
+    /// Directory of its files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Makes the data, unless they are there.
+    /// Makes the data, unless it exists.
     pub fn prepare(&self, interrupt: &Interrupt) -> Result<(), Failed> {
         if self.dir.join("script").exists() {
             return Ok(());
@@ -194,7 +195,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Starts it, and has pgbench ask.
+    /// Starts the server, and runs pgbench.
     pub fn drive(&self, scene: &Scene) -> Result<Outcome, Failed> {
         self.clean()?;
         let start = Instant::now();
@@ -219,7 +220,7 @@ impl Postgres {
         let client = Running::start(command.stdout(Stdio::null()).stderr(Stdio::piped()))?;
         let ended = client.wait(scene.limit.saturating_sub(start.elapsed()), scene.interrupt)?;
         check(&ended)?;
-        // All clients gone, it ends; its statistics are written then.
+        // When all clients have left it ends, and its statistics are written.
         server.end(Duration::from_secs(20))?;
         let micros = self.logged()?;
         let wanted =
@@ -245,7 +246,7 @@ impl Postgres {
             .collect())
     }
 
-    /// Removes what a run before this one has left.
+    /// Removes the files of an earlier run.
     fn clean(&self) -> Result<()> {
         for path in self.logs()? {
             fs::remove_file(path)?;
@@ -254,7 +255,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Microseconds of each transaction: the third word of a line of pgbench's log.
+    /// Duration of each transaction in microseconds: the third word of a line of pgbench's log.
     fn logged(&self) -> Result<Vec<u64>> {
         let mut micros = Vec::new();
         for path in self.logs()? {

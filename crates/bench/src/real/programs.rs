@@ -1,5 +1,5 @@
-//! Programs that people run, with jobs that take a few hundred megabytes, and whatever else the
-//! user names.
+//! Everyday programs, with jobs that take a few hundred megabytes, and any program that the user
+//! names.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,8 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::work::{Item, Work};
 
-/// Where a program's job comes from, and how it is started. `{dir}` in an argument is the directory
-/// of the jobs.
+/// A program, its job and its command line. `{dir}` in an argument is the directory of the jobs.
 struct Known {
     name: &'static str,
     interpreter: Interpreter,
@@ -143,13 +142,13 @@ const KNOWN: [Known; 17] = [
     },
 ];
 
-/// Names of all of them.
+/// Names of all programs.
 pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
-/// Those that are wanted and here, in the order of the table, and why others that are wanted are
-/// not.
+/// The wanted programs that are available, in the order of the table, and the reasons why other
+/// wanted ones are not.
 pub fn find(
     wanted: &dyn Fn(&str) -> bool,
     python: &Path,
@@ -185,7 +184,7 @@ impl Known {
     }
 }
 
-/// A program in `PATH`.
+/// Path of a program in `PATH`.
 pub fn in_path(name: &str) -> Option<String> {
     let dirs = std::env::var_os("PATH")?;
     let files = std::env::split_paths(&dirs).map(|dir| dir.join(name));
@@ -194,7 +193,7 @@ pub fn in_path(name: &str) -> Option<String> {
         .find_map(|file| file.to_str().map(str::to_owned))
 }
 
-/// The interpreter itself, behind whatever starts it.
+/// Path of the interpreter itself, behind any wrappers.
 fn python_with(python: &Path, module: &str) -> Result<String> {
     let script = format!("import sys, {module}; print(sys.executable)");
     let output = Command::new(python)
@@ -208,7 +207,7 @@ fn python_with(python: &Path, module: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Writes what the programs read, the same in every run.
+/// Writes the input of the programs, which is the same in every run.
 pub fn write_inputs(dir: &Path) -> Result<()> {
     use rand::{Rng, SeedableRng};
     use std::io::Write;

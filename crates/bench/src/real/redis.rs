@@ -1,5 +1,4 @@
-//! Redis with a client: values that are known, reads and writes one after the other, and how long
-//! each takes.
+//! Redis with a client: known values, sequential reads and writes, and the latency of each.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -17,7 +16,7 @@ use crate::job::{Latency, Outcome};
 
 const KEYS: u64 = 150_000;
 const REQUESTS: u64 = 40_000;
-/// Requests that are sent before the first answer is waited for, while it is filled.
+/// Number of requests that are sent before the first answer is read, while the server is filled.
 const BATCH: u64 = 500;
 
 /// A connection.
@@ -26,7 +25,7 @@ struct Client {
     line: String,
 }
 
-/// A value of about a kilobyte, as of a session or a profile; another one with each version.
+/// A value of about a kilobyte, like a session or a profile; different for each version.
 fn value(key: u64, version: u32) -> Vec<u8> {
     let mut random = Random::new(key * 31 + u64::from(version));
     let mut text =
@@ -50,7 +49,7 @@ impl Client {
                     stream: BufReader::with_capacity(1 << 16, stream),
                     line: String::new(),
                 };
-                // A server that hangs is known by an answer that does not come.
+                // A hanging server is detected by a missing answer.
                 client.stream.get_ref().set_read_timeout(Some(limit))?;
                 client.send(b"*1\r\n$4\r\nPING\r\n")?;
                 if client.status()? == "PONG" {
@@ -109,7 +108,7 @@ fn get(key: u64) -> Vec<u8> {
     format!("*2\r\n$3\r\nGET\r\n${}\r\n{name}\r\n", name.len()).into_bytes()
 }
 
-/// Starts it, fills it, times requests, and checks every value that is read.
+/// Starts the server, fills it, times requests, and checks every value that is read.
 pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
     let socket = scene.dir.join("redis.socket");
     let _ = std::fs::remove_file(&socket);
@@ -124,13 +123,13 @@ pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
     let start = Instant::now();
     let mut server = scene.start(&[], &argv, Stdio::null(), scene.dir)?;
     let outcome = match requests(scene, &socket, &mut server, start) {
-        // An answer that did not come.
+        // An answer was missing.
         Err(Failed::Other(_)) if start.elapsed() >= scene.limit => {
             Err(Failed::TimeLimit(scene.limit.as_secs_f64()))
         }
         outcome => outcome,
     };
-    // Its statistics are written at an orderly end.
+    // The statistics are written at an orderly exit.
     if outcome.is_ok() {
         server.end(Duration::from_secs(20))?;
     }
@@ -180,7 +179,7 @@ fn requests(
             return Err(anyhow::anyhow!("the value of key:{key} came back changed").into());
         }
     }
-    // Without what the client does between requests.
+    // Excludes the client's work between requests.
     let seconds = nanos.iter().sum::<u64>() as f64 / 1e9;
     Ok(Outcome { seconds, count: REQUESTS, latency: Latency::of(nanos), ..Outcome::default() })
 }

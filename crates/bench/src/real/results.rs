@@ -1,5 +1,4 @@
-//! What the cells come to, as tables and plots: of whatever is in the file, whichever call has
-//! measured it.
+//! The cells as tables and plots, including cells in the file that earlier calls have measured.
 
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Spread, Table, figures};
 
@@ -26,15 +25,15 @@ const ORDER: [&str; 15] = [
     "roomy",
 ];
 
-/// The cells, and what failures count as.
+/// The cells, and the value of failures.
 pub struct Results<'a> {
     pub cells: &'a Cells,
-    /// In times of native.
+    /// In times native.
     pub patience: f64,
 }
 
 impl<'a> Results<'a> {
-    /// What a group has in one respect, without repetitions.
+    /// Distinct keys of the cells of a group, in order of appearance.
     fn distinct(&self, group: &str, key: impl Fn(&'a Cell) -> &'a str) -> Vec<&'a str> {
         let mut found = Vec::new();
         for cell in self.cells.0.iter().filter(|cell| cell.group == group) {
@@ -50,7 +49,7 @@ impl<'a> Results<'a> {
         self.distinct(group, |cell| &cell.item)
     }
 
-    /// Arms of a group, natively apart.
+    /// Arms of a group, except native.
     pub fn arms(&self, group: &str) -> Vec<&'a str> {
         let mut arms = self.distinct(group, |cell| &cell.arm);
         arms.retain(|&arm| arm != NATIVE);
@@ -58,7 +57,7 @@ impl<'a> Results<'a> {
         arms
     }
 
-    /// Sizes of a group, large ones first.
+    /// Sizes of a group, in descending order.
     pub fn sizes(&self, group: &str) -> Vec<&'a str> {
         let mut sizes = self.distinct(group, |cell| &cell.size);
         sizes.retain(|&size| size != NATIVE);
@@ -73,13 +72,13 @@ impl<'a> Results<'a> {
         self.cells.find(group, item, size, arm)
     }
 
-    /// Seconds and bytes natively.
+    /// Seconds and bytes of the native run.
     pub fn natively(&self, group: &str, item: &str) -> Option<(f64, u64)> {
         let cell = self.cells.native(group, item)?;
         Some((Spread::of(&cell.values(|run| run.seconds))?.median, cell.runs[0].total_bytes))
     }
 
-    /// Times of native, with what failed as the patience.
+    /// Times in times native; a failure counts as the patience.
     pub fn slowdown(&self, cell: &Cell) -> Option<Spread> {
         let (native, _) = self.natively(&cell.group, &cell.item)?;
         Spread::of(
@@ -100,7 +99,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// One item, for the terminal while others run.
+    /// One item as text, for the terminal while others run.
     pub fn row(&self, group: &str, item: &str) -> String {
         let native = self.natively(group, item).map_or_else(String::new, |(seconds, bytes)| {
             format!(" {seconds:.2} s, {} MB", bytes / 1_000_000)
@@ -128,7 +127,7 @@ impl<'a> Results<'a> {
         text
     }
 
-    /// Everything.
+    /// Adds all sections to the report.
     pub fn report(&self, report: &mut Report) {
         for group in GROUPS.into_iter().filter(|group| !self.items(group).is_empty()) {
             match group {
@@ -215,7 +214,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Bars of a group: items side by side, an arm in each colour.
+    /// Bar plot of a group: items side by side, an arm in each colour.
     fn bars(
         &self,
         group: &str,
@@ -356,7 +355,7 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Seconds of each item in each arm, whatever its size.
+    /// Seconds of each item in each arm, for all sizes.
     fn seconds(&self, group: &str, title: &str, about: &str) -> Section {
         let arms = self.arms(group);
         let mut table = Table::new("Seconds").text("program").text("memory").number("native", "s");
@@ -408,7 +407,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// The most of something in MB, of what ran, or of what was tried.
+/// Maximum of a value over the runs, or over the last attempt if there are none, in MB.
 fn most(cell: &Cell, value: impl Fn(&Attempt) -> u64) -> Option<f64> {
     let tried = cell.tries.last().map(|(_, run)| run);
     let runs: Vec<u64> = if cell.runs.is_empty() {
@@ -424,17 +423,17 @@ pub fn per_access(cell: &Cell) -> Option<Spread> {
     Spread::of(&cell.values(|run| run.seconds * 1e6 / run.count as f64))
 }
 
-/// Half of the requests took no longer than so many microseconds.
+/// Median latency of requests, in microseconds.
 pub fn p50(run: &Attempt) -> f64 {
     run.latency.map_or(f64::NAN, |latency| latency.p50_us)
 }
 
-/// All but one in a hundred.
+/// 99th percentile of the latency of requests, in microseconds.
 pub fn p99(run: &Attempt) -> f64 {
     run.latency.map_or(f64::NAN, |latency| latency.p99_us)
 }
 
-/// Requests in a second.
+/// Requests per second.
 pub fn per_second(run: &Attempt) -> f64 {
     run.count as f64 / run.seconds
 }

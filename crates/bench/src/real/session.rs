@@ -1,4 +1,4 @@
-//! Running what is not complete yet, in turns, and keeping what came out after each run.
+//! Runs what is incomplete, alternating between the arms, and saves the results after each run.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,18 +15,18 @@ use crate::children::{Failed, Interrupt};
 use crate::peers::ALLOWANCE_BYTES;
 use crate::progress::Progress;
 
-/// A native run may take so long.
+/// Time limit of a native run.
 const NATIVE_LIMIT: Duration = Duration::from_secs(600);
-/// What a run of something very short is not stopped before.
+/// Minimum time limit of a run, for very short items.
 const PATIENCE_LEAST_SECONDS: f64 = 2.0;
-/// What a run is thought to take before anything is known.
+/// Assumed duration of a run before anything is known, in seconds.
 const RUN_SECONDS: f64 = 6.0;
 
-/// How much is run.
+/// Amount of work.
 pub struct Limits {
     pub repetitions: usize,
     pub patience: f64,
-    /// Begin nothing after that.
+    /// Start nothing after this number of seconds.
     pub seconds: Option<u64>,
 }
 
@@ -37,12 +37,12 @@ pub struct Session<'a> {
     limits: Limits,
     save: &'a dyn Fn(&Cells) -> Result<()>,
     start: Instant,
-    /// Arms that cannot be here.
+    /// Arms that are not possible here.
     missing: Vec<(Arm, String)>,
 }
 
 impl<'a> Session<'a> {
-    /// With its files in `dir`; calls `save` after each run.
+    /// A session with its files in `dir`, which calls `save` after each run.
     pub fn new(
         cells: &'a mut Cells,
         dir: &Path,
@@ -60,7 +60,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Looks what arms there can be, and says so.
+    /// Checks which arms are possible, and reports that.
     pub fn look_at(&mut self, groups: &[Group]) -> Vec<String> {
         let mut about = Vec::new();
         let mut seen: Vec<Arm> = Vec::new();
@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
         about
     }
 
-    /// Runs everything. Returns how many runs are left because there was no time.
+    /// Runs everything. Returns the number of runs that are left because time ran out.
     pub fn run(&mut self, groups: &[Group]) -> Result<usize, Failed> {
         let mut progress = Progress::new(RUN_SECONDS * self.left(groups) as f64);
         for group in groups {
@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
                 .sum::<usize>()
     }
 
-    /// One item: natively, then each arm with each size, and so again.
+    /// Runs one item: natively, then each arm with each size, and repeats that.
     fn item(
         &mut self,
         group: &Group,
@@ -139,7 +139,7 @@ impl<'a> Session<'a> {
             if group.natively {
                 let cell = self.cells.find(group.name, &item.name, NATIVE, NATIVE);
                 let runs = cell.map_or(0, |cell| cell.runs.len());
-                // Outputs are compared with one of this call.
+                // Outputs are compared with a native one of this call.
                 if runs <= repetition || (repetition == 0 && matches!(item.work, Work::Program(_)))
                 {
                     progress.starts(&format!("{} natively", item.name));
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
         Ok((self.save)(self.cells)?)
     }
 
-    /// Bytes, and how long others may take.
+    /// Memory of the native run, and the time limit for the other arms.
     fn natively_took(&self, group: &Group, item: &Item) -> (u64, Duration) {
         let native = self.cells.native(group.name, &item.name);
         let bytes = native.map_or(0, |cell| cell.runs[0].total_bytes);
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
         (bytes, Duration::from_secs_f64(patience))
     }
 
-    /// The `repetition`th run of a cell; nothing if it is there already or can never be.
+    /// The `repetition`th run of a cell; none if it exists already or is not possible.
     fn turn(
         &mut self,
         group: &Group,
@@ -261,14 +261,14 @@ impl<'a> Session<'a> {
         match outcome {
             Ok(()) => {}
             Err(Failed::Interrupted) => return Err(Failed::Interrupted),
-            // The machine could not be set up for it: says nothing about the arm.
+            // The machine could not be set up for the arm, so nothing is known about it.
             Err(failed) => cell.end = Some(End::Skipped(format!("{failed:#}"))),
         }
         Ok(Some(()))
     }
 }
 
-/// Keeps a run.
+/// Stores a run.
 fn record(cell: &mut Cell, ran: Attempt) {
     match ran.end.clone() {
         Some(end) => {
@@ -279,13 +279,13 @@ fn record(cell: &mut Cell, ran: Attempt) {
     }
 }
 
-/// Whether nothing more may begin.
+/// Whether nothing more may start.
 fn is_late(start: Instant, seconds: Option<u64>) -> bool {
     seconds.is_some_and(|seconds| start.elapsed().as_secs() >= seconds)
 }
 
-/// Looks for the limit with which the total is the target. The run that has it counts. What was
-/// tried is kept where there is no time to go on.
+/// Searches for the limit at which the total is the target. The run with this limit counts. If
+/// there is no time to continue, the attempts are kept.
 fn look_for(
     cell: &mut Cell,
     search: Search,
@@ -379,7 +379,7 @@ mod tests {
             look_for(&mut cell, search, &|_| Err(Failed::Interrupted), &|| false),
             Err(Failed::Interrupted)
         ));
-        // No time for another try: what is known stays.
+        // No time for another attempt: the known ones are kept.
         look_for(&mut cell, search, &|_| Err(Failed::OutOfMemory), &|| true).unwrap();
         assert_eq!((cell.tries.len(), cell.runs.len(), cell.end), (1, 0, None));
     }

@@ -1,5 +1,5 @@
 //! What is run: a program whose output is compared, a load that times itself, or a server with a
-//! client that does.
+//! client that times requests.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -20,8 +20,8 @@ use super::redis;
 use crate::children::{Failed, Interrupt, Running, check, command_in, this_program};
 use crate::job::{Job, Memory, Outcome, Task};
 
-/// Under a group's limit Linux 6.18 kills now and then while hardly anything is swapped: only who
-/// is killed every time counts as killed.
+/// Under a group's limit Linux 6.18 occasionally kills a process while hardly anything is swapped:
+/// only an item that is killed every time counts as killed.
 const TRIES: usize = 3;
 
 /// Something to measure.
@@ -31,7 +31,7 @@ pub struct Item {
     pub work: Work,
 }
 
-/// What it is.
+/// Kind of work.
 #[derive(Clone, Debug)]
 pub enum Work {
     Program(Vec<String>),
@@ -40,11 +40,11 @@ pub enum Work {
     Postgres(Postgres),
 }
 
-/// What a run has to know of its surroundings.
+/// The surroundings of a run.
 pub struct Scene<'a> {
     pub place: &'a Place,
     pub dir: &'a Path,
-    /// When it is stopped.
+    /// Time limit.
     pub limit: Duration,
     pub interrupt: &'a Interrupt,
 }
@@ -55,7 +55,7 @@ pub struct Runner<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-/// Length and hash of what comes until the end.
+/// Length and hash of the output until its end.
 fn digest(mut output: impl Read) -> std::io::Result<String> {
     let (mut hasher, mut length, mut buffer) = (DefaultHasher::new(), 0u64, vec![0; 1 << 16]);
     loop {
@@ -70,7 +70,7 @@ fn digest(mut output: impl Read) -> std::io::Result<String> {
 }
 
 impl Scene<'_> {
-    /// Starts `argv` in the arm. `outer` stands before `hiroma run`; statistics go into
+    /// Starts `argv` in the arm. `outer` precedes `hiroma run`; statistics are written to
     /// `stats_dir`.
     pub fn start(
         &self,
@@ -88,8 +88,8 @@ impl Scene<'_> {
 }
 
 impl Runner<'_> {
-    /// One run of `item` in `arm` with `limit` bytes resident, for `patience` at most. An error
-    /// says that it could not be tried.
+    /// Runs `item` once in `arm` with a resident limit of `limit` bytes, for at most `patience`. An
+    /// error means that it could not be tried.
     pub fn run(
         &self,
         item: &Item,
@@ -157,8 +157,8 @@ impl Runner<'_> {
         }
     }
 
-    /// Its output goes through a pipe: as a file it would be memory of the group, and be read back
-    /// from the disk.
+    /// The output is read through a pipe: as a file it would be memory of the group, and would be
+    /// read back from the disk.
     fn program(
         &self,
         name: &str,
@@ -174,7 +174,7 @@ impl Runner<'_> {
             let digest = scope.spawn(move || digest(output));
             let ended = running.wait(scene.limit, self.interrupt);
             let seconds = start.elapsed().as_secs_f64();
-            // Who is left has the pipe, too.
+            // Remaining processes have the pipe open, too.
             scene.place.cgroup.clear();
             let digest = digest.join();
             check(&ended?)?;
@@ -202,7 +202,7 @@ impl Runner<'_> {
             .with_context(|| format!("a load answered `{text}`"))?)
     }
 
-    /// What the statistics of `hiroma run` say; nothing where it was killed.
+    /// Number of fetched pages from the statistics of `hiroma run`; 0 if it was killed.
     fn fetched_pages(&self, item: &Item) -> u64 {
         let dir =
             if let Work::Postgres(postgres) = &item.work { postgres.dir() } else { &self.dir };

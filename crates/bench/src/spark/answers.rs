@@ -1,4 +1,4 @@
-//! Lines that a process answers with, waited for with a limit and an ear for Ctrl-C.
+//! Answer lines of a process, read with a time limit while checking for Ctrl-C.
 
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
@@ -17,7 +17,7 @@ pub struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// Those lines of `output` that begin with `mark`, each within `limit`.
+    /// The lines of `output` that begin with `mark`, each within `limit`.
     pub fn of(
         output: ChildStdout,
         mark: &'static str,
@@ -36,7 +36,7 @@ impl<'a> Answers<'a> {
         Answers { lines, limit, interrupt }
     }
 
-    /// The next one, without its mark; none if the process has ended.
+    /// The next answer, without its mark; none if the process has ended.
     pub fn next(&self) -> Result<Option<String>, Failed> {
         let start = Instant::now();
         loop {

@@ -1,5 +1,4 @@
-//! One job in a cluster of its own: a driver, and executors as processes of their own
-//! (`local-cluster`).
+//! One job in its own cluster: a driver, and executors as separate processes (`local-cluster`).
 
 use std::fs;
 use std::io::Write;
@@ -18,12 +17,12 @@ use super::spec::{Policy, Spec};
 use crate::children::{Failed, Interrupt, Running};
 use crate::undo::{Guard, Undo};
 
-/// What a job's answers begin with.
+/// Prefix of a job's answers.
 const ANSWER: &str = "@ ";
-/// Executors end when their driver has.
+/// Time limit for executors to end after their driver.
 const END_MAX: Duration = Duration::from_secs(20);
 const MAIN: &str = "io.hiroma.spark.bench.Job";
-/// What Spark's own scripts add for JDK 17 and newer
+/// The options that Spark's own scripts add for JDK 17 and newer
 /// (`org.apache.spark.launcher.JavaModuleOptions`).
 const OPENED: [&str; 13] = [
     "java.lang",
@@ -41,7 +40,7 @@ const OPENED: [&str; 13] = [
     "sun.util.calendar",
 ];
 
-/// What the plugin wants of a JVM, beside a heap of a fixed size.
+/// The JVM options that the plugin requires, in addition to a heap of a fixed size.
 const OPTIONS: [&str; 4] = [
     "-XX:+UseG1GC",
     "-XX:G1HeapRegionSize=4m",
@@ -59,7 +58,7 @@ pub struct Session<'a> {
     home: Home,
 }
 
-/// A directory for one cluster, which goes with it unless something went wrong.
+/// The directory of one cluster, which is removed with it unless something failed.
 struct Home(PathBuf, Option<Guard>);
 
 #[derive(Deserialize)]
@@ -88,7 +87,7 @@ impl Home {
         self.0.join("driver.err")
     }
 
-    /// Keeps what the processes said.
+    /// Keeps the directory with the output of the processes.
     fn keep(&mut self) {
         if let Some(guard) = self.1.take() {
             guard.disarm();
@@ -109,7 +108,7 @@ fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command
         command.arg(format!("-D{key}={value}"));
     }
     command.arg(MAIN).args([spec.workload.name(), spec.storage.name()]);
-    // Two parts for each executor: enough to spread, few enough that each is large.
+    // Two partitions for each executor: enough to spread, and few enough that each is large.
     command.args(
         [spec.executors * 2, (spec.bytes >> 20) as u32, spec.executors]
             .map(|number| number.to_string()),
@@ -122,8 +121,8 @@ fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command
     command
 }
 
-/// Spark's settings. Those of the JVM are the same for every policy, so that pages are all that
-/// differs; only `stock` has none of them.
+/// Spark's settings. Those of the JVM are the same for every policy, so that only pages differ;
+/// `stock` alone has none of them.
 fn settings(
     jars: &Jars,
     spec: &Spec,
@@ -137,7 +136,7 @@ fn settings(
         ("spark.driver.host", "127.0.0.1".to_owned()),
         ("spark.ui.enabled", "false".to_owned()),
         ("spark.local.dir", home.display().to_string()),
-        // Every executor holds its share, also when one of them is late.
+        // Every executor stores its share, even if one of them is late.
         ("spark.scheduler.minRegisteredResourcesRatio", "1.0".to_owned()),
         ("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s".to_owned()),
         ("spark.locality.wait", "60s".to_owned()),
@@ -169,7 +168,7 @@ fn settings(
 }
 
 impl<'a> Session<'a> {
-    /// Starts a cluster and waits until all of its executors are there.
+    /// Starts a cluster and waits until all of its executors are ready.
     pub fn start(
         jars: &Jars,
         spec: &Spec,
@@ -225,28 +224,28 @@ impl<'a> Session<'a> {
 
     fn ask<T: DeserializeOwned>(&mut self, line: &str) -> Result<T, Failed> {
         if let Some(input) = &mut self.input {
-            // A job that has ended is known by its answer.
+            // A job that has ended is detected by its missing answer.
             let _ = writeln!(input, "{line}").and_then(|()| input.flush());
         }
         self.answer(line)
     }
 
-    /// Caches the data; seconds.
+    /// Caches the data; returns the seconds that this took.
     pub fn cache(&mut self) -> Result<f64, Failed> {
         Ok(self.ask::<Timed>("cache")?.seconds.first().copied().unwrap_or(f64::NAN))
     }
 
-    /// Goes through it `count` times; seconds of each.
+    /// Iterates over the data `count` times; returns the seconds of each iteration.
     pub fn iterate(&mut self, count: usize) -> Result<Vec<f64>, Failed> {
         Ok(self.ask::<Timed>(&format!("iterate {count}"))?.seconds)
     }
 
-    /// Has all that is cached moved to old regions, where it stays.
+    /// Has all cached data moved to old regions, where it stays.
     pub fn settle(&mut self) -> Result<(), Failed> {
         self.ask::<Looked>("settle").map(drop)
     }
 
-    /// Where the cached data lies.
+    /// The addresses of the cached data in each executor.
     pub fn look(&mut self) -> Result<Vec<Executor>, Failed> {
         Ok(self.ask::<Looked>("look")?.executors)
     }
@@ -255,8 +254,8 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         self.input = None;
-        // Nothing of it is worth waiting for: the group is killed. Its memory must be free before
-        // the next one starts.
+        // An orderly exit is not needed: the group is killed. Its memory must be free before the
+        // next cluster starts.
         self.running = None;
         let start = Instant::now();
         while self.pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/cmdline")).exists())
@@ -267,9 +266,9 @@ impl Drop for Session<'_> {
     }
 }
 
-/// The line of a driver's errors that says what went wrong.
+/// The line of a driver's errors that describes the failure.
 fn reason(errors: &str) -> &str {
-    // An exception that has a name says more than what was logged because of it.
+    // A named exception is more informative than what was logged because of it.
     let of_kind =
         |kinds: &[&str]| errors.lines().find(|line| kinds.iter().any(|kind| line.contains(kind)));
     of_kind(&["Exception: ", "Error: "])

@@ -1,9 +1,9 @@
-//! Memory in which huge pages are few: a process holds all that a cluster does not need, and one
-//! pinned small page in each 2 MiB of the rest; only so much as is asked for stays whole.
+//! Memory with few huge pages: a process holds all memory that a cluster does not need, and one
+//! pinned small page in each 2 MiB of the rest; only the requested amount remains on huge pages.
 //!
-//! The process is the first that the kernel kills for want of memory, and ends with whoever started
-//! it. It prints a line (JSON, [`Settled`]) when memory is as it should be, makes it so again for
-//! each line on its input, and ends when that does.
+//! The process is the first that the kernel kills when memory runs out, and it ends with its
+//! parent. It prints a line (JSON, [`Settled`]) when memory is in the requested state, restores
+//! that state for each line on its input, and ends at the end of its input.
 
 use std::io::{self, BufRead, Write};
 use std::os::fd::OwnedFd;
@@ -22,32 +22,33 @@ use super::answers::Answers;
 use crate::children::{Failed, Interrupt, Running, this_program};
 use crate::with_parent;
 
-/// What is to be left.
+/// The memory to leave.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Bytes of memory of which no huge page can be made.
+    /// Bytes of memory in which no huge page can be made.
     pub small: u64,
     /// Bytes of memory in huge pages.
     pub huge: u64,
 }
 
-/// What is there to be had.
+/// The available memory.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Settled {
     pub huge: u64,
     pub available: u64,
 }
 
-/// While memory is being taken, so much stays for everybody else.
+/// Memory that stays available to other processes while memory is being taken.
 const FLOOR: u64 = 768 << 20;
 const STEP: u64 = 64 << 20;
-/// After so many refusals in a row the kernel has no more huge pages.
+/// After this number of refusals in a row the kernel has no more huge pages.
 const REFUSALS_MAX: u32 = 8;
-/// Huge pages that a hypervisor has to bring first take some milliseconds each.
+/// Time limit of an answer. Huge pages that a hypervisor has to back first take some milliseconds
+/// each.
 const ANSWER_MAX: Duration = Duration::from_secs(300);
 const MARK: &str = "@ ";
 
-/// The process, as its parent sees it.
+/// The process, as seen by its parent.
 pub struct Fragmented<'a> {
     input: ChildStdin,
     answers: Answers<'a>,
@@ -70,9 +71,9 @@ impl<'a> Fragmented<'a> {
         Ok((fragmented, settled))
     }
 
-    /// Makes memory as it was at the start.
+    /// Restores the state of memory at the start.
     pub fn settle(&mut self) -> Result<Settled, Failed> {
-        // A process that has ended is known by its answer.
+        // A process that has ended is detected by its missing answer.
         let _ = writeln!(self.input).and_then(|()| self.input.flush());
         self.answer()
     }
@@ -86,12 +87,12 @@ impl<'a> Fragmented<'a> {
     }
 }
 
-/// Slots by what they hold.
+/// Slots by their content.
 struct Holder {
     hoard: Hoard,
     empty: Vec<usize>,
     huge: Vec<usize>,
-    /// A file in memory, for what is not to be had on huge pages.
+    /// A file in memory, for memory that is not available as huge pages.
     rest: OwnedFd,
     rest_bytes: u64,
 }
@@ -108,7 +109,7 @@ impl Holder {
         })
     }
 
-    /// Takes a huge page; whether there was one, and room for it.
+    /// Takes a huge page. False: there was none, or no room for it.
     fn take_huge(&mut self) -> Result<bool> {
         let Some(&slot) = self.empty.last() else { return Ok(false) };
         let huge = self.hoard.take_huge(slot)?;
@@ -118,8 +119,8 @@ impl Holder {
         Ok(huge)
     }
 
-    /// Takes all memory, on huge pages as far as there are some: small pages of files in memory can
-    /// be moved to make room for huge ones.
+    /// Takes all memory, as huge pages as far as possible: small pages of files in memory can be
+    /// moved to make room for huge ones.
     fn take_all(&mut self) -> Result<()> {
         self.take_all_huge()?;
         while memory::available()?.0 > FLOOR + STEP {
@@ -138,7 +139,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Makes `bytes` useless for huge pages.
+    /// Makes `bytes` unusable for huge pages.
     fn crumble(&mut self, bytes: u64) -> Result<()> {
         let count = (bytes / EXTENT as u64) as usize;
         ensure!(
@@ -150,7 +151,7 @@ impl Holder {
         self.hoard.crumble(&slots).context("pinning pages with io_uring")
     }
 
-    /// Leaves `bytes` on huge pages to others: takes all that there are, and gives so many back.
+    /// Leaves `bytes` on huge pages to other processes: takes all huge pages, and frees that many.
     fn settle(&mut self, bytes: u64) -> Result<Settled> {
         self.take_all_huge()?;
         let count = self.huge.len().min((bytes / EXTENT as u64) as usize);
@@ -170,7 +171,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     let whole = memory::Limits::read()?.machine.0;
     let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize)
         .context("reserving addresses")?;
-    // File cache would be in the way everywhere, and pages of it would be made room for one by one.
+    // File cache would be in the way everywhere, and its pages would be reclaimed one by one.
     for setting in ["drop_caches", "compact_memory"] {
         let _ = std::fs::write(Path::new("/proc/sys/vm").join(setting), "1");
     }

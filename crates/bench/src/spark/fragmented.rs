@@ -1,4 +1,4 @@
-//! Memory in which half of the huge pages are missing that `entire` would take.
+//! Memory that lacks half of the huge pages that `entire` would take.
 
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, figures,
@@ -12,7 +12,7 @@ use crate::children::Failed;
 use crate::progress::Progress;
 
 const STORAGE: Storage = Storage::Serialised;
-/// Taking all memory, and giving it back.
+/// Time to take all memory and to free it, in seconds.
 const FRAGMENTING_S: f64 = 30.0;
 
 fn specs(ground: &Ground<'_>) -> Vec<Spec> {
@@ -24,7 +24,7 @@ fn specs(ground: &Ground<'_>) -> Vec<Spec> {
         .collect()
 }
 
-/// What it takes, about.
+/// Estimated duration in seconds.
 pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let one = grid::seconds_of(ground, &ground.spec(Workload::Micro, STORAGE, Policy::Entire));
     FRAGMENTING_S + one * (1 + specs(ground).len() * ground.params.rounds) as f64

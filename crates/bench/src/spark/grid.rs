@@ -1,4 +1,4 @@
-//! Jobs that are compared: each has its turn in every round.
+//! Jobs that are compared: each runs once in every round.
 
 use hiroma_report::{Spread, Table, figures};
 use hiroma_units::Bytes;
@@ -9,15 +9,15 @@ use super::spec::{Policy, Spec, Storage};
 use crate::children::Failed;
 use crate::progress::Progress;
 
-/// What one run of a job came to.
+/// Results of one run of a job.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub build_s: f64,
-    /// Without those that warm up.
+    /// Without the warm-up iterations.
     pub iterations_s: Vec<f64>,
-    /// Of all executors, caching and iterations.
+    /// Time of garbage collection of all executors, while caching and iterating.
     pub gc_ms: u64,
-    /// As soon as caching has ended.
+    /// Immediately after caching.
     pub cached: Pages,
     /// After the iterations.
     pub steady: Pages,
@@ -29,7 +29,7 @@ impl Outcome {
         Spread::of(&self.iterations_s).map_or(f64::NAN, |spread| spread.median)
     }
 
-    /// Caching and the iterations that count: what the paper's figure 4 shows.
+    /// Caching and the timed iterations: what the paper's figure 4 shows.
     pub fn whole_s(&self) -> f64 {
         self.build_s + self.iterations_s.iter().sum::<f64>()
     }
@@ -40,15 +40,15 @@ impl Outcome {
 pub struct Cell {
     pub spec: Spec,
     pub outcomes: Vec<Option<Outcome>>,
-    /// Why, the first time.
+    /// The reason of the first failure.
     pub failure: Option<String>,
 }
 
-/// Everything that one experiment ran.
+/// All jobs of one experiment.
 #[derive(Default)]
 pub struct Grid(pub Vec<Cell>);
 
-/// One job from beginning to end.
+/// Runs one job from start to end.
 pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
     let mut session = ground.start(spec)?;
     let build_s = session.cache()?;
@@ -69,8 +69,8 @@ pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
 }
 
 impl Grid {
-    /// Runs `specs`, so many rounds, each round in another order. What there is after an
-    /// interruption can be reported, too.
+    /// Runs `specs` in `rounds` rounds, each in a different order. After an interruption, the
+    /// results so far can be reported.
     pub fn measure(
         ground: &Ground<'_>,
         specs: &[Spec],
@@ -93,7 +93,7 @@ impl Grid {
                 let outcome = match run(ground, &spec) {
                     Err(Failed::Interrupted) => return Err(Failed::Interrupted),
                     Ok(outcome) => Some(outcome),
-                    // One job that this machine cannot do does not end the others.
+                    // A job that fails on this machine does not end the others.
                     Err(error) => {
                         let error = anyhow::Error::from(error);
                         progress.say(&format!("{}: {error:#}", describe(&spec)));
@@ -108,12 +108,12 @@ impl Grid {
         Ok(())
     }
 
-    /// The job of this storage and policy; the first of them.
+    /// The first job with this storage and policy.
     pub fn cell(&self, storage: Storage, policy: Policy) -> Option<&Cell> {
         self.0.iter().find(|cell| cell.spec.storage == storage && cell.spec.policy == policy)
     }
 
-    /// What `value` is of the runs of a job.
+    /// Spread of `value` over the runs of a job.
     pub fn spread(
         &self,
         storage: Storage,
@@ -124,7 +124,7 @@ impl Grid {
         Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>())
     }
 
-    /// `value` of one policy over that of another, of the runs of the same round.
+    /// Ratio of `value` of one policy to that of another, for runs of the same round.
     pub fn ratio(
         &self,
         storage: Storage,
@@ -141,7 +141,7 @@ impl Grid {
         )
     }
 
-    /// Why a job has no figures, or what else to say of it.
+    /// Why a job has no figures, or other remarks.
     pub fn remark(&self, storage: Storage, policies: &[Policy]) -> String {
         let failures =
             policies.iter().filter_map(|&policy| self.cell(storage, policy)?.failure.clone());
@@ -204,12 +204,12 @@ fn job(spec: &Spec) -> String {
     format!("{}, {}, {}", spec.workload.name(), spec.storage.name(), Bytes(spec.bytes))
 }
 
-/// Job and policy.
+/// Job and policy as text.
 pub fn describe(spec: &Spec) -> String {
     format!("{}, {}", job(spec), spec.policy.name())
 }
 
-/// What a run takes, about.
+/// Estimated duration of a run, in seconds.
 pub fn seconds_of(ground: &Ground<'_>, spec: &Spec) -> f64 {
     let gib = spec.bytes as f64 / (1u64 << 30) as f64;
     let iterations = (ground.params.warm_iterations + ground.params.iterations) as f64;

@@ -1,8 +1,8 @@
-//! Before and after inside the same warm executors: between two JVMs more differs than their pages.
+//! Comparison inside the same warm executors: two JVMs differ in more than their pages.
 //!
-//! The policies' effects are made from outside, while nothing runs: huge pages are taken apart
-//! (`MADV_COLD` for a part of each), and ranges are collapsed (`MADV_COLLAPSE`): those that hold
-//! cached data, as `part` leaves it, or all of the heap, as `entire` does.
+//! The effects of the policies are produced from outside, while nothing runs: huge pages are split
+//! (`MADV_COLD` for a part of each), and ranges are collapsed (`MADV_COLLAPSE`): those with cached
+//! data, as `part` leaves them, or all of the heap, as `entire` does.
 
 use std::collections::BTreeSet;
 
@@ -41,15 +41,15 @@ impl Arm {
     }
 }
 
-/// Medians of the turns of each arm, by round, and shares of the cached ranges that were huge then.
+/// Medians of the turns of each arm, by round, and shares of the cached ranges that were huge.
 #[derive(Default)]
 struct Turns {
     seconds: [Vec<f64>; 3],
     huge_percent: [Vec<f64>; 3],
 }
 
-/// Ranges to take apart and to collapse for an arm, if `huge` are huge now. `large`: all ranges of
-/// the executor's large mappings.
+/// Ranges to split and to collapse for an arm, if `huge` are huge now. `large`: all ranges of the
+/// executor's large mappings.
 fn changes(
     arm: Arm,
     cached: &BTreeSet<u64>,
@@ -71,14 +71,14 @@ fn switch(executor: &Executor, arm: Arm) -> anyhow::Result<()> {
         changes(arm, &executor.cached_ranges(), &ranges.into_iter().collect(), &huge);
     let target = Target::open(executor.pid)?;
     for range in apart {
-        // Advice on one of its pages takes a huge page apart.
+        // Advice on one of its pages splits a huge page.
         target
             .advise(&[Span { start: range * EXTENT as u64, len: PAGE as u64 }], Advice::Cold)
             .context("taking a huge page apart")?;
     }
     for range in collapse {
-        // Ranges without any page cannot be collapsed; how much of the cached data is huge is
-        // looked at afterwards.
+        // Ranges without any page cannot be collapsed; the huge share of the cached data is
+        // measured afterwards.
         let _ = target
             .advise(&[Span { start: range * EXTENT as u64, len: EXTENT as u64 }], Advice::Collapse);
     }
@@ -137,21 +137,21 @@ fn measure(
     Ok(turns)
 }
 
-/// What one storage takes, about.
+/// Estimated duration for one storage, in seconds.
 pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let gib = ground.params.bytes as f64 / (1u64 << 30) as f64;
     20.0 + ground.params.inside_rounds as f64
         * (3.0 + gib * 3.0 * (1.0 + ground.params.inside_iterations as f64))
 }
 
-/// What is compared.
+/// The jobs that are compared.
 const JOBS: [(Workload, Storage); 3] = [
     (Workload::Micro, Storage::Serialised),
     (Workload::Micro, Storage::Deserialised),
     (Workload::PageRank, Storage::Deserialised),
 ];
 
-/// Those of the ways of caching that were chosen.
+/// The jobs with the selected storages.
 pub fn jobs(params: &Params) -> Vec<(Workload, Storage)> {
     JOBS.into_iter()
         .filter(|(_, storage)| params.storages.contains(storage))
@@ -159,7 +159,7 @@ pub fn jobs(params: &Params) -> Vec<(Workload, Storage)> {
         .collect()
 }
 
-/// Measures and reports; after an interruption what there is.
+/// Measures and reports; after an interruption, reports the results so far.
 pub fn run(
     ground: &Ground<'_>,
     progress: &mut Progress,

@@ -1,14 +1,15 @@
-//! What paired repetitions can be said to show.
+//! The statistical significance of paired repetitions.
 
 use hiroma_report::Spread;
 
-/// An interval that holds the true median with at least 95 % (from the sign test: no distribution
-/// is assumed), and that chance; none with fewer than six repetitions.
+/// An interval that contains the true median with a probability of at least 95 % (from the sign
+/// test, without assumptions about the distribution), and that probability; none with fewer than
+/// six repetitions.
 pub fn of_median(values: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
-    // The chance that at most `k` of `n` tosses are heads.
+    // The probability that at most `k` of `n` tosses are heads.
     let below = |k: usize| {
         let mut term = 0.5f64.powi(n as i32);
         let mut sum = term;
@@ -22,7 +23,7 @@ pub fn of_median(values: &[f64]) -> Option<(f64, f64, f64)> {
     Some((sorted[outside], sorted[n - 1 - outside], 1.0 - 2.0 * below(outside)))
 }
 
-/// In words.
+/// The result as text.
 pub fn describe(values: &[f64]) -> String {
     let Some(spread) = Spread::of(values) else { return String::new() };
     match of_median(values) {

@@ -1,4 +1,4 @@
-//! What Maven has built and fetched: the plugin, the jobs, and a stock Spark.
+//! The files that Maven has built and fetched: the plugin, the jobs, and a stock Spark.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ const CLASS_PATH: &str = "bench/target/spark.classpath";
 pub struct Jars {
     pub plugin: PathBuf,
     pub jobs: PathBuf,
-    /// Of a stock Spark, as Java wants it.
+    /// Class path of a stock Spark, in Java's form.
     pub class_path: String,
     pub java: PathBuf,
 }
 
 impl Jars {
-    /// Finds them below `jvm`, or, if none is given, below `jvm` in this directory or where this
-    /// program was built.
+    /// Finds the jars below `jvm`; if none is given, below `jvm` in the working directory or where
+    /// this program was built.
     pub fn find(jvm: Option<&Path>) -> Result<Jars> {
         let dir = jvm.map_or_else(usual_place, Path::to_path_buf);
         for file in [PLUGIN, JOBS, CLASS_PATH] {
@@ -49,7 +49,7 @@ impl Jars {
         Ok(Jars { plugin: absolute(PLUGIN)?, jobs: absolute(JOBS)?, class_path, java })
     }
 
-    /// Which Spark it is, by the name of its jar.
+    /// Version of Spark, from the name of its jar.
     pub fn spark(&self) -> &str {
         let names =
             self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());
@@ -60,7 +60,7 @@ impl Jars {
             .unwrap_or("?")
     }
 
-    /// Scala's version, which Spark wants to be told.
+    /// Version of Scala, which Spark requires as a setting.
     pub fn scala(&self) -> &str {
         let names =
             self.class_path.split(':').filter_map(|jar| Path::new(jar).file_stem()?.to_str());

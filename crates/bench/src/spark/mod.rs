@@ -34,41 +34,42 @@ use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{Named, choose, undo};
 
-/// Runs the paper's experiments on Spark's cached data and huge pages, on this machine.
+/// Run the paper's experiments on Spark's cached data and huge pages on this machine.
 ///
-/// Each job runs in a cluster of its own: a driver, and executors as processes of their own, with a
-/// stock Spark that Maven has fetched (`make spark-jars`). Policies have their turns in every
-/// round. Needs root, to look at executors' pages from outside, and transparent huge pages set to
-/// madvise.
+/// Each job runs in its own cluster: a driver, and executors as separate processes, with a stock
+/// Spark that Maven has fetched (`make spark-jars`). Every policy runs in every round. Requires
+/// root, to inspect the executors' pages from outside, and transparent huge pages set to madvise.
 #[derive(clap::Args)]
 pub struct SparkArgs {
     #[command(flatten)]
     files: Files,
-    /// Less data, one round: shows that everything works, proves nothing
+    /// Use less data and one round, which shows that everything works but proves nothing
     #[arg(long)]
     quick: bool,
-    /// Only these experiments: storage, sizes, workloads, inside, timeline, fragmented, tlb
+    /// Run only these experiments: storage, sizes, workloads, inside, timeline, fragmented, tlb
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Of experiments `storage` and `inside`: only these ways of caching
+    /// Use only these ways of caching in the experiments `storage` and `inside`
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     storages: Vec<Storage>,
-    /// Only these policies (`inside` compares pages, not policies); `stock` is Spark as it comes
+    /// Use only these policies (`inside` compares pages, not policies); `stock` is Spark with its
+    /// defaults
     #[arg(long, value_enum, value_name = "NAME,...", value_delimiter = ',')]
     policies: Vec<Policy>,
-    /// Rounds in which every policy has its turn [default: 3]
+    /// Number of rounds, in each of which every policy runs once [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Data that is cached, of all executors together [default: 512M]
+    /// Amount of cached data, of all executors together [default: 512M]
     #[arg(long, value_name = "SIZE")]
     size: Option<Bytes>,
-    /// Heap of each executor [default: 1G, and more for more data]
+    /// Heap size of each executor [default: 1G, and more for more data]
     #[arg(long, value_name = "SIZE")]
     heap: Option<Bytes>,
-    /// Further options of executors' JVMs, with every policy, such as -XX:MaxTenuringThreshold=15
+    /// Additional options of the executors' JVMs, for every policy, such as
+    /// -XX:MaxTenuringThreshold=15
     #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
     java_options: String,
-    /// Hiroma's directory `jvm`, in which `make spark-jars` was run [default: jvm]
+    /// Directory `jvm` of Hiroma's source tree, in which `make spark-jars` was run [default: jvm]
     #[arg(long, value_name = "DIR")]
     jvm: Option<PathBuf>,
 }
@@ -76,9 +77,9 @@ pub struct SparkArgs {
 const QUICK: &str = "quick: smaller than what the goal is for";
 const EXECUTORS: u32 = 2;
 const MIB: u64 = 1 << 20;
-/// A driver, and what a JVM needs beside its heap.
+/// Memory of a driver, and of a JVM in addition to its heap.
 const BESIDE_HEAPS: u64 = 2048 * MIB;
-/// One answer of a job may take so long.
+/// Time limit of one answer of a job.
 const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// Sizes and repetitions.
@@ -90,11 +91,11 @@ pub struct Params {
     pub heap_bytes: u64,
     pub storages: Vec<Storage>,
     pub policies: Vec<Policy>,
-    /// Of figure 4.
+    /// Sizes of figure 4.
     pub sizes: Vec<u64>,
     pub warm_iterations: usize,
     pub iterations: usize,
-    /// Of the comparison inside a JVM.
+    /// Rounds of the comparison inside a JVM.
     pub inside_rounds: usize,
     pub inside_iterations: usize,
     pub inside_jobs: usize,
@@ -154,21 +155,21 @@ impl Params {
         params
     }
 
-    /// Those of the paper's four policies that were chosen.
+    /// The selected ones of the paper's four policies.
     pub fn four(&self) -> Vec<Policy> {
         Policy::FOUR.into_iter().filter(|policy| self.policies.contains(policy)).collect()
     }
 }
 
-/// A heap whose storage memory holds an executor's share of `bytes` with room to spare, also with
-/// the headers of small objects: Spark gives 60 % of what lies above 300 MiB to storage and
+/// A heap size whose storage memory fits an executor's share of `bytes` with a reserve, including
+/// the headers of small objects: Spark uses 60 % of the heap above 300 MiB for storage and
 /// execution, and data is not spread evenly.
 fn heap_for(bytes: u64) -> u64 {
     let share = bytes / u64::from(EXECUTORS);
     ((share * 5 / 2 + 384 * MIB).max(1 << 30)).div_ceil(256 * MIB) * 256 * MIB
 }
 
-/// What every experiment stands on.
+/// The surroundings of every experiment.
 pub struct Ground<'a> {
     jars: Jars,
     pub params: Params,
@@ -176,16 +177,16 @@ pub struct Ground<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// What is done with memory that a cluster can have.
+/// The state of memory that is available to a cluster.
 enum Free<'a> {
-    /// It is kept from the hypervisor.
+    /// It is kept backed by the hypervisor.
     Backed(Ballast),
     /// It is fragmented.
     Fragmented(Fragmented<'a>),
 }
 
 impl<'a> Ground<'a> {
-    /// A job of the usual size.
+    /// A job of the default size.
     pub fn spec(&self, workload: Workload, storage: Storage, policy: Policy) -> Spec {
         Spec {
             workload,
@@ -197,7 +198,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    /// Starts a job; before that, memory is made as it was before any other.
+    /// Starts a job, after restoring the initial state of memory.
     pub fn start(&self, spec: &Spec) -> Result<Session<'a>, Failed> {
         match &mut *self.free.borrow_mut() {
             Free::Backed(ballast) => ballast.load()?,
@@ -214,7 +215,7 @@ impl<'a> Ground<'a> {
         )
     }
 
-    /// Fragments memory for the jobs of `work`: huge pages of `huge` bytes are left.
+    /// Fragments memory for the jobs of `work`; `huge` bytes remain on huge pages.
     pub fn fragmented<T>(
         &self,
         huge: u64,
@@ -232,7 +233,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// Heaps of all executors.
+/// Heap size of all executors together.
 fn heaps_of(heap_bytes: u64) -> u64 {
     u64::from(EXECUTORS) * heap_bytes
 }
@@ -258,7 +259,7 @@ fn grid_seconds(ground: &Ground<'_>, specs: &[Spec]) -> f64 {
         * specs.iter().map(|spec| grid::seconds_of(ground, spec)).sum::<f64>()
 }
 
-/// The one that needs more memory than the others.
+/// The experiment that needs more memory than the others.
 const SIZES: &str = "sizes";
 
 const EXPERIMENTS: [Experiment; 7] = [
@@ -291,7 +292,7 @@ const EXPERIMENTS: [Experiment; 7] = [
     Experiment { name: "tlb", seconds: |_| 0.0, run: tlb },
 ];
 
-/// Does it.
+/// Runs the experiments.
 pub fn run(args: &SparkArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
@@ -385,7 +386,7 @@ fn measure(
         for section in &report.sections[before..] {
             progress.print(&format!("\n{}", section.to_text()));
         }
-        // Whatever happens to the next one, this one is kept.
+        // The results are saved, whatever happens to the next experiment.
         keep(ground, files, report.clone())?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Which pages of an executor are huge, seen from outside.
+//! The huge pages of an executor, inspected from outside.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,33 +10,33 @@ use hiroma_units::EXTENT;
 use serde::Deserialize;
 
 const RANGE: u64 = EXTENT as u64;
-/// Mappings from so many bytes on are looked through: a heap, an arena.
+/// Minimum size in bytes of mappings that are inspected: a heap, an arena.
 const LARGE: u64 = 64 << 20;
 
-/// An executor, as it sees itself.
+/// An executor, as described by itself.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Executor {
     pub pid: u32,
-    /// Of the plugin, in force; empty without it.
+    /// The policy that the plugin applies; empty without the plugin.
     pub policy: String,
     pub gc_ms: u64,
-    /// First address and length of each run of cached data, in turns.
+    /// First address and length of each run of cached data, alternately.
     runs: Vec<u64>,
 }
 
-/// Bytes.
+/// Amounts of memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pages {
     pub cached: u64,
-    /// Of the cached ones, those on huge pages.
+    /// The part of the cached bytes that is on huge pages.
     pub cached_huge: u64,
-    /// Everything on huge pages.
+    /// All memory on huge pages.
     pub huge: u64,
     pub resident: u64,
 }
 
 impl Pages {
-    /// Of one executor.
+    /// Memory of one executor.
     pub fn of(executor: &Executor) -> io::Result<Pages> {
         let memory = server::memory(executor.pid)?;
         let pagemap = Pagemap::open(executor.pid)?;
@@ -55,18 +55,17 @@ impl Pages {
         })
     }
 
-    /// Of all.
+    /// Memory of all executors.
     pub fn of_all(executors: &[Executor]) -> io::Result<Pages> {
         executors.iter().try_fold(Pages::default(), |sum, executor| Ok(sum + Pages::of(executor)?))
     }
 
-    /// Share of the cached bytes that is on huge pages, in percent.
+    /// Percentage of the cached bytes that is on huge pages.
     pub fn cached_huge_percent(&self) -> f64 {
         percent(self.cached_huge, self.cached)
     }
 
-    /// Share of what is on huge pages and not cached, in percent of all huge pages; nothing if
-    /// there are none.
+    /// Percentage of the huge pages that is not cached data; 0 if there are none.
     pub fn other_percent(&self) -> f64 {
         percent(self.huge.saturating_sub(self.cached_huge), self.huge)
     }
@@ -95,7 +94,7 @@ impl Executor {
         self.runs.chunks_exact(2).map(|run| (run[0], run[1]))
     }
 
-    /// The 2 MiB ranges that hold cached data.
+    /// The 2 MiB ranges that contain cached data.
     pub fn cached_ranges(&self) -> BTreeSet<u64> {
         self.runs()
             .filter(|&(_, len)| len > 0)
@@ -104,7 +103,7 @@ impl Executor {
     }
 }
 
-/// Bytes of `runs` that are in ranges of which `holds` is true.
+/// Number of bytes of `runs` in ranges for which `holds` returns true.
 fn bytes_in<E>(
     runs: impl Iterator<Item = (u64, u64)>,
     mut holds: impl FnMut(u64) -> Result<bool, E>,
@@ -121,7 +120,7 @@ fn bytes_in<E>(
     Ok(bytes)
 }
 
-/// Whole 2 MiB ranges of the large mappings of process `pid` that are its own.
+/// The whole 2 MiB ranges of the large private mappings of process `pid`.
 pub fn large_ranges(pid: u32) -> io::Result<Vec<u64>> {
     let large = |vma: &maps::Vma| {
         vma.writable && vma.anonymous && !vma.shared && vma.end - vma.start >= LARGE
@@ -134,7 +133,7 @@ pub fn large_ranges(pid: u32) -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Those of `ranges` that are on huge pages.
+/// The ranges of `ranges` that are on huge pages.
 pub fn huge_of(pid: u32, ranges: &[u64]) -> io::Result<BTreeSet<u64>> {
     let pagemap = Pagemap::open(pid)?;
     let mut huge = BTreeSet::new();

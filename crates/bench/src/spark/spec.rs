@@ -1,6 +1,6 @@
-//! What a job is: workload, storage, policy, sizes.
+//! Specification of a job: workload, storage, policy, sizes.
 
-/// What goes through the cached data.
+/// The computation on the cached data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// The paper's microbenchmark.
@@ -22,9 +22,9 @@ pub enum Storage {
 /// Which pages are huge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Policy {
-    /// Spark as it comes: no plugin, no settings.
+    /// Spark with its defaults: no plugin, no settings.
     Stock,
-    /// None, with the settings that the plugin wants.
+    /// No huge pages, with the settings that the plugin requires.
     Off,
     Entire,
     PartOld,
@@ -32,7 +32,7 @@ pub enum Policy {
 }
 
 impl Workload {
-    /// For jobs, keys and tables.
+    /// Name in jobs, keys and tables.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Micro => "micro",
@@ -46,7 +46,7 @@ impl Storage {
     pub const ALL: [Storage; 4] =
         [Storage::Serialised, Storage::OffHeap, Storage::DataFrame, Storage::Deserialised];
 
-    /// For jobs and tables.
+    /// Name in jobs and tables.
     pub fn name(self) -> &'static str {
         match self {
             Storage::Serialised => "serialised",
@@ -56,7 +56,7 @@ impl Storage {
         }
     }
 
-    /// For keys of figures.
+    /// Name in keys of figures.
     pub fn key(self) -> String {
         self.name().replace('-', "_")
     }
@@ -67,13 +67,13 @@ impl Storage {
 }
 
 impl Policy {
-    /// The paper's four.
+    /// The paper's four policies.
     pub const FOUR: [Policy; 4] = [Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
-    /// The four, and Spark as it comes.
+    /// The four, and Spark with its defaults.
     pub const ALL: [Policy; 5] =
         [Policy::Stock, Policy::Off, Policy::Entire, Policy::PartOld, Policy::Part];
 
-    /// As in `spark.hiroma.policy`.
+    /// Value of `spark.hiroma.policy`.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Stock => "stock",
@@ -84,7 +84,7 @@ impl Policy {
         }
     }
 
-    /// What an executor must say is in force.
+    /// The policy that an executor must report.
     pub fn in_force(self) -> &'static str {
         if self == Policy::Stock { "" } else { self.name() }
     }
@@ -99,6 +99,6 @@ pub struct Spec {
     /// Data of all executors together, before it is stored.
     pub bytes: u64,
     pub executors: u32,
-    /// Of each executor.
+    /// Heap size of each executor.
     pub heap_bytes: u64,
 }

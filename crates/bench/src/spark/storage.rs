@@ -1,4 +1,4 @@
-//! Every way of caching with every policy (the goals), and the paper's figure 4: sizes.
+//! Every storage with every policy (the goals), and the paper's figure 4: sizes.
 
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series};
 use hiroma_units::Bytes;
@@ -9,8 +9,8 @@ use super::spec::{Policy, Spec, Storage, Workload};
 use crate::children::Failed;
 use crate::progress::Progress;
 
-/// Runs of the microbenchmark with every storage and policy; of data on the heap also with Spark as
-/// it comes, whose JVM options differ.
+/// Runs of the microbenchmark with every storage and policy; for data on the heap also with Spark's
+/// defaults, whose JVM options differ.
 pub fn specs(ground: &Ground<'_>) -> Vec<Spec> {
     let mut specs = Vec::new();
     for &storage in &ground.params.storages {
@@ -57,7 +57,7 @@ fn measures(grid: &Grid, storage: Storage, measures: &mut Vec<Measure>) {
     .spread(grid.spread(storage, Policy::Part, |outcome| outcome.cached.cached_huge_percent()))
     .paper("all 3 GB of an executor at once")
     .note(note(&[Policy::Part]));
-    // No goal is set for small objects, which are covered only when they have become old.
+    // There is no goal for small objects, which are covered only after they have become old.
     measures.push(if storage == Storage::Deserialised {
         cached
     } else {

@@ -1,5 +1,5 @@
-//! The paper's figure 6: huge pages over time. Looking costs time, so what is watched here is not
-//! timed elsewhere.
+//! The paper's figure 6: huge pages over time. Sampling costs time, so these runs are not used for
+//! timings.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,12 +20,12 @@ use crate::progress::Progress;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// One look at all executors.
+/// One sample of all executors.
 struct Sample {
     seconds: f64,
     huge_bytes: u64,
     resident_bytes: u64,
-    /// Process and range, of the large mappings.
+    /// Process and range of the huge pages in the large mappings.
     huge: BTreeSet<(u32, u64)>,
 }
 
@@ -47,7 +47,7 @@ fn look(pids: &[u32], began: Instant) -> io::Result<Sample> {
     Ok(sample)
 }
 
-/// Ranges that hold cached data in the end, as far as they were huge in `sample`; MiB.
+/// Ranges that contain cached data at the end, as far as they were huge in `sample`, in MiB.
 fn cached_mib(sample: &Sample, executors: &[Executor]) -> f64 {
     let ranges = executors.iter().flat_map(|executor| {
         executor.cached_ranges().into_iter().map(|range| (executor.pid, range))
@@ -55,7 +55,7 @@ fn cached_mib(sample: &Sample, executors: &[Executor]) -> f64 {
     ranges.filter(|range| sample.huge.contains(range)).count() as f64 * EXTENT as f64 / MIB
 }
 
-/// What one policy was seen to do.
+/// Observations of one policy.
 struct Watched {
     samples: Vec<Sample>,
     executors: Vec<Executor>,
@@ -89,7 +89,7 @@ fn watch(ground: &Ground<'_>, policy: Policy) -> Result<Watched, Failed> {
     })
 }
 
-/// What one policy takes, about.
+/// Estimated duration for one policy, in seconds.
 pub fn seconds_of(ground: &Ground<'_>) -> f64 {
     let gib = ground.params.bytes as f64 / (1u64 << 30) as f64;
     9.0 + gib * (8.0 + 1.5 * ground.params.watched_iterations as f64)
@@ -136,7 +136,7 @@ pub fn run(
             plot.series.push(Series::new(policy.name(), points(value)));
         }
         if policy == Policy::Part {
-            // What the paper's figure holds the policies against: an executor's share of the data.
+            // The reference of the paper's figure: an executor's share of the data.
             let mib =
                 watched.executors.iter().flat_map(Executor::runs).map(|(_, len)| len).sum::<u64>()
                     as f64

@@ -1,5 +1,5 @@
-//! Memory for hot objects: allocations inside an arena whose 2 MiB extents become huge pages when
-//! they are first used.
+//! Memory for hot objects: allocations in an arena whose 2 MiB extents become huge pages when they
+//! are first used.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -10,7 +10,7 @@ use hiroma_units::EXTENT;
 use crate::error::CapiError;
 use crate::heap::Heap;
 
-/// An arena that the program made.
+/// An arena that the program created.
 pub struct Arena {
     memory: HugeArena,
     inner: Mutex<Inner>,
@@ -18,7 +18,7 @@ pub struct Arena {
 
 struct Inner {
     heap: Heap,
-    /// Bytes handed out, by address.
+    /// Sizes of the allocations, by address.
     sizes: BTreeMap<usize, usize>,
     used_bytes: usize,
     extents: Vec<Extent>,
@@ -31,21 +31,21 @@ enum Extent {
     Huge,
 }
 
-/// What an arena holds.
+/// Use of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaUse {
     pub bytes: u64,
     pub used_bytes: u64,
-    /// Bytes that have memory, …
+    /// Bytes in extents that have memory.
     pub populated_bytes: u64,
-    /// … and of these, bytes on huge pages.
+    /// The part of `populated_bytes` that is on huge pages.
     pub huge_bytes: u64,
     pub reserved: bool,
 }
 
 static ARENAS: RwLock<BTreeMap<usize, Arc<Arena>>> = RwLock::new(BTreeMap::new());
 
-/// Makes an arena of `bytes` bytes, rounded up to 2 MiB. Its handle is its first address.
+/// Creates an arena of `bytes` bytes, rounded up to 2 MiB. Its handle is its first address.
 pub fn create(bytes: usize) -> Result<usize, CapiError> {
     let len =
         bytes.checked_next_multiple_of(EXTENT).filter(|&len| len > 0 && len <= isize::MAX as usize);
@@ -77,7 +77,7 @@ pub fn of(handle: usize) -> Result<Arc<Arena>, CapiError> {
     })
 }
 
-/// Gives an arena back with everything in it.
+/// Destroys an arena and everything in it.
 pub fn destroy(handle: usize) -> Result<(), CapiError> {
     of(handle)?;
     ARENAS.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
@@ -89,7 +89,7 @@ impl Arena {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `size` bytes at a multiple of `align`; their extents get their memory now.
+    /// Allocates `size` bytes at a multiple of `align`; their extents are populated now.
     pub fn allocate(&self, align: usize, size: usize) -> Result<usize, CapiError> {
         if !align.is_power_of_two() || align > EXTENT {
             return Err(CapiError::Invalid(format!(
@@ -125,8 +125,8 @@ impl Arena {
         Ok(room.addr)
     }
 
-    /// Ends an allocation. Extents in which nothing is left give their memory back, except of the
-    /// reserved pool: that is ours anyway.
+    /// Frees an allocation. Extents without any allocation release their memory, except in the
+    /// reserved pool: that stays ours anyway.
     pub fn release(&self, addr: usize) -> Result<(), CapiError> {
         let mut inner = self.lock();
         let size = inner.sizes.remove(&addr).ok_or(CapiError::NotAllocated { addr })?;
@@ -152,7 +152,7 @@ impl Arena {
         (at / EXTENT, (at + size.max(1) - 1) / EXTENT)
     }
 
-    /// What it holds now.
+    /// The present use of the arena.
     pub fn usage(&self) -> ArenaUse {
         let inner = self.lock();
         let count = |wanted: &dyn Fn(&Extent) -> bool| {
@@ -172,8 +172,8 @@ impl Inner {
     /// Whether an allocation touches the extent at `start`.
     fn in_use(&self, start: usize) -> bool {
         let before = self.sizes.range(..start + EXTENT).next_back();
-        // Allocations do not overlap: the last that begins before its end is the one that reaches
-        // furthest.
+        // Allocations do not overlap: the last one that begins before the end of the extent is the
+        // one that reaches furthest.
         before.is_some_and(|(&addr, &size)| addr + size > start)
     }
 }

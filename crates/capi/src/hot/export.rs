@@ -1,7 +1,7 @@
-//! The exported functions on huge pages; `include/hps.h` and `include/hiroma.h` describe them for
+//! The exported functions for huge pages; `include/hps.h` and `include/hiroma.h` describe them for
 //! callers.
 //!
-//! Contract: as in [`crate::export`]. Functions of the program are called with pointers that are
+//! Contract: as in [`crate::export`]. The program's functions are called with pointers that are
 //! valid for the call, and must return.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc)] // The contract of every function is the headers'.
@@ -34,7 +34,7 @@ pub struct hps_range {
 type Decide = unsafe extern "C" fn(*const hps_range, *mut c_void) -> c_int;
 type Compact = unsafe extern "C" fn(*const hps_range, u64, *mut c_void) -> c_int;
 
-/// As in the header. New fields go to the end.
+/// As in the header. New fields are added at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hps_functions {
@@ -44,7 +44,7 @@ pub struct hps_functions {
     pub context: *mut c_void,
 }
 
-/// As in the header. New fields go to the end.
+/// As in the header. New fields are added at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hiroma_hot_options {
@@ -59,7 +59,7 @@ pub struct hiroma_hot_options {
     pub pages_min: u32,
 }
 
-/// As in the header. New fields go to the end.
+/// As in the header. New fields are added at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hiroma_hot_stats {
@@ -73,7 +73,7 @@ pub struct hiroma_hot_stats {
     pub call_ns_max: u64,
 }
 
-/// As in the header. New fields go to the end.
+/// As in the header. New fields are added at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hiroma_arena_stats {
@@ -87,7 +87,7 @@ pub struct hiroma_arena_stats {
 
 macro_rules! fields {
     ($name:ident, $type:ident: $($field:ident),*) => {
-        /// Name and place of every field, for the test that compares them with the header.
+        /// Name and offset of every field, for the test that compares them with the header.
         pub const $name: &[(&str, usize)] = &[$((stringify!($field), offset_of!($type, $field))),*];
     };
 }
@@ -113,7 +113,7 @@ pub struct ProgramFunctions {
 }
 
 impl ProgramFunctions {
-    /// None set.
+    /// No functions are set.
     pub const NONE: ProgramFunctions =
         ProgramFunctions { decide: None, compact: None, context: ptr::null_mut() };
 }
@@ -131,7 +131,7 @@ fn range_of(pages: &[Page]) -> hps_range {
 impl Program for ProgramFunctions {
     fn decide(&self, pages: &[Page]) -> Choice {
         let Some(decide) = self.decide else { return Choice::Default };
-        // SAFETY: the program's own function, called as its header says.
+        // SAFETY: the program's own function, called as the header specifies.
         match unsafe { decide(&range_of(pages), self.context) } {
             1 => Choice::Collapse,
             2 => Choice::Compact,
@@ -175,11 +175,12 @@ fn status(body: impl FnOnce() -> Result<(), CapiError>) -> c_int {
     export(-1, || body().map(|()| 0))
 }
 
-/// Takes a structure whose first field is its size: what is beyond what we know has to be zero.
+/// Reads a structure whose first field is its size: bytes beyond the part that we know must be
+/// zero.
 ///
 /// # Safety
-/// `given` points to as many bytes as its first field says, and every pattern of bytes is a value
-/// of `T`.
+/// `given` points to as many bytes as its first field states, and every bit pattern is a valid
+/// value of `T`.
 unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> {
     // SAFETY: the size is the first field.
     let size = unsafe { *given.cast::<usize>() };
@@ -195,16 +196,16 @@ unsafe fn versioned<T: Copy>(given: *const T, unset: T) -> Result<T, CapiError> 
         return Err(CapiError::TooNew);
     }
     let mut all = unset;
-    // SAFETY: both hold `known` bytes.
+    // SAFETY: both have `known` bytes.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut all).cast(), known) };
     Ok(all)
 }
 
-/// Fills in a structure of which the caller has `size` bytes; fields that we do not know read as
-/// zero.
+/// Fills in a structure for which the caller provides `size` bytes; fields that we do not know read
+/// as zero.
 ///
 /// # Safety
-/// `size` bytes at `to` are the caller's.
+/// The caller provides `size` bytes at `to`.
 unsafe fn fill<T: Copy>(to: *mut T, size: usize, from: T) {
     // SAFETY: as above.
     unsafe {
@@ -217,8 +218,8 @@ unsafe fn fill<T: Copy>(to: *mut T, size: usize, from: T) {
     }
 }
 
-/// The signal that is used unless the program chooses: low enough to come before others, and not
-/// one that libraries are known to use.
+/// The signal that is used unless the program chooses one: low enough to be delivered before
+/// others, and not known to be used by libraries.
 fn usual_signal() -> i32 {
     realtime_signals().0 + 6
 }
@@ -291,8 +292,8 @@ pub unsafe extern "C" fn hps_set_functions(functions: *const hps_functions) -> c
         }
         let unset =
             hps_functions { size: 0, decide: None, compact: None, context: ptr::null_mut() };
-        // SAFETY: the caller's structure; null is `None`, and other pointers are functions of these
-        // types.
+        // SAFETY: the structure is the caller's; null is `None`, and other pointers are functions
+        // of these types.
         let given = unsafe { versioned(functions, unset) }?;
         state::set_functions(ProgramFunctions {
             decide: given.decide,
@@ -309,16 +310,16 @@ pub extern "C" fn hps_wait_signal(timeout_ms: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroma_hot_options_init(options: *mut hiroma_hot_options, size: usize) {
-    // SAFETY: the caller has `size` bytes there.
+    // SAFETY: the caller provides `size` bytes.
     unsafe { fill(options, size, hiroma_hot_options { size, ..UNSET }) };
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hiroma_hot_enable(options: *const hiroma_hot_options) -> c_int {
     status(|| {
-        // SAFETY: the caller's options, if any.
+        // SAFETY: the options, if any, are the caller's.
         let options = if options.is_null() { UNSET } else { unsafe { versioned(options, UNSET) }? };
-        // SAFETY: the string is the caller's, valid for the call.
+        // SAFETY: the string is the caller's and valid for the call.
         let socket = unsafe { text("socket", options.socket) }?.map(Into::into);
         state::enable(Wish { socket, ..wish_of(&options)? })
     })
@@ -348,14 +349,15 @@ pub unsafe extern "C" fn hiroma_hot_fetch(
     export(-1, || {
         let buffer = match count {
             0 => &mut [],
-            // SAFETY: the caller's buffer of `count` pages, which nobody else uses during the call.
+            // SAFETY: the caller's buffer of `count` pages, which nothing else uses during the
+            // call.
             _ => unsafe {
                 slice::from_raw_parts_mut(pages, count.min(isize::MAX as usize / size_of::<Page>()))
             },
         };
         let fetched = state::fetch(buffer)?;
         if !left.is_null() {
-            // SAFETY: the caller's variable.
+            // SAFETY: the variable is the caller's.
             unsafe { left.write(fetched.left as usize) };
         }
         Ok(fetched.pages as c_long)
@@ -390,7 +392,7 @@ pub unsafe extern "C" fn hiroma_hot_stats_read(stats: *mut hiroma_hot_stats, siz
             failed: COUNTERS.failed.load(Relaxed),
             call_ns_max: COUNTERS.call_ns_max.load(Relaxed),
         };
-        // SAFETY: the caller has `size` bytes there.
+        // SAFETY: the caller provides `size` bytes.
         unsafe { fill(stats, size, now) };
         Ok(())
     })
@@ -440,7 +442,7 @@ pub unsafe extern "C" fn hiroma_arena_stats_read(
             huge_bytes: used.huge_bytes,
             reserved: used.reserved.into(),
         };
-        // SAFETY: the caller has `size` bytes there.
+        // SAFETY: the caller provides `size` bytes.
         unsafe { fill(stats, size, now) };
         Ok(())
     })

@@ -1,5 +1,5 @@
-//! What is done with active pages: decided for each 2 MiB, carried out, and counted. Runs in a
-//! signal handler, so nothing here allocates or locks.
+//! Handling of active pages: decided for each 2 MiB, carried out, and counted. Runs in a signal
+//! handler, so nothing here allocates or locks.
 
 use hiroma_hot::Readiness;
 use hiroma_hot::service::protocol::{Outcome, Page};
@@ -7,35 +7,35 @@ use hiroma_kernel::hugearena::collapse;
 use hiroma_kernel::notify::monotonic_ns;
 use hiroma_units::EXTENT;
 
-/// How long a function of the program is asked to take.
+/// Time that a function of the program should take at most.
 pub const SLICE_NS: u64 = 500_000;
-/// A function that still says "more" after so many slices (10 s) is given up.
+/// A function that still returns "more" after this number of slices (10 s) is abandoned.
 const SLICES_MAX: u32 = 20_000;
 
-/// A range that the kernel refuses so often is left alone until it is reported again.
+/// A range that the kernel refuses this many times is left alone until it is reported again.
 const COLLAPSE_TRIES: u32 = 3;
 
 /// Why a range did not become huge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refused {
-    /// It may work later.
+    /// It may succeed later.
     ForNow,
-    /// It cannot be huge where it stands: it reaches over the edge of a mapping, or the mapping
-    /// does not allow it.
+    /// It cannot be huge at this address: it crosses the edge of a mapping, or the mapping does not
+    /// allow it.
     ForGood,
 }
 
-/// What the program decided on a range.
+/// The program's decision about a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// As the library does.
+    /// Apply the library's default rule.
     Default,
     Collapse,
     Compact,
     Leave,
 }
 
-/// What a call of the program's function came to.
+/// Result of a call of the program's function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slice {
     Done,
@@ -45,18 +45,18 @@ pub enum Slice {
 
 /// The program's functions, and what is done between slices.
 pub trait Program {
-    /// Its own rule.
+    /// Applies the program's own rule.
     fn decide(&self, range: &[Page]) -> Choice;
-    /// Whether it can move objects.
+    /// Whether the program can move objects.
     fn can_compact(&self) -> bool;
     /// Moves objects out of the range until the deadline.
     fn compact(&self, range: &[Page], deadline_ns: u64) -> Slice;
-    /// Lets others run before the next slice.
+    /// Lets other threads run before the next slice.
     fn rest(&self);
 }
 
-/// Handles fetched pages (by address). `may_collapse` is how many ranges may still be made huge;
-/// what was is taken off.
+/// Handles fetched pages (in address order). `may_collapse` is the number of ranges that may still
+/// become huge; ranges that do become huge are subtracted.
 pub fn handle(
     pages: &[Page],
     collapse_pages: usize,
@@ -108,8 +108,8 @@ pub fn handle(
     outcome
 }
 
-/// Makes 2 MiB huge. While pages are on their way between the kernel's lists, which clearing their
-/// bits also does, it says EAGAIN or EBUSY.
+/// Collapses 2 MiB. The kernel returns EAGAIN or EBUSY while pages move between its lists, which
+/// clearing their accessed bits also causes.
 fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
     for again in 0..COLLAPSE_TRIES {
         if again > 0 {
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Addresses at which nothing can be huge: collapsing them fails.
+    /// Pages at addresses where nothing can be huge: collapsing them fails.
     fn pages(range: u64, count: u64) -> Vec<Page> {
         (0..count)
             .map(|page| Page { address: (range << 21) + (page << 12), count: 1, reserved: 0 })
@@ -203,7 +203,7 @@ mod tests {
         let program = program(Choice::Default, &[]);
         let outcome = handle(&all, 128, &mut 10, &mut Readiness::off(), &program);
         assert_eq!(*program.calls.borrow(), [(1 << 21, 127), (5 << 21, 3)]);
-        // There is nothing mapped at the second.
+        // Nothing is mapped in the second range.
         assert_eq!(
             (outcome.compacted, outcome.collapsed, outcome.failed, outcome.left),
             (2, 0, 1, 0)
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn the_objects_of_a_range_that_cannot_be_huge_are_moved_instead() {
         let arena = HugeArena::new(2 * EXTENT).unwrap();
-        // Half of the first range becomes a mapping of its own.
+        // Half of the first range becomes a separate mapping.
         let half = ptr::with_exposed_provenance_mut(arena.base());
         // SAFETY: memory of the arena, which nothing else uses.
         unsafe { mprotect(half, EXTENT / 2, MprotectFlags::READ) }.unwrap();

@@ -1,10 +1,10 @@
-//! The one registration of this process. A signal handler uses it at any time, so it consists of
-//! atomics and of a buffer with a lock that is only ever tried.
+//! The one registration of this process. A signal handler may use it at any time, so it consists of
+//! atomics and of a buffer whose lock is only ever tried.
 //!
-//! Contract: the numbers in [`SOCKET`] and [`EVENT`] are of descriptors that are open, and stay so
-//! while [`BUSY`] is held by whoever uses them; they are closed by its holder only. That in
-//! [`WAKE`] stays open as long as the process lives, since a handler may be about to write to it.
-//! [`BUFFER`] and [`FUNCTIONS`] are touched by the holder of BUSY only.
+//! Contract: the descriptors in [`SOCKET`] and [`EVENT`] are open, and stay open while their user
+//! holds [`BUSY`]; only the holder of BUSY closes them. The descriptor in [`WAKE`] stays open for
+//! the life of the process, because a handler may be about to write to it. Only the holder of BUSY
+//! accesses [`BUFFER`] and [`FUNCTIONS`].
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -28,19 +28,19 @@ use super::export::ProgramFunctions;
 use super::handling;
 use crate::error::CapiError;
 
-/// How the program learns of active pages.
+/// How the program is notified of active pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Style {
     /// A signal handler does everything.
     Handler = 0,
-    /// A thread waits.
+    /// A thread of the program waits.
     Thread = 1,
-    /// The program polls a descriptor; no signal.
+    /// The program polls a descriptor; there is no signal.
     Event = 2,
 }
 
-/// What the program wishes.
+/// Options of a registration.
 pub struct Wish {
     pub socket: Option<PathBuf>,
     pub style: Style,
@@ -52,33 +52,33 @@ const NONE: RawFd = -1;
 static SOCKET: AtomicI32 = AtomicI32::new(NONE);
 static EVENT: AtomicI32 = AtomicI32::new(NONE);
 static WAKE: AtomicI32 = AtomicI32::new(NONE);
-/// The process that registered; a child after fork(2) has not.
+/// The process that registered; a child after fork(2) is not registered.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-/// The thread that is at it; 0: none.
+/// The thread that holds the state; 0: none.
 static BUSY: AtomicI32 = AtomicI32::new(0);
 static STYLE: AtomicU32 = AtomicU32::new(0);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static COLLAPSE_PAGES: AtomicU32 = AtomicU32::new(0);
-/// Signals that came and were not acted on.
+/// Number of signals that arrived and were not handled yet.
 static PENDING: AtomicU64 = AtomicU64::new(0);
-/// To be ended as soon as the holder of BUSY is done.
+/// The registration must be closed when the holder of BUSY is done.
 static CLOSING: AtomicBool = AtomicBool::new(false);
-/// The daemon has gone.
+/// The daemon is gone.
 static BROKEN: AtomicBool = AtomicBool::new(false);
-/// Stays when tracking ends: a signal that is on its way then must find a handler, or it would end
-/// the process.
+/// Remains when tracking ends: a signal that is still pending then needs a handler, or it would
+/// kill the process.
 static HANDLED: Mutex<Option<Handled>> = Mutex::new(None);
 
 struct Guarded<T>(UnsafeCell<T>);
-// SAFETY: touched by the holder of BUSY only, see the contract.
+// SAFETY: accessed only by the holder of BUSY, see the contract.
 unsafe impl<T> Sync for Guarded<T> {}
 static BUFFER: Guarded<[Page; PAGES_MAX]> =
     Guarded(UnsafeCell::new([Page { address: 0, count: 0, reserved: 0 }; PAGES_MAX]));
-/// Made when the first pages are handled.
+/// Created when the first pages are handled.
 static READINESS: Guarded<Option<Readiness>> = Guarded(UnsafeCell::new(None));
 static FUNCTIONS: Guarded<ProgramFunctions> = Guarded(UnsafeCell::new(ProgramFunctions::NONE));
 
-/// What was counted since the process began.
+/// Counters since the process began.
 pub struct Counters {
     pub signals: AtomicU64,
     pub pages: AtomicU64,
@@ -109,7 +109,7 @@ impl Counters {
     }
 }
 
-/// How long another thread may be at it before a call gives up.
+/// Time for which another thread may hold the state before a call gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn error(errno: Errno, message: &str) -> CapiError {
@@ -134,7 +134,7 @@ fn me() -> i32 {
     gettid().as_raw_nonzero().get()
 }
 
-/// The lock on everything here.
+/// The lock on all the state here.
 struct Hold;
 
 impl Hold {
@@ -142,8 +142,8 @@ impl Hold {
         BUSY.compare_exchange(0, me(), SeqCst, SeqCst).ok().map(|_| Hold)
     }
 
-    /// Waits for another thread that is at it; refused in a function of the program, which this
-    /// would wait for.
+    /// Waits for another thread that holds the state. Refused in a function of the program, because
+    /// its own thread is the holder.
     fn get() -> Result<Hold, CapiError> {
         let start = Instant::now();
         loop {
@@ -177,19 +177,19 @@ impl Hold {
         unsafe { *FUNCTIONS.0.get() }
     }
 
-    /// Ends the registration. Only calls that a signal handler may make.
+    /// Closes the registration. Makes only calls that are allowed in a signal handler.
     fn close(&self) {
         for number in [&SOCKET, &EVENT] {
             let number = number.swap(NONE, SeqCst);
             if number != NONE {
-                // SAFETY: it was open, nobody else uses it now, and nobody will.
+                // SAFETY: it was open, and nothing else uses it now or later.
                 drop(unsafe { OwnedFd::from_raw_fd(number) });
             }
         }
         PENDING.store(0, SeqCst);
     }
 
-    /// Fetches until nothing is left, and handles. Returns how many pages there were.
+    /// Fetches and handles pages until none are left. Returns the number of pages.
     fn handle_all(&mut self) -> Result<u64, Errno> {
         let functions = self.functions();
         let collapse_pages = COLLAPSE_PAGES.load(SeqCst) as usize;
@@ -235,7 +235,8 @@ impl Drop for Hold {
     }
 }
 
-/// Acts on signals that came, unless somebody is at it: then he acts on them before he leaves.
+/// Handles pending signals, unless another thread holds the state: that thread handles them before
+/// it releases the state.
 fn handle_pending() -> Result<u64, Errno> {
     let mut total = 0;
     while PENDING.load(SeqCst) > 0 {
@@ -263,7 +264,7 @@ fn on_signal(_: u64) {
     COUNTERS.signals.fetch_add(1, SeqCst);
     PENDING.fetch_add(1, SeqCst);
     if STYLE.load(SeqCst) == Style::Handler as u32 {
-        // A broken connection is told by the next call.
+        // The next call reports a broken connection.
         let _ = handle_pending();
         return;
     }
@@ -275,8 +276,8 @@ fn on_signal(_: u64) {
     }
 }
 
-/// A child after fork(2) has the descriptors of its parent's registration, and a lock whose holder
-/// may not exist here.
+/// A child after fork(2) inherits the descriptors of its parent's registration, and a lock whose
+/// holder may not exist here.
 fn forget_parents() {
     let own = getpid().as_raw_nonzero().get();
     if OWNER.swap(own, SeqCst) != own {
@@ -285,7 +286,7 @@ fn forget_parents() {
         if let Some(hold) = Hold::attempt() {
             hold.close();
         }
-        // This one has a single thread as yet, which is here and not in a handler.
+        // This process has a single thread so far, which runs this code and is not in a handler.
         let wake = WAKE.swap(NONE, SeqCst);
         if wake != NONE {
             // SAFETY: the child's own copy of the number, which nothing uses any more.
@@ -294,10 +295,10 @@ fn forget_parents() {
     }
 }
 
-/// Acts on signals that came to a handler while a call of the program held everything.
+/// Handles signals that arrived in a handler while a call of the program held the state.
 fn settle() {
     if STYLE.load(SeqCst) == Style::Handler as u32 {
-        // A broken connection is told by the next call.
+        // The next call reports a broken connection.
         let _ = handle_pending();
     }
 }
@@ -333,8 +334,8 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     BROKEN.store(false, SeqCst);
     PENDING.store(0, SeqCst);
     if signal != 0 && !keeps {
-        // The handler is there before the daemon knows of us: without one, the signal would end the
-        // process.
+        // The handler must exist before the daemon knows this process: without one, the signal
+        // would kill the process.
         *handled = Some(notify::handle(signal, on_signal).map_err(|source| match source.raw_os_error() {
             Some(errno) if errno == Errno::BUSY.raw_os_error() => {
                 error(Errno::BUSY, &format!("the program handles signal {signal} itself: choose another with hiroma_hot_options.signal"))
@@ -351,7 +352,7 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     let client = match Client::register(wish.socket.as_deref(), &wish.registration) {
         Ok(client) => client,
         Err(source) => {
-            // There is no daemon that could send one.
+            // There is no daemon that could send the signal.
             *handled = None;
             return Err(CapiError::HotClient(source));
         }
@@ -368,7 +369,8 @@ pub fn enable(wish: Wish) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// Ends tracking; in a function of the program, as soon as that has returned.
+/// Ends tracking. Called in a function of the program, it takes effect as soon as that function has
+/// returned.
 pub fn disable() -> Result<(), CapiError> {
     if OWNER.load(SeqCst) != getpid().as_raw_nonzero().get() || SOCKET.load(SeqCst) == NONE {
         return Err(not_enabled());
@@ -377,7 +379,7 @@ pub fn disable() -> Result<(), CapiError> {
     if BUSY.load(SeqCst) == me() {
         return Ok(());
     }
-    // Whoever holds it closes; so does this hold when it goes.
+    // The holder closes the registration; so does this hold when it is dropped.
     drop(Hold::get()?);
     Ok(())
 }
@@ -395,7 +397,8 @@ pub fn set_functions(functions: ProgramFunctions) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// Waits for a signal (or the eventfd) and handles what it is about. 0: the time has passed.
+/// Waits for a signal (or the eventfd) and handles the pages that it reports. 0: the timeout
+/// expired.
 pub fn wait(timeout_ms: i64) -> Result<u64, CapiError> {
     let until = u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
     loop {
@@ -415,7 +418,7 @@ pub fn wait(timeout_ms: i64) -> Result<u64, CapiError> {
             i64::try_from(until.saturating_duration_since(Instant::now()).as_millis())
                 .unwrap_or(i64::MAX)
         });
-        // In short pieces: that tracking was disabled by another thread is seen between them.
+        // In short intervals, to notice that another thread has disabled tracking.
         let piece = if left < 0 { 1000 } else { left.min(1000) };
         match wait_once(piece)? {
             Woken::Time if left == 0 || until.is_some_and(|until| Instant::now() >= until) => {
@@ -427,7 +430,7 @@ pub fn wait(timeout_ms: i64) -> Result<u64, CapiError> {
 }
 
 fn wait_once(timeout_ms: i64) -> Result<Woken, CapiError> {
-    // Copies, since the descriptors may be closed meanwhile by a thread that disables tracking.
+    // Duplicates, because a thread that disables tracking may close the descriptors meanwhile.
     let copies = {
         let hold = Hold::get()?;
         let copy = |number| hold.fd(number).map(|fd| fd.try_clone_to_owned()).transpose();
@@ -473,7 +476,7 @@ pub fn event_fd() -> Result<RawFd, CapiError> {
     }
 }
 
-/// Fetches pages into the program's own buffer. Returns how many, and how many are left.
+/// Fetches pages into the program's own buffer. Returns the number of pages, and how many are left.
 pub fn fetch(buffer: &mut [Page]) -> Result<Fetched, CapiError> {
     enabled()?;
     let hold = Hold::get()?;
@@ -488,7 +491,7 @@ pub fn fetch(buffer: &mut [Page]) -> Result<Fetched, CapiError> {
     Ok(fetched)
 }
 
-/// Says what the program did with pages that it fetched itself.
+/// Reports what the program did with pages that it fetched itself.
 pub fn done(outcome: &Outcome) -> Result<(), CapiError> {
     enabled()?;
     let hold = Hold::get()?;
@@ -503,8 +506,8 @@ pub fn done(outcome: &Outcome) -> Result<(), CapiError> {
     Ok(())
 }
 
-/// Lets others run between two slices of a function of the program. A thread that waits sleeps for
-/// as long as the slice was; in a handler the program stands still anyway.
+/// Lets other threads run between two slices of a function of the program. A waiting thread sleeps
+/// for the length of a slice; in a handler the program is stopped anyway.
 pub fn rest() {
     if STYLE.load(SeqCst) == Style::Handler as u32 {
         rustix::thread::sched_yield();

@@ -1,4 +1,4 @@
-//! Compiling C programs against the library that was built along with the test.
+//! Compiles C programs against the library that was built with the test.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::fs;
@@ -19,7 +19,7 @@ pub fn header() -> String {
         .concat()
 }
 
-/// The shared library that was built along with this test.
+/// The shared library that was built with this test.
 pub fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let dirs = exe.ancestors().skip(1).take(2);

@@ -1,4 +1,4 @@
-//! `hiroma hot explain`: the ledger, told.
+//! `hiroma hot explain`: shows the ledger as text.
 
 use std::collections::BTreeSet;
 use std::io::{Write, stdout};
@@ -11,21 +11,21 @@ use hiroma_kernel::hot::target::started_at;
 use hiroma_memload::server::memory;
 use hiroma_units::{Bytes, EXTENT};
 
-/// Explain what was made huge in a process, why, and what it cost.
+/// Explain which ranges of a process were made huge, why, and at what cost.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process; it may have ended
+    /// Process id; the process may have ended
     #[arg(long, value_name = "PID")]
     pid: u32,
-    /// Print all entries, one JSON object a line
+    /// Print all entries as JSON, one object per line
     #[arg(long)]
     json: bool,
-    /// Print every entry, not only the sum
+    /// Print every entry, not only the totals
     #[arg(short, long)]
     all: bool,
 }
 
-/// Explains.
+/// Prints the explanation.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let entries = Ledger::read(&LedgerDir::of_this_user(), args.pid)?;
     let mut text = String::new();
@@ -37,7 +37,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     } else {
         text = told(args.pid, &entries, args.all);
     }
-    // Whoever reads may have gone.
+    // The reader of standard output may have closed it.
     let _ = stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
@@ -116,8 +116,8 @@ fn tracking(totals: &Totals) -> String {
     )
 }
 
-/// The sum for a process that makes its huge pages itself: the ledger knows which ranges were hot
-/// enough, the kernel what is huge.
+/// The totals for a process that makes its huge pages itself: the ledger records which ranges were
+/// hot enough, and the kernel reports what is huge.
 fn made_by_itself(pid: u32, entries: &[Entry], totals: &Totals) -> String {
     let hot: BTreeSet<u64> = entries
         .iter()
@@ -141,18 +141,18 @@ fn made_by_itself(pid: u32, entries: &[Entry], totals: &Totals) -> String {
     )
 }
 
-/// The last manager, if it has ended and could not say so.
+/// The last manager, if it has ended without recording its end.
 fn left_alone_by(entries: &[Entry]) -> Option<u32> {
     last_manager(entries).filter(|manager| started_at(*manager).is_none())
 }
 
-/// Who makes huge pages.
+/// How huge pages are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Managed,
-    /// Nobody: it was only decided.
+    /// Not at all: the run only decided (a dry run).
     Dry,
-    /// The process, which is told of its active pages.
+    /// By the process itself, which receives reports of its active pages.
     Told,
 }
 
@@ -166,13 +166,14 @@ impl How {
     }
 }
 
-/// An entry told; what a dry run decided was not done.
+/// One entry as text; for a dry run in the conditional, because nothing was done.
 fn line(entry: &Entry, how: How) -> String {
     let at = |at_ms: &u64| format!("{:>9.3} s  ", *at_ms as f64 / 1e3);
     match entry {
         Entry::Begin { pid, command, manager, backend, resident_bytes, budget_bytes, .. } => {
             let budget = match budget_bytes {
-                // Its share is told as soon as it is known.
+                // The process's share of the budget is a later entry, written as soon as it is
+                // known.
                 _ if how == How::Told => String::new(),
                 None => ", no budget".to_owned(),
                 Some(bytes) => format!(", budget {}", Bytes(*bytes)),

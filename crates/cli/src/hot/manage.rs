@@ -1,4 +1,4 @@
-//! `hiroma hot manage`: huge pages where a running process is hot.
+//! `hiroma hot manage`: makes huge pages where a running process is hot.
 
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
@@ -17,22 +17,22 @@ use super::options::Managing;
 /// Give a running process huge pages exactly where it is hot.
 ///
 /// Watches the process, collapses hot 2 MiB ranges in place, leaves cold ones alone, and ends when
-/// there is nothing more to do. The process is not stopped and not changed; its huge pages stay
-/// when this ends (`hiroma hot undo` takes them apart).
+/// there is nothing more to do. The process is neither stopped nor changed. Its huge pages remain
+/// afterwards (`hiroma hot undo` splits them).
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process
+    /// Process id
     #[arg(long, value_name = "PID")]
     pid: u32,
-    /// Go on when there is nothing more to do: look again after this time, and give back what went
-    /// cold
+    /// Continue when there is nothing more to do: check again after TIME [default without TIME:
+    /// 5s], and split ranges that became cold
     #[arg(long, value_name = "TIME", value_parser = parse_time, num_args = 0..=1, default_missing_value = "5s")]
     keep: Option<Duration>,
     #[command(flatten)]
     managing: Managing,
 }
 
-/// Time since a beginning, for engines.
+/// Time since a start, for engines.
 pub struct Clock(Instant);
 
 impl Clock {
@@ -44,14 +44,15 @@ impl Clock {
         self.0.elapsed().as_nanos() as u64
     }
 
-    /// Sleeps until then, or until it is time to look at signals.
+    /// Sleeps until `at_ns`, but at most until signals have to be checked again.
     pub fn sleep_until(&self, at_ns: u64) {
         let wait = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()));
         std::thread::sleep(wait.min(Duration::from_millis(50)));
     }
 }
 
-/// Says whether SIGINT, SIGTERM or SIGHUP came. Before anything is taken that has to be given back.
+/// Returns a function that reports whether SIGINT, SIGTERM or SIGHUP arrived. Must be called before
+/// anything is changed that has to be restored.
 pub fn stopped() -> Result<impl Fn() -> bool> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -61,7 +62,7 @@ pub fn stopped() -> Result<impl Fn() -> bool> {
     Ok(move || flag.load(Ordering::Relaxed))
 }
 
-/// Manages.
+/// Manages the process.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
@@ -82,12 +83,12 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How it ended.
+/// How managing ended.
 pub struct Ended {
     pub text: String,
 }
 
-/// Steps until the process ends, there is nothing more to do, or `stop` says so.
+/// Steps the engine until the process ends, there is nothing more to do, or `stop` returns true.
 pub fn manage(
     mut engine: Engine,
     clock: &Clock,

@@ -1,4 +1,4 @@
-//! Heat as text: runs of pages with the same count, and a map for the terminal.
+//! Heat as text: runs of pages with equal counts, and a map for the terminal.
 
 use hiroma_hot::Heat;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
@@ -8,15 +8,15 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Run {
     pub start: u64,
-    /// First address behind it.
+    /// First address after the run.
     pub end: u64,
-    /// Windows in which they were touched, as far as they are remembered.
+    /// Number of windows in which the pages were touched, as far as windows are remembered.
     pub count: u32,
-    /// Whether huge pages map it.
+    /// Whether huge pages map the run.
     pub huge: bool,
 }
 
-/// All present pages, adjacent ones with the same count joined, by address.
+/// All present pages in address order; adjacent pages with the same count are joined.
 pub fn runs(heat: &Heat) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (range, heat) in heat.ranges() {
@@ -40,13 +40,13 @@ pub fn runs(heat: &Heat) -> Vec<Run> {
     runs
 }
 
-/// Characters for more and more heat.
+/// Characters for increasing heat.
 const SHADES: [char; 9] = ['.', ':', '-', '=', '+', '*', '#', '%', '@'];
-/// Colours of the same (256-colour palette, from dark blue to white).
+/// Colours for the same levels (256-colour palette, from dark blue to white).
 const COLOURS: [u8; 9] = [17, 18, 54, 90, 126, 196, 208, 226, 231];
 const CELLS_PER_LINE: usize = 64;
 
-/// How hot a range is: the mean share of windows in which its present pages were touched.
+/// Heat of a range: the mean share of windows in which its present pages were touched.
 fn share(heat: &hiroma_hot::heat::RangeHeat) -> f64 {
     if heat.huge {
         return f64::from(heat.huge_touched) / f64::from(heat.huge_windows.max(1));
@@ -56,8 +56,8 @@ fn share(heat: &hiroma_hot::heat::RangeHeat) -> f64 {
     sum as f64 / f64::from(present) / f64::from(heat.windows.max(1))
 }
 
-/// A map with one cell for each 2 MiB; huge ranges are underlined (with colours) or in brackets'
-/// place `O`.
+/// A map with one cell for each 2 MiB. Huge ranges are underlined with `colours`; without, they
+/// show as `O` if they are in use.
 pub fn map(heat: &Heat, colours: bool) -> String {
     let mut text = String::new();
     let mut last: Option<u64> = None;
@@ -92,7 +92,7 @@ pub fn map(heat: &Heat, colours: bool) -> String {
     text
 }
 
-/// What the signs mean.
+/// Explains the signs of the map.
 pub fn legend(colours: bool) -> String {
     let huge = if colours { "underlined: huge" } else { "O: huge and in use" };
     format!("one sign for 2 MiB; {} cold … {} always touched; {huge}", SHADES[0], SHADES[8])

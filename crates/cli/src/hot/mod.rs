@@ -1,4 +1,4 @@
-//! `hiroma hot`: which pages of a process are hot, and huge pages exactly there.
+//! `hiroma hot`: finds the hot pages of a process, and makes huge pages exactly there.
 
 mod explain;
 mod manage;
@@ -15,11 +15,10 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use hiroma_hot::{Engine, HotError, Options};
 
-/// Find out which pages of a process are hot, and give it huge pages exactly there.
+/// Find the hot pages of a process, and give it huge pages exactly there.
 ///
-/// The process is not changed: its page tables are read by a small BPF program (as root), and hot 2
-/// MiB ranges are collapsed in place from outside. Everything that was done can be explained and
-/// undone.
+/// The process is not changed: a small BPF program reads its page tables (as root), and hot 2 MiB
+/// ranges are collapsed in place from outside. Every change can be explained and undone.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HotArgs {
@@ -47,7 +46,7 @@ enum What {
     Undo(undo::Args),
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Show(args) => show::main(&args),
@@ -59,7 +58,7 @@ pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Takes process `pid`; what makes that senseless is a refusal.
+/// Attaches an engine to process `pid`. Errors that the user can avoid are refusals.
 fn engine(pid: u32, options: Options, clock: &manage::Clock) -> anyhow::Result<Engine> {
     Engine::new(pid, options, clock.now_ns()).map_err(|error| match error {
         HotError::Managed { .. }

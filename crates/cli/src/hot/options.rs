@@ -1,4 +1,4 @@
-//! Options that the subcommands share.
+//! Options that several subcommands share.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use hiroma_kernel::host::memory::Limits;
 /// A share of one processor, as in `1%`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Millionths.
+    /// In millionths.
     pub ppm: u64,
 }
 
@@ -35,7 +35,7 @@ impl FromStr for Share {
     }
 }
 
-/// A way of tracking by its name.
+/// Finds a tracking backend by its name.
 pub fn backend(text: &str) -> Result<Backend, String> {
     let names: Vec<&str> = Backend::ALL.iter().map(|backend| backend.name()).collect();
     Backend::by_name(text).ok_or_else(|| {
@@ -43,11 +43,11 @@ pub fn backend(text: &str) -> Result<Backend, String> {
     })
 }
 
-/// Shortest and longest round: below, a pass over the page tables takes longer than it; above,
-/// every page that is used at all was touched.
+/// Shortest and longest round. Below, a pass over the page tables takes longer than the round;
+/// above, every page that is used at all was touched.
 const WINDOWS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(60)];
 
-/// How long a round watches.
+/// Parses the length of a round.
 fn window(text: &str) -> Result<Duration, String> {
     let time = parse_time(text).map_err(|error| error.to_string())?;
     let [shortest, longest] = WINDOWS;
@@ -57,28 +57,26 @@ fn window(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// How to track.
+/// Options of tracking.
 #[derive(clap::Args)]
 pub struct Tracking {
-    /// Share of one processor that tracking may take
+    /// Share of one processor that tracking may use
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     pub cpu: Share,
-    /// By how much the process may be slowed down by being tracked, as far as that can be told
-    /// beforehand
+    /// Slowdown of the process that tracking may cause, as far as it can be predicted
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     pub slowdown: Share,
-    /// How long a round watches, 100us to 1m [default: begins with 5ms and fits itself to the
-    /// program]
+    /// Length of a round, 100us to 1m [default: starts at 5ms and adapts to the program]
     #[arg(long, value_name = "TIME", value_parser = window)]
     pub window: Option<Duration>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the
-    /// first of these that works]
+    /// Tracking backend to use: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first
+    /// of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     pub backend: Option<Backend>,
 }
 
 impl Tracking {
-    /// Options of an engine that say the same.
+    /// The same options for an engine.
     pub fn options(&self) -> Options {
         let defaults = Options::default();
         let window =
@@ -93,42 +91,42 @@ impl Tracking {
     }
 }
 
-/// What may be done.
+/// Limits of managing.
 #[derive(clap::Args)]
 struct Limiting {
-    /// Memory that may be in huge pages: a size, or a share of the machine's memory or the cgroup's
+    /// Limit of memory in huge pages: a size, or a share of the machine's memory or the cgroup's
     /// limit [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     budget: Option<SizeSpec>,
-    /// By how much the process may grow
+    /// Allowed growth of the process's memory
     #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
     growth: Share,
-    /// Hot pages of 512 that make a range huge
+    /// Number of hot pages, of 512, that make a range huge
     #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
     threshold: u16,
-    /// Stop when collapsing takes longer than this (99th percentile)
+    /// Stop if the 99th percentile of collapse times exceeds this
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_time)]
     stall: Duration,
-    /// Say what would be done, and do nothing
+    /// Print what would be done without doing it
     #[arg(long)]
     dry_run: bool,
 }
 
-/// How a process is managed, whoever started it.
+/// Options of managing a process, shared by `manage` and `run`.
 #[derive(clap::Args)]
 pub struct Managing {
     #[command(flatten)]
     limiting: Limiting,
     #[command(flatten)]
     tracking: Tracking,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(short, long)]
     pub quiet: bool,
 }
 
 impl Managing {
-    /// Options of an engine that say the same; `keep`: when there is nothing to do, everything is
-    /// looked at again after this.
+    /// The same options for an engine. `keep`: time after which everything is checked again when
+    /// there is nothing to do.
     pub fn options(&self, keep: Option<Duration>) -> Result<Options> {
         let mut options = self.tracking.options();
         self.limiting.apply(&mut options)?;
@@ -138,7 +136,7 @@ impl Managing {
 }
 
 impl Limiting {
-    /// Puts the limits into `options`.
+    /// Sets the limits in `options`.
     fn apply(&self, options: &mut Options) -> Result<()> {
         if let Some(budget) = self.budget {
             let Bytes(bytes) = budget.of(Limits::read()?.whole());

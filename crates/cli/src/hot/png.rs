@@ -10,15 +10,15 @@ use hiroma_hot::Heat;
 use hiroma_hot::heat::RangeHeat;
 use hiroma_units::PAGES_PER_EXTENT;
 
-/// Width of the stripe at the left, in pixels: blue where a huge page maps the row.
+/// Width of the stripe at the left, in pixels. It is blue where a huge page maps the row.
 const STRIPE: usize = 8;
 const WIDTH: usize = STRIPE + PAGES_PER_EXTENT;
-/// Rows at most: 64 GiB.
+/// Maximum number of rows: 64 GiB.
 const ROWS_MAX: usize = 32 << 10;
 
 const ABSENT: [u8; 3] = [40, 44, 52];
 const HUGE: [u8; 3] = [0, 114, 178];
-/// From cold to hot; between these points colours are mixed.
+/// Colours from cold to hot, interpolated between these points.
 const SCALE: [[u8; 3]; 5] =
     [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
 

@@ -1,4 +1,4 @@
-//! `hiroma hot run`: huge pages where a program is hot, from its start.
+//! `hiroma hot run`: starts a program and makes huge pages where it is hot.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -19,28 +19,28 @@ use crate::run::{Signals, find_program, start_failure};
 
 /// Run a program, and give it huge pages exactly where it is hot.
 ///
-/// The exit code and the signals of the program pass through. Processes that it starts are not
-/// managed. If it cannot be managed, it runs all the same, and a line says why.
+/// The exit code and the signals of the program are passed through. Processes that it starts are
+/// not managed. If the program cannot be managed, it runs anyway, and a line reports the reason.
 #[derive(clap::Args)]
 pub struct Args {
-    /// When there is nothing to do: look again after this time
+    /// Time to wait before checking again when there is nothing to do
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
     keep: Duration,
     #[command(flatten)]
     managing: Managing,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// Runs and manages.
+/// Runs and manages the program.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let options = args.managing.options(Some(args.keep))?;
     let program = find_program(&args.command[0]).map_err(|error| {
         anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
     })?;
-    // Before the program starts, and before a ledger is taken: no signal is lost, and none leaves a
-    // program behind that nobody waits for.
+    // Must come before the program starts and before a ledger is opened: then no signal is lost,
+    // and no signal leaves a program behind that no process waits for.
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = Command::new(&program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
@@ -65,7 +65,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     match told {
         Ok(ended) if !args.managing.quiet => show::say(&ended.text),
         Ok(_) => {}
-        // A program that ends at once is no failure of ours.
+        // A program that ends early is not an error of this command.
         Err(error)
             if error
                 .downcast_ref::<hiroma_hot::HotError>()

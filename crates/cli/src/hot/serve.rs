@@ -1,4 +1,4 @@
-//! `hiroma hot serve`: one daemon for all processes that register.
+//! `hiroma hot serve`: one daemon for all registered processes.
 
 use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
@@ -18,12 +18,12 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::{Share, backend};
 
-/// Give huge pages to all processes that register, with fair shares between them.
+/// Give huge pages to all registered processes, with fair shares between them.
 ///
-/// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). Each may register itself, and
-/// processes of its user; root may register any. The budget is divided by use: huge pages that lie
-/// idle go to whoever needs them. Prints one line on standard output when it is ready. Stops on
-/// SIGINT and SIGTERM; huge pages stay.
+/// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). A program may register itself
+/// and processes of the same user; root may register any process. The budget is divided by use:
+/// idle huge pages are given to processes that need them. Prints one line on standard output when
+/// it is ready. Stops on SIGINT and SIGTERM; huge pages remain.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,30 +31,30 @@ Examples:
   hiroma hot serve --budget 4G --cpu 0.5%
   hiroma hot serve --status                      who is registered with the running daemon")]
 pub struct Args {
-    /// Memory that may be in huge pages for all processes together: a size, or a share of the
+    /// Limit of memory in huge pages for all processes together: a size, or a share of the
     /// machine's memory or the cgroup's limit
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     budget: SizeSpec,
-    /// Share of one processor that all tracking together may take
+    /// Share of one processor that tracking of all processes together may use
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     cpu: Share,
-    /// The socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock for
-    /// others]
+    /// Path of the socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock
+    /// for other users]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Only this way of tracking: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the
-    /// first of these that works]
+    /// Tracking backend to use: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first
+    /// of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
-    /// Ask the running daemon who is registered, and end
+    /// Print the processes that are registered with the running daemon, and exit
     #[arg(long)]
     status: bool,
-    /// Nothing but errors and the line that says that it is ready
+    /// Print only errors and the line that reports readiness
     #[arg(short, long)]
     quiet: bool,
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub fn main(args: &Args) -> Result<ExitCode> {
     if args.status {
         let text = status(args.socket.as_deref()).map_err(|error| refuse(error.to_string()))?;
@@ -75,7 +75,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let quiet = args.quiet;
     let log = Box::new(move |line: &str| {
         if !quiet {
-            // Serving goes on when nobody listens any more.
+            // The daemon continues when nothing reads standard error any more.
             let _ = writeln!(stderr(), "hiroma hot serve: {line}");
         }
     });

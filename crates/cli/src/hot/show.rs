@@ -1,4 +1,4 @@
-//! `hiroma hot show`: which pages of a process are hot.
+//! `hiroma hot show`: shows the hot pages of a process.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
@@ -19,33 +19,34 @@ use super::{map, png};
 
 /// Show which pages of a process are hot.
 ///
-/// Watches for a while and prints address ranges with their counts: in how many windows the pages
-/// were touched. On a terminal it draws a map instead; --list prints the ranges there too.
+/// Watches for a while and prints address ranges with their counts: the number of windows in which
+/// the pages were touched. On a terminal it draws a map instead; --list prints the ranges there
+/// too.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process
+    /// Process id
     #[arg(long, value_name = "PID")]
     pid: u32,
-    /// How long to watch
+    /// Time to watch
     #[arg(long = "for", value_name = "TIME", default_value = "2s", value_parser = parse_time)]
     duration: Duration,
-    /// Go on, and show the map anew each time, until Ctrl-C
+    /// Continue until Ctrl-C, and show the map again after each period
     #[arg(long)]
     watch: bool,
-    /// Print as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// Print address ranges and counts also on a terminal
+    /// Print address ranges and counts even on a terminal
     #[arg(long)]
     list: bool,
-    /// Write a picture: one pixel a page, one row for 2 MiB
+    /// Write a picture to FILE, as PNG: one pixel per page, one row per 2 MiB
     #[arg(long, value_name = "FILE")]
     png: Option<PathBuf>,
     #[command(flatten)]
     tracking: Tracking,
 }
 
-/// Shows.
+/// Watches the process and shows its heat.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
@@ -63,7 +64,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         let mut rounds = 0u64;
         let until = Instant::now() + args.duration;
         let mut ended = false;
-        // At least once around, however short the time.
+        // At least one full pass, however short the time.
         let first_pass = engine.passes();
         while !stop() && (Instant::now() < until || engine.passes() == first_pass) {
             let before = engine.rounds();
@@ -85,7 +86,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             as_text(args, &engine, &per_round, on_terminal)
         };
         let clear = if args.watch && on_terminal && !args.json { "\x1b[2J\x1b[H" } else { "" };
-        // Whoever reads may have gone.
+        // The reader of standard output may have closed it.
         if write!(stdout(), "{clear}{text}").and_then(|()| stdout().flush()).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
@@ -101,14 +102,14 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The process that manages process `pid` at this moment.
+/// The process that currently manages process `pid`.
 fn manager_of(pid: u32) -> Option<u32> {
     let entries = Ledger::read(&LedgerDir::of_this_user(), pid).ok()?;
     last_manager(&entries)
         .filter(|manager| started_at(*manager).is_some() && started_at(pid).is_some())
 }
 
-/// Cost of a round in nanoseconds, in the mean.
+/// Mean cost of a round, in nanoseconds.
 struct Cost {
     rounds: u64,
     clear_ns: u64,

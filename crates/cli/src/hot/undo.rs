@@ -1,21 +1,21 @@
-//! `hiroma hot undo`: takes apart what was made huge.
+//! `hiroma hot undo`: splits the huge pages that hiroma made.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use hiroma_hot::LedgerDir;
 
-/// Take apart the huge pages that a process got from us.
+/// Split the huge pages that hiroma made in a process.
 ///
-/// The memory stays where it is, on small pages; nothing is lost, and no setting remains.
+/// The memory stays in place, on small pages. Nothing is lost, and no setting remains.
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process
+    /// Process id
     #[arg(long, value_name = "PID")]
     pid: u32,
 }
 
-/// Undoes.
+/// Splits the huge pages.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let undone = hiroma_hot::undo::undo(&LedgerDir::of_this_user(), args.pid)?;
     println!("{undone} huge pages of process {} were taken apart", args.pid);

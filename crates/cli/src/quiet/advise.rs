@@ -15,9 +15,9 @@ use crate::sim::shared::stop_on_signals;
 
 /// Find the cheapest remedy against the kernel's reclaim that would help on this machine.
 ///
-/// Watches for some seconds: run it while the machine is as it is when it is disturbed. Says what
-/// was seen and what would help, the cheapest first. Needs no rights; with them, it sees other
-/// users' programs too.
+/// Watches for some seconds: run it while the machine is in the state in which it is disturbed.
+/// Prints what was seen and which remedies would help, the cheapest first. Requires no rights; with
+/// them, it sees the programs of other users too.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -25,18 +25,18 @@ Examples:
   sudo hiroma quiet advise --apply      also keep kswapd on processors with time to spare, if that helps
   sudo hiroma quiet restore             take that back")]
 pub struct Args {
-    /// How long
+    /// Number of seconds to watch
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Do what can be done at once: confine kswapd, if that is among the remedies
+    /// Apply what can be applied immediately: confine kswapd, if that is among the remedies
     #[arg(long)]
     apply: bool,
-    /// Directory where what has to be put back is written down
+    /// Directory in which changes that must be restored later are recorded
     #[arg(long, value_name = "DIR", default_value = daemon::STATE)]
     state: PathBuf,
 }
 
-/// Watches and advises.
+/// Watches and prints the advice.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let stop = stop_on_signals()?;
     let duration = Duration::from_secs(args.seconds);

@@ -1,8 +1,8 @@
 //! A job with a bound on its file cache: a memory control group of its own, in which this process
-//! takes back what is too much while the job runs.
+//! reclaims the excess while the job runs.
 //!
-//! The group's limit is not left low: a limit counts the job's own memory too, and where that grows
-//! the kernel would end the job.
+//! The group's limit does not stay low: a limit includes the job's own memory, and if that grew,
+//! the kernel would kill the job.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use anyhow::{Context, Result};
 
 use hiroma_kernel::host::cgroup::{enter, group_of, memory_controller};
 
-/// Names of groups begin so; what a killed command left is found by it.
+/// Prefix of the names of groups; used to find the groups of commands that were killed.
 const PREFIX: &str = "hiroma-quiet-";
-/// How often the cache of the job is looked at.
+/// Time between two checks of the job's cache.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The group of a job, gone when this is.
+/// The group of a job, removed when this is dropped.
 pub struct Bound {
     path: PathBuf,
-    /// Where this process was before.
+    /// The group that this process was in before.
     home: PathBuf,
     stop: Arc<AtomicBool>,
     trimmer: Option<JoinHandle<()>>,
 }
 
 impl Bound {
-    /// Makes a group that keeps to `cache_bytes` of file cache.
+    /// Makes a group that is kept to `cache_bytes` of file cache.
     pub fn make(cache_bytes: u64) -> Result<Bound> {
         let (root, second) = memory_controller()?;
         let own = fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
@@ -58,14 +58,14 @@ impl Bound {
             }
             group.trim(cache_bytes);
         };
-        // From here on dropping it removes the group.
+        // From here on, dropping `bound` removes the group.
         let mut bound = Bound { path, home, stop, trimmer: None };
         bound.trimmer = Some(thread::Builder::new().name("hiroma-bound".to_owned()).spawn(trim)?);
         Ok(bound)
     }
 
-    /// Does something in the group: what it starts belongs to the job from its first instruction
-    /// on.
+    /// Runs `what` in the group: processes that it starts belong to the job from their first
+    /// instruction on.
     pub fn within<T>(&self, what: impl FnOnce() -> T) -> Result<T> {
         enter(&self.path)?;
         let done = what();
@@ -89,7 +89,7 @@ impl Drop for Bound {
     }
 }
 
-/// Groups whose command was killed, as far as they are empty.
+/// Removes the groups of commands that were killed, if they are empty.
 fn remove_leftovers(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let pid = entry
@@ -108,8 +108,8 @@ struct Group {
 }
 
 impl Group {
-    /// Takes back what is cached beyond the bound. What cannot be taken now, because it is not
-    /// written yet, is taken later.
+    /// Reclaims the cache beyond the bound. Pages that cannot be reclaimed yet, because they are
+    /// not written back, are reclaimed later.
     fn trim(&self, cache_bytes: u64) {
         let stat = fs::read_to_string(self.path.join("memory.stat")).unwrap_or_default();
         let excess = file_bytes(&stat, self.second).saturating_sub(cache_bytes);
@@ -117,8 +117,8 @@ impl Group {
             return;
         }
         if !self.second {
-            // Lowering a limit reclaims down to it, and fails where it cannot: nobody is ended.
-            // Then the limit is lifted again.
+            // Lowering a limit reclaims memory down to it and fails where it cannot; no process is
+            // killed. Then the limit is removed again.
             let usage = fs::read_to_string(self.path.join("memory.usage_in_bytes"))
                 .ok()
                 .and_then(|text| text.trim().parse::<u64>().ok());
@@ -132,8 +132,8 @@ impl Group {
             return;
         }
         let file = self.path.join("memory.reclaim");
-        // Before Linux 6.9 it takes no `swappiness`, and a kernel that knows it answers `EAGAIN`
-        // where there was too little.
+        // Before Linux 6.9 the file does not accept `swappiness`. A kernel that does accept it
+        // returns `EAGAIN` if it reclaimed too little.
         let refused = fs::write(&file, format!("{excess} swappiness=0"))
             .is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidInput);
         if refused {
@@ -142,7 +142,7 @@ impl Group {
     }
 }
 
-/// File cache of a group without what lies in memory file systems, out of `memory.stat`.
+/// File cache of a group without the pages of memory file systems, from `memory.stat`.
 fn file_bytes(stat: &str, second: bool) -> u64 {
     let value = |name: &str| {
         stat.lines()

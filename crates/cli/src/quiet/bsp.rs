@@ -18,13 +18,13 @@ use hiroma_units::Bytes;
 use super::measure::cpus;
 use crate::sim::shared::stop_on_signals;
 
-/// Run a program that computes in step, and see what noise costs it.
+/// Run a program that computes in step, and measure what noise costs it.
 ///
-/// One rank on each processor does the same work in each step and then waits for the last one, as
-/// parallel programs with barriers do. Shows how long steps took, which rank came last and, as root
-/// on Linux 6.1 or newer, who had held it up. Over several processes or machines: one with
-/// --listen, the others with --connect; they do what the first was told. There is no secret: for a
-/// network of your own.
+/// One rank on each processor does the same work in each step and then waits for the slowest one,
+/// as parallel programs with barriers do. Shows how long the steps took, which rank was last and,
+/// as root on Linux 6.1 or newer, what delayed it. To run over several processes or machines, start
+/// one with --listen and the others with --connect; they use the options of the first. Connections
+/// are not authenticated: use a private network.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -33,31 +33,31 @@ Examples:
   hiroma quiet bsp --listen 10.0.0.1:7171 --processes 4     on four machines: this on the first,
   hiroma quiet bsp --connect 10.0.0.1:7171                  this on the others")]
 pub struct Args {
-    /// Processors, like 0-3,8: a rank on each [default: all that this command may use]
+    /// Processors, as in 0-3,8; one rank runs on each [default: all that this command may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// How many steps
+    /// Number of steps
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=STEPS_MAX), conflicts_with = "connect")]
     steps: u64,
-    /// How long at most
+    /// Maximum duration in seconds
     #[arg(long, value_name = "N", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400), conflicts_with = "connect")]
     seconds: u64,
-    /// Work of a step in microseconds
+    /// Work of a step, in microseconds
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(10..=10_000_000), conflicts_with = "connect")]
     step_us: u64,
-    /// Memory that each rank takes, touches and gives back in each step
+    /// Memory that each rank allocates, touches and frees in each step
     #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "connect")]
     alloc: Bytes,
-    /// Wait here for other processes
+    /// Wait at ADDRESS for the other processes
     #[arg(long, value_name = "ADDRESS", requires = "processes", conflicts_with = "connect")]
     listen: Option<String>,
-    /// How many processes in all
+    /// Total number of processes, including this one
     #[arg(long, value_name = "N", requires = "listen", value_parser = clap::value_parser!(u32).range(2..=4096))]
     processes: Option<u32>,
-    /// Join the process that listens there
+    /// Join the process that listens at ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<String>,
-    /// Do without BPF: who held a rank up is not told
+    /// Do not use BPF; the report does not show what delayed a rank
     #[arg(long)]
     no_bpf: bool,
     #[command(flatten)]
@@ -71,7 +71,7 @@ fn refused(error: BspError) -> anyhow::Error {
     }
 }
 
-/// Meets the other processes, if there are any.
+/// Connects to the other processes, if there are any.
 fn link(args: &Args, options: &mut Options, stop: &AtomicBool) -> Result<Option<Link>> {
     if let (Some(address), Some(processes)) = (&args.listen, args.processes) {
         let listener = TcpListener::bind(address)
@@ -92,7 +92,7 @@ fn link(args: &Args, options: &mut Options, stop: &AtomicBool) -> Result<Option<
     Ok(Some(Link::join(found, options, stop).map_err(refused)?))
 }
 
-/// Runs and shows.
+/// Runs the program and shows the results.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let mut options = Options {
         cpus: cpus(args.cpus.as_deref())?,
@@ -110,7 +110,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let seconds =
         (options.steps as f64 * options.step.as_secs_f64()).min(options.duration.as_secs_f64());
     let list = affinity::show_list(&options.cpus);
-    // A bar would be noise: this thread sleeps while the ranks work.
+    // A progress bar would be noise: this thread sleeps while the ranks work.
     let _ = writeln!(
         stderr(),
         "hiroma quiet bsp: about {seconds:.0} s on processors {list}; Ctrl-C shows what there is by then"

@@ -18,9 +18,9 @@ use crate::sim::shared::stop_on_signals;
 
 /// Measure how much time is stolen from programs on each processor, and by whom.
 ///
-/// Keeps each processor busy with work of known length, so run it on a machine that is otherwise as
-/// it usually is. Needs no rights; as root, on Linux 6.1 or newer, the kernel's tracepoints tell
-/// for every gap in the work who took the processor.
+/// Keeps each processor busy with work of known length, so run it on a machine that is otherwise in
+/// its usual state. Requires no rights; as root, on Linux 6.1 or newer, the kernel's tracepoints
+/// show what used the processor during every gap in the work.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,19 +28,19 @@ Examples:
   hiroma quiet measure --cpus 2-15 --html noise.html    as a page, with plots
   hiroma quiet measure --method ftq --quantum-us 500    fixed time instead of fixed work")]
 pub struct Args {
-    /// How long
+    /// Number of seconds to measure
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Processors, like 0-3,8 [default: all that this command may use]
+    /// Processors to measure, as in 0-3,8 [default: all that this command may use]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
-    /// What is fixed: the work (fwq) or the time (ftq) of a quantum
+    /// Which property of a quantum is fixed: the work (fwq) or the time (ftq)
     #[arg(long, value_enum, default_value_t = Fixed::Fwq)]
     method: Fixed,
-    /// Length of a quantum in microseconds
+    /// Length of a quantum, in microseconds
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
     quantum_us: u64,
-    /// Do without BPF, as without rights: who took the time is told less exactly
+    /// Do not use BPF, as without rights; the report is less exact about what took the time
     #[arg(long)]
     no_bpf: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ enum Fixed {
     Ftq,
 }
 
-/// Processors by list, or all that we may use.
+/// The processors of a list, or all that this process may use.
 pub fn cpus(list: Option<&str>) -> Result<Vec<usize>> {
     let usable = affinity::of(0)?;
     let Some(list) = list else { return Ok(usable) };
@@ -70,7 +70,7 @@ pub fn cpus(list: Option<&str>) -> Result<Vec<usize>> {
     }
 }
 
-/// Measures and shows.
+/// Measures and shows the results.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let duration = Duration::from_secs(args.seconds);
     let quantum = Duration::from_micros(args.quantum_us);

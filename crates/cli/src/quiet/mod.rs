@@ -1,4 +1,4 @@
-//! `hiroma quiet`: less jitter from the kernel's reclaim of file cache.
+//! `hiroma quiet`: reduces jitter from the kernel's reclaim of file cache.
 
 mod advise;
 mod bound;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// Finds out who steals time from programs, and reclaims file cache before the kernel has to.
+/// Find out what steals time from programs, and reclaim file cache before the kernel has to.
 #[derive(clap::Args)]
 pub struct QuietArgs {
     #[command(subcommand)]
@@ -29,7 +29,7 @@ enum What {
     Restore(serve::RestoreArgs),
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Measure(args) => measure::main(&args),

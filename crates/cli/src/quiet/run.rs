@@ -1,5 +1,5 @@
-//! `hiroma quiet run`: starts a program whose streams leave the file cache alone, and stands in for
-//! it.
+//! `hiroma quiet run`: starts a program whose streams stay out of the file cache, and acts in its
+//! place towards the caller.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,15 +18,16 @@ use crate::run::{
 };
 use crate::rundir::RunDir;
 
-/// Which way is taken; read by the library.
+/// Selects the method; read by the library.
 const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
 
-/// Run a program whose large reads and writes evict nobody's file cache. Needs no rights.
+/// Run a program whose large reads and writes do not evict cached files. Requires no rights.
 ///
 /// Files of 8 MiB or more that the program reads or writes from one end to the other do not stay in
-/// the cache, and so do not wake the kernel's reclaim. What was cached before stays cached; small
-/// files, files that are cached by more than half, files that are read twice and random access are
-/// left alone. The exit code and the signal that ends the program become those of this command.
+/// the cache, and so do not wake the kernel's reclaim. Data that was cached before stays cached.
+/// Small files, files of which more than half is cached, files that are read twice and random
+/// access are left alone. This command ends with the program's exit code or by the signal that
+/// ended it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -35,15 +36,16 @@ Examples:
   sudo hiroma quiet run --cache 512M -- ./static-program    also static programs, Go, memory mappings
   hiroma quiet run -- sh -c 'zcat logs.gz | sort > sorted'     children too")]
 pub struct Args {
-    /// How: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, by file system) and
-    /// drops behind where it will not; `fadvise` always drops behind
+    /// Method: `auto` asks the kernel not to cache (RWF_DONTCACHE, Linux 6.14, depends on the file
+    /// system) and drops data after use where the kernel refuses; `fadvise` always drops data after
+    /// use
     #[arg(long, value_enum, default_value_t = Method::Auto)]
     method: Method,
-    /// Instead, bound the file cache of the program and its children, whatever they are, by a
-    /// memory control group (as root)
+    /// Instead, bound the file cache of the program and its children, of any kind, by a memory
+    /// control group (requires root)
     #[arg(long, value_name = "SIZE", conflicts_with = "method")]
     cache: Option<Bytes>,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -54,7 +56,7 @@ enum Method {
     Fadvise,
 }
 
-/// A refusal in the words of this command.
+/// Converts an error to a refusal of this command.
 fn refusal(error: &ProgramError) -> anyhow::Error {
     let instead = "`hiroma quiet serve` helps against what any program does";
     let message = match error {
@@ -98,7 +100,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     Ok(ending.imitate())
 }
 
-/// Runs the program in a control group whose cache is kept small.
+/// Runs the program in a control group whose cache is bounded.
 fn bounded(program: &Path, args: &Args, cache: Bytes) -> Result<ExitCode> {
     let instead =
         "without --cache no rights are needed, but only programs of the GNU C library are reached";

@@ -14,13 +14,13 @@ use hiroma_quiet::settings;
 use super::measure::cpus;
 use crate::sim::shared::stop_on_signals;
 
-/// Reclaim file cache before the kernel has to, while large files are read or written, until told
-/// to stop.
+/// Reclaim file cache before the kernel has to, while large files are read or written, until
+/// stopped.
 ///
-/// Looks at the machine ten times a second. When file data fills the cache faster than free memory
-/// lasts, cache that is not in use is given back in small batches, before kswapd wakes; when
-/// programs take the memory, or what is given back comes back, it is left to the kernel. Says on
-/// standard error what was done and why. Stops on SIGINT and SIGTERM, and puts everything back.
+/// Checks the machine ten times a second. When file data fills the cache faster than free memory
+/// lasts, cache that is not in use is reclaimed in small batches, before kswapd wakes. When
+/// programs take the memory, or reclaimed pages refault, reclaim is left to the kernel. Reports on
+/// standard error what was done and why. Stops on SIGINT and SIGTERM, and restores all settings.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,24 +28,24 @@ Examples:
   sudo hiroma quiet serve --app-cpus 2-15     reclaim, kswapd and kcompactd stay on processors 0 and 1
   sudo hiroma quiet set free_bytes_min 1G     while it runs")]
 pub struct ServeArgs {
-    /// Processors that programs have for themselves, like 2-15: the kernel's reclaiming threads and
-    /// this daemon keep off them
+    /// Processors reserved for programs, as in 2-15: the kernel's reclaiming threads and this
+    /// daemon do not run on them
     #[arg(long, value_name = "LIST")]
     app_cpus: Option<String>,
-    /// Say what would be done, and do nothing
+    /// Report what would be done without doing it
     #[arg(long)]
     dry_run: bool,
-    /// Tell Prometheus metrics at this address, like 127.0.0.1:9464, under /metrics
+    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464, under /metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// End when the program that started this one does
+    /// Exit when the parent process exits
     #[arg(long, hide = true)]
     with_parent: bool,
     #[command(flatten)]
     state: StateArgs,
 }
 
-/// Change a setting of the running daemon, or show them all.
+/// Change a setting of the running daemon, or show all settings.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Settings:
@@ -61,16 +61,16 @@ Settings:
   drop_behind       when to drop behind streams: never, needed (where reclaim is of no use), large (also where they fill the cache in
                     large blocks) (large)")]
 pub struct SetArgs {
-    /// Which; without it all are shown
+    /// Setting to change; without it, all settings are shown
     #[arg(requires = "value")]
     key: Option<String>,
-    /// A size (64M), a time (100ms) or a share (75%)
+    /// New value: a size (64M), a time (100ms) or a share (75%)
     value: Option<String>,
     #[command(flatten)]
     state: StateArgs,
 }
 
-/// Put back what a daemon that was killed has left changed.
+/// Restore the settings that a killed daemon left changed.
 #[derive(clap::Args)]
 pub struct RestoreArgs {
     #[command(flatten)]
@@ -89,11 +89,11 @@ fn refused(error: QuietError) -> anyhow::Error {
 }
 
 fn say(line: &str) {
-    // The daemon goes on when nobody listens any more.
+    // The daemon continues when nothing reads standard error any more.
     let _ = writeln!(stderr(), "hiroma quiet: {line}");
 }
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 pub fn serve(args: &ServeArgs) -> Result<ExitCode> {
     if args.with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
@@ -137,7 +137,7 @@ pub fn set(args: &SetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts back what was left.
+/// Restores the settings that a killed daemon left changed.
 pub fn restore(args: &RestoreArgs) -> Result<ExitCode> {
     let lock = Lock::take(&args.state.state).map_err(refused)?;
     let lines = daemon::restore(&args.state.state, &lock).map_err(refused)?;

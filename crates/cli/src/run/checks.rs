@@ -1,4 +1,4 @@
-//! What can be known to fail before the program starts: the kernel, the rights, the stores.
+//! Checks that find failures before the program starts: the kernel, the rights, the stores.
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,11 @@ use rustix::fs::statvfs;
 
 use crate::rights::{self, ALLOW_FOR_GOOD, ALLOW_NOW, KernelVersion};
 
-/// Any size of sectors will do to see whether a store can be opened.
+/// Any sector size will do to check whether a store can be opened.
 const PROBE_SECTOR_BYTES: usize = 8192;
 
-/// The kernel interface that the pager will take; refuses a machine that cannot do what is wanted.
+/// The kernel interface that the pager will use. Refuses a machine that cannot do what `config`
+/// requires.
 pub fn machine(config: &Config) -> Result<PathChoice> {
     let running = KernelVersion::running()
         .map_or("this kernel".to_owned(), |version| format!("Linux {version}"));
@@ -32,7 +33,7 @@ pub fn machine(config: &Config) -> Result<PathChoice> {
     }
 }
 
-/// What will be used, for `--verbose`.
+/// The kernel interface and the stores that will be used, for `--verbose`.
 pub fn describe(path: PathChoice, config: &Config) -> String {
     let kernel = match path {
         PathChoice::Fallback if config.path == PathChoice::Auto => {
@@ -48,7 +49,7 @@ pub fn describe(path: PathChoice, config: &Config) -> String {
     format!("{} local, then {}; {kernel}", Bytes(config.local_limit_bytes), stores.join(", then "))
 }
 
-/// Refuses stores that cannot be used: opens them as the program will, and gives them up again.
+/// Refuses stores that cannot be used: opens them as the program will, and closes them again.
 pub fn stores(config: &Config) -> Result<()> {
     for store in &config.stores {
         if let StoreSpec::File { dir, capacity } = store {
@@ -60,7 +61,7 @@ pub fn stores(config: &Config) -> Result<()> {
         .map_err(|error| refuse(error.to_string()))
 }
 
-/// What there is to say about a directory before a store is made in it.
+/// Checks the directory of a file store before the store is made in it.
 fn file_store(store: &StoreSpec, dir: &Path, capacity: Option<Bytes>) -> Result<()> {
     if !dir.is_dir() {
         return Err(refuse(format!(

@@ -1,5 +1,4 @@
-//! What pagers have to say while the program runs, and what becomes of a program whose pager is
-//! gone.
+//! Prints the messages of pagers while the program runs, and ends programs whose pager is gone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{processes, rundir};
 
-/// How often pages are looked at.
+/// Time between two reads of the control pages.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The thread that reads messages.
@@ -23,7 +22,7 @@ pub struct Herald {
     thread: JoinHandle<Told>,
 }
 
-/// What has been told, by process.
+/// What has been printed, by process.
 #[derive(Default)]
 pub struct Told {
     pages: BTreeMap<u32, Page>,
@@ -32,16 +31,16 @@ pub struct Told {
 #[derive(Default)]
 struct Page {
     told: usize,
-    /// The pager was not there, the last time.
+    /// The pager was missing at the last check.
     orphaned: bool,
-    /// Its pager was ending it, the last time.
+    /// The pager was ending the program at the last check.
     condemned: bool,
-    /// It has ended since; its number can be another's.
+    /// The process has ended since; its id may belong to another one now.
     gone: bool,
 }
 
 impl Herald {
-    /// Starts to read the pages in `dir`.
+    /// Starts to read the control pages in `dir`.
     pub fn start(dir: PathBuf) -> Herald {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
@@ -55,10 +54,10 @@ impl Herald {
         Herald { stop, thread }
     }
 
-    /// Reads once more, and ends.
+    /// Reads the pages once more, and ends the thread.
     pub fn stop(self) {
         drop(self.stop);
-        // It can have died of a panic only, of which the user has heard.
+        // The join fails only after a panic, which the user has seen.
         let _ = self.thread.join();
     }
 }
@@ -71,8 +70,9 @@ impl Told {
             let said = page.said_since(known.told);
             known.told += said.len();
             said.lines().for_each(show::line);
-            // Twice in a row: a program that its pager ends takes a moment. What remains is the
-            // first process of a namespace of processes, whom a signal from inside does not reach.
+            // Acts at the second check in a row: a program that its pager ends takes a moment to
+            // die. One that is still alive then is the init process of a PID namespace, which a
+            // signal from inside the namespace does not reach.
             let condemned = page.exit_code().is_some();
             known.gone = condemned && (known.gone || !processes::is_alive(pid));
             if std::mem::replace(&mut known.condemned, condemned) && condemned && !known.gone {
@@ -80,7 +80,8 @@ impl Told {
             }
             let orphaned = page.exit_code().is_none()
                 && page.pager().is_some_and(|pager| !processes::is_alive(pager));
-            // Twice in a row: a pager that sees its program end is gone a moment before.
+            // Acts at the second check in a row: a pager that sees its program end exits a moment
+            // before the program does.
             if orphaned
                 && std::mem::replace(&mut known.orphaned, orphaned)
                 && processes::is_alive(pid)
@@ -101,7 +102,7 @@ fn end(pid: u32) {
     }
 }
 
-/// What each process of the run waits for just now, one line each.
+/// Prints one line for each process of the run with what it currently waits for.
 pub fn describe(dir: &Path) {
     for pid in rundir::page_pids(dir).into_iter().filter(|&pid| processes::is_alive(pid)) {
         if let Ok(page) = ControlPage::open(dir, pid) {
@@ -118,7 +119,7 @@ pub fn describe(dir: &Path) {
     }
 }
 
-/// The exit code with which the pager of `pid` ended it, if it did.
+/// The exit code with which the pager of `pid` ended the program, if it did.
 pub fn exit_code(dir: &Path, pid: u32) -> Option<u8> {
     ControlPage::open(dir, pid).ok()?.exit_code()
 }

@@ -1,4 +1,5 @@
-//! What waiting for far memory has cost a run, and what more local memory would have changed.
+//! The time that a run lost by waiting for far memory, and the effect that more local memory would
+//! have had.
 
 use std::time::Duration;
 
@@ -8,23 +9,24 @@ use hiroma_policy::loss::ppm;
 use hiroma_units::Bytes;
 use serde_json::{Value, json};
 
-/// Shorter waits are not worth a change of the limit, in millionths of the time.
+/// Share of the time, in millionths, below which waiting does not justify a change of the limit.
 const WORTH_PPM: u64 = 10_000;
-/// Threads that wait at once, on average and in thousandths, from which on the summary says so.
+/// Average number of threads that wait at the same time, in thousandths, from which on the summary
+/// reports it.
 const SEVERAL: u64 = 1_100;
 
 /// The loss of all processes together.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Loss {
-    /// Part of the time in which at least one thread waited for far memory, in millionths. Of
-    /// several processes the times are added.
+    /// Share of the time in which at least one thread waited for far memory, in millionths. The
+    /// times of several processes are added.
     pub share_ppm: u64,
-    /// Threads that waited while any did, in thousandths.
+    /// Average number of threads that waited while at least one did, in thousandths.
     pub at_once_permille: u64,
     pub advice: Option<Advice>,
 }
 
-/// A limit that would have spared most of it.
+/// A limit that would have avoided most of the waiting.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Advice {
     pub local: Bytes,
@@ -32,7 +34,7 @@ pub struct Advice {
 }
 
 impl Loss {
-    /// None: nothing has ever been far.
+    /// The loss of a run. None: no memory was ever far.
     pub fn of(total: &Snapshot, limit_bytes: u64, elapsed: Duration) -> Option<Loss> {
         let any_ns = total.waited(Waited::AnyFar).0;
         if total.get(Counter::FarBytesMax) == 0 && any_ns == 0 {
@@ -47,7 +49,7 @@ impl Loss {
         Some(Loss { share_ppm, at_once_permille: ppm(total.waited_far().0, any_ns) / 1000, advice })
     }
 
-    /// For the summary.
+    /// Text for the summary.
     pub fn summary(&self) -> String {
         let several = self.at_once_permille >= SEVERAL;
         let threads = if several {
@@ -67,7 +69,7 @@ impl Loss {
         )
     }
 
-    /// For programs.
+    /// JSON for `--stats`.
     pub fn json(&self) -> Value {
         let share = |ppm: u64| ppm as f64 / 1e6;
         json!({
@@ -80,13 +82,14 @@ impl Loss {
     }
 }
 
-/// The next size above that is told in few digits.
+/// The next larger size that can be written with few digits.
 fn readable(bytes: u64) -> u64 {
     let unit = if bytes < 1 << 30 { 1 << 20 } else { (1u64 << 30) / 10 };
     bytes.div_ceil(unit) * unit
 }
 
-/// The curves of a snapshot: for each size at which something is spared, what is left there.
+/// The curves of a snapshot: for each size that saves something, what remains of the fetches and of
+/// the waiting.
 pub fn curve_json(total: &Snapshot) -> Value {
     let limit = total.get(Counter::LimitBytes);
     points(total).into_iter().map(|(extra, fetched, waited)| {
@@ -94,8 +97,8 @@ pub fn curve_json(total: &Snapshot) -> Value {
     }).collect()
 }
 
-/// Extra bytes, and what is left with them of the bytes fetched and of the time waited for far
-/// memory, in millionths.
+/// Points of both curves: extra bytes, and the bytes fetched and the time waited for far memory
+/// that would remain with them, in millionths.
 pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
     let (fetched, waited) = (&total.fetched_curve, total.lost_curve());
     let mut sizes: Vec<u64> =

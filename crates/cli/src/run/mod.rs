@@ -1,5 +1,5 @@
-//! `hiroma run`: checks, starts the program with far memory, stands in for it, and says how it
-//! went.
+//! `hiroma run`: checks the machine, starts the program with far memory, acts in its place towards
+//! the caller, and reports a summary.
 
 mod checks;
 mod herald;
@@ -61,7 +61,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     checks::stores(&config)?;
     let library = preload::find()?;
-    // The statistics are wanted at the end; that they cannot be written is better known now.
+    // The statistics are written at the end; a path that cannot be written should fail before the
+    // program runs.
     if let Some(path) = &args.stats {
         fs::File::create(path).map_err(|error| {
             refuse(format!("--stats {}: cannot write there: {error}", path.display()))
@@ -112,7 +113,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let elapsed = start.elapsed();
     herald.stop();
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
-        // The pager can end a program from outside only by a signal.
+        // From outside, the pager can end a program only by a signal, so the exit code that it
+        // recorded replaces that signal.
         ending = Ending::Exited(code);
     }
     if let Some(progress) = progress {
@@ -151,7 +153,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ending.imitate())
 }
 
-/// The last sample is of the end.
+/// Ends the series with a sample of the end of the run.
 fn finish_series(
     sampler: Option<Sampler>,
     watch: &Mutex<Watch>,
@@ -163,13 +165,14 @@ fn finish_series(
     Some(series.ended(&watch, elapsed))
 }
 
-/// What to say of a program that could not be started, with the exit code that shells use.
+/// The error for a program that could not be started, with the exit code that shells use.
 pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     Failure { code, message: format!("cannot start `{}`: {error}", program.display()) }.into()
 }
 
-/// The program's exit code matters more than ours: a failure here is only reported.
+/// Writes the statistics. A failure is only reported, because the program's exit code takes
+/// precedence.
 fn write_stats(path: &Path, report: &Report) {
     let written = serde_json::to_vec_pretty(&report.json())
         .map_err(io::Error::from)
@@ -179,7 +182,7 @@ fn write_stats(path: &Path, report: &Report) {
     }
 }
 
-/// A value for `LD_PRELOAD`-like lists: `first`, then what was there.
+/// A value for lists like `LD_PRELOAD`: `first`, followed by the present value of the variable.
 fn prepend(first: &Path, variable: &str) -> OsString {
     let mut list = first.as_os_str().to_owned();
     if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {

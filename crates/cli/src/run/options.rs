@@ -1,4 +1,4 @@
-//! The options of `hiroma run`, and what they become.
+//! The options of `hiroma run`, and their conversion into the pager's configuration.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,82 +20,85 @@ use super::progress;
 
 /// Run a program with far memory.
 ///
-/// What the program uses beyond the local limit goes to the stores, and comes back when it is
-/// touched. Programs that it starts have far memory too, each with the same limit.
+/// Memory that the program uses beyond the local limit is evicted to the stores, and fetched again
+/// when it is touched. Programs that it starts have far memory too, each with the same limit.
 ///
-/// The program's exit code and the signal that ends it become those of `hiroma run`. Code 2 means
-/// that it was not started because something cannot work, 126 and 127 that it cannot be executed or
-/// found, 75 that a store failed for good.
+/// `hiroma run` ends with the program's exit code or by the signal that ended it. Exit code 2 means
+/// that the program was not started because something cannot work, 126 that it cannot be executed,
+/// 127 that it was not found, and 75 that a store failed permanently.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Most memory of this machine that managed memory may take, per process, with compressed
-    /// memory, buffers and tables: a size (512M, 1G) or a share of the machine's memory or the
-    /// cgroup's limit, whichever is smaller (25%)
+    /// Local memory limit per process: managed memory including compressed memory, buffers and
+    /// tables. A size (512M, 1G), or a share of the machine's memory or the cgroup's limit,
+    /// whichever is smaller (25%)
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
-    /// Where far memory is, in the order of filling: compressed (within --local: an eighth of it at
-    /// first, more or less as that spares waiting, seven eighths if no other store follows; what
-    /// does not compress goes to the next store), compressed:SIZE (so much beside --local),
-    /// file:DIR[:SIZE] (all that is free there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...]
-    /// (what the servers lend)
+    /// Stores for far memory, in the order in which they are filled: compressed (within --local: an
+    /// eighth of it at first, then adjusted to reduce waiting; seven eighths if no other store
+    /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
+    /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
+    /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend)
     #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
     store: StoreList,
-    /// How much moves at a time: auto (decided while running, for each 2 MiB), or a power of two
+    /// Amount that is moved at a time: auto (chosen at run time, for each 2 MiB), or a power of two
     /// from 4K to 4M
     #[arg(long, value_name = "SIZE", default_value = "auto", allow_hyphen_values = true)]
     block: BlockSize,
-    /// What leaves local memory first
+    /// Replacement policy: which blocks leave local memory first
     #[arg(long, value_enum, default_value = "lru")]
     replacement: Replacement,
-    /// How the servers of one tcp:// store are filled: one after the other, or in turn
+    /// How the servers of one tcp:// store are filled: simple (one after the other) or round-robin
+    /// (in turn)
     #[arg(long, value_enum, default_value = "simple")]
     allocation: Filling,
-    /// Do not fetch ahead of need
+    /// Disable prefetching
     #[arg(long)]
     no_prefetch: bool,
-    /// How long a store that does not answer is waited for (500ms, 30s, 5m)
+    /// Time to wait for a store that does not respond (500ms, 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     store_timeout: Duration,
-    /// How long a fault may wait for anything before the program is ended with a message and exit
-    /// code 75
+    /// Time that a fault may wait for anything; after it, the program is ended with a message and
+    /// exit code 75
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     fault_timeout: Duration,
-    /// Where locked or pinned memory does not fit the limit, end the program (exit code 75);
-    /// otherwise the limit yields, and a line says so
+    /// End the program (exit code 75) if locked or pinned memory does not fit the limit; without
+    /// this option, the limit is exceeded and a line reports it
     #[arg(long)]
     hard_limit: bool,
-    /// Shared key, for servers that ask for one
+    /// File with the shared key, for servers that require one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Threads that answer faults where several threads of the program fault at once: 1 to 4, or as
-    /// many as prove to be faster
+    /// Threads that handle faults if several threads of the program fault at the same time: 1 to 4,
+    /// or auto (as many as turn out to be fastest)
     #[arg(long, value_name = "N", default_value = "auto")]
     fault_threads: FaultThreads,
-    /// Kernel interface: full needs Linux 6.8, fallback 5.7
+    /// Kernel interface: full requires Linux 6.8, fallback Linux 5.7, and auto uses full where it
+    /// works
     #[arg(long, value_enum, default_value = "auto")]
     path: KernelPath,
-    /// Show a live line on the terminal; `always` also where standard error is no terminal
+    /// Show a live status line on the terminal; `always` shows it even if standard error is not a
+    /// terminal
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     pub progress: Option<progress::When>,
-    /// Write all statistics to FILE at the end (JSON)
+    /// Write all statistics to FILE at the end, as JSON
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Write a page about the run to FILE (HTML): memory and faults over time, what more local
-    /// memory would have changed, where the program waited
+    /// Write a report about the run to FILE, as HTML: memory and faults over time, the effect that
+    /// more local memory would have had, and where the program waited
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Record every page-out and page-in of the program, and of those that it starts, for `hiroma
+    /// Record every page-out and page-in of the program and of its children in FILE, for `hiroma
     /// sim replay`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// No summary at the end
+    /// Do not print a summary at the end
     #[arg(short, long)]
     pub quiet: bool,
-    /// Say what will be used and what could be better
+    /// Print what will be used and what could be improved
     #[arg(short, long)]
     pub verbose: bool,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
 }
@@ -161,7 +164,7 @@ enum KernelPath {
     Fallback,
 }
 
-/// A local limit in bytes, or why it is too small.
+/// A local limit in bytes. Refuses one that is too small or larger than the memory.
 pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
     let whole = Limits::read()?.whole();
     let limit = spec.of(whole);
@@ -179,7 +182,7 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
 }
 
 impl Args {
-    /// What the pager in the program shall be told.
+    /// The configuration for the pager in the program.
     pub fn config(&self) -> Result<Config> {
         Ok(Config {
             local_limit_bytes: local_limit(self.local)?.0,
@@ -210,7 +213,8 @@ impl Args {
     }
 }
 
-/// The program, and those that it starts, may be elsewhere when they read the configuration.
+/// Makes a path absolute: the program and its children may have another working directory when they
+/// read the configuration.
 fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| refuse(format!("{}: {error}", path.display())))
 }
@@ -227,7 +231,7 @@ fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
 /// Address space that is reserved beside the arena: staging, tables, the pager's heap.
 const BESIDE_BYTES: u64 = 256 << 30;
 
-/// The usual reservation, or half of what `ulimit -v` leaves.
+/// The usual size of the reservation, or half of the address space that `ulimit -v` leaves.
 fn arena_bytes() -> Result<u64> {
     let usual = Config::default().arena_bytes;
     let Some(allowed) = getrlimit(Resource::As).current else { return Ok(usual) };

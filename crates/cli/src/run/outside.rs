@@ -1,5 +1,4 @@
-//! Programs that the program started and that ran without far memory, as the library has noted
-//! them.
+//! Children of the program that ran without far memory, as recorded by the library.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,24 +11,24 @@ use serde_json::{Value, json};
 
 use super::program;
 
-/// How many programs the summary names.
+/// Number of programs that the summary names.
 const NAMED: usize = 3;
 
-/// How often each program was started without far memory, and why it has none.
+/// How often each program was started without far memory, and the reason.
 #[derive(Default)]
 pub struct Outside {
     programs: BTreeMap<PathBuf, (String, u64)>,
 }
 
 impl Outside {
-    /// Reads the notes of the run with directory `dir`.
+    /// Reads the records in the run directory `dir`.
     pub fn read(dir: &Path) -> Outside {
         Outside::of(&fs::read(dir.join(EXECUTED_FILE)).unwrap_or_default())
     }
 
     fn of(notes: &[u8]) -> Outside {
         let mut counts: BTreeMap<&[u8], u64> = BTreeMap::new();
-        // The last one may be half written.
+        // The last record may be incomplete.
         let whole = notes.iter().rposition(|&byte| byte == 0).map_or(&[][..], |end| &notes[..end]);
         whole.split(|&byte| byte == 0).for_each(|note| *counts.entry(note).or_default() += 1);
         let mut outside = Outside::default();
@@ -49,7 +48,7 @@ impl Outside {
         outside
     }
 
-    /// For the summary; nothing if there were none.
+    /// Text for the summary; empty if there were none.
     pub fn summary(&self) -> String {
         let count: u64 = self.programs.values().map(|(_, count)| count).sum();
         if count == 0 {
@@ -71,7 +70,7 @@ impl Outside {
         format!(", {count} {children} ran without far memory: {}", named.join(", "))
     }
 
-    /// All of them.
+    /// All programs, for `--stats`.
     pub fn json(&self) -> Value {
         let one = |(path, (reason, count)): (&PathBuf, &(String, u64))| json!({"program": path, "reason": reason, "count": count});
         self.programs.iter().map(one).collect()
@@ -85,7 +84,7 @@ mod tests {
     #[test]
     fn a_program_without_its_environment_is_named() {
         let outside = Outside::of(b"+/bin/sh\0-/bin/sh\0-sh\0-/nowhere/at/all\0-/bin/s");
-        // Both names stand for one file.
+        // Both names refer to the same file.
         assert_eq!((outside.programs.len(), outside.programs.values().next().unwrap().1), (1, 2));
         let summary = outside.summary();
         assert!(summary.starts_with(", 2 children ran without far memory: "), "{summary}");

@@ -1,4 +1,4 @@
-//! Where the library is that brings far memory into a program.
+//! Finds the library that provides far memory to a program.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,27 +11,26 @@ use hiroma_command::refuse;
 
 use super::prepend;
 
-/// A library that is loaded into programs, and the variable that names another one than the one
-/// beside the executable.
+/// A library that is loaded into programs, and the environment variable that overrides its path.
 #[derive(Clone, Copy)]
 pub struct Library {
     name: &'static str,
     variable: &'static str,
 }
 
-/// Far memory.
+/// Provides far memory.
 const FAR: Library = Library { name: "libhiroma_preload.so", variable: "HIROMA_PRELOAD" };
-/// Streams that leave the file cache alone.
+/// Keeps file streams out of the file cache.
 pub const QUIET: Library =
     Library { name: "libhiroma_quiet_preload.so", variable: "HIROMA_QUIET_PRELOAD" };
 
-/// Finds the library of far memory.
+/// Finds the far memory library.
 pub fn find() -> Result<PathBuf> {
     find_library(FAR)
 }
 
-/// Finds a library: as its variable says, else beside the executable, else where `make install`
-/// puts it.
+/// Finds a library: at the path in its environment variable, else beside the executable, else where
+/// `make install` installs it.
 pub fn find_library(library: Library) -> Result<PathBuf> {
     let Library { name, variable } = library;
     if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from) {
@@ -54,13 +53,13 @@ pub fn find_library(library: Library) -> Result<PathBuf> {
 fn places(executable: &Path, name: &str) -> Vec<PathBuf> {
     let dir = executable.parent().unwrap_or(Path::new("/"));
     let mut places = vec![dir.join(name)];
-    // Test executables lie one level deeper, in target/*/deps.
+    // Test executables are one level deeper, in target/*/deps.
     places.extend(dir.parent().map(|above| above.join("lib/hiroma").join(name)));
     places
 }
 
-/// What `LD_PRELOAD` shall be: our library, then what was there. A path that the dynamic linker
-/// would split is reached through `dir`.
+/// The value of `LD_PRELOAD`: our library, followed by the present value. If the dynamic linker
+/// would split the library's path, a symbolic link in `dir` replaces it.
 pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
     let splits =
         |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));

@@ -1,8 +1,8 @@
-//! Whether far memory can reach a program at all, found out before it starts.
+//! Checks whether a program can use far memory, before it starts.
 //!
-//! Programs are reached through `LD_PRELOAD`, so what counts is the dynamic linker: static programs
-//! have none, Go programs go round the C library, and set-user-id programs are started with a
-//! linker that ignores us.
+//! The library is loaded through `LD_PRELOAD`, so the dynamic linker must honour it: static
+//! programs have no dynamic linker, Go programs bypass the C library, and for set-user-id programs
+//! the linker ignores the library.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadRef};
 use rustix::fs::{Access, access};
 
-/// Why a program cannot be run, or not with far memory. Every message says what to do.
+/// Why a program cannot run, or cannot run with far memory. Every message includes a remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -73,8 +73,7 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// Why a program that does start has no far memory, in a word or two. `None`: it does not
-    /// start.
+    /// Why a program that does start has no far memory, in a few words. `None`: it does not start.
     pub fn without_far_memory(&self) -> Option<String> {
         Some(match self {
             ProgramError::Static(_) => "static".to_owned(),
@@ -94,7 +93,7 @@ impl ProgramError {
         })
     }
 
-    /// The exit code that shells use for it, or ours for a refusal.
+    /// The exit code that shells use for the error, or ours for a refusal.
     pub fn code(&self) -> u8 {
         match self {
             ProgramError::NotFound(_) | ProgramError::NoInterpreter { .. } => 127,
@@ -112,7 +111,7 @@ const OWN_MACHINE: (u16, &str) = if cfg!(target_arch = "aarch64") {
     (elf::EM_X86_64, "x86-64")
 };
 
-/// Finds the program that `name` stands for, as the shell would.
+/// Finds the program called `name` as a shell would.
 pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     let shown = || name.to_string_lossy().into_owned();
     if name.as_bytes().contains(&b'/') {
@@ -137,7 +136,7 @@ pub fn check(path: &Path) -> Result<(), ProgramError> {
 
 fn check_at_depth(path: &Path, depth: u32) -> Result<(), ProgramError> {
     let shown = path.display().to_string();
-    // The kernel follows four interpreters, then answers ELOOP.
+    // The kernel follows four interpreters, then returns ELOOP.
     if depth > 4 {
         return Err(ProgramError::TooDeep(shown));
     }
@@ -169,7 +168,7 @@ fn read_up_to(file: &mut File, head: &mut [u8]) -> std::io::Result<usize> {
     Ok(len)
 }
 
-/// The dynamic linker ignores `LD_PRELOAD` where a program gains rights that its user lacks.
+/// The dynamic linker ignores `LD_PRELOAD` for a program that gains rights which its user lacks.
 fn check_privileges(path: &Path, found: &fs::Metadata) -> Result<(), ProgramError> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let privileged = |why, remedy| {
@@ -205,7 +204,7 @@ fn check_script(path: &Path, line: &[u8], depth: u32) -> Result<(), ProgramError
     if interpreter.file_name() != Some(OsStr::new("env")) {
         return Ok(());
     }
-    // `env` hands on to the first word that is neither an option nor an assignment.
+    // `env` executes the first word that is neither an option nor an assignment.
     let Some(name) =
         words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).map(OsStr::from_bytes)
     else {
@@ -249,8 +248,8 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
             Err(ProgramError::NoInterpreter { script: shown, interpreter: linker })
         }
         Some(_) => Ok(()),
-        // The dynamic linker itself has no linker, but started as a program it does read
-        // LD_PRELOAD.
+        // The dynamic linker has no interpreter itself, but it reads LD_PRELOAD when it is started
+        // as a program.
         None if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux")) => {
             Ok(())
         }
@@ -281,11 +280,11 @@ fn machine_name(head: &[u8; 256]) -> String {
 struct ElfFacts {
     linker: Option<String>,
     go: bool,
-    /// What of a sanitizer it calls.
+    /// The sanitizer function that it calls.
     sanitizer: Option<String>,
 }
 
-/// What instrumented code calls first.
+/// Functions that instrumented code calls first.
 const SANITIZERS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
 
 impl ElfFacts {
@@ -297,7 +296,7 @@ impl ElfFacts {
             if let Some(name) = segment.interpreter(endian, data)? {
                 linker = Some(String::from_utf8_lossy(name).into_owned());
             }
-            // Odd notes do not keep a program from running.
+            // Malformed notes do not keep a program from running.
             if let Ok(Some(mut notes)) = segment.notes(endian, data) {
                 while let Ok(Some(note)) = notes.next() {
                     go |= note.name() == b"Go";
@@ -380,7 +379,7 @@ mod tests {
         foreign[18..20].copy_from_slice(&elf::EM_386.to_le_bytes());
         let error = check(&program(dir.path(), "foreign", &foreign)).unwrap_err();
         assert!(error.to_string().contains("32-bit x86"), "{error}");
-        // Every header byte in turn, and every early end of the file.
+        // Every header byte in turn, and many truncations of the file.
         for at in 0..64 + 56 * 13 {
             let mut damaged = good.clone();
             damaged[at] ^= 0xff;

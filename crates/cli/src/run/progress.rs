@@ -14,12 +14,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::watch::Watch;
 
-/// Where to show it.
+/// When to show the live line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum When {
-    /// If standard error is a terminal.
+    /// Only if standard error is a terminal.
     Auto,
-    /// Also elsewhere: one plain line every second.
+    /// Without a terminal too: one plain line every second.
     Always,
 }
 
@@ -30,7 +30,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to draw, where that makes sense.
+    /// Starts to draw. None: `when` is `Auto` and standard error is not a terminal.
     pub fn start(when: When, watch: Arc<Mutex<Watch>>) -> Option<Progress> {
         let terminal = stderr().is_terminal();
         if !terminal && matches!(when, When::Auto) {
@@ -62,14 +62,14 @@ impl Progress {
         Some(Progress { stop, thread })
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn stop(self) {
         drop(self.stop);
         let _ = self.thread.join();
     }
 }
 
-/// What was there the last time.
+/// The counters at the last update.
 #[derive(Default)]
 struct Rates {
     last: Option<(Instant, Snapshot)>,

@@ -1,6 +1,6 @@
-//! Writes down what goes out and comes in (`--trace`): takes records from the rings of all
-//! processes of a run while they live and when they are gone, and makes a trace of them that
-//! `hiroma sim replay` runs.
+//! Records page-outs and page-ins (`--trace`): reads records from the rings of all processes of a
+//! run, while they live and after they end, and writes them as a trace that `hiroma sim replay`
+//! runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::processes;
 
-/// How long the rings are left alone.
+/// Time between two reads of the rings.
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// The thread that writes.
@@ -27,11 +27,11 @@ pub struct Recording {
     thread: JoinHandle<Writer>,
 }
 
-/// A ring, and what is known of its process.
+/// A ring and the state of its process.
 struct Source {
     ring: Ring,
     pid: u32,
-    /// Its node in the trace; none as long as it has recorded nothing.
+    /// Node of the process in the trace; none until it records something.
     node: Option<u32>,
 }
 
@@ -43,17 +43,18 @@ struct Writer {
     page_bytes: u64,
     sources: Vec<Source>,
     nodes: u32,
-    /// Records by kind, and those that no longer found room in a ring, of processes that are gone.
+    /// Number of records by kind, and number of records that were lost because a ring was full, of
+    /// processes that have ended.
     counts: [u64; 3],
     lost: u64,
     taken: Vec<Record>,
     batch: Vec<TraceRecord>,
-    /// None after the first failure.
+    /// An error after the first failure.
     output: Result<TraceWriter, TraceError>,
 }
 
 impl Recording {
-    /// Begins a trace in `path` of the processes that make their rings in `dir`.
+    /// Starts a trace at `path` of the processes that make their rings in `dir`.
     pub fn start(path: &Path, dir: &Path, config: &Config) -> Result<Recording> {
         files::check(path).map_err(|error| refuse(format!("--trace {error}")))?;
         let page_bytes = page_bytes(config.block);
@@ -85,14 +86,15 @@ impl Recording {
         Ok(Recording { stop, thread })
     }
 
-    /// Ends without a trace: there is no program.
+    /// Ends without a trace, because the program did not start.
     pub fn abandon(self) {
         drop(self.stop);
-        // What was written so far goes away with the writer.
+        // The writer removes what was written so far when it is dropped.
         let _ = self.thread.join();
     }
 
-    /// Ends the trace. Says where it is, or why there is none; what it holds is for the statistics.
+    /// Ends the trace, and prints where it is or why there is none. Returns its counts for the
+    /// statistics.
     pub fn finish(self, quiet: bool) -> Option<Value> {
         drop(self.stop);
         let writer = self.thread.join().ok()?;
@@ -133,12 +135,13 @@ impl Recording {
 }
 
 impl Writer {
-    /// Takes what all rings have, and writes it in the order of time.
+    /// Reads all rings, and writes the records ordered by time.
     fn round(&mut self) {
         self.find_rings();
         let mut sources = std::mem::take(&mut self.sources);
         sources.retain_mut(|source| {
-            // Looked at before the last records are taken: nothing comes after them then.
+            // Checked before the last records are read: a process that has ended adds none after
+            // them.
             let alive = processes::is_alive(source.pid);
             let sound = self.take(source);
             if !alive || !sound {
@@ -151,8 +154,8 @@ impl Writer {
         self.write();
     }
 
-    /// A ring that has been opened needs its name no longer; without it, nobody has to clear it
-    /// away.
+    /// Opens new rings. The name of an open ring is removed, because it is not needed any more and
+    /// no later cleanup is required then.
     fn find_rings(&mut self) {
         for (path, pid) in Ring::list(&self.dir) {
             match Ring::open(&path) {
@@ -160,7 +163,7 @@ impl Writer {
                     let _ = fs::remove_file(&path);
                     self.sources.push(Source { ring, pid, node: None });
                 }
-                // Being made; or its process has gone while it made it.
+                // The ring is being made, or its process ended while making it.
                 Ok(None) => {}
                 Err(error) => {
                     let _ = fs::remove_file(&path);
@@ -173,7 +176,7 @@ impl Writer {
         }
     }
 
-    /// Whether the ring can be read on.
+    /// Reads the records of a ring. False: the ring cannot be read any further.
     fn take(&mut self, source: &mut Source) -> bool {
         self.taken.clear();
         let result = source.ring.take(&mut self.taken);
@@ -199,8 +202,8 @@ impl Writer {
         if let Ok(output) = &mut self.output {
             output.set_nodes(nodes);
             for record in &self.batch {
-                // A record that came into its ring late: its node's others come after it, those of
-                // other nodes may be before.
+                // This record may have entered its ring late: its own node's later records follow
+                // it, but records of other nodes with later times may precede it.
                 self.last_ns = self.last_ns.max(record.time_ns);
                 if let Err(error) = output.append(TraceRecord { time_ns: self.last_ns, ..*record })
                 {

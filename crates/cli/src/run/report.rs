@@ -1,4 +1,4 @@
-//! The page of `--report`: how a run with far memory went, for somebody who knows nothing of how it
+//! The page of `--report`: describes a run with far memory for a reader who does not know how it
 //! works.
 
 use hiroma_command::machine;
@@ -11,7 +11,7 @@ use super::loss;
 use super::series::{Sample, Series};
 use super::stats::Report;
 
-/// Ranges that the page shows.
+/// Number of ranges that the page shows.
 const RANGES_SHOWN: usize = 10;
 const MIB: f64 = (1 << 20) as f64;
 
@@ -84,7 +84,7 @@ fn memory(series: &Series) -> Section {
     }
 }
 
-/// A count as a rate between samples.
+/// A counter as a rate between samples.
 fn rate(name: &str, samples: &[Sample], count: impl Fn(&Sample) -> u64) -> Line {
     let points = samples.windows(2).filter(|pair| pair[1].seconds > pair[0].seconds).map(|pair| {
         let seconds = pair[1].seconds - pair[0].seconds;

@@ -1,4 +1,4 @@
-//! How a run went over time: samples at even distances, few enough to draw however long it takes.
+//! A run over time: samples at even intervals, few enough to plot however long the run takes.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,12 @@ use hiroma_pager::control::{Counter, Waited};
 
 use super::watch::Watch;
 
-/// Samples are this far apart at first.
+/// Initial interval between samples.
 const PERIOD: Duration = Duration::from_millis(50);
-/// When there are so many, every second one is dropped, and they are twice as far apart from then
-/// on.
+/// At this number of samples, every second one is dropped and the interval is doubled.
 const SAMPLES_MAX: usize = 480;
 
-/// What was there at one moment. Bytes are gauges, the rest counts since the start.
+/// State at one moment. Bytes are gauges, the other fields count since the start.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Sample {
     pub seconds: f64,
@@ -36,7 +35,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds one. True: every second one has gone, and the next is due after twice the time.
+    /// Adds a sample. True: every second sample was dropped, and the interval doubles.
     fn add(&mut self, sample: Sample) -> bool {
         let is_full = self.samples.len() >= SAMPLES_MAX;
         if is_full {
@@ -50,8 +49,8 @@ impl Series {
         is_full
     }
 
-    /// With one more sample, of the end: what the program had then. The gauges of processes that
-    /// are gone are nothing.
+    /// Adds a sample for the end of the run. Its gauges are those of the sample before it, because
+    /// the gauges of processes that have ended are zero.
     pub fn ended(mut self, watch: &Watch, elapsed: Duration) -> Series {
         let (before, last) = (
             self.samples.last().copied().unwrap_or_default(),
@@ -87,7 +86,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts to sample.
+    /// Starts sampling.
     pub fn start(watch: Arc<Mutex<Watch>>, start: Instant) -> Sampler {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
@@ -107,10 +106,10 @@ impl Sampler {
         Sampler { stop, thread }
     }
 
-    /// Ends.
+    /// Stops sampling and returns the samples.
     pub fn stop(self) -> Series {
         drop(self.stop);
-        // It can have died of a panic only, of which the user has heard.
+        // The join fails only after a panic, which the user has seen.
         self.thread.join().unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! Stands in for the program towards whoever started us: signals go through to it, its end becomes
-//! ours.
+//! Acts in the program's place towards the caller: passes signals on to the program, and ends as
+//! the program ends.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
-/// Signals that are passed on.
+/// Signals that are passed on to the program.
 const PASSED_ON: &[i32] =
     &[SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH, SIGCONT, SIGTSTP];
 
@@ -27,26 +27,25 @@ pub enum Ending {
     Killed(i32),
 }
 
-/// The signals of this process, from before the program starts until it has ended.
+/// Handling of this process's signals, from before the program starts until it has ended.
 pub struct Signals(SignalsInfo<WithOrigin>);
 
 impl Signals {
-    /// Takes over the signals. To be called before the program starts, so that none is lost in
-    /// between.
+    /// Takes over the signals. Must be called before the program starts, so that no signal is lost
+    /// in between.
     pub fn take_over() -> io::Result<Signals> {
-        // What is ignored here (nohup, background jobs of a script) stays ignored, for us and for
-        // the program.
+        // Signals that are ignored here (nohup, background jobs of a script) stay ignored, by this
+        // process and by the program.
         let ignored = ignored_signals();
         let wanted = PASSED_ON.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0);
         Ok(Signals(SignalsInfo::new(wanted.chain([SIGCHLD]))?))
     }
 
-    /// Passes signals on to `child` until it ends.
-    /// `on_quit` is called before SIGQUIT is passed on.
+    /// Passes signals on to `child` until it ends. Calls `on_quit` before SIGQUIT is passed on.
     pub fn pass_on_until_end(&mut self, child: Pid, on_quit: impl Fn()) -> io::Result<Ending> {
         loop {
-            // Signals that arrive together come out in no order; the end of the child is looked for
-            // after the others are through.
+            // Signals that arrive together are returned in no particular order, so the end of the
+            // child is checked after the other signals were passed on.
             let origins: Vec<Origin> = self.0.wait().collect();
             for origin in origins.iter().filter(|origin| origin.signal != SIGCHLD) {
                 if origin.signal == SIGQUIT {
@@ -62,14 +61,14 @@ impl Signals {
 }
 
 fn pass_on(origin: &Origin, child: Pid) {
-    // What the terminal sends goes to the whole process group: the program has it already, and must
-    // not get it twice.
+    // The terminal sends its signals to the whole process group: the program has received them
+    // already, and must not receive them twice.
     let from_terminal = matches!(origin.cause, Cause::Kernel);
     let same_group = getpgid(Some(child)).ok() == getpgid(None).ok();
     if let (Some(signal), false) =
         (Signal::from_named_raw(origin.signal), from_terminal && same_group)
     {
-        // It fails only when the program has just ended.
+        // Fails only if the program has just ended.
         let _ = kill_process(child, signal);
     }
 }
@@ -88,8 +87,8 @@ fn reap(child: Pid) -> io::Result<Option<Ending>> {
         if let Some(signal) = status.terminating_signal() {
             return Ok(Some(Ending::Killed(signal)));
         }
-        // Stopped by the terminal: stop as well, so that the shell sees it. (Not for SIGSTOP:
-        // whoever continues the program alone would leave us stopped.)
+        // The terminal stopped the program: stop too, so that the shell notices it. (Not for
+        // SIGSTOP: if only the program were continued, this process would stay stopped.)
         if status
             .stopping_signal()
             .is_some_and(|signal| [SIGTSTP, SIGTTIN, SIGTTOU].contains(&signal))
@@ -108,15 +107,17 @@ fn ignored_signals() -> u64 {
 }
 
 impl Ending {
-    /// Ends this process in the same way.
+    /// Ends this process in the same way as the program.
     pub fn imitate(self) -> ExitCode {
         match self {
             Ending::Exited(code) => ExitCode::from(code),
             Ending::Killed(signal) => {
-                // The program has left its core, if any; ours would only overwrite it.
+                // The program has written its core file, if any; a second core would only overwrite
+                // it.
                 let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
-                // Only for signals whose default is not to end a process, and for real-time ones.
+                // Reached only for signals whose default action does not end a process, and for
+                // real-time signals.
                 ExitCode::from((128 + signal) as u8)
             }
         }

@@ -1,4 +1,4 @@
-//! What is said at the end of a run: one line, and JSON for `--stats`.
+//! Output at the end of a run: one summary line, and JSON for `--stats`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::outside::Outside;
 use super::signals::Ending;
 use super::watch::Watch;
 
-/// Everything that is known about a run that has ended.
+/// All data about a run that has ended.
 pub struct Report<'a> {
     pub watch: &'a Watch,
     pub config: &'a Config,
@@ -24,14 +24,14 @@ pub struct Report<'a> {
     pub ending: Ending,
     pub elapsed: Duration,
     pub main_pid: u32,
-    /// Programs without far memory.
+    /// Children that ran without far memory.
     pub outside: Outside,
-    /// What `--trace` has recorded.
+    /// Counts of the trace that `--trace` recorded.
     pub trace: Option<Value>,
 }
 
 impl Report<'_> {
-    /// The line for people.
+    /// The summary line.
     pub fn summary(&self) -> String {
         let elapsed = show::elapsed(self.elapsed);
         let outside = self.outside.summary();
@@ -57,12 +57,12 @@ impl Report<'_> {
         )
     }
 
-    /// What waiting for far memory has cost.
+    /// The time lost by waiting for far memory.
     pub fn loss(&self) -> Option<Loss> {
         Loss::of(&self.watch.total()?, self.watch.largest(Counter::LimitBytes), self.elapsed)
     }
 
-    /// Everything, for programs.
+    /// All data as JSON.
     pub fn json(&self) -> Value {
         let (exit_code, signal) = match self.ending {
             Ending::Exited(code) => (Some(code), None),
@@ -75,7 +75,7 @@ impl Report<'_> {
             .map(|(pid, seen)| process_json(*pid, &seen.snapshot))
             .collect();
         let command: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
-        // Linux counts in KiB.
+        // Linux reports the value in KiB.
         let peak_rss = getrusage(UsageWho::RUSAGE_CHILDREN)
             .ok()
             .and_then(|usage| u64::try_from(usage.max_rss()).ok())

@@ -1,4 +1,4 @@
-//! Reads the control pages of all processes of a run, while they live and when they are gone.
+//! Reads the control pages of all processes of a run, while they live and after they have ended.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::{processes, rundir};
 pub struct Seen {
     /// Its counters.
     pub snapshot: Snapshot,
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub alive: bool,
 }
 
@@ -29,14 +29,14 @@ impl Watch {
         Watch { dir, seen: BTreeMap::new(), local_bytes_max: 0, far_bytes_max: 0 }
     }
 
-    /// Reads the pages anew.
+    /// Reads all control pages again.
     pub fn update(&mut self) {
         for pid in rundir::page_pids(&self.dir) {
             if self.seen.get(&pid).is_some_and(|seen| !seen.alive) && !processes::is_alive(pid) {
                 continue;
             }
-            // A page that is just being made, or whose process has just gone, is left for the next
-            // time.
+            // A page that is being made, or whose process has just ended, is read at the next
+            // update.
             if let Ok(page) = ControlPage::open(&self.dir, pid) {
                 self.seen.insert(
                     pid,
@@ -69,12 +69,12 @@ impl Watch {
         self.seen.values().map(|seen| seen.snapshot.get(counter)).max().unwrap_or(0)
     }
 
-    /// The most local memory that all processes had together, as far as it was seen.
+    /// The most local memory that was seen for all processes together.
     pub fn local_bytes_max(&self) -> u64 {
         self.local_bytes_max
     }
 
-    /// The same for far memory.
+    /// The most far memory that was seen for all processes together.
     pub fn far_bytes_max(&self) -> u64 {
         self.far_bytes_max
     }

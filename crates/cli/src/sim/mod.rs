@@ -1,4 +1,4 @@
-//! `hiroma sim`: which placement policy suits a cluster, before it is bought.
+//! `hiroma sim`: simulates which placement policy suits a cluster, before it is bought.
 
 mod paper;
 mod progress;
@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// Simulates global page placement on a cluster: nodes that lend each other memory.
+/// Simulate global page placement on a cluster: nodes that lend each other memory.
 ///
-/// The same cluster and the same seed give the same result on any machine, however many threads or
-/// shards it takes.
+/// The same cluster and the same seed give the same result on any machine, with any number of
+/// threads or shards.
 #[derive(clap::Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct SimArgs {
@@ -43,7 +43,7 @@ enum What {
     Presets(single::PresetsArgs),
 }
 
-/// Does what was asked.
+/// Runs the subcommand.
 pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     shared::tell_crashes_apart();
     match args.what {

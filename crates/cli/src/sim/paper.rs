@@ -11,19 +11,19 @@ use hiroma_simlab::paper::{Paper, Params};
 use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};
 
-/// Runs every experiment of the paper on global page placement and prints its tables beside the
+/// Run every experiment of the paper on global page placement, and print its tables beside the
 /// paper's figures.
 ///
-/// Then what the paper left for later: old information and herding, today's clusters, nodes that
-/// fail. Takes up to ten minutes on two processors, or half a minute with --quick, which is too
-/// little to tell close policies apart.
+/// Then runs the experiments that the paper left for later: old information and herding, today's
+/// clusters, nodes that fail. Takes up to ten minutes on two processors, or half a minute with
+/// --quick, which is too little to distinguish close policies.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct PaperArgs {
-    /// Fewer seeds, rates and variants, shorter runs
+    /// Use fewer seeds, rates and variants, and shorter runs
     #[arg(long)]
     quick: bool,
-    /// Seeds of every configuration [default: 10, or 2 with --quick]
+    /// Number of seeds for each configuration [default: 10, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: Option<u32>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! How far a simulation is: nothing for two seconds, then a bar with the time left on a terminal,
-//! and now and then a line elsewhere.
+//! Progress of a simulation: nothing for two seconds, then a bar with the remaining time on a
+//! terminal, and an occasional line elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// For how long nobody needs to be told anything.
+/// Time for which no progress is shown.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(15);
 
-/// Progress through a number of runs, told from any thread.
+/// Progress through a number of runs, reported from any thread.
 pub struct Progress {
     total: f64,
     start: Instant,
@@ -27,12 +27,12 @@ struct State {
 }
 
 impl Progress {
-    /// For `total` runs, or whatever is counted.
+    /// Progress through `total` runs or other units.
     pub fn new(total: f64) -> Progress {
         Progress { total: total.max(1e-9), start: Instant::now(), state: Mutex::default() }
     }
 
-    /// Adds `runs` to what is done.
+    /// Adds `runs` to the completed ones.
     pub fn advance(&self, runs: f64) {
         let mut state = self.state.lock().expect("nobody panics here");
         state.done += runs;
@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// Prints a result.
+    /// Prints a result without disturbing the bar.
     pub fn print(&self, text: &str) {
         let state = self.state.lock().expect("nobody panics here");
         match &state.bar {
@@ -77,7 +77,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// What is left, if it goes on as it has gone so far.
+/// The remaining time, if the rest proceeds at the present rate.
 fn left(elapsed: Duration, share: f64) -> String {
     if share <= 0.0 {
         return "time left unknown".to_owned();

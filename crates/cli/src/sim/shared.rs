@@ -1,4 +1,4 @@
-//! What the subcommands share: options, exit codes, files.
+//! Options, exit codes and files that the subcommands share.
 
 use anyhow::{Context, Result};
 use hiroma_sim::RunError;
@@ -10,12 +10,12 @@ pub use hiroma_command::files::{Files, Outputs, check, write};
 pub use hiroma_command::report;
 use hiroma_command::{Failure, INTERRUPTED, refuse};
 
-/// Exit codes of runs that failed; refusals are the command's own.
+/// Exit codes of runs that failed. The code of refusals is `hiroma_command::REFUSED`.
 pub const STUCK: u8 = 3;
 pub const WRONG: u8 = 4;
 pub const CRASHED: u8 = 5;
 
-/// With which seeds.
+/// Options for the seeds of runs.
 #[derive(clap::Args)]
 pub struct Runs {
     /// First seed
@@ -25,23 +25,23 @@ pub struct Runs {
     pub jobs: Jobs,
 }
 
-/// With how many threads.
+/// Options for the number of threads.
 #[derive(clap::Args)]
 pub struct Jobs {
-    /// Runs at once [default: as many as there are processors]
+    /// Number of runs at the same time [default: number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 }
 
 impl Runs {
-    /// `count` seeds from the first on.
+    /// The first `count` seeds, starting with `--seed`.
     pub fn seeds(&self, count: u32) -> Vec<u64> {
         seeds_from(self.seed, count as usize)
     }
 }
 
 impl Jobs {
-    /// Threads.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         self.jobs.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
@@ -50,7 +50,7 @@ impl Jobs {
     }
 }
 
-/// A flag that Ctrl-C and the like set.
+/// A flag that is set by SIGINT, SIGTERM and SIGHUP.
 pub fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::new();
     for signal in
@@ -61,7 +61,7 @@ pub fn stop_on_signals() -> Result<Stop> {
     Ok(stop)
 }
 
-/// The failure of a run with the exit code that tells its kind.
+/// Converts the failure of a run to one with the exit code of its kind.
 pub fn failed(error: LabError) -> anyhow::Error {
     let code = match &error {
         LabError::Failed { error: RunError::Config(_), .. } => hiroma_command::REFUSED,
@@ -73,7 +73,8 @@ pub fn failed(error: LabError) -> anyhow::Error {
     Failure { code, message: error.to_string() }.into()
 }
 
-/// From now on a panic, on whatever thread, ends the program with the exit code for it.
+/// Installs a panic hook: from now on, a panic on any thread ends the program with exit code
+/// [`CRASHED`].
 pub fn tell_crashes_apart() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -85,7 +86,7 @@ pub fn tell_crashes_apart() {
     }));
 }
 
-/// What a file or a trace is refused with.
+/// A refusal of a file or a trace.
 pub fn refused(error: impl std::fmt::Display) -> anyhow::Error {
     refuse(error.to_string())
 }

@@ -19,18 +19,18 @@ use hiroma_simlab::{presets, replay as traces, single};
 use super::progress::Progress;
 use super::shared::{self, Outputs, Runs};
 
-/// Simulates one cluster as a file describes it.
+/// Simulate the cluster that a file describes.
 ///
-/// The file says what is different from its preset; `hiroma sim presets` lists them, and `hiroma
-/// sim presets NAME` writes one out with all its settings. Prints figures of the run, with 95 %
-/// confidence intervals if there is more than one seed.
+/// The file contains the settings that differ from its preset; `hiroma sim presets` lists the
+/// presets, and `hiroma sim presets NAME` prints one with all its settings. Prints the results of
+/// the run, with 95 % confidence intervals if there is more than one seed.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct RunArgs {
-    /// The cluster's file (TOML), or the name of a preset
+    /// File that describes the cluster (TOML), or name of a preset
     #[arg(value_name = "CLUSTER")]
     cluster: PathBuf,
-    /// Seeds to run, from the first on
+    /// Number of seeds to run, starting with --seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
     #[command(flatten)]
@@ -39,18 +39,18 @@ pub struct RunArgs {
     outputs: Outputs,
 }
 
-/// Runs all sensible policies on one cluster and ranks them by mean response.
+/// Run all sensible policies on one cluster and rank them by mean response.
 ///
-/// Every policy meets the same processes at the same times (the same seeds), so that what separates
-/// two of them is the confidence interval of their differences seed by seed. Says so where the
-/// seeds do not tell two apart.
+/// Every policy gets the same processes at the same times (the same seeds), so two policies are
+/// compared by the confidence interval of their differences seed by seed. Reports where the seeds
+/// do not suffice to distinguish two policies.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct CompareArgs {
-    /// The cluster's file (TOML), or the name of a preset
+    /// File that describes the cluster (TOML), or name of a preset
     #[arg(value_name = "CLUSTER")]
     cluster: PathBuf,
-    /// Seeds for every policy, from the first on
+    /// Number of seeds for every policy, starting with --seed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
     #[command(flatten)]
@@ -59,18 +59,18 @@ pub struct CompareArgs {
     outputs: Outputs,
 }
 
-/// Runs page-outs and page-ins that were recorded from live clients, instead of a generated load.
+/// Run page-outs and page-ins that were recorded from live clients, instead of a generated load.
 ///
-/// The trace is read as a whole or refused as a whole; docs/trace-format.md describes it.
+/// A trace is accepted or refused as a whole; docs/trace-format.md describes the format.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {
-    /// The trace; of several, the nodes of each follow those of the one before, and all begin at
-    /// the same time
+    /// Trace to run; with several, the nodes of each follow those of the one before, and all begin
+    /// at the same time
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// The cluster it runs on: a file (TOML) or the name of a preset; pages are as large as the
-    /// trace's [default: paper, with as many nodes as the trace has]
+    /// Cluster to run on: a file (TOML) or the name of a preset; the page size is that of the trace
+    /// [default: paper, with as many nodes as the trace has]
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<PathBuf>,
     /// Run all sensible policies and rank them
@@ -82,10 +82,10 @@ pub struct ReplayArgs {
     outputs: Outputs,
 }
 
-/// Lists the clusters to start from, or writes one out with all its settings.
+/// List the presets, or print one with all its settings.
 #[derive(clap::Args)]
 pub struct PresetsArgs {
-    /// The one to write out
+    /// Preset to print
     #[arg(value_name = "NAME")]
     name: Option<String>,
 }
@@ -140,7 +140,7 @@ pub fn presets(args: &PresetsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The cluster of a file, or a preset by its name.
+/// Reads the cluster from a file, or takes the preset of that name.
 fn cluster(path: &std::path::Path) -> Result<Config> {
     match path.to_str().and_then(preset) {
         Some(preset) if !path.exists() => Ok(preset.config()),
@@ -188,7 +188,8 @@ fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a section without its title and its first line, the seeds, which stand there already.
+/// Prints a section without its title and without its first line, which names the seeds: both have
+/// been printed already.
 fn show(progress: &Progress, section: &Section) {
     let tables: Vec<String> = section.tables.iter().map(Table::to_text).collect();
     progress.print(&format!(

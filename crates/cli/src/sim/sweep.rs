@@ -11,22 +11,22 @@ use hiroma_simlab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepEr
 use super::progress::Progress;
 use super::shared::{self, Files, Jobs};
 
-/// Simulates a grid of settings, with several seeds each.
+/// Simulate a grid of settings, with several seeds each.
 ///
-/// Every run's result is a small file of its own in the directory. A sweep that was interrupted
-/// goes on where it was; shards can run anywhere (a Slurm array, Spark or Ray tasks) with the same
-/// directory, or with directories that are copied into one afterwards. The results are the same
-/// bytes whatever the shards and threads were.
+/// The result of every run is a small file in the results directory. An interrupted sweep continues
+/// where it stopped. Shards can run anywhere (a Slurm array, Spark or Ray tasks) with the same
+/// directory, or with directories that are copied into one afterwards. The results are byte for
+/// byte the same with any number of shards and threads.
 #[derive(clap::Args)]
 #[command(after_help = SWEEP_HELP)]
 pub struct SweepArgs {
-    /// The sweep's file (TOML)
+    /// File that describes the sweep (TOML)
     #[arg(value_name = "SWEEP")]
     sweep: PathBuf,
-    /// Directory of the results
+    /// Directory for the results
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Only every M-th run, from the N-th on
+    /// Run only every M-th run, starting with the N-th
     #[arg(long, value_name = "N/M", default_value = "1/1")]
     shard: Shard,
     #[command(flatten)]
@@ -43,14 +43,14 @@ A sweep's file:
 
 Exit codes are those of `hiroma sim`.";
 
-/// Puts the results of a sweep together.
+/// Combine the results of a sweep.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct MergeArgs {
-    /// Directory of the results
+    /// Directory with the results
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Write one line for each point of the grid, with all figures, as CSV
+    /// Write one line for each point of the grid, with all figures, to FILE, as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the user can mend is refused; a disk that is full, for one, is a failure.
+/// Refuses an error that the user can fix. Others, like a full disk, are failures.
 fn refused_or_failed(error: StoreError) -> anyhow::Error {
     match error {
         StoreError::Io { ref source, .. } if source.kind() != std::io::ErrorKind::NotFound => {

@@ -11,7 +11,7 @@ use super::HIROMA;
 /// A process that touches some of its memory until it is dropped.
 pub struct Load {
     pub child: Child,
-    /// The process that touches: the child or, where that only starts it, the child's.
+    /// The process that touches memory: `child`, or the child of `child` if that only starts it.
     pub pid: u32,
     pub base: u64,
     pub bytes: u64,
@@ -22,7 +22,7 @@ impl Load {
         Load::start_by(&[], mib, pattern, change).expect("the load does not start")
     }
 
-    /// Started by another program; none if that does not start it.
+    /// Starts a load by another program. None: that program does not start it.
     pub fn start_by(
         starter: &[&str],
         mib: u64,
@@ -40,7 +40,7 @@ impl Load {
         Load::of(command, bytes, !starter.is_empty())
     }
 
-    /// A load of `bytes` that `command` is, or (`as_child`) starts; none if it does not start.
+    /// A load of `bytes` that is `command` or (`as_child`) its child. None: it does not start.
     pub fn of(mut command: Command, bytes: u64, as_child: bool) -> Option<Load> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
         let mut line = String::new();
@@ -54,7 +54,8 @@ impl Load {
         Some(Load { child, pid, base: ready["base"].as_u64().unwrap(), bytes })
     }
 
-    /// A program that touches `mib` MiB in one mapping, and has filled them; none if it has ended.
+    /// A load of a program that touches `mib` MiB in one mapping and has filled them. None: the
+    /// program has ended.
     pub fn adopt(child: Child, mib: u64) -> Option<Load> {
         let bytes = mib << 20;
         let maps = fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
@@ -71,7 +72,7 @@ impl Load {
         self.pid.to_string()
     }
 
-    /// Bytes of its memory that are in huge pages.
+    /// Number of bytes of its memory that are in huge pages.
     pub fn huge_bytes(&self) -> u64 {
         let smaps = fs::read_to_string(format!("/proc/{}/smaps", self.pid)).unwrap();
         let mut inside = false;
@@ -114,7 +115,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether this machine lets us manage; else a line says why not.
+/// Whether this machine allows managing; otherwise reports why not.
 pub fn possible() -> bool {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if !thp.contains("[madvise]") {

@@ -1,5 +1,5 @@
-//! What the tests of the command share: the command itself, the library, small programs compiled on
-//! the spot.
+//! Helpers for the tests of the command: the command itself, the library, and small programs that
+//! are compiled during the test.
 #![allow(dead_code)]
 
 pub mod hot;
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 /// The command under test.
 pub const HIROMA: &str = env!("CARGO_BIN_EXE_hiroma");
 
-/// The library that `hiroma run` brings into programs; built if the tests were built without it.
+/// The library that `hiroma run` loads into programs; built if the tests were built without it.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| find_library("HIROMA_PRELOAD", "hiroma-preload"))
 }
 
-/// The library that `hiroma quiet run` brings into programs.
+/// The library that `hiroma quiet run` loads into programs.
 pub fn quiet_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| find_library("HIROMA_QUIET_PRELOAD", "hiroma-quiet-preload"))
 }
 
-/// The program that `hiroma bench` becomes; it lies beside the command.
+/// The program that `hiroma bench` becomes; it is beside the command.
 pub fn bench() -> &'static Path {
     static BENCH: OnceLock<PathBuf> = OnceLock::new();
     BENCH.get_or_init(|| built("hiroma-bench", "hiroma-bench"))
@@ -39,11 +39,11 @@ fn find_library(variable: &str, package: &str) -> PathBuf {
         .map_or_else(|| built(package, &format!("lib{}.so", package.replace('-', "_"))), Into::into)
 }
 
-/// What cargo makes of a package, beside the command.
+/// Builds a package, and returns the path of its file beside the command.
 fn built(package: &str, file: &str) -> PathBuf {
     let dir = Path::new(HIROMA).parent().unwrap();
     let made = dir.join(file);
-    // Cargo knows whether it is fresh.
+    // Cargo knows whether the file is up to date.
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args([
         "build",
@@ -69,8 +69,8 @@ pub fn hiroma<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
     prepared(command)
 }
 
-/// The same with every signal as it is by default: who started the tests may ignore some, as nohup
-/// does, and that is inherited.
+/// The same with default dispositions for all signals: the parent of the tests may ignore some, as
+/// nohup does, and children inherit that.
 pub fn hiroma_with_default_signals<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal", HIROMA]).args(args);
@@ -82,12 +82,12 @@ fn prepared(mut command: Command) -> Command {
     command
 }
 
-/// What it said and how it ended.
+/// Runs the command and returns its output and exit status.
 pub fn output<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> Output {
     hiroma(args).output().unwrap()
 }
 
-/// Exit code and standard error.
+/// Runs the command and returns its exit code and standard error.
 pub fn refusal<T: AsRef<OsStr>>(args: impl IntoIterator<Item = T>) -> (Option<i32>, String) {
     let output = output(args);
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -109,7 +109,7 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> PathBuf 
     program
 }
 
-/// Waits for something that must come; the bound only ends a broken test.
+/// Waits for a condition that must become true. The time limit only ends a broken test.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use hiroma_pager::config::{CONFIG_ENV, Config, PathChoice, StoreSpec};
 
-/// The library under test. Cargo does not build it for integration tests by itself.
+/// The library under test. Cargo does not build it for integration tests.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -35,7 +35,7 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
         .path()
         .join(format!("{name}-{:?}", std::thread::current().id()).replace(['(', ')'], "-"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-    // Without builtins, or the compiler drops allocations that it thinks it understands.
+    // Without builtins, because the compiler removes allocations that it recognizes.
     let output = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-fno-builtin", "-pthread", "-o"])
         .arg(&program)
@@ -56,10 +56,10 @@ pub fn config(local: u64) -> Config {
     }
 }
 
-/// `program` with the library preloaded and `config` in its environment.
+/// `program` with the library preloaded, and with `config` in its environment.
 pub fn preloaded(program: impl AsRef<OsStr>, config: Option<&Config>) -> Command {
-    // `timeout` ends a program that hangs; generous, so that a slow machine is not taken for a
-    // hang.
+    // `timeout` kills a program that hangs. The limit is generous, so that a slow machine does not
+    // look like a hang.
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "300"]);
     command.arg("env").arg(format!("LD_PRELOAD={}", library().display()));
@@ -70,7 +70,7 @@ pub fn preloaded(program: impl AsRef<OsStr>, config: Option<&Config>) -> Command
     command
 }
 
-/// Runs it and wants the exit code 0.
+/// Runs the command and asserts exit code 0.
 pub fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     assert!(
@@ -83,13 +83,13 @@ pub fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// Compiles and runs a test program on both kernel paths; it must print `ok` and nothing on
+/// Compiles and runs a test program on both kernel paths; it must print `ok`, and nothing on
 /// standard error.
 pub fn passes(name: &str, local: u64, arguments: &[&str]) {
     passes_saying(name, local, arguments, "");
 }
 
-/// The same; on standard error it is told `what`.
+/// The same, with `what` on standard error.
 pub fn passes_saying(name: &str, local: u64, arguments: &[&str], what: &str) {
     let program = compile(name, &[]);
     for path in [PathChoice::Auto, PathChoice::Fallback] {

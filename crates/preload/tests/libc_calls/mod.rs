@@ -1,8 +1,8 @@
-//! What the library may call in the C library.
+//! Functions of the C library that this library may call.
 //!
-//! Its helper's threads share the C library's data with the program and are not known to it. A
-//! function that takes one of its locks, and a program that forks at that moment, make a child that
-//! hangs. So whatever is new here has to be thought about first.
+//! The helper's threads share the C library's data with the program, but the C library does not
+//! know them. If a function takes one of its locks while the program forks, the child hangs. So
+//! think about any new function here before adding it.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -14,21 +14,21 @@ const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanos
     getcwd getpeername getpid getrusage getsockopt gettid gnu_get_libc_version lseek64 memcpy memmove memset open64 \
     pause pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send sigfillset stat64 statx \
     strlen strtol sysconf sysinfo unlink write writev pthread_self pthread_sigmask";
-/// Locks of the object that is given, which is ours; memory comes from the internal heap.
+/// Functions that lock only the given object, which is ours; memory comes from the internal heap.
 const OURS: &str = "opendir readdir64 closedir realpath pthread_attr_destroy pthread_attr_init pthread_attr_setstacksize pthread_mutex_destroy \
     pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_key_create pthread_key_delete pthread_setspecific";
-/// Called on threads of the program only: at its start, in its calls of functions that this library
-/// replaces, and around its forks.
+/// Called only on threads of the program: at its start, in functions that this library replaces,
+/// and around forks.
 const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next _IO_list_lock _IO_list_unlock __register_atfork \
     __res_init getaddrinfo freeaddrinfo gai_strerror getaliasbyname_r dlvsym environ getenv pthread_detach pthread_join pthread_setname_np \
     __libc_calloc __libc_free __libc_malloc __libc_memalign __libc_realloc fputs stderr stdout";
-/// When a library is loaded or a thread begins, before the program can fork; and when a panic ends
-/// the program.
+/// Called when a library is loaded or a thread begins, before the program can fork, and when a
+/// panic ends the program.
 const LOADER: &str = "__cxa_finalize __cxa_thread_atexit_impl __gmon_start__ _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable \
     dl_iterate_phdr _Unwind_Backtrace _Unwind_GetDataRelBase _Unwind_GetIP _Unwind_GetIPInfo _Unwind_GetLanguageSpecificData \
     _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_Resume _Unwind_SetGR _Unwind_SetIP _Unwind_DeleteException \
     _Unwind_RaiseException __tls_get_addr";
-/// Rust's standard library in threads that it starts itself. A helper has none.
+/// Called by Rust's standard library in threads that it starts itself. A helper has none.
 const THREADS: &str =
     "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";
 
