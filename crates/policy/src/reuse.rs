@@ -331,8 +331,8 @@ mod tests {
         }
     }
 
-    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. It is random by
-    /// its nature, and these seeds keep it.
+    /// The bound that `docs/internals/far-memory.md` states: 5 % of the fetches, at any size. It is
+    /// random by its nature, and these seeds keep it.
     #[test]
     fn a_sample_is_wrong_by_five_percent_of_the_fetches_at_most() {
         // Some sectors more often than others, several times what the list can hold.

@@ -3,8 +3,8 @@
 //!
 //! Spinning for the next request on the client's processor would keep the client from sending it,
 //! and sleeping there is no better with two processors: the other one halts, and waking it costs
-//! more than the answer (`docs/far-memory.md`). So the thread goes to another processor, and comes
-//! back to where it may run once the requests are over.
+//! more than the answer (`docs/internals/far-memory.md`). So the thread goes to another processor,
+//! and comes back to where it may run once the requests are over.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! One simulated cluster: its nodes, network, disks, load and policies. Every default is the
-//! paper's (table 1); what the paper leaves out has its reason in `docs/simulation.md`.
+//! paper's (table 1); what the paper leaves out has its reason in `docs/internals/simulation.md`.
 
 use std::sync::Arc;
 

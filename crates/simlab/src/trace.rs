@@ -1,5 +1,5 @@
 //! Traces of page-outs and page-ins: a fixed header and records of 24 bytes, little-endian.
-//! `docs/trace-format.md` is the specification.
+//! `docs/internals/trace-format.md` is the specification.
 //!
 //! A file is accepted as a whole or refused as a whole: its length, its count, its checksums, the
 //! order of its times and each record's fields have to fit. [`TraceWriter`] is what a live client

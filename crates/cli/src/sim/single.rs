@@ -61,7 +61,7 @@ pub struct CompareArgs {
 
 /// Runs page-outs and page-ins that were recorded from live clients, instead of a generated load.
 ///
-/// The trace is read as a whole or refused as a whole; docs/trace-format.md describes it.
+/// The trace is read as a whole or refused as a whole; docs/internals/trace-format.md describes it.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {

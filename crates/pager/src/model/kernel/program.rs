@@ -180,7 +180,7 @@ impl State {
                     tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
                 });
                 // Without events the pager learns nothing of system calls past the C library:
-                // docs/far-memory.md.
+                // docs/guide/compatibility.md.
                 if kind > 21 || !self.has_events {
                     Doing::Asks(place, to)
                 } else {
