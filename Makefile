@@ -6,11 +6,12 @@ DESTDIR ?=
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO ?= cargo
 RELEASE := target/release
+MDBOOK := target/tools/bin/mdbook
 # Below share: where bash, zsh and fish look for completions.
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build man install uninstall release clean
+.PHONY: help build demo demo-spark test soak test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,7 +63,7 @@ spark-jars: deps-build ## build the Spark plugin, as a Maven repository too, and
 bench-spark: build spark-jars ## the experiments on Spark's cached data, on this machine (as root)
 	$(RELEASE)/hiroma bench spark
 
-lint: deps-build ## format, clippy, licences of dependencies
+lint: deps-build ## format, clippy, licences of dependencies, links in documents
 	@scripts/test.sh lint
 
 deps: ## install what building and testing need and this machine lacks (Debian, Ubuntu)
@@ -70,6 +71,13 @@ deps: ## install what building and testing need and this machine lacks (Debian, 
 
 deps-build: ## install only what building needs
 	@scripts/deps.sh build
+
+docs: $(MDBOOK) ## build the documents as a book (target/book)
+	$(MDBOOK) build
+
+$(MDBOOK):
+	@scripts/deps.sh build
+	$(CARGO) install --locked --version 0.4.52 mdbook --root target/tools
 
 man: build ## write docs/man anew
 	$(RELEASE)/hiroma man docs/man

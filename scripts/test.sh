@@ -128,6 +128,11 @@ lint() {
 	else
 		skip "licences and advisories of dependencies" "cargo-deny is not installed (cargo install --locked cargo-deny)"
 	fi
+	if command -v python3 >/dev/null 2>&1; then
+		single "links and paths in documents" scripts/links.py
+	else
+		skip "links and paths in documents" "python3 is not installed"
+	fi
 	if command -v shellcheck >/dev/null 2>&1; then
 		single "shell scripts" shellcheck -x scripts/*.sh .ci/run jvm/common.sh jvm/test jvm/demo jvm/publish jvm/cross jvm/bench/build
 	fi

@@ -648,16 +648,29 @@ def cell(row, store):
     return f"right, {far:.1f} s (natively {native:.1f} s)" if text == "right" and row["kind"] == "program" else text
 
 
+def noted(text, notes):
+    """A cell of the table: a long reason becomes the number of a note below it."""
+    word, _, reason = text.partition(": ")
+    if not reason or len(text) <= 40:
+        return text
+    if reason not in notes:
+        notes.append(reason)
+    return f"{word} ({notes.index(reason) + 1})"
+
+
 def table(results):
-    """Results as Markdown, programs first."""
+    """Results as Markdown, programs first, each table followed by its notes."""
     lines = []
     for kind, head in [("program", "| Program | Version | Default store | TCP |"), ("behaviour", "| Behaviour | | Default store | TCP |")]:
         rows = [row for row in results if row["kind"] == kind]
         if rows:
             lines += ["", head, "|---|---|---|---|"]
+        notes = []
         for row in rows:
             second = row["version"] if kind == "program" else row["title"].replace("|", "\\|")
-            lines.append("| " + " | ".join([row["name"], second or "-", *(cell(row, store) for store in ["default", "tcp"])]) + " |")
+            lines.append("| " + " | ".join([row["name"], second or "-", *(noted(cell(row, store), notes) for store in ["default", "tcp"])]) + " |")
+        if notes:
+            lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
     return "\n".join(lines[1:]) + "\n"
 
 

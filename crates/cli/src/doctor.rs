@@ -272,7 +272,8 @@ fn cgroup() -> Result<Check> {
     })
 }
 
-/// Whether the pager may keep its fault thread beside the faulting thread (`docs/far-memory.md`).
+/// Whether the pager may keep its fault thread beside the faulting thread
+/// (`docs/internals/far-memory.md`).
 fn scheduling() -> Check {
     const NAME: &str = "scheduling";
     if cpu::may_raise_from_idle() {

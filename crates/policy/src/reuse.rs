@@ -330,8 +330,8 @@ mod tests {
         }
     }
 
-    /// The bound that `docs/far-memory.md` states: 5 % of the fetches, at any size. The error is
-    /// random by nature; these seeds stay within the bound.
+    /// The bound that `docs/internals/far-memory.md` states: 5 % of the fetches, at any size. The
+    /// error is random by nature; these seeds stay within the bound.
     #[test]
     fn a_sample_is_wrong_by_five_percent_of_the_fetches_at_most() {
         // Some sectors more often than others; several times what the list can contain.

@@ -3,8 +3,8 @@
 //!
 //! Spinning for the next request on the client's processor would keep the client from sending it.
 //! Sleeping there is no better with two processors: the other one halts, and waking it costs more
-//! than the reply (`docs/far-memory.md`). So the thread moves to another processor, and is allowed
-//! on all of its processors again once the requests have ended.
+//! than the reply (`docs/internals/far-memory.md`). So the thread moves to another processor, and
+//! is allowed on all of its processors again once the requests have ended.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

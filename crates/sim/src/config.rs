@@ -1,5 +1,6 @@
 //! One simulated cluster: its nodes, network, disks, load and policies. Every default is the
-//! paper's (table 1); `docs/simulation.md` gives the reason for what the paper leaves out.
+//! paper's (table 1); `docs/internals/simulation.md` gives the reason for what the paper leaves
+//! out.
 
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
 //! | [`paper`] | every experiment of the paper, and some beyond |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
-//! | [`trace`] | recorded page-outs; `docs/trace-format.md` |
+//! | [`trace`] | recorded page-outs; `docs/internals/trace-format.md` |
 //!
 //! Files and output depend only on the configuration and the seeds: not on the number of threads,
 //! shards or interruptions.

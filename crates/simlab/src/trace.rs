@@ -1,5 +1,5 @@
 //! Traces of page-outs and page-ins: a fixed header and records of 24 bytes, little-endian.
-//! `docs/trace-format.md` is the specification.
+//! `docs/internals/trace-format.md` is the specification.
 //!
 //! A file is accepted or refused as a whole: its length, its count, its checksums, the order of its
 //! times and the fields of each record have to match. A live client records with [`TraceWriter`]:

@@ -61,7 +61,7 @@ pub struct CompareArgs {
 
 /// Run page-outs and page-ins that were recorded from live clients, instead of a generated load.
 ///
-/// A trace is accepted or refused as a whole; docs/trace-format.md describes the format.
+/// A trace is accepted or refused as a whole; docs/internals/trace-format.md describes the format.
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {

@@ -178,7 +178,8 @@ impl State {
                 (place..to).for_each(|place| {
                     tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
                 });
-                // Without events the pager does not learn of raw system calls: docs/far-memory.md.
+                // Without events the pager does not learn of raw system calls:
+                // docs/internals/far-memory.md.
                 if kind > 21 || !self.has_events {
                     Doing::Asks(place, to)
                 } else {

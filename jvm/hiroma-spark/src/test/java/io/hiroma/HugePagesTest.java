@@ -220,7 +220,7 @@ class HugePagesTest {
     }
   }
 
-  /** As in docs/spark.md. */
+  /** As in docs/guide/spark.md. */
   @Test
   void theExampleOfTheDocumentWorks() {
     if (!HugePages.problem().isEmpty()) {

@@ -5,7 +5,7 @@ import org.apache.spark.api.plugin.DriverPlugin;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.SparkPlugin;
 
-/** For {@code spark.plugins}: Spark's cached data, and nothing else, on huge pages. See {@code docs/spark.md}. */
+/** For {@code spark.plugins}: Spark's cached data, and nothing else, on huge pages. See {@code docs/guide/spark.md}. */
 public final class HiromaPlugin implements SparkPlugin {
   @Override
   public DriverPlugin driverPlugin() {
