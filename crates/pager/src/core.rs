@@ -186,6 +186,13 @@ pub struct Core {
     pub recorder: crate::recorder::Recorder,
 }
 
+fn replacement(kind: ReplacementKind) -> Box<dyn Replacement> {
+    match kind {
+        ReplacementKind::Lru => Box::new(Lru::new()),
+        ReplacementKind::Fifo => Box::new(Fifo::new()),
+    }
+}
+
 impl Core {
     /// An empty state for the arena.
     pub fn new(
@@ -205,10 +212,6 @@ impl Core {
         if let Some(staging) = &live.staging {
             frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
         }
-        let replacement: Box<dyn Replacement> = match config.replacement {
-            ReplacementKind::Lru => Box::new(Lru::new()),
-            ReplacementKind::Fifo => Box::new(Fifo::new()),
-        };
         let fixed = match config.block {
             BlockSize::Auto => None,
             BlockSize::Fixed(bytes) => Some(bytes),
@@ -240,7 +243,7 @@ impl Core {
             room_of_test: None,
             wanted_bytes: 0,
             small_since_huge: 0,
-            replacement,
+            replacement: replacement(config.replacement),
             prefetcher,
             staging: Staging::new(),
             sharing: Sharing::new(),

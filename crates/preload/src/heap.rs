@@ -137,8 +137,8 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     match owner {
         // SAFETY: allocated by glibc.
         Owner::Libc => return unsafe { __libc_realloc(block, size) },
-        // SAFETY: allocated by mimalloc; it remains so while it is small.
         Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => {
+            // SAFETY: allocated by mimalloc; it remains so while it is small.
             return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) };
         }
         Owner::Large(len) if !working_for_pager && size > len / 2 => {
