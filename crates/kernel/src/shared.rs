@@ -9,9 +9,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex::{self, Flags, Timespec};
 
 /// A mapped array of 64-bit words.
 pub struct SharedWords {
@@ -60,6 +62,35 @@ impl SharedWords {
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped while `self` lives; any bit pattern is an `AtomicU64`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
+
+    /// The first half of word `index`, for [`SharedWords::ring`] and [`SharedWords::wait`] only.
+    fn bell(&self, index: usize) -> &AtomicU32 {
+        let word: *const AtomicU64 = &self.words()[index];
+        // SAFETY: an `AtomicU64` is large enough for an `AtomicU32` and aligned for it, and the
+        // word is not accessed in any other way.
+        unsafe { &*word.cast::<AtomicU32>() }
+    }
+
+    /// Uses word `index` as a bell: wakes all threads, of any process, that wait for it.
+    pub fn ring(&self, index: usize) {
+        self.bell(index).fetch_add(1, Ordering::Release);
+        let _ = futex::wake(self.bell(index), Flags::empty(), i32::MAX as u32);
+    }
+
+    /// How often word `index` was rung, modulo 2^32.
+    pub fn rung(&self, index: usize) -> u32 {
+        self.bell(index).load(Ordering::Acquire)
+    }
+
+    /// Sleeps until word `index` has been rung since it was `rung`, at most `timeout`. Spurious
+    /// wake-ups are possible.
+    pub fn wait(&self, index: usize, rung: u32, timeout: Duration) {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let _ = futex::wait(self.bell(index), Flags::empty(), rung, Some(&timeout));
     }
 }
 

@@ -123,6 +123,8 @@ counters! {
     UnevictableBytes "unevictable_bytes",
     /// Extents that changed between huge and small mode.
     ModeChanges "mode_changes",
+    /// Answers to requests for accessed bits.
+    AccessedReads "accessed_reads",
 }
 
 /// What faults waited for, and a total: sums in nanoseconds, over all threads.

@@ -18,6 +18,7 @@ use hiroma_policy::{
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::accessed::Accessed;
 use crate::addresses::Addresses;
 use crate::canary;
 use crate::config::{BlockSize, Config, ReplacementKind};
@@ -184,6 +185,7 @@ pub struct Core {
     far_sectors: usize,
     resident_blocks: usize,
     pub recorder: crate::recorder::Recorder,
+    pub accessed: Accessed,
 }
 
 fn replacement(kind: ReplacementKind) -> Box<dyn Replacement> {
@@ -286,6 +288,7 @@ impl Core {
             far_sectors: 0,
             resident_blocks: 0,
             recorder: Default::default(),
+            accessed: Accessed::default(),
             live,
             arena,
             store,
@@ -421,6 +424,7 @@ impl Core {
         if on {
             self.resident_bytes += block.bytes();
             self.resident_blocks += 1;
+            self.list_for_accessed(block);
         } else {
             self.resident_bytes -= block.bytes();
             self.resident_blocks -= 1;

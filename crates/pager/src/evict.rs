@@ -177,6 +177,7 @@ impl Evicting {
         if core.quiesce {
             return false;
         }
+        core.exchange_accessed();
         let mut moved = core.stage_victims(&shared);
         self.put_off = std::mem::take(&mut core.put_off);
         core.catch_up();

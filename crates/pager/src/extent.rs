@@ -216,6 +216,11 @@ impl Extent {
         (before < PATTERN).then_some(Loc(before))
     }
 
+    /// Whether any of it is mapped into the program.
+    pub fn has_resident(&self) -> bool {
+        self.has(flag::RESIDENT) || self.resident_sectors > 0
+    }
+
     /// Small mode: whether a sector is mapped into the program.
     pub fn is_resident(&self, sector: usize) -> bool {
         self.detail

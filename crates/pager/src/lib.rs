@@ -4,6 +4,7 @@
 //! Start reading at [`Pager`]. `fault` handles faults, `evict` frees memory, `core` is the state.
 //! Only `mover` moves pages.
 
+pub mod accessed;
 mod addresses;
 mod answer;
 mod canary;

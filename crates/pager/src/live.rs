@@ -11,6 +11,7 @@ use hiroma_kernel::vm::Reservation;
 use hiroma_kernel::{fds, helper, keeper::Keeper, network};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::accessed::Board;
 use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
 use crate::error::PagerError;
@@ -40,6 +41,8 @@ pub struct Live {
     pub memory: Box<dyn Memory>,
     pub path: Path,
     pub page: Arc<ControlPage>,
+    /// Where accessed bits are requested, if they can be read.
+    pub board: Option<Board>,
     /// Where forked children request descriptors.
     pub address: Option<Address>,
     /// A word that identifies the program's memory.
@@ -155,6 +158,7 @@ impl Live {
             staging,
             path,
             page,
+            board: config.control_dir.as_ref().and_then(|dir| Board::create(dir, program).ok()),
             trace: config
                 .control_dir
                 .as_deref()

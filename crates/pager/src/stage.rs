@@ -89,6 +89,7 @@ impl Core {
     /// for each page that is moved. Blocks that must be written are left to the evictor.
     pub fn evict_here(&mut self) {
         self.trim_staged();
+        self.exchange_accessed();
         // While the evictor runs, each page that is moved interrupts its processor.
         let quarters = if self.live.quiet.does_evictor_run() { 3 } else { 6 };
         let enough = (self.reserve_target() * quarters / 4) as isize;
@@ -172,11 +173,13 @@ impl Core {
         }
         if block.is_huge() && self.fixed.is_none() {
             let region = self.region_of(addr);
+            let used_pages = self.replacement.used_pages(block);
             let extent = &mut self.extents[block.extent_no().0 as usize];
             if self.granularity.breaks_up(
                 &mut extent.history,
                 self.regions.entry(region).or_default(),
                 extent.rescues,
+                used_pages,
             ) {
                 self.break_up(block, flag::PAGE_TABLE);
                 let extent = self.extent_mut(block);
@@ -197,6 +200,7 @@ impl Core {
                     self.coming.renew(addr, end);
                 }
                 self.set_resident(block, false);
+                self.accessed.staged(block.pages());
                 let stamp = self.enter(block, frame, Phase::Staged);
                 self.probation.push_back((block, stamp));
                 self.judge_broken(block);

@@ -22,7 +22,8 @@
 //!   every N other faults, where N is the number of extents that fit into local memory. It fills
 //!   only while all extents that are faulting at the time would fit into local memory: then the
 //!   rest of the extent is bought. Each strike doubles the price.
-//! - An extent that was touched repeatedly while it was staged is **broken up** when it is next to
+//! - An extent that was touched repeatedly while it was staged, or of which accessed bits show that
+//!   few pages are in use, is **broken up** when it is next to
 //!   be evicted: it continues in sectors, and is rented. One touch of 2 MiB says nothing about the
 //!   rest, and an extent that stays local for a few words takes the place of hundreds of sectors
 //!   that are used as much. Where most sectors of the extents that were broken up before turned out
@@ -272,15 +273,18 @@ impl Granularity {
         }
     }
 
-    /// An extent in huge mode is to be evicted, and was rescued `rescues` times in this residence.
-    /// True: it continues in sectors.
+    /// An extent in huge mode is to be evicted. It was rescued `rescues` times in this residence,
+    /// and `used_pages` of its pages are known to have been accessed lately. True: it continues in
+    /// sectors.
     pub fn breaks_up(
         &self,
         state: &mut ExtentHistory,
         region: &mut RegionHistory,
         rescues: u8,
+        used_pages: usize,
     ) -> bool {
-        if rescues < if self.local_extents < LEAST_EXTENTS { 1 } else { BREAK_UP_AFTER } {
+        let rescues_min = if self.local_extents < LEAST_EXTENTS { 1 } else { BREAK_UP_AFTER };
+        if rescues < rescues_min && used_pages == 0 {
             return false;
         }
         if region.broken >= MIN_BROKEN && region.broken_use >= DENSE_USE {
@@ -372,12 +376,13 @@ mod tests {
         let mut granularity = Granularity::new(512, 48, 64);
         let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
         state.hint_dense();
-        assert!(!granularity.breaks_up(&mut state, &mut region, 2));
+        assert!(!granularity.breaks_up(&mut state, &mut region, 2, 0));
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
-        assert!(granularity.breaks_up(&mut state, &mut region, 3));
+        assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+        assert!(granularity.breaks_up(&mut state, &mut region, 0, 7), "only seven pages are used");
         granularity.set_local_extents(8);
-        assert!(granularity.breaks_up(&mut state, &mut region, 1));
+        assert!(granularity.breaks_up(&mut state, &mut region, 1, 0));
     }
 
     #[test]
@@ -385,10 +390,11 @@ mod tests {
         let granularity = Granularity::new(512, 48, 64);
         let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
         (0..2).for_each(|_| granularity.on_broken_judged(&mut region, 120));
-        let broken = (0..96).filter(|_| granularity.breaks_up(&mut state, &mut region, 3)).count();
+        let broken =
+            (0..96).filter(|_| granularity.breaks_up(&mut state, &mut region, 3, 0)).count();
         assert_eq!(broken, 3);
         (0..8).for_each(|_| granularity.on_broken_judged(&mut region, 10));
-        assert!(granularity.breaks_up(&mut state, &mut region, 3));
+        assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
     }
 
     #[test]

@@ -42,4 +42,4 @@ pub mod sharing;
 pub use allocation::{AllocationKind, Allocator};
 pub use granularity::{ExtentHistory, Granularity, Mode, RegionHistory};
 pub use prefetch::{PrefetchRequest, Prefetcher};
-pub use replacement::{Fifo, Hint, Lru, Origin, Replacement, Staging};
+pub use replacement::{Fifo, Hint, Lru, Origin, PageBits, Replacement, Staging};

@@ -1,6 +1,7 @@
 //! `hiroma run`: checks the machine, starts the program with far memory, acts in its place towards
 //! the caller, and reports a summary.
 
+mod accessed;
 mod checks;
 mod herald;
 mod loss;
@@ -33,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use hiroma_pager::config::CONFIG_ENV;
+use hiroma_pager::config::{CONFIG_ENV, Config};
 use hiroma_pager::waking::Costs;
 use rustix::process::Pid;
 
@@ -83,17 +84,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .as_deref()
         .map(|path| Recording::start(path, dir.path(), &config))
         .transpose()?;
+    let reader =
+        (!args.no_accessed_bits).then(|| accessed::Reader::start(dir.path().to_owned())).flatten();
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
-    let mut command = Command::new(&program);
-    command.arg0(&args.command[0]).args(&args.command[1..]);
-    command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
-    command.env(
-        CONFIG_ENV,
-        serde_json::to_string(&config).context("cannot write the configuration as JSON")?,
-    );
-
-    hiroma_kernel::helper::end_with_us(&mut command);
-
+    let mut command = command_for(&args, &program, &library, dir.path(), &config)?;
     let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
     let start = Instant::now();
     let child = command.spawn().map_err(|error| {
@@ -112,6 +106,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
+    let unreadable = reader.and_then(accessed::Reader::stop);
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
         // From outside, the pager can end a program only by a signal, so the exit code that it
         // recorded replaces that signal.
@@ -135,6 +130,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         main_pid: child.id(),
         outside: Outside::read(dir.path()),
         trace,
+        unreadable,
     };
     if !args.quiet {
         show::say(&report.summary());
@@ -151,6 +147,26 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     drop(dir);
     Ok(ending.imitate())
+}
+
+/// The program with its environment.
+fn command_for(
+    args: &Args,
+    program: &Path,
+    library: &Path,
+    dir: &Path,
+    config: &Config,
+) -> Result<Command> {
+    let mut command = Command::new(program);
+    command.arg0(&args.command[0]).args(&args.command[1..]);
+    command.env("LD_PRELOAD", preload::list(library, dir)?);
+    command.env(
+        CONFIG_ENV,
+        serde_json::to_string(config).context("cannot write the configuration as JSON")?,
+    );
+
+    hiroma_kernel::helper::end_with_us(&mut command);
+    Ok(command)
 }
 
 /// Ends the series with a sample of the end of the run.

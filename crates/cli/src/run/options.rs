@@ -55,6 +55,11 @@ pub struct Args {
     /// Disable prefetching
     #[arg(long)]
     no_prefetch: bool,
+    /// Do not read the accessed bits of the program's pages. By default they are read while memory
+    /// is short, if that is permitted (`hiroma doctor`): the pages to evict are then chosen by when
+    /// they were last used
+    #[arg(long)]
+    pub no_accessed_bits: bool,
     /// Time to wait for a store that does not respond (500ms, 30s, 5m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     store_timeout: Duration,

@@ -28,7 +28,12 @@ pub struct Report<'a> {
     pub outside: Outside,
     /// Counts of the trace that `--trace` recorded.
     pub trace: Option<Value>,
+    /// Why accessed bits could not be read, if they were wanted.
+    pub unreadable: Option<String>,
 }
+
+/// Share of the time, in millionths, from which the summary says what slows the program down.
+const SLOW_PPM: u64 = 100_000;
 
 impl Report<'_> {
     /// The summary line.
@@ -39,13 +44,20 @@ impl Report<'_> {
             return format!("{elapsed}, no managed memory was used{outside}");
         };
         let wait = |quantile| total.wait_quantile(quantile).map_or("-".to_owned(), show::latency);
-        let loss = self.loss().map_or(String::new(), |loss| loss.summary());
+        let loss = self.loss();
+        let unreadable = match &self.unreadable {
+            Some(why) if loss.as_ref().is_some_and(|loss| loss.share_ppm >= SLOW_PPM) => {
+                format!("; accessed bits would have spared faults, but could not be read: {why}")
+            }
+            _ => String::new(),
+        };
+        let loss = loss.map_or(String::new(), |loss| loss.summary());
         let processes = match self.watch.seen().len() {
             1 => String::new(),
             count => format!(" in {count} processes"),
         };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{loss}{outside}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{loss}{outside}{unreadable}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
@@ -92,6 +104,7 @@ impl Report<'_> {
             "main_pid": self.main_pid,
             "without_far_memory": self.outside.json(),
             "trace": self.trace,
+            "accessed_bits_missing": self.unreadable,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),
             "loss": self.loss().map(|loss| loss.json()),

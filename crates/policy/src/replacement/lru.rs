@@ -16,13 +16,14 @@
 //!   the two are needed again sooner ([`Ghosts`]).
 //! - `cold`: blocks that were hinted not to be needed; they are evicted before all others.
 
-use hiroma_units::{BlockId, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashSet;
 
 use super::ghosts::Ghosts;
 use super::queue::{Queue, share};
 use super::trust::Trust;
-use super::{Hint, Origin, Replacement, scattered};
+use super::used::Used;
+use super::{Hint, Origin, PageBits, Replacement, scattered};
 
 /// Share of the bytes (of 256) that recent blocks, those of streams included, may keep against
 /// frequent ones.
@@ -38,8 +39,9 @@ const RECENT_PER_FREQUENT_MIN: i64 = 2;
 const RECENT_PER_FREQUENT_MAX: i64 = 32;
 /// Sampled blocks of each kind that were evicted before their ghosts are judged.
 const JUDGED: u32 = 32;
-/// Maximum number of blocks with laps left that one call skips; bounds the time of a call.
-const LAPS_PER_CALL: u32 = 8;
+/// Maximum of blocks that one call passes over, because they have laps left or were accessed;
+/// bounds the time of a call.
+const PASSED_PER_CALL: u32 = 64;
 
 /// Second-chance LRU in segments; see the module's head.
 pub struct Lru {
@@ -48,6 +50,7 @@ pub struct Lru {
     recent: Queue,
     frequent: Queue,
     heat: Heat,
+    used: Used,
     trust: Trust,
     recent_share: u8,
     /// Pages evicted from `recent`, minus `recent_per_frequent` times those evicted from
@@ -79,6 +82,7 @@ impl Lru {
             recent,
             frequent,
             heat: Heat::new(),
+            used: Used::default(),
             trust: Trust::new(),
             recent_share,
             owed_pages: 0,
@@ -123,11 +127,6 @@ impl Lru {
     /// The next block in the order of eviction, without regard to laps.
     fn pop(&mut self) -> Option<BlockId> {
         let pages = self.pages();
-        if self.stream.pages() * self.trust.divisor() > share(pages, STREAM_SHARE) {
-            let block = self.stream.pop()?;
-            self.trust.left(block);
-            return Some(block);
-        }
         let unproved = self.recent.pages() + self.stream.pages();
         if self.recent.pages() > 0
             && unproved > share(pages, self.recent_share)
@@ -148,13 +147,30 @@ impl Lru {
         self.recent.pop().or_else(|| self.stream.pop())
     }
 
-    /// The next victim; skips blocks with laps left.
+    /// The oldest block of a stream, if the stream is far enough past it. That it was accessed is
+    /// no reason to keep it.
+    fn pop_passed(&mut self) -> Option<BlockId> {
+        if self.stream.pages() * self.trust.divisor() <= share(self.pages(), STREAM_SHARE) {
+            return None;
+        }
+        let block = self.stream.pop()?;
+        self.trust.left(block);
+        self.used.forget(block);
+        Some(block)
+    }
+
+    /// The next victim; skips blocks with laps left, and those that were accessed.
     fn choose(&mut self) -> Option<BlockId> {
         if let Some(block) = self.cold.pop() {
             return Some(block);
         }
-        for _ in 0..LAPS_PER_CALL {
-            let block = self.pop()?;
+        for _ in 0..PASSED_PER_CALL {
+            let passed = self.pop_passed();
+            let block = passed.or_else(|| self.pop())?;
+            if passed.is_none() && self.used.take(block) {
+                self.frequent.push(block);
+                continue;
+            }
             if !self.heat.take_lap(block) {
                 if self.heat.was_rescued(block) {
                     self.frequent_ghosts.left(block);
@@ -163,7 +179,7 @@ impl Lru {
             }
             self.frequent.push(block);
         }
-        self.pop()
+        self.pop_passed().or_else(|| self.pop())
     }
 }
 
@@ -196,6 +212,14 @@ impl Replacement for Lru {
         }
     }
 
+    fn accessed(&mut self, extent: ExtentNo, pages: &PageBits) {
+        self.used.add(extent, pages);
+    }
+
+    fn used_pages(&self, block: BlockId) -> usize {
+        self.used.count(block)
+    }
+
     fn next_victim(&mut self) -> Option<BlockId> {
         let victim = self.choose();
         let (left, resident) = (victim.map_or(0, BlockId::pages) as u64, self.pages());
@@ -221,6 +245,7 @@ impl Replacement for Lru {
         for queue in [&mut self.cold, &mut self.frequent, &mut self.recent, &mut self.stream] {
             queue.retain(&mut seen, resident);
         }
+        self.used.retain(&seen.iter().map(|block| block.extent_no()).collect());
     }
 
     fn metadata_bytes(&self) -> usize {
@@ -228,6 +253,7 @@ impl Replacement for Lru {
         size_of::<Self>()
             + queues.iter().map(|queue| queue.metadata_bytes()).sum::<usize>()
             + self.heat.slots.len() * size_of::<u16>()
+            + self.used.metadata_bytes()
             + self.trust.metadata_bytes()
             + self.recent_ghosts.metadata_bytes()
             + self.frequent_ghosts.metadata_bytes()
@@ -403,6 +429,18 @@ mod tests {
         assert!((99_000..100_000).filter(|&page| heat.was_rescued(block(page))).count() > 600);
         (0..100_000).for_each(|page| heat.forget(block(page)));
         assert_eq!(heat.used, 0, "what is forgotten leaves its slot");
+    }
+
+    #[test]
+    fn accessed_blocks_are_passed_over_once_and_a_call_always_names_a_victim() {
+        let mut lru = Lru::new();
+        (0..4).for_each(|page| lru.admitted(block(page), Origin::Demand));
+        lru.accessed(ExtentNo(0), &[0b0101, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(drain(&mut lru), [1, 3, 0, 2]);
+        (0..512).for_each(|page| lru.admitted(block(page), Origin::Demand));
+        lru.accessed(ExtentNo(0), &[u64::MAX; 8]);
+        assert!(lru.next_victim().is_some());
+        assert_eq!(drain(&mut lru).len(), 511);
     }
 
     #[test]

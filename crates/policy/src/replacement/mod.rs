@@ -11,8 +11,9 @@ mod lru;
 mod queue;
 mod staging;
 mod trust;
+mod used;
 
-use hiroma_units::BlockId;
+use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 
 pub use fifo::Fifo;
 pub use lru::Lru;
@@ -43,6 +44,9 @@ pub enum Hint {
     Cold,
 }
 
+/// A bit for each page of an extent: bit `i % 64` of word `i / 64` for page `i`.
+pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
+
 /// A replacement policy. One object decides for one process; calls come in the order of the events.
 pub trait Replacement: Send {
     /// `block` became resident.
@@ -51,6 +55,15 @@ pub trait Replacement: Send {
     /// Something is known about `block` without a fault: from the program's advice, or from an
     /// access tracker.
     fn hinted(&mut self, block: BlockId, hint: Hint);
+
+    /// The pages of `extent` whose accessed bits were set since the last call for it. Policies that
+    /// give no second chances ignore them.
+    fn accessed(&mut self, _extent: ExtentNo, _pages: &PageBits) {}
+
+    /// Number of pages of a victim that were accessed, if they are too few to keep all of it.
+    fn used_pages(&self, _block: BlockId) -> usize {
+        0
+    }
 
     /// The next block that should be staged.
     ///

@@ -251,7 +251,8 @@ impl Ours<'_> {
         if block.is_huge() && self.options.fixed.is_none() {
             let extent = &mut self.extents[number];
             let region = self.regions.entry(self.trace.regions[number]).or_default();
-            if self.granularity.breaks_up(&mut extent.history, region, extent.rescues) {
+            let used = self.replacement.used_pages(block);
+            if self.granularity.breaks_up(&mut extent.history, region, extent.rescues, used) {
                 self.break_up(block);
                 let extent = &mut self.extents[number];
                 (extent.rescues, extent.broken_stagings) = (0, 1);
@@ -259,6 +260,7 @@ impl Ours<'_> {
             }
         }
         self.set_resident(block, false);
+        self.staged_since += block.pages() as u64;
         let stamp = self.enter(block, false);
         self.probation.push_back((block, stamp));
         self.judge_broken(number);

@@ -32,6 +32,7 @@ impl Ours<'_> {
     /// Work after the program continues. Its access comes first: where few blocks fit, the block
     /// that was fetched may be evicted again here.
     pub(super) fn after_fault(&mut self) {
+        self.scan();
         if self.is_quiet() {
             self.evict_here();
         }

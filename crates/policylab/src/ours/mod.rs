@@ -15,7 +15,9 @@ mod tests;
 use std::collections::VecDeque;
 
 use hiroma_policy::granularity::{ExtentHistory, Granularity, RegionHistory};
-use hiroma_policy::{Fifo, Lru, Mode, Origin, PrefetchRequest, Prefetcher, Replacement, Staging};
+use hiroma_policy::{
+    Fifo, Lru, Mode, Origin, PageBits, PrefetchRequest, Prefetcher, Replacement, Staging,
+};
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
 
@@ -29,16 +31,18 @@ pub struct Options {
     pub fixed: Option<u8>,
     pub prefetch: bool,
     pub fifo: bool,
+    /// Accessed bits are read this many times while local memory turns over once; 0: never.
+    pub scans: u32,
 }
 
 impl Options {
     /// Blocks of one size, without prefetch.
     pub const fn plain(order: u8) -> Options {
-        Options { fixed: Some(order), prefetch: false, fifo: false }
+        Options { fixed: Some(order), prefetch: false, fifo: false, scans: 0 }
     }
 
     /// The default: `--block auto`.
-    pub const AUTO: Options = Options { fixed: None, prefetch: true, fifo: false };
+    pub const AUTO: Options = Options { fixed: None, prefetch: true, fifo: false, scans: 0 };
 }
 
 /// Runs a trace with room for `capacity` pages.
@@ -58,6 +62,8 @@ const FAR: u8 = 8;
 const CAME: u8 = 16;
 /// Touched since it was last discarded.
 const ALIVE: u8 = 32;
+/// Touched since accessed bits were last cleared.
+const ACCESSED: u8 = 64;
 
 const EXTENT: u64 = PAGES_PER_EXTENT as u64;
 
@@ -112,6 +118,8 @@ struct Ours<'a> {
     requests: Vec<PrefetchRequest>,
     rescues: u64,
     fetches: u64,
+    /// Pages staged since accessed bits were last read.
+    staged_since: u64,
     /// Modelled time of the program's own work, and the time at which statistics were last
     /// evaluated.
     own_ns: u64,
@@ -163,6 +171,7 @@ impl<'a> Ours<'a> {
             requests: Vec::new(),
             rescues: 0,
             fetches: 0,
+            staged_since: 0,
             own_ns: 0,
             tended_ns: 0,
             dense: 0,
@@ -196,6 +205,27 @@ impl<'a> Ours<'a> {
         self.outcome
     }
 
+    /// Reads and clears accessed bits, if that is due.
+    fn scan(&mut self) {
+        if self.options.scans == 0 || self.staged_since < self.room / u64::from(self.options.scans)
+        {
+            return;
+        }
+        self.staged_since = 0;
+        for (number, flags) in self.flags.chunks_mut(PAGES_PER_EXTENT).enumerate() {
+            let mut bits = PageBits::default();
+            for (page, flags) in flags.iter_mut().enumerate() {
+                if *flags & (MAPPED | ACCESSED) == MAPPED | ACCESSED {
+                    bits[page / 64] |= 1 << (page % 64);
+                }
+                *flags &= !ACCESSED;
+            }
+            if bits != PageBits::default() {
+                self.replacement.accessed(ExtentNo(number as u32), &bits);
+            }
+        }
+    }
+
     fn fault_in(&mut self, page: usize) {
         self.prefetch();
         // A prefetched block may be the one that the program waits for.
@@ -208,7 +238,7 @@ impl<'a> Ours<'a> {
     fn touch(&mut self, page: usize, what: What) {
         let flags = &mut self.flags[page];
         self.extents[page / PAGES_PER_EXTENT].alive += u16::from(*flags & ALIVE == 0);
-        *flags |= ALIVE | USED | if what == What::Write { DIRTY } else { 0 };
+        *flags |= ALIVE | USED | ACCESSED | if what == What::Write { DIRTY } else { 0 };
     }
 
     fn now_ns(&self) -> u64 {
