@@ -25,6 +25,7 @@ use hiroma_units::{BlockId, EXTENT, ExtentNo, PAGE};
 
 use crate::control::Counter;
 use crate::core::Core;
+use crate::extent::flag;
 
 /// Ranges of one request: 1 GiB.
 pub const RANGES_MAX: usize = 512;
@@ -40,6 +41,8 @@ const BELL_FILE: &str = "accessed.bell";
 /// All bits are read about this many times while as much is evicted as fits into local memory.
 /// `hiroma bench policy`: 4 is worse, 16 hardly better.
 const READS_PER_TURNOVER: usize = 8;
+/// Huge pages that are split for each hold of the lock: one takes about 0.1 ms.
+const SPLITS_MAX: usize = 1;
 
 /// The bell of one control directory.
 pub struct Bell(SharedWords);
@@ -194,7 +197,11 @@ impl Core {
     /// Takes an answer, and requests more bits if enough was evicted since the last request.
     pub fn exchange_accessed(&mut self) {
         let live = self.live.clone();
-        let Some(board) = live.board.as_ref().filter(|board| !board.is_busy()) else { return };
+        let Some(board) = &live.board else { return };
+        self.split_blurred();
+        if board.is_busy() {
+            return;
+        }
         if !self.accessed.asked.is_empty() {
             self.count(Counter::AccessedReads, 1);
         }
@@ -210,6 +217,16 @@ impl Core {
         self.choose_ranges();
         if !self.accessed.ranges.is_empty() {
             board.ask(&self.accessed.ranges);
+        }
+    }
+
+    /// Splits huge pages that stay only because one bit stands for all of their pages.
+    fn split_blurred(&mut self) {
+        for _ in 0..SPLITS_MAX {
+            let Some(ExtentNo(extent)) = self.replacement.blurred() else { return };
+            if self.extents[extent as usize].has(flag::RESIDENT) {
+                self.live.memory.split(self.arena.base() + extent as usize * EXTENT);
+            }
         }
     }
 

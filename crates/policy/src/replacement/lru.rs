@@ -220,6 +220,10 @@ impl Replacement for Lru {
         self.used.count(block)
     }
 
+    fn blurred(&mut self) -> Option<ExtentNo> {
+        self.used.blurred()
+    }
+
     fn next_victim(&mut self) -> Option<BlockId> {
         let victim = self.choose();
         let (left, resident) = (victim.map_or(0, BlockId::pages) as u64, self.pages());

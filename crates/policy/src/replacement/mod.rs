@@ -65,6 +65,13 @@ pub trait Replacement: Send {
         0
     }
 
+    /// An extent that is kept because all of its pages seem to be in use. That may be the one bit
+    /// of a huge page: the owner should map it by small pages, so that their bits can be told
+    /// apart. Each is handed out once for each time that it was passed over.
+    fn blurred(&mut self) -> Option<ExtentNo> {
+        None
+    }
+
     /// The next block that should be staged.
     ///
     /// Each admission is returned at most once (and once more after a [`Hint::Cold`]). Blocks that

@@ -1,6 +1,8 @@
 //! Pages whose accessed bits were found set.
 
-use hiroma_units::{BlockId, ExtentNo};
+use std::collections::VecDeque;
+
+use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::PageBits;
@@ -8,11 +10,15 @@ use super::PageBits;
 /// A block is in use if at least one of this many of its pages was accessed. Of an extent with
 /// fewer, it is cheaper to keep the pages than the whole.
 const USED_SHARE: usize = 4;
+/// Maximum of extents that wait to be mapped by small pages.
+const BLURRED_MAX: usize = 64;
 
 /// Accessed pages by extent. Bits accumulate until a block with enough of them is passed over.
 #[derive(Default)]
 pub struct Used {
     extents: FxHashMap<ExtentNo, PageBits>,
+    /// Extents that were passed over with all bits set.
+    blurred: VecDeque<ExtentNo>,
 }
 
 impl Used {
@@ -37,8 +43,16 @@ impl Used {
         if count == 0 || count * USED_SHARE < block.pages() {
             return false;
         }
+        if count == PAGES_PER_EXTENT && self.blurred.len() < BLURRED_MAX {
+            self.blurred.push_back(block.extent_no());
+        }
         self.forget(block);
         true
+    }
+
+    /// An extent that was passed over with all bits set.
+    pub fn blurred(&mut self) -> Option<ExtentNo> {
+        self.blurred.pop_front()
     }
 
     /// Clears the bits of `block`.

@@ -76,6 +76,8 @@ struct Extent {
     born_fresh: bool,
     /// In huge mode, and mapped.
     resident: bool,
+    /// Mapped by small pages, so that each has its accessed bit.
+    by_pages: bool,
     resident_sectors: u16,
     in_frames: u16,
     alive: u16,
@@ -212,6 +214,9 @@ impl<'a> Ours<'a> {
             return;
         }
         self.staged_since = 0;
+        while let Some(extent) = self.replacement.blurred() {
+            self.extents[extent.0 as usize].by_pages = true;
+        }
         for (number, flags) in self.flags.chunks_mut(PAGES_PER_EXTENT).enumerate() {
             let mut bits = PageBits::default();
             for (page, flags) in flags.iter_mut().enumerate() {
@@ -219,6 +224,11 @@ impl<'a> Ours<'a> {
                     bits[page / 64] |= 1 << (page % 64);
                 }
                 *flags &= !ACCESSED;
+            }
+            // The processor has one bit for a huge page.
+            let extent = &self.extents[number];
+            if extent.resident && !extent.by_pages && bits != PageBits::default() {
+                bits = [u64::MAX; PAGES_PER_EXTENT / 64];
             }
             if bits != PageBits::default() {
                 self.replacement.accessed(ExtentNo(number as u32), &bits);
@@ -289,6 +299,7 @@ impl<'a> Ours<'a> {
         let extent = self.extent(block);
         if block.is_huge() {
             extent.resident = on;
+            extent.by_pages &= on;
         } else {
             extent.resident_sectors = extent.resident_sectors + u16::from(on) - u16::from(!on);
         }
