@@ -159,6 +159,55 @@ fn fail(table: &mut Table, what: &str, error: &anyhow::Error) -> String {
     format!("{what}: {error:#}")
 }
 
+/// The figures of the size that has goals.
+fn add_measures(report: &mut Report, times: &Times, read: Option<Spread>, whole: Option<Spread>) {
+    report.measures.push(
+        Measure::new(
+            "scan_1gib_ms",
+            "Scan of 1 GiB of 4K pages, bits read and counted",
+            "ms",
+            Better::Lower,
+        )
+        .paper("37 ms with clearing")
+        .must(0.5)
+        .aim(0.25)
+        .spread(read),
+    );
+    report.measures.push(
+        Measure::new(
+            "scan_1gib_mean_ms",
+            "The same, mean: with what is usual learned anew in every eighth round",
+            "ms",
+            Better::Lower,
+        )
+        .spread(times.read_means()),
+    );
+    report.measures.push(
+        Measure::new(
+            "scan_clear_1gib_ms",
+            "Scan and clear, all pages of 1 GiB",
+            "ms",
+            Better::Lower,
+        )
+        .paper_number(37.0)
+        .must(30.0)
+        .aim(15.0)
+        .spread(whole),
+    );
+    report.measures.push(
+        Measure::new("scan_clear_part_ms", "The same, a sixteenth in turn", "ms", Better::Lower)
+            .aim(2.0)
+            .spread(Spread::of(
+                &times
+                    .part
+                    .iter()
+                    .zip(&times.scan)
+                    .map(|(part, scan)| part + scan / 16.0)
+                    .collect::<Vec<_>>(),
+            )),
+    );
+}
+
 /// Measures and reports.
 pub fn run(
     params: &Params,
@@ -191,56 +240,7 @@ pub fn run(
         only_scan.extend(read.map(|spread| Point::of(gib, spread)));
         all.extend(whole.map(|spread| Point::of(gib, spread)));
         if bytes == params.bytes {
-            report.measures.push(
-                Measure::new(
-                    "scan_1gib_ms",
-                    "Scan of 1 GiB of 4K pages, bits read and counted",
-                    "ms",
-                    Better::Lower,
-                )
-                .paper("37 ms with clearing")
-                .must(0.5)
-                .aim(0.25)
-                .spread(read),
-            );
-            report.measures.push(
-                Measure::new(
-                    "scan_1gib_mean_ms",
-                    "The same, mean: with what is usual learned anew in every eighth round",
-                    "ms",
-                    Better::Lower,
-                )
-                .spread(times.read_means()),
-            );
-            report.measures.push(
-                Measure::new(
-                    "scan_clear_1gib_ms",
-                    "Scan and clear, all pages of 1 GiB",
-                    "ms",
-                    Better::Lower,
-                )
-                .paper_number(37.0)
-                .must(30.0)
-                .aim(15.0)
-                .spread(whole),
-            );
-            report.measures.push(
-                Measure::new(
-                    "scan_clear_part_ms",
-                    "The same, a sixteenth in turn",
-                    "ms",
-                    Better::Lower,
-                )
-                .aim(2.0)
-                .spread(Spread::of(
-                    &times
-                        .part
-                        .iter()
-                        .zip(&times.scan)
-                        .map(|(part, scan)| part + scan / 16.0)
-                        .collect::<Vec<_>>(),
-                )),
-            );
+            add_measures(report, &times, read, whole);
         }
     }
     progress.starts("tracker, huge pages");
