@@ -74,6 +74,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         memory()?,
         cgroup()?,
         scheduling(),
+        accessed_bits(),
         io_uring(),
         file_store(),
         direct_io(),
@@ -287,6 +288,18 @@ fn scheduling() -> Check {
             "threads may not come back from SCHED_IDLE: faults of a single thread take three times as long",
             "sudo prlimit --pid $$ --nice=20 (for good: echo '* - nice 0' | sudo tee /etc/security/limits.d/60-hiroma.conf)",
         )
+    }
+}
+
+fn accessed_bits() -> Check {
+    const NAME: &str = "accessed bits";
+    match crate::run::may_read_accessed() {
+        Ok(()) => Check::ok(NAME, "can be read: what was used last stays in local memory"),
+        Err(why) => Check::weak(
+            NAME,
+            format!("{why}: the pages to evict are chosen by faults alone"),
+            "sudo hiroma run ..., on Linux 6.1 or newer, x86-64, without kernel lockdown",
+        ),
     }
 }
 

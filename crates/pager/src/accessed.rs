@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Splits huge pages that stay only because one bit stands for all of their pages.
-    fn split_blurred(&mut self) {
+    pub fn split_blurred(&mut self) {
         for _ in 0..SPLITS_MAX {
             let Some(ExtentNo(extent)) = self.replacement.blurred() else { return };
             if self.extents[extent as usize].has(flag::RESIDENT) {

@@ -17,6 +17,7 @@ mod signals;
 mod stats;
 mod watch;
 
+pub use accessed::may_read as may_read_accessed;
 pub use options::{Args, local_limit};
 pub use preload::{QUIET, find as find_preload, find_library, list as preload_list};
 pub use program::{ProgramError, check as check_program, find as find_program};

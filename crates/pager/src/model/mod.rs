@@ -157,6 +157,7 @@ impl Schedule {
             match self.random.below(40) {
                 0..=17 => self.processes[of].program(State::step),
                 18 if self.random.one_in(4) => self.processes[of].seldom(),
+                19 if self.random.one_in(4) => self.processes[of].accessed(),
                 kind => self.processes[of].pager(kind % 10),
             }
         }

@@ -8,9 +8,9 @@ use hiroma_kernel::lock::Lock;
 use hiroma_kernel::vm::Reservation;
 use hiroma_policy::loss::bucket;
 use hiroma_policy::sharing::{Seen, Sharing, Waits};
-use hiroma_units::{EXTENT, PAGE};
+use hiroma_units::{EXTENT, ExtentNo, PAGE, PAGES_PER_EXTENT};
 
-use super::kernel::{Model, PUMPS, State};
+use super::kernel::{ARENA_PAGES, Model, PUMPS, State};
 use super::random::Random;
 use crate::config::Config;
 use crate::content::Key;
@@ -175,6 +175,16 @@ impl Process {
             }
             _ => core.granularity.set_local_extents((self.room / EXTENT) as u32 * 8),
         }
+    }
+
+    /// Accessed bits, right or wrong, of some extent.
+    pub fn accessed(&mut self) {
+        let mut core = self.core.lock();
+        let extent = ExtentNo(self.random.below(ARENA_PAGES / PAGES_PER_EXTENT) as u32);
+        let all = self.random.one_in(3);
+        let bits = std::array::from_fn(|_| if all { u64::MAX } else { self.random.next() });
+        core.replacement.accessed(extent, &bits);
+        core.split_blurred();
     }
 
     /// Verifies that the pager's accounts match the memory.
