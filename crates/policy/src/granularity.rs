@@ -113,6 +113,9 @@ const DENSE_FROM: u64 = 3 << 14;
 const LEAST_EXTENTS: u64 = 16;
 /// An extent that was rescued this many times in one residence is broken up.
 const BREAK_UP_AFTER: u8 = 3;
+/// An extent of which at least this many pages are known to be in use is broken up to keep them.
+/// Fewer are fetched again sooner than all others are evicted one by one.
+const USED_PAGES_MIN: usize = 32;
 /// Sectors of a broken extent that are staged before it is judged.
 pub const JUDGED_STAGINGS: u8 = 128;
 /// Broken extents before a region is judged, and the use (of 256) from which its extents are
@@ -284,7 +287,7 @@ impl Granularity {
         used_pages: usize,
     ) -> bool {
         let rescues_min = if self.local_extents < LEAST_EXTENTS { 1 } else { BREAK_UP_AFTER };
-        if rescues < rescues_min && used_pages == 0 {
+        if rescues < rescues_min && used_pages < USED_PAGES_MIN {
             return false;
         }
         if region.broken >= MIN_BROKEN && region.broken_use >= DENSE_USE {
@@ -380,7 +383,8 @@ mod tests {
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
         assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
-        assert!(granularity.breaks_up(&mut state, &mut region, 0, 7), "only seven pages are used");
+        assert!(!granularity.breaks_up(&mut state, &mut region, 0, 31));
+        assert!(granularity.breaks_up(&mut state, &mut region, 0, 32));
         granularity.set_local_extents(8);
         assert!(granularity.breaks_up(&mut state, &mut region, 1, 0));
     }
