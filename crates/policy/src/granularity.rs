@@ -115,7 +115,7 @@ const LEAST_EXTENTS: u64 = 16;
 const BREAK_UP_AFTER: u8 = 3;
 /// An extent of which at least this many pages are known to be in use is broken up to keep them.
 /// Fewer are fetched again sooner than all others are evicted one by one.
-const USED_PAGES_MIN: usize = 32;
+const USED_PAGES_MIN: usize = 100;
 /// Sectors of a broken extent that are staged before it is judged.
 pub const JUDGED_STAGINGS: u8 = 128;
 /// Broken extents before a region is judged, and the use (of 256) from which its extents are
@@ -383,8 +383,8 @@ mod tests {
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
         assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
         assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
-        assert!(!granularity.breaks_up(&mut state, &mut region, 0, 31));
-        assert!(granularity.breaks_up(&mut state, &mut region, 0, 32));
+        assert!(!granularity.breaks_up(&mut state, &mut region, 0, 99));
+        assert!(granularity.breaks_up(&mut state, &mut region, 0, 100));
         granularity.set_local_extents(8);
         assert!(granularity.breaks_up(&mut state, &mut region, 1, 0));
     }

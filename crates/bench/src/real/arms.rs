@@ -38,6 +38,8 @@ pub enum Arm {
     NoDisk,
     /// `hiroma run` with its defaults: compressed memory within the limit, and a file.
     Default,
+    /// As `Default`, without accessed bits: what a user without that right gets.
+    Blind,
     /// `hiroma run` over TCP to a memory server on this machine.
     Tcp,
     /// As `Compressed`, with one of the block sizes; none for auto.
@@ -47,8 +49,16 @@ pub enum Arm {
 }
 
 /// The arms that can be selected.
-pub const CHOICES: [Arm; 7] =
-    [Arm::Zram, Arm::SwapFile, Arm::Zswap, Arm::Compressed, Arm::NoDisk, Arm::Default, Arm::Tcp];
+pub const CHOICES: [Arm; 8] = [
+    Arm::Zram,
+    Arm::SwapFile,
+    Arm::Zswap,
+    Arm::Compressed,
+    Arm::NoDisk,
+    Arm::Default,
+    Arm::Blind,
+    Arm::Tcp,
+];
 
 impl Arm {
     /// Name in keys, tables and options.
@@ -61,6 +71,7 @@ impl Arm {
             Arm::Compressed => "compressed",
             Arm::NoDisk => "no-disk",
             Arm::Default => "default",
+            Arm::Blind => "blind",
             Arm::Tcp => "tcp",
             Arm::Block(None) => "auto",
             Arm::Block(Some(at)) => BLOCKS[at],
@@ -81,7 +92,13 @@ impl Arm {
     pub fn is_ours(self) -> bool {
         matches!(
             self,
-            Arm::Compressed | Arm::NoDisk | Arm::Default | Arm::Tcp | Arm::Block(_) | Arm::Roomy
+            Arm::Compressed
+                | Arm::NoDisk
+                | Arm::Default
+                | Arm::Blind
+                | Arm::Tcp
+                | Arm::Block(_)
+                | Arm::Roomy
         )
     }
 
@@ -171,6 +188,9 @@ impl Place {
         }
         if let Arm::Block(Some(at)) = self.arm {
             option("--block", BLOCKS[at].to_owned());
+        }
+        if self.arm == Arm::Blind {
+            front.push("--no-accessed-bits".to_owned());
         }
         front.push("--".to_owned());
         Ok(front)

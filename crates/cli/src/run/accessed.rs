@@ -72,6 +72,8 @@ struct Tracked {
     board: Board,
     /// None: the bits cannot be read.
     tracker: Option<Box<dyn Tracker>>,
+    /// They have been cleared once. Until then they tell what was ever used.
+    cleared: bool,
 }
 
 impl Reading {
@@ -116,7 +118,7 @@ impl Reading {
                 None
             }
         };
-        let mut tracked = Tracked { board, tracker };
+        let mut tracked = Tracked { board, tracker, cleared: false };
         tracked.answer();
         self.tracked.insert(pid, tracked);
     }
@@ -152,7 +154,11 @@ impl Tracked {
         };
         match read(tracker.as_mut(), &ranges) {
             Ok(views) => {
+                let known = std::mem::replace(&mut self.cleared, true);
                 let bits = |at: usize| {
+                    if !known {
+                        return bits::NONE;
+                    }
                     let found = views.binary_search_by_key(&ranges[at], |&(range, _)| range);
                     found.map_or(bits::NONE, |at| views[at].1)
                 };

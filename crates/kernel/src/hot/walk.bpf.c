@@ -2,7 +2,7 @@
 // Reads the page tables of one process.
 //
 // Two programs, both attached as iterators over one task (iter/task, Linux 6.1): `walk` tells where the task's page table begins and
-// copies up to 512 pages of kernel memory that user space names; `look` goes down from there by itself, to the tables of the 2 MiB
+// copies up to 64 pages of kernel memory that user space names; `look` goes down from there by itself, to the tables of the 2 MiB
 // ranges that user space names. They keep nothing between runs and never write to kernel memory; what cannot be read is an entry that says
 // so.
 
@@ -12,8 +12,8 @@ typedef unsigned long long u64;
 #define SEC(name) __attribute__((section(name), used))
 #define CO_RE __attribute__((preserve_access_index))
 #define PAGE 4096
-#define PAGES_MAX 512
-#define RANGES_MAX 128
+#define PAGES_MAX 64
+#define RANGES_MAX 64
 
 // Bits of page table entries, as in walk.rs.
 #define PRESENT 1ULL

@@ -22,11 +22,12 @@ use super::entries::{ACCESSED, ENTRIES, PRESENT, PROT_NONE, Table, bits_of};
 use super::pagemap::PageBits;
 use crate::bpf::{Aligned, Shared, from_bpf, unsupported};
 
-/// Maximum number of pages per run of the program that copies.
-const PAGES_MAX: usize = 512;
-/// Maximum number of ranges per run of the program that scans: their tables, half a MiB, are still
-/// in a processor cache when their bits are extracted.
-const RANGES_MAX: usize = 128;
+/// Maximum number of pages per run of the program that copies. The kernel's memory for them, a
+/// quarter of a MiB for each process that is read, is charged to our control group.
+const PAGES_MAX: usize = 64;
+/// Maximum number of ranges per run of the program that scans: their tables are still in a
+/// processor cache when their bits are extracted.
+const RANGES_MAX: usize = 64;
 /// Candidates for the base of the direct map, 1 GiB each: as much memory as four levels can map.
 const BASES_MAX: u64 = 1 << 16;
 const GIB: u64 = 1 << 30;
