@@ -37,7 +37,9 @@ const RANGES: usize = 8;
 const BITS: usize = RANGES + RANGES_MAX;
 const BITS_WORDS: usize = EXTENT / PAGE / 64;
 const WORDS: usize = BITS + RANGES_MAX * BITS_WORDS;
-const BELL_FILE: &str = "accessed.bell";
+/// Name of the bell in a control directory, and extension of the boards there.
+pub const BELL_FILE: &str = "accessed.bell";
+pub const BOARD_EXTENSION: &str = "accessed";
 /// All bits are read about this many times while as much is evicted as fits into local memory.
 /// `hiroma bench policy`: 4 is worse, 16 hardly better.
 const READS_PER_TURNOVER: usize = 8;
@@ -93,7 +95,7 @@ pub struct Board {
 
 impl Board {
     fn path(dir: &Path, pid: u32) -> PathBuf {
-        dir.join(format!("{pid}.accessed"))
+        dir.join(format!("{pid}.{BOARD_EXTENSION}"))
     }
 
     /// Makes the board of process `pid`. An error if there is no bell.

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, test_kill_process};
 
+use crate::accessed;
 use crate::control::ControlPage;
 use crate::core::Core;
 use crate::fatal;
@@ -237,9 +238,11 @@ impl Life {
             if !is_running(runner) {
                 let _ = std::fs::remove_file(page);
                 let _ = std::fs::remove_file(page.with_extension("socket"));
+                let _ = std::fs::remove_file(page.with_extension(accessed::BOARD_EXTENSION));
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));
                     let _ = std::fs::remove_file(dir.join(crate::config::EXECUTED_FILE));
+                    let _ = std::fs::remove_file(dir.join(accessed::BELL_FILE));
                     let _ = std::fs::remove_dir(dir);
                 }
             }
