@@ -4,7 +4,9 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use common::{HIROMA, compile, hiroma};
 use hiroma_testkit::skip;
@@ -82,4 +84,31 @@ fn a_run_that_may_not_read_them_says_why_and_its_bytes_are_right() {
         // There are kernels on which root needs no capability for it.
         None => assert!(count(&stats, "accessed_reads") > 0),
     }
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile(dir.path(), "hot-and-cold", HOT_AND_COLD, &[]);
+    let mut command = hiroma(["run", "--quiet", "--local", "32M"]);
+    command.env("XDG_RUNTIME_DIR", dir.path()).arg("--").arg(program).stdout(Stdio::null());
+    let mut run = command.spawn().unwrap();
+    let files = dir.path().join(format!("hiroma/run-{}", run.id()));
+    let has_board = || {
+        let entries = fs::read_dir(&files).into_iter().flatten().flatten();
+        entries
+            .into_iter()
+            .any(|entry| entry.path().extension().is_some_and(|ext| ext == "accessed"))
+    };
+    let wait_until = |is_so: &dyn Fn() -> bool| {
+        let since = Instant::now();
+        while !is_so() && since.elapsed() < Duration::from_secs(30) {
+            sleep(Duration::from_millis(5));
+        }
+        is_so()
+    };
+    assert!(wait_until(&has_board), "no board in {}", files.display());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert!(wait_until(&|| !files.exists()), "{:?}", fs::read_dir(&files).map(Vec::from_iter));
 }
