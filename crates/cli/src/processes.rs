@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use hiroma_kernel::host::proc;
 use hiroma_pager::config::{CONFIG_ENV, Config};
 
 /// Whether process `pid` exists and is more than a zombie that waits to be reaped.
@@ -26,11 +27,8 @@ pub fn owner(pid: u32) -> io::Result<u32> {
 
 /// Parent and state of process `pid`.
 fn status(pid: u32) -> Option<(u32, char)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses can contain any characters, including parentheses.
-    let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((fields.next()?.parse().ok()?, state))
+    let stat = proc::stat(pid)?;
+    Some((proc::field(&stat, proc::PARENT)?, proc::field(&stat, proc::STATE)?))
 }
 
 /// `root` and every process that descends from it.

@@ -8,6 +8,8 @@ use std::io::Read;
 
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
+use crate::host::proc;
+
 /// A thread of this process, by the kernel's thread id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadId(pub u32);
@@ -131,17 +133,13 @@ pub fn may_raise_from_idle() -> bool {
     is_normal_class() && make_idle_class(this_thread()) && make_normal_class(this_thread())
 }
 
-/// The processor on which thread `tid` of process `pid` last ran, from `/proc/PID/task/TID/stat`
-/// (field 39).
+/// The processor on which thread `tid` of process `pid` last ran. Never allocates.
 pub fn last_cpu_of(pid: u32, tid: u32, buf: &mut [u8; 512]) -> Option<usize> {
     let mut path = [0u8; 48];
     let path = task_path(pid, tid, &mut path)?;
     let mut file = File::open(path).ok()?;
     let got = file.read(buf).ok()?;
-    let text = std::str::from_utf8(&buf[..got]).ok()?;
-    // The name in field 2 may contain anything, also spaces; it ends with the last parenthesis.
-    let rest = &text[text.rfind(')')? + 2..];
-    rest.split(' ').nth(36)?.parse().ok()
+    proc::field(std::str::from_utf8(&buf[..got]).ok()?, proc::CPU)
 }
 
 fn task_path(pid: u32, tid: u32, buf: &mut [u8; 48]) -> Option<&str> {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hiroma_kernel::host::proc;
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::{cpu, helper, network, uffd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -253,10 +254,8 @@ impl Life {
 /// Whether a process runs: one that has ended stays in the kernel's list until its parent has
 /// waited for it.
 fn is_running(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rfind(')')
-        .and_then(|name_end| stat[name_end..].chars().nth(2))
-        .is_some_and(|state| !"ZX".contains(state))
+    let state = proc::stat(pid).and_then(|stat| proc::field(&stat, proc::STATE));
+    state.is_some_and(|state: char| !"ZX".contains(state))
 }
 
 /// Whether the program still has this memory. Its first thread may have ended before the others.

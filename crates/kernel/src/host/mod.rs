@@ -1,5 +1,6 @@
-//! Facts about this machine, each determined in one place: its memory, and the control groups that
-//! limit it.
+//! Facts about this machine, each determined in one place: its memory, the control groups that
+//! limit it, and its processes.
 
 pub mod cgroup;
 pub mod memory;
+pub mod proc;

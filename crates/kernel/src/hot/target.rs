@@ -4,13 +4,14 @@
 //! the content of the target's memory.
 #![allow(unsafe_code)]
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
+
+use crate::host::proc;
 
 /// The maximum number of pieces that the kernel accepts in one call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
@@ -158,9 +159,9 @@ fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
     calls
 }
 
-/// Start time of process `pid` (`/proc/PID/stat`, field 22).
+/// Start time of process `pid`, in clock ticks.
 pub fn started_at(pid: u32) -> Option<u64> {
-    stat_field(pid, 22)
+    proc::field(&proc::stat(pid)?, proc::STARTED)
 }
 
 /// Whether process `pid` is a kernel thread. False for one that does not exist.
@@ -169,14 +170,7 @@ pub fn is_kernel_thread(pid: u32) -> bool {
 }
 
 fn flags(pid: u32) -> Option<u32> {
-    stat_field(pid, 9)
-}
-
-/// Field `number` of `/proc/PID/stat`, counted as in `proc_pid_stat(5)`; only fields after the
-/// name.
-fn stat_field<T: std::str::FromStr>(pid: u32, number: usize) -> Option<T> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat[stat.rfind(')')? + 1..].split_whitespace().nth(number - 3)?.parse().ok()
+    proc::field(&proc::stat(pid)?, proc::FLAGS)
 }
 
 #[cfg(test)]
@@ -228,7 +222,7 @@ mod tests {
         assert!(!is_kernel_thread(std::process::id()));
         assert!(!is_kernel_thread(u32::MAX));
         // In a container it is not.
-        if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
+        if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
             assert!(is_kernel_thread(2));
         } else {
             hiroma_testkit::skip!(Machine, "process 2 is not the kernel's here");

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::host::proc;
+
 /// Duration of a tick of `/proc/stat` and `/proc/PID/stat` (`USER_HZ`), the same on every supported
 /// Linux architecture.
 const TICK_NS: u64 = 10_000_000;
@@ -71,14 +73,8 @@ impl TaskKind {
 /// last ran on.
 fn parse_stat(text: &str) -> Option<(String, bool, usize)> {
     const PF_KTHREAD: u64 = 0x0020_0000;
-    let (open, close) = (text.find('(')?, text.rfind(')')?);
-    let rest: Vec<&str> = text.get(close + 1..)?.split_whitespace().collect();
-    let flags: u64 = rest.get(6)?.parse().ok()?;
-    Some((
-        text.get(open + 1..close)?.to_owned(),
-        flags & PF_KTHREAD != 0,
-        rest.get(36)?.parse().ok()?,
-    ))
+    let flags: u64 = proc::field(text, proc::FLAGS)?;
+    Some((proc::name(text)?.to_owned(), flags & PF_KTHREAD != 0, proc::field(text, proc::CPU)?))
 }
 
 /// First two fields of `/proc/PID/schedstat`: processor time, and time spent waiting for a
