@@ -65,6 +65,12 @@ impl Oldest {
         }
     }
 
+    /// The fault thread has answered all of its faults, and goes to sleep.
+    pub fn rests(&self) {
+        self.none();
+        self.round(0);
+    }
+
     /// The fault thread begins a round at `now`, or (0) goes to sleep.
     pub fn round(&self, now: u64) {
         self.round.store(now, Ordering::Relaxed);
@@ -228,7 +234,19 @@ mod tests {
     use crate::discard::tests::fill;
     use crate::{Config, Pager};
 
+    use super::{Oldests, Waits};
+
     const VICTIM: &str = "HIROMA_WATCHDOG_VICTIM";
+
+    #[test]
+    fn a_fault_thread_that_rests_reports_no_fault() {
+        let oldests = Oldests::default();
+        oldests.of(1).round(5);
+        oldests.of(1).is(5, 0x1000, Waits::Store);
+        assert!(oldests.waiting(9).is_some_and(|(_, addr, _)| addr == 0x1000));
+        oldests.of(1).rests();
+        assert!(oldests.waiting(u64::MAX).is_none());
+    }
 
     /// A thread of the pager breaks the rule: it touches managed memory while it has the lock.
     #[test]
