@@ -129,23 +129,24 @@ impl Board {
     }
 
     /// Requests the bits of these ranges, at most [`RANGES_MAX`].
-    fn ask(&self, ranges: &[u64]) {
-        let ranges = &ranges[..ranges.len().min(RANGES_MAX)];
-        for (at, &range) in ranges.iter().enumerate() {
-            self.word(RANGES + at).store(range, Ordering::Relaxed);
+    fn ask(&self, ranges: impl Iterator<Item = u64>) {
+        let mut count = 0;
+        for range in ranges.take(RANGES_MAX) {
+            self.word(RANGES + count).store(range, Ordering::Relaxed);
+            count += 1;
         }
-        self.word(COUNT).store(ranges.len() as u64, Ordering::Relaxed);
+        self.word(COUNT).store(count as u64, Ordering::Relaxed);
         self.word(ASKED).fetch_add(1, Ordering::Release);
         self.bell.ring();
     }
 
     /// The ranges of a request that has not been answered.
     pub fn asked(&self) -> Option<Vec<u64>> {
-        if self.is_busy() && self.load(UNREADABLE) == 0 {
-            let count = (self.load(COUNT) as usize).min(RANGES_MAX);
-            return Some((0..count).map(|at| self.load(RANGES + at)).collect());
+        if self.load(ASKED) == self.load(ANSWERED) || self.load(UNREADABLE) != 0 {
+            return None;
         }
-        None
+        let count = (self.load(COUNT) as usize).min(RANGES_MAX);
+        Some((0..count).map(|at| self.load(RANGES + at)).collect())
     }
 
     /// Answers the request: `bits` returns the bits of the range with this index.
@@ -178,13 +179,24 @@ pub struct Accessed {
     /// The next request begins here.
     next: u32,
     staged_pages: usize,
-    ranges: Vec<u64>,
 }
 
 impl Accessed {
     /// Pages were staged.
     pub fn staged(&mut self, pages: usize) {
         self.staged_pages += pages;
+    }
+
+    /// Chooses the next extents in turn, in ascending order; forgets those without resident
+    /// blocks.
+    fn choose(&mut self, has_resident: impl Fn(u32) -> bool) {
+        let Accessed { extents, asked, next, .. } = self;
+        extents.retain(|&extent| has_resident(extent));
+        asked.extend(extents.range(*next..).take(RANGES_MAX));
+        let more = RANGES_MAX - asked.len();
+        asked.extend(extents.range(..*next).take(more));
+        *next = asked.last().map_or(0, |&extent| extent + 1);
+        asked.sort_unstable();
     }
 }
 
@@ -198,27 +210,33 @@ impl Core {
 
     /// Takes an answer, and requests more bits if enough was evicted since the last request.
     pub fn exchange_accessed(&mut self) {
-        let live = self.live.clone();
-        let Some(board) = &live.board else { return };
-        self.split_blurred();
-        if board.is_busy() {
+        if self.live.board.is_none() {
             return;
         }
-        if !self.accessed.asked.is_empty() {
-            self.count(Counter::AccessedReads, 1);
-        }
-        for (at, extent) in self.accessed.asked.drain(..).enumerate() {
-            self.replacement.accessed(ExtentNo(extent), &board.bits(at));
-        }
+        self.split_blurred();
         let extents = self.accessed.extents.len().max(1);
         let turnover_pages = self.room() / PAGE / READS_PER_TURNOVER;
-        if self.accessed.staged_pages < turnover_pages * extents.min(RANGES_MAX) / extents {
+        let is_due =
+            self.accessed.staged_pages >= turnover_pages * extents.min(RANGES_MAX) / extents;
+        // Most calls end here: this is on the path of each small fault.
+        if self.accessed.asked.is_empty() && !is_due {
             return;
         }
-        self.accessed.staged_pages = 0;
-        self.choose_ranges();
-        if !self.accessed.ranges.is_empty() {
-            board.ask(&self.accessed.ranges);
+        let base = (self.arena.base() / EXTENT) as u64;
+        let Core { live, accessed, replacement, extents: table, .. } = self;
+        let Some(board) = live.board.as_ref().filter(|board| !board.is_busy()) else { return };
+        if !accessed.asked.is_empty() {
+            live.page.add(Counter::AccessedReads, 1);
+        }
+        for (at, extent) in accessed.asked.drain(..).enumerate() {
+            replacement.accessed(ExtentNo(extent), &board.bits(at));
+        }
+        if is_due {
+            accessed.staged_pages = 0;
+            accessed.choose(|extent| table[extent as usize].has_resident());
+            if !accessed.asked.is_empty() {
+                board.ask(accessed.asked.iter().map(|&extent| base + u64::from(extent)));
+            }
         }
     }
 
@@ -230,23 +248,6 @@ impl Core {
                 self.live.memory.split(self.arena.base() + extent as usize * EXTENT);
             }
         }
-    }
-
-    /// The next extents in turn, in ascending order.
-    fn choose_ranges(&mut self) {
-        let base = (self.arena.base() / EXTENT) as u64;
-        let Accessed { extents, asked, next, ranges, .. } = &mut self.accessed;
-        let table = &self.extents;
-        extents.retain(|&extent| table[extent as usize].has_resident());
-        asked.extend(extents.range(*next..).take(RANGES_MAX));
-        if asked.len() < RANGES_MAX {
-            let more = RANGES_MAX - asked.len();
-            asked.extend(extents.range(..*next).take(more));
-        }
-        *next = asked.last().map_or(0, |&extent| extent + 1);
-        asked.sort_unstable();
-        ranges.clear();
-        ranges.extend(asked.iter().map(|&extent| base + u64::from(extent)));
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
         let bell = Bell::create(&dir).unwrap();
         let (pager, runner) = (Board::create(&dir, 7).unwrap(), Board::open(&dir, 7).unwrap());
         assert_eq!((runner.asked(), bell.rung()), (None, 0));
-        pager.ask(&[5, 9]);
+        pager.ask([5, 9].into_iter());
         assert_eq!((runner.asked(), bell.rung()), (Some(vec![5, 9]), 1));
         bell.wait(0, Duration::from_secs(60));
         assert!(pager.is_busy());
@@ -270,7 +271,7 @@ mod tests {
         assert!(!pager.is_busy() && runner.asked().is_none());
         assert_eq!((pager.bits(0), pager.bits(1)), ([1; BITS_WORDS], [2; BITS_WORDS]));
         runner.set_unreadable();
-        pager.ask(&[1]);
+        pager.ask([1].into_iter());
         assert!(pager.is_busy() && runner.asked().is_none());
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hiroma_hot::layout::Layout;
-use hiroma_hot::tracker::{BpfTracker, IdleTracker, Tracker};
+use hiroma_hot::tracker::{BpfTracker, IdleTracker, RangeView, Tracker};
 use hiroma_hot::{HotError, bits};
 use hiroma_kernel::hot::maps::Vma;
 use hiroma_pager::accessed::{Bell, Board};
@@ -70,9 +70,8 @@ struct Reading {
 
 struct Tracked {
     board: Board,
-    /// None: the bits cannot be read.
-    tracker: Option<Box<dyn Tracker>>,
-    /// They have been cleared once. Until then they tell what was ever used.
+    tracker: Box<dyn Tracker>,
+    /// The bits have been cleared once. Until then they show what was ever used.
     cleared: bool,
 }
 
@@ -93,7 +92,8 @@ impl Reading {
         for tracked in self.tracked.values_mut() {
             answered |= tracked.answer();
         }
-        // Who rings and is not known has just started.
+        // A pager that rings and is not known has just started, or its process has executed
+        // another program and has a new board.
         if !answered || self.tidied.elapsed() > TIDY_EVERY {
             self.tidied = Instant::now();
             self.tracked.retain(|&pid, _| processes::is_alive(pid));
@@ -104,23 +104,27 @@ impl Reading {
     }
 
     fn meet(&mut self, pid: u32) {
-        if self.tracked.len() >= TRACKED_MAX || self.tracked.contains_key(&pid) {
+        if self.tracked.get_mut(&pid).is_some_and(Tracked::answer) {
             return;
         }
         let Some(board) = asking(&self.dir, pid) else { return };
-        let tracker = match open(pid) {
-            Ok(tracker) => Some(tracker),
+        self.tracked.remove(&pid);
+        if self.tracked.len() >= TRACKED_MAX {
+            return;
+        }
+        match open(pid) {
+            Ok(tracker) => {
+                let tracked =
+                    self.tracked.entry(pid).or_insert(Tracked { board, tracker, cleared: false });
+                tracked.answer();
+            }
             Err(error) => {
                 if !matches!(error, HotError::Gone { .. }) {
                     let _ = self.missing.set(error.to_string());
                 }
                 board.set_unreadable();
-                None
             }
-        };
-        let mut tracked = Tracked { board, tracker, cleared: false };
-        tracked.answer();
-        self.tracked.insert(pid, tracked);
+        }
     }
 }
 
@@ -149,33 +153,23 @@ fn open(pid: u32) -> Result<Box<dyn Tracker>, HotError> {
 impl Tracked {
     /// Answers a request, if there is one.
     fn answer(&mut self) -> bool {
-        let (Some(tracker), Some(ranges)) = (&mut self.tracker, self.board.asked()) else {
-            return false;
-        };
-        match read(tracker.as_mut(), &ranges) {
+        let Some(ranges) = self.board.asked() else { return false };
+        match read(self.tracker.as_mut(), &ranges) {
             Ok(views) => {
                 let known = std::mem::replace(&mut self.cleared, true);
-                let bits = |at: usize| {
-                    if !known {
-                        return bits::NONE;
-                    }
-                    let found = views.binary_search_by_key(&ranges[at], |&(range, _)| range);
-                    found.map_or(bits::NONE, |at| views[at].1)
-                };
+                let touched = |at: usize| views.get(at).map_or(bits::NONE, |view| view.touched);
+                let bits = |at: usize| if known { touched(at) } else { bits::NONE };
                 self.board.answer(ranges.len(), bits);
             }
-            Err(_) => {
-                // The process ends, or has lost its memory to another program.
-                self.board.set_unreadable();
-                self.tracker = None;
-            }
+            // The process ends, or has lost its memory to another program.
+            Err(_) => self.board.set_unreadable(),
         }
         true
     }
 }
 
 /// The accessed bits of `ranges` (ascending), which are cleared.
-fn read(tracker: &mut dyn Tracker, ranges: &[u64]) -> Result<Vec<(u64, bits::PageBits)>, HotError> {
+fn read(tracker: &mut dyn Tracker, ranges: &[u64]) -> Result<Vec<RangeView>, HotError> {
     let (Some(&first), Some(&last)) = (ranges.first(), ranges.last()) else {
         return Ok(Vec::new());
     };
@@ -191,5 +185,5 @@ fn read(tracker: &mut dyn Tracker, ranges: &[u64]) -> Result<Vec<(u64, bits::Pag
     let mut views = Vec::with_capacity(ranges.len());
     tracker.scan(&layout, ranges, &mut views)?;
     tracker.clear(&layout, ranges)?;
-    Ok(views.into_iter().map(|view| (view.range, view.touched)).collect())
+    Ok(views)
 }

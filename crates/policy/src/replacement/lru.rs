@@ -1,7 +1,8 @@
 //! Least recently used, as far as a pager can observe.
 //!
-//! Use is visible in the staging area only: a block that is touched there was used, one that is not
-//! was not. So this is LRU by second chance, in segments (like 2Q, SLRU and S3-FIFO), counted in
+//! Use is visible in the staging area: a block that is touched there was used, one that is not was
+//! not. Where accessed bits can be read, blocks that were used are passed over ([`Used`]). So this
+//! is LRU by second chance, in segments (like 2Q, SLRU and S3-FIFO), counted in
 //! bytes because the sizes of blocks differ by 512 to 1:
 //!
 //! - `stream`: blocks of streams, waited for or prefetched. They are evicted first, once the stream

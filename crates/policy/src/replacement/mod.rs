@@ -1,9 +1,9 @@
 //! Which block is evicted from local memory.
 //!
-//! A replacement policy is told which blocks become resident and names the next victim. It never
-//! sees ordinary accesses, because these are not observable: the only sign of use is that a block
-//! which the pager had moved to the staging area was touched there and became resident again
-//! ([`Origin::Rescued`]).
+//! A replacement policy is told which blocks become resident and names the next victim. It does
+//! not see ordinary accesses. The signs of use are that a block which the pager had moved to the
+//! staging area was touched there and became resident again ([`Origin::Rescued`]), and accessed
+//! bits, where the pager can have them ([`Replacement::accessed`]).
 
 mod fifo;
 mod ghosts;
