@@ -134,6 +134,7 @@ typedef struct hiroma_stats {
 	uint64_t mode_changes;         /* extents that changed between huge and small mode */
 	uint64_t fault_latency_ns_p50; /* from the pager reading the fault to waking the thread; within 19 % */
 	uint64_t fault_latency_ns_p99;
+	uint64_t accessed_reads;       /* answers to requests for accessed bits; 0 in a process that hiroma run did not start */
 } hiroma_stats;
 
 /* Fills in the counters. Pass sizeof *stats as `size`. */

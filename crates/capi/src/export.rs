@@ -45,7 +45,7 @@ pub struct hiroma_options {
 }
 
 macro_rules! stats {
-    ($($field:ident $counter:ident),* $(,)?) => {
+    ($($field:ident $counter:ident),*; added: $($added:ident $added_counter:ident),*) => {
         /// As in the header. New fields are added at the end.
         #[repr(C)]
         #[derive(Clone, Copy, Default, Debug)]
@@ -54,6 +54,7 @@ macro_rules! stats {
             $(pub $field: u64,)*
             pub fault_latency_ns_p50: u64,
             pub fault_latency_ns_p99: u64,
+            $(pub $added: u64,)*
         }
 
         fn stats_of(snapshot: &hiroma_pager::control::Snapshot) -> hiroma_stats {
@@ -63,6 +64,7 @@ macro_rules! stats {
                 $($field: snapshot.get(Counter::$counter),)*
                 fault_latency_ns_p50: quantile(0.5),
                 fault_latency_ns_p99: quantile(0.99),
+                $($added: snapshot.get(Counter::$added_counter),)*
             }
         }
 
@@ -72,9 +74,13 @@ macro_rules! stats {
             $((stringify!($field), offset_of!(hiroma_stats, $field)),)*
             ("fault_latency_ns_p50", offset_of!(hiroma_stats, fault_latency_ns_p50)),
             ("fault_latency_ns_p99", offset_of!(hiroma_stats, fault_latency_ns_p99)),
+            $((stringify!($added), offset_of!(hiroma_stats, $added)),)*
         ];
-        /// The counters that have a field.
-        pub const STATS_COUNTERS: &[Counter] = &[$(Counter::$counter),*];
+        /// The counters that have a field, and its name.
+        pub const STATS_COUNTERS: &[(Counter, &str)] = &[
+            $((Counter::$counter, stringify!($field)),)*
+            $((Counter::$added_counter, stringify!($added)),)*
+        ];
     };
 }
 
@@ -85,7 +91,8 @@ stats! {
     faults Faults, faults_fresh FaultsFresh, faults_staged FaultsStaged, faults_prefetched FaultsPrefetched,
     faults_fetched FaultsFetched, prefetches Prefetches, prefetches_wasted PrefetchesWasted,
     fetched_bytes FetchedBytes, written_bytes WrittenBytes, clean_bytes CleanBytes, pattern_bytes PatternBytes,
-    stalls_for_room StallsForRoom, unevictable_bytes UnevictableBytes, mode_changes ModeChanges,
+    stalls_for_room StallsForRoom, unevictable_bytes UnevictableBytes, mode_changes ModeChanges;
+    added: accessed_reads AccessedReads
 }
 
 /// Name and offset of every option, for the test that compares them with the header.
