@@ -1,4 +1,4 @@
-//! The `mmap` family, `syscall` and `prctl` under the names that programs call.
+//! The `mmap` family and `prctl` under the names that programs call.
 //!
 //! Contract: C's, as the kernel implements it, including `errno`. Ranges that are not managed are
 //! passed to the kernel unchanged. Nothing unwinds.
@@ -14,39 +14,39 @@ use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
 use crate::sys::{self, Errno};
-use crate::{export_exec, export_limits, runtime, scope};
+use crate::{export_exec, export_lock, runtime, scope};
 
-type Outcome<T> = Result<T, Errno>;
+pub type Outcome<T> = Result<T, Errno>;
 
-fn errno_of(error: PagerError) -> Errno {
+pub fn errno_of(error: PagerError) -> Errno {
     Errno(error.errno())
 }
 
 /// The return value in C: the value, or -1 and `errno`.
-fn answer(outcome: Outcome<usize>) -> usize {
+pub fn answer(outcome: Outcome<usize>) -> usize {
     outcome.unwrap_or_else(|Errno(errno)| {
         sys::set_errno(errno);
         usize::MAX
     })
 }
 
-fn status(outcome: Outcome<()>) -> c_int {
+pub fn status(outcome: Outcome<()>) -> c_int {
     answer(outcome.map(|()| 0)) as c_int
 }
 
 /// The arena as seen by the calling thread: empty where nothing is managed.
-fn arena() -> Range<usize> {
+pub fn arena() -> Range<usize> {
     if scope::is_internal() { 0..0 } else { runtime::arena() }
 }
 
 /// Cuts a range at the arena. `None` if only the kernel is concerned.
-fn managed(addr: usize, len: usize) -> Option<Split> {
+pub fn managed(addr: usize, len: usize) -> Option<Split> {
     let arena = arena();
     if arena.is_empty() { None } else { classify::split(addr, len, &arena) }
 }
 
 /// Calls the pager for the managed part of a range.
-fn inside(
+pub fn inside(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
 ) -> Outcome<()> {
@@ -55,7 +55,7 @@ fn inside(
 }
 
 /// Applies `f` to the managed part of a range, and `g` to the other parts.
-fn everywhere(
+pub fn everywhere(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
     g: impl Fn(usize, usize) -> Outcome<()>,
@@ -113,7 +113,7 @@ impl Hints {
 }
 
 /// Warns once that a large mapping is outside the limit.
-fn tell_local(call: &MapCall) {
+pub fn tell_local(call: &MapCall) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if let Some(what) = classify::stays_local(call).filter(|_| !TOLD.swap(true, Relaxed)) {
         let mask = sys::block_signals();
@@ -126,7 +126,7 @@ fn tell_local(call: &MapCall) {
     }
 }
 
-fn do_mmap(
+pub fn do_mmap(
     addr: usize,
     len: usize,
     prot: c_int,
@@ -167,7 +167,7 @@ fn do_mmap(
                 })
             };
             let start = far_or_unreachable(map)?;
-            if LOCK_FUTURE.load(Relaxed) {
+            if export_lock::LOCK_FUTURE.load(Relaxed) {
                 let _ = far_or_unreachable(|pager| pager.pin_on_touch(start, len).map(|()| 0));
             }
             Ok(start)
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn mmap64(
     answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
 }
 
-fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
+pub fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
     match managed(addr, len) {
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     status(do_munmap(addr as usize, len))
 }
 
-fn do_mprotect(addr: usize, len: usize, prot: c_int) -> Outcome<()> {
+pub fn do_mprotect(addr: usize, len: usize, prot: c_int) -> Outcome<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::mprotect(addr, len, prot) };
     let Some(split) = managed(addr, len) else {
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     status(do_mprotect(addr as usize, len, prot))
 }
 
-fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcome<()> {
+pub fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcome<()> {
     if pkey == -1 {
         return do_mprotect(addr, len, prot);
     }
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn pkey_mprotect(
     status(do_pkey_mprotect(addr as usize, len, prot, pkey))
 }
 
-fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
+pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
     let Some(split) = managed(addr, len) else {
@@ -344,7 +344,7 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     do_madvise(addr as usize, len, advice).map_or_else(|Errno(errno)| errno, |()| 0)
 }
 
-fn do_mremap(call: RemapCall) -> Outcome<usize> {
+pub fn do_mremap(call: RemapCall) -> Outcome<usize> {
     let RemapCall { old, old_len, new_len, flags, new } = call;
     // SAFETY: the program requested this call.
     let kernel =
@@ -383,12 +383,12 @@ fn do_mremap(call: RemapCall) -> Outcome<usize> {
     }
 }
 
-fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Outcome<usize> {
+pub fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Outcome<usize> {
     runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
 }
 
 /// Copies managed memory to an address that the program chose. The processor copies the content.
-fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
+pub fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
     do_mmap(
         new,
         new_len,
@@ -428,102 +428,9 @@ pub unsafe extern "C" fn mremap(
         as *mut c_void
 }
 
-fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> Outcome<()> {
-    // SAFETY: locking changes no content.
-    let kernel = |addr, len| unsafe { sys::call(number, [addr, len, flags, 0, 0, 0]).map(drop) };
-    // Unlike the rest of the family, these calls accept any address.
-    let start = addr & !(PAGE - 1);
-    match managed(start, len.saturating_add(addr - start)) {
-        None => kernel(addr, len),
-        Some(split) if number == libc::SYS_munlock => everywhere(&split, Pager::unpin, kernel),
-        Some(split) => everywhere(&split, Pager::pin, kernel),
-    }
-}
-
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
-    status(do_mlock(libc::SYS_mlock, addr as usize, len, 0))
-}
-
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_int) -> c_int {
-    status(do_mlock(libc::SYS_mlock2, addr as usize, len, flags as usize))
-}
-
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
-    status(do_mlock(libc::SYS_munlock, addr as usize, len, 0))
-}
-
-/// Whether later mappings are to stay local too (`MCL_FUTURE`).
-static LOCK_FUTURE: AtomicBool = AtomicBool::new(false);
-
-/// `CAP_IPC_LOCK`: allows locking memory without a limit.
-const CAP_IPC_LOCK: u32 = 14;
-
-/// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`.
-/// The kernel's call would populate each reservation, including the pager's, so it is not made;
-/// unmanaged memory is local in any case.
-fn do_mlockall(flags: usize) -> Outcome<()> {
-    const CURRENT: usize = libc::MCL_CURRENT as usize;
-    const FUTURE: usize = libc::MCL_FUTURE as usize;
-    const ONFAULT: usize = libc::MCL_ONFAULT as usize;
-    if arena().is_empty() {
-        // SAFETY: locking changes no content.
-        return unsafe { sys::call(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop) };
-    }
-    if flags == 0 || flags == ONFAULT || flags & !(CURRENT | FUTURE | ONFAULT) != 0 {
-        return Err(Errno(libc::EINVAL));
-    }
-    if !sys::is_capable(CAP_IPC_LOCK) {
-        match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
-            0 => return Err(Errno(libc::EPERM)),
-            // In all but special cases, a program has mapped more than such a limit.
-            most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => {
-                return Err(Errno(libc::ENOMEM));
-            }
-            _ => {}
-        }
-    }
-    LOCK_FUTURE.store(flags & FUTURE != 0, Relaxed);
-    if flags & CURRENT != 0 {
-        far_or_unreachable(|pager| pager.pin_all().map(|()| 0))?;
-    }
-    Ok(())
-}
-
-fn do_munlockall() -> Outcome<()> {
-    LOCK_FUTURE.store(false, Relaxed);
-    if !arena().is_empty() {
-        far_or_unreachable(|pager| pager.unpin_all().map(|()| 0))?;
-    }
-    // SAFETY: unlocking changes no content.
-    unsafe { sys::call(libc::SYS_munlockall, [0; 6]).map(drop) }
-}
-
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    status(do_mlockall(flags as usize))
-}
-
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlockall() -> c_int {
-    status(do_munlockall())
-}
-
 /// Calls that only inspect mappings. The pager checks the range first, because memory that the
 /// program has unmapped is still mapped in the kernel.
-fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
+pub fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
     if let Some(split) = managed(addr, len) {
         inside(&split, Pager::all_mapped)?;
     }
@@ -560,103 +467,4 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     }
     // SAFETY: the program requested this call.
     answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
-}
-
-/// `mseal` (Linux 6.10).
-const SYS_MSEAL: c_long = 462;
-
-/// Whether a `clone` makes a process with memory of its own on the caller's stack, that is, forks.
-fn is_fork(flags: usize, stack: usize) -> bool {
-    flags & libc::CLONE_VM as usize == 0 && stack == 0
-}
-
-/// The same for `clone3`, whose structure begins with the flags and has the stack in its sixth
-/// word.
-///
-/// # Safety
-/// `args` must be readable for `len` bytes.
-unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
-    // SAFETY: guaranteed by the caller.
-    let word = |at: usize| unsafe { *(args as *const u64).add(at) };
-    len >= 64 && word(0) & libc::CLONE_VM as u64 == 0 && word(5) == 0
-}
-
-/// C's arguments are variable. Registers and stack slots that were not passed have arbitrary
-/// values, and the kernel does not read them.
-///
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    // SAFETY: the program requested this call.
-    let kernel = || unsafe { sys::call(number, [a, b, c, d, e, f]) };
-    let done = |outcome: Outcome<()>| outcome.map(|()| 0);
-    let outcome = match number {
-        libc::SYS_mmap => do_mmap(a, b, c as c_int, d as c_int, e as c_int, f as i64),
-        libc::SYS_munmap => done(do_munmap(a, b)),
-        libc::SYS_mprotect => done(do_mprotect(a, b, c as c_int)),
-        libc::SYS_pkey_mprotect => done(do_pkey_mprotect(a, b, c as c_int, d as c_int)),
-        libc::SYS_madvise => done(do_madvise(a, b, c as c_int)),
-        libc::SYS_mremap => {
-            do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e })
-        }
-        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
-        // Sealed memory could not be moved; kernels before 6.10 have no seals either.
-        SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
-        libc::SYS_mlockall => done(do_mlockall(a)),
-        libc::SYS_munlockall => done(do_munlockall()),
-        libc::SYS_mincore | libc::SYS_msync => done(do_look(number, a, b, c)),
-        libc::SYS_ioctl => {
-            // SAFETY: the argument is the program's.
-            unsafe { crate::export_uffd::before_ioctl(b, c) };
-            kernel()
-        }
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_setrlimit | libc::SYS_getrlimit => {
-            let (new, old) = if number == libc::SYS_setrlimit { (b, 0) } else { (0, b) };
-            // SAFETY: the arguments are the program's.
-            unsafe { export_limits::limit(0, a, new, old) }.map(|()| 0)
-        }
-        // SAFETY: the arguments are the program's.
-        libc::SYS_prlimit64 => unsafe { export_limits::limit(a as i32, b, c, d) }.map(|()| 0),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => runtime::around_fork(kernel),
-        libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
-        // SAFETY: the program's structure, which has the given length.
-        libc::SYS_clone3 if unsafe { clone3_is_fork(a, b) } => runtime::around_fork(kernel),
-        libc::SYS_vmsplice => {
-            crate::export_lend::lends_pages();
-            kernel()
-        }
-        libc::SYS_setsockopt
-            if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize =>
-        {
-            crate::export_lend::lends_pages();
-            kernel()
-        }
-        libc::SYS_seccomp => {
-            export_exec::stop();
-            kernel()
-        }
-        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => {
-            export_exec::stop();
-            kernel()
-        }
-        libc::SYS_execve | libc::SYS_execveat => {
-            // SAFETY: the arguments are the program's, and the kernel checks them as well.
-            unsafe { export_exec::note_call(number, [a, b, c, d]) };
-            export_exec::begin();
-            kernel().inspect_err(|_| export_exec::failed())
-        }
-        _ => kernel(),
-    };
-    answer(outcome) as c_long
 }

@@ -33,9 +33,13 @@ mod export_limits;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export_link;
 #[cfg(not(test))]
+mod export_lock;
+#[cfg(not(test))]
 mod export_malloc;
 #[cfg(not(test))]
 mod export_mmap;
+#[cfg(not(test))]
+mod export_syscall;
 #[cfg(not(test))]
 mod export_thread;
 #[cfg(not(test))]

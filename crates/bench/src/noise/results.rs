@@ -1,22 +1,18 @@
-//! Results as figures, tables and plots.
+//! Results as figures; tables and plots in the modules below.
+
+mod plots;
+mod tables;
 
 use std::path::Path;
 
-use hiroma_report::{
-    Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
-};
+use hiroma_report::{Better, Measure, Report, Spread};
 use hiroma_units::Bytes;
 
 use super::Params;
-use super::arm::{Arm, Group, Remedy};
-use super::extra::{Keeper, Kept, STREAMS};
+use super::arm::{Arm, Remedy};
+use super::extra::{Keeper, Kept};
 use super::ground::Ground;
 use super::run::Run;
-
-/// Number of points of a plot: of the steps on one point, the longest is shown.
-const POINTS: usize = 400;
-/// Number of nodes in the paper's larger experiment.
-const NODES: usize = 4;
 
 /// All measurements.
 #[derive(Default)]
@@ -368,263 +364,6 @@ impl Results {
         let note = no_bpf.map_or(String::new(), |why| format!("there is no BPF: {why}"));
         measure.must(90.0).aim(98.0).spread(self.of_runs("small_app", share)).note(note)
     }
-
-    fn sections(&self) -> Vec<Section> {
-        let mut sections = Vec::new();
-        let title = |group: Group| match group {
-            Group::Small => "Small pages (order 0)",
-            Group::Large => "Large folios",
-            Group::Alloc => "An application that takes and gives back memory",
-            Group::Write => "A writer",
-            Group::Nfs => "A file over NFS",
-            _ => "What is used otherwise",
-        };
-        for group in
-            [Group::Small, Group::Large, Group::Alloc, Group::Write, Group::Nfs, Group::Peers]
-        {
-            let arms: Vec<&(Arm, Vec<Option<Run>>)> =
-                self.arms.iter().filter(|(arm, _)| arm.group == group).collect();
-            if arms.is_empty() {
-                continue;
-            }
-            let plots = if group == Group::Small { self.plots() } else { Vec::new() };
-            let tables = vec![self.table(title(group), &arms), self.orders(&arms)];
-            let tables = tables.into_iter().filter(|table| !table.is_empty()).collect();
-            sections.push(Section {
-                title: title(group).to_owned(),
-                text: Vec::new(),
-                tables,
-                plots,
-            });
-        }
-        sections.extend(self.extra_section());
-        sections
-    }
-
-    fn table(&self, title: &str, arms: &[&(Arm, Vec<Option<Run>>)]) -> Table {
-        let mut table = Table::new(title)
-            .text("arm")
-            .text("runs")
-            .number("slowdown", "%")
-            .number("p99", "x quiet")
-            .number("longest", "ms");
-        table = table
-            .number("stolen by reclaim", "%")
-            .number("kswapd", "runs")
-            .number("kswapd", "% of a core")
-            .number("direct", "reclaims");
-        table = table
-            .number("early", "MiB/s")
-            .number("daemon", "% of a core")
-            .number("steal", "%")
-            .number("load", "MB/s");
-        for (arm, runs) in arms {
-            let text = |spread: Option<Spread>| spread.map_or("–".to_owned(), Spread::to_text);
-            let short = |value: fn(&Run) -> f64| {
-                self.of_runs(arm.key, value)
-                    .map_or("–".to_owned(), |spread| figures(spread.median))
-            };
-            let valid = runs.iter().flatten().filter(|run| run.valid).count();
-            // Of all runs: the rate of an invalid run shows why it is invalid.
-            let rate =
-                |run: &Run| run.books.load_bytes as f64 / 1e6 / (run.books.at_ns as f64 / 1e9);
-            let rates = Spread::of(&runs.iter().flatten().map(rate).collect::<Vec<_>>());
-            table.row([
-                arm.name.to_owned(),
-                format!("{valid} of {}", runs.len()),
-                text(self.slowdown(arm.key)),
-                text(self.ratio(arm.key, |run| run.step_ms(990))),
-                short(|run| run.step_ms(1000)),
-                short(|run| {
-                    100.0 * run.went.reclaim_ns as f64
-                        / run.went.steps_ns.iter().sum::<u64>().max(1) as f64
-                }),
-                short(|run| run.books.kswapd_runs as f64),
-                short(|run| 100.0 * run.books.kswapd_cpu_ns as f64 / run.books.at_ns as f64),
-                short(|run| run.books.direct_reclaims as f64),
-                short(|run| run.books.early_pages as f64 / 256.0 / (run.books.at_ns as f64 / 1e9)),
-                short(|run| 100.0 * run.books.daemon_cpu_ns as f64 / run.books.at_ns as f64),
-                short(|run| 100.0 * run.books.steal_ns as f64 / run.books.at_ns as f64),
-                text(rates),
-            ]);
-        }
-        for line in self
-            .failures
-            .iter()
-            .filter(|line| arms.iter().any(|(arm, _)| line.starts_with(arm.name)))
-        {
-            table.note(line.clone());
-        }
-        table
-    }
-
-    /// The orders for which kswapd was woken and direct reclaim began, over all runs of an arm.
-    fn orders(&self, arms: &[&(Arm, Vec<Option<Run>>)]) -> Table {
-        let mut table =
-            Table::new("Blocks that were wanted when kswapd was woken, and in direct reclaim")
-                .text("arm")
-                .text("kswapd woken for orders");
-        table = table.text("direct reclaims for orders");
-        let sums = |runs: &[Option<Run>], value: fn(&Run) -> &[u64]| {
-            let mut sums = [0u64; 16];
-            runs.iter().flatten().for_each(|run| {
-                sums.iter_mut().zip(value(run)).for_each(|(sum, count)| *sum += count)
-            });
-            let shown = sums
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .map(|(order, count)| format!("{order}: {count}"));
-            shown.collect::<Vec<_>>().join(", ")
-        };
-        for (arm, runs) in arms {
-            let (woken, direct) =
-                (sums(runs, |run| &run.went.woken), sums(runs, |run| &run.went.direct));
-            if !woken.is_empty() || !direct.is_empty() {
-                table.row([arm.name.to_owned(), woken, direct]);
-            }
-        }
-        table
-    }
-
-    fn extra_section(&self) -> Option<Section> {
-        let mut hot = Table::new("Hot files, after a stream")
-            .text("against it")
-            .number("still cached", "%")
-            .number("time to read them again", "x before");
-        self.hot.iter().for_each(|(keeper, kept)| {
-            hot.row([keeper.name().to_owned(), figures(kept.percent), figures(kept.again)])
-        });
-        let mut streams = Table::new("A reader that takes what it gets, kswapd free")
-            .text("with")
-            .number("throughput", "GB/s");
-        for (remedy, name) in STREAMS {
-            let rates: Vec<f64> = self.stream_rates(remedy).iter().map(|rate| rate / 1e9).collect();
-            if let Some(spread) = Spread::of(&rates) {
-                streams.row([name.to_owned(), spread.to_text()]);
-            }
-        }
-        let tables: Vec<Table> =
-            [hot, streams].into_iter().filter(|table| !table.is_empty()).collect();
-        let text: Vec<String> = self.nfs.iter().cloned().collect();
-        (!tables.is_empty() || !text.is_empty()).then(|| Section {
-            title: "Files and throughput".to_owned(),
-            text,
-            tables,
-            plots: Vec::new(),
-        })
-    }
-
-    /// The paper's figures 4 to 7: durations of steps and their sums, on one node and on four.
-    fn plots(&self) -> Vec<Plot> {
-        let first = |key: &str| {
-            self.runs(key)
-                .iter()
-                .flatten()
-                .find(|run| run.valid)
-                .map(|run| run.went.steps_ns.clone())
-        };
-        let (Some(quiet), Some(noise), Some(daemon)) =
-            (first("quiet"), first("small_app"), first("small_app_daemon"))
-        else {
-            return Vec::new();
-        };
-        let names = ["quiet (Original)", "noise (Noise)", "noise and daemon (Noise+Proposed)"];
-        let one = [quiet.clone(), noise.clone(), daemon.clone()];
-        let four = [&quiet, &noise, &daemon].map(|noisy| composed(noisy, &quiet));
-        let mut plots = Vec::new();
-        for (steps, place) in [
-            (&one, "one node (paper: figures 4 and 5)"),
-            (&four, "four nodes, composed (paper: figures 6 and 7)"),
-        ] {
-            let times = names
-                .iter()
-                .zip(steps)
-                .map(|(name, steps)| Series::new(*name, times_of(steps)))
-                .collect();
-            let sums = names
-                .iter()
-                .zip(steps)
-                .map(|(name, steps)| Series::new(*name, sums_of(steps)))
-                .collect();
-            let plot = |title: String, y: Axis, series: Vec<Series>| Plot {
-                title,
-                kind: Kind::Lines,
-                x: Axis::linear("step", ""),
-                y,
-                series,
-            };
-            plots.push(plot(format!("Time of a step, {place}"), Axis::linear("time", "ms"), times));
-            plots.push(plot(
-                format!("Time of all steps, {place}"),
-                Axis::linear("time", "s"),
-                sums,
-            ));
-        }
-        plots.push(slowdowns(&one, &four));
-        plots
-    }
-}
-
-/// A step over several nodes, of which one is noisy: the maximum of its step and of steps of quiet
-/// nodes. Composed from measurements on this machine, not measured on several.
-fn composed(noisy: &[u64], quiet: &[u64]) -> Vec<u64> {
-    let others = |at: usize| {
-        (1..NODES).map(move |node| quiet[(at + node * quiet.len() / NODES) % quiet.len()])
-    };
-    noisy
-        .iter()
-        .enumerate()
-        .map(|(at, &step)| others(at).chain([step]).max().unwrap_or(step))
-        .collect()
-}
-
-fn mean(steps: &[u64]) -> f64 {
-    steps.iter().sum::<u64>() as f64 / steps.len().max(1) as f64
-}
-
-/// Slowdown relative to quiet, beside the paper's.
-fn slowdowns(one: &[Vec<u64>; 3], four: &[Vec<u64>; 3]) -> Plot {
-    let percent =
-        |steps: &[Vec<u64>; 3], at: usize| 100.0 * (mean(&steps[at]) / mean(&steps[0]) - 1.0);
-    let series = |name: &str, values: [f64; 4]| {
-        Series::new(
-            name,
-            values.iter().enumerate().map(|(at, &y)| Point::at(at as f64, y)).collect(),
-        )
-    };
-    Plot {
-        title: "Slowdown against quiet, and the paper's".to_owned(),
-        kind: Kind::Bars,
-        x: Axis::names(
-            "experiment",
-            ["one node, noise", "one node, proposed", "four nodes, noise", "four nodes, proposed"],
-        ),
-        y: Axis::linear("slowdown", "%"),
-        series: vec![
-            series(
-                "here (four nodes: composed)",
-                [percent(one, 1), percent(one, 2), percent(four, 1), percent(four, 2)],
-            ),
-            series("paper", [9.0, 0.0, 14.0, 0.0]),
-        ],
-    }
-}
-
-fn times_of(steps: &[u64]) -> Vec<Point> {
-    let width = steps.len().div_ceil(POINTS).max(1);
-    let longest = steps.chunks(width).map(|steps| steps.iter().max().copied().unwrap_or(0));
-    longest.enumerate().map(|(at, ns)| Point::at((at * width) as f64, ns as f64 / 1e6)).collect()
-}
-
-fn sums_of(steps: &[u64]) -> Vec<Point> {
-    let mut sum = 0;
-    let all = steps.iter().enumerate().map(|(at, ns)| {
-        sum += ns;
-        Point::at(at as f64, sum as f64 / 1e9)
-    });
-    let all: Vec<Point> = all.collect();
-    all.iter().step_by(steps.len().div_ceil(POINTS).max(1)).copied().collect()
 }
 
 #[cfg(test)]
@@ -632,6 +371,7 @@ mod tests {
     use super::*;
     use crate::noise::app::Went;
     use crate::noise::arm;
+    use crate::noise::arm::Group;
     use crate::noise::ground::Books;
     use std::time::Duration;
 
@@ -747,11 +487,6 @@ mod tests {
         );
         let bars = &sections[0].plots[4].series;
         assert_eq!((bars[1].points[0].y, bars[1].points[2].y), (9.0, 14.0));
-    }
-
-    #[test]
-    fn a_step_over_nodes_is_as_long_as_the_longest() {
-        assert_eq!(composed(&[9, 1, 1, 1], &[1, 2, 3, 4]), [9, 4, 4, 3]);
     }
 
     #[test]

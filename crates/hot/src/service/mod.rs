@@ -16,4 +16,5 @@ pub mod client;
 pub mod daemon;
 pub mod notice;
 pub mod protocol;
+mod subject;
 pub mod watch;

@@ -13,12 +13,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hiroma_kernel::codec::{self, ZstdDecoder, ZstdEncoder};
 use hiroma_kernel::frame::FrameBuf;
 use hiroma_kernel::host::memory;
 use hiroma_policy::sharing;
 use hiroma_units::{Bytes, Loc};
 
+use super::packer::{HEADER, IS_ZSTD, Packer};
 use super::slab::{OBJECT_BYTES_MAX, Slabs, SlabsFull};
 use super::{
     Balance, Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token,
@@ -36,9 +36,6 @@ const JUDGED_BYTES: usize = 64 << 10;
 /// to 18 to 55 %, and takes two to four times as long (`benches/codecs.rs`). A store beside the
 /// limit has its capacity anyway, and uses LZ4 until one part in `SCARCE_PART` of it is in use.
 const SCARCE_PART: u64 = 2;
-/// Bytes in front of the compressed content: its length, and in the highest bit the codec.
-const HEADER: usize = 2;
-const IS_ZSTD: u16 = 1 << 15;
 
 /// Compressed memory. See the module documentation.
 pub struct CompressedStore {
@@ -119,16 +116,8 @@ impl Store for CompressedStore {
     }
 
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
-        let scratch_bytes = HEADER + codec::packed_bytes_max(self.shared.piece_bytes);
         let shared = Arc::clone(&self.shared);
-        let packer = Packer {
-            scratch: vec![0; scratch_bytes],
-            is_wary: false,
-            stored: 0,
-            is_dense: false,
-            encoder: None,
-            decoder: None,
-        };
+        let packer = Packer::new(self.shared.piece_bytes);
         Ok(Box::new(CompressedChannel { shared, packer, ready: Vec::new() }))
     }
 
@@ -343,60 +332,6 @@ impl Shared {
 
 fn list_entries(list: &[u8]) -> impl Iterator<Item = Loc> + '_ {
     list.chunks_exact(4).map(|entry| Loc(u32::from_le_bytes(entry.try_into().unwrap())))
-}
-
-/// Compresses and decompresses pieces, one after the other.
-struct Packer {
-    /// One compressed piece, after its header.
-    scratch: Vec<u8>,
-    /// The last piece compressed badly, so the next one may too: a quarter of it is tried first,
-    /// which saves most of the work.
-    is_wary: bool,
-    /// Bytes of objects that were stored for the current write.
-    stored: usize,
-    /// Use Zstandard, not LZ4.
-    is_dense: bool,
-    /// Allocated at their first use.
-    encoder: Option<ZstdEncoder>,
-    decoder: Option<ZstdDecoder>,
-}
-
-impl Packer {
-    /// Compresses `piece` into the scratch buffer. Returns the length of the object if that is at
-    /// most `object_bytes_max`.
-    fn pack(&mut self, piece: &[u8], object_bytes_max: usize) -> Option<usize> {
-        let quarter = &piece[..piece.len() / 4];
-        if self.is_wary && self.packed_len(quarter) > quarter.len() - quarter.len() / 16 {
-            return None;
-        }
-        let packed = self.packed_len(piece);
-        self.is_wary = HEADER + packed > object_bytes_max;
-        if self.is_wary {
-            return None;
-        }
-        let header = packed as u16 | if self.is_dense { IS_ZSTD } else { 0 };
-        self.scratch[..HEADER].copy_from_slice(&header.to_le_bytes());
-        Some(HEADER + packed)
-    }
-
-    fn packed_len(&mut self, bytes: &[u8]) -> usize {
-        let out = &mut self.scratch[HEADER..];
-        if self.is_dense {
-            self.encoder.get_or_insert_with(ZstdEncoder::new).pack(bytes, out)
-        } else {
-            codec::lz4_pack(bytes, out)
-        }
-    }
-
-    /// Decompresses an object of `len` bytes in the scratch buffer.
-    fn unpack(&mut self, len: usize, is_zstd: bool, piece: &mut [u8]) -> Option<usize> {
-        let packed = &self.scratch[HEADER..len];
-        if is_zstd {
-            self.decoder.get_or_insert_with(ZstdDecoder::new).unpack(packed, piece)
-        } else {
-            codec::lz4_unpack(packed, piece)
-        }
-    }
 }
 
 struct CompressedChannel {

@@ -9,6 +9,7 @@
 //! never blocks in `read`, `write` or `poll`. A store that answers immediately (compressed memory)
 //! completes inside the call.
 
+mod bit_set;
 pub mod chain;
 mod clerk;
 pub mod compressed;
@@ -18,6 +19,7 @@ mod file_io;
 #[cfg(test)]
 mod model;
 mod open;
+mod packer;
 pub mod slab;
 pub mod space;
 pub mod tcp;

@@ -7,6 +7,8 @@
 //! server ends the older connection of a lane before it accepts requests from the newer one.
 
 mod greeting;
+mod part;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -17,10 +19,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hiroma_wire::{
-    ClientEvent, ClientSession, Frame, HEADER_BYTES, Header, Kind, MAX_BODY, Message, Purpose,
-    SessionToken, WireError,
+    ClientEvent, ClientSession, Frame, HEADER_BYTES, MAX_BODY, Message, Purpose, SessionToken,
+    WireError,
 };
 
+pub use self::part::Ask;
+use self::part::Part;
+pub use self::trouble::Trouble;
 use super::Shared;
 use super::channel::Requests;
 use crate::store::StoreError;
@@ -37,22 +42,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 const STOOD_STILL: Duration = Duration::from_secs(2);
 /// Maximum number of frames in one send call.
 const BATCH: usize = 16;
-
-/// A request to a server.
-pub enum Ask {
-    /// Reads or writes a part of a request's buffer.
-    Transfer { request: usize, at: usize, write: bool },
-    /// Any other request; the answer is stored if `keep_answer`.
-    Control { message: Message, keep_answer: bool },
-}
-
-/// One frame that is to be sent or waits for its answer.
-struct Part {
-    id: u64,
-    addr: u64,
-    len: usize,
-    ask: Ask,
-}
 
 enum State {
     Down {
@@ -120,30 +109,6 @@ pub struct Link {
     announced: bool,
     /// It has been connected before.
     was_up: bool,
-}
-
-/// Why a connection cannot continue.
-pub enum Trouble {
-    /// It broke: reconnect.
-    Broken(String),
-    /// Reconnecting cannot help.
-    Fatal(StoreError),
-}
-
-impl Trouble {
-    /// For trouble after which reconnecting makes no sense.
-    fn into_fatal(self, shared: &Shared, server: usize) -> Trouble {
-        match self {
-            Trouble::Broken(reason) => Trouble::Fatal(shared.broken_protocol(server, &reason)),
-            fatal @ Trouble::Fatal(_) => fatal,
-        }
-    }
-}
-
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        Trouble::Broken(error.to_string())
-    }
 }
 
 impl Link {
@@ -638,27 +603,5 @@ impl Link {
             }
         }
         self.sent = 0;
-    }
-}
-
-impl Part {
-    fn encode(&self, version: u16, out: &mut Vec<u8>) {
-        match &self.ask {
-            Ask::Transfer { write, .. } => {
-                let kind = if *write { Kind::Write } else { Kind::Read };
-                out.extend_from_slice(
-                    &Header { version, kind, id: self.id, addr: self.addr, len: self.len as u32 }
-                        .encode(),
-                );
-            }
-            Ask::Control { message, .. } => message.encode(version, self.id, out),
-        }
-    }
-
-    fn payload<'a>(&self, requests: &'a Requests) -> &'a [u8] {
-        match self.ask {
-            Ask::Transfer { request, at, write: true } => requests.source(request, at, self.len),
-            _ => &[],
-        }
     }
 }
