@@ -113,7 +113,7 @@ counters! {
     FetchedBytes "fetched_bytes",
     /// Bytes written to stores.
     WrittenBytes "written_bytes",
-    /// Bytes evicted without being written, because the far copy was still valid.
+    /// Bytes of blocks that were evicted with nothing to write: the far copy was still valid.
     CleanBytes "clean_bytes",
     /// Bytes evicted without being stored, because they were one repeated word.
     PatternBytes "pattern_bytes",

@@ -471,6 +471,7 @@ impl Job {
         }
         let entry = core.blocks.get_mut(&block).expect("on the books");
         entry.phase = Phase::Staged;
+        entry.written = self.changed.contains(&true);
         core.staged_bytes += block.bytes();
         core.mark_clean(block);
         if core.local() > core.room() {
