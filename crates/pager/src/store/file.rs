@@ -195,9 +195,10 @@ impl Store for FileStore {
         self.shared.name.clone()
     }
 
-    fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
+    fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        let mover = shared.mover().map_err(|error| shared.io("opening a channel", &error))?;
+        let mover =
+            shared.mover(purpose).map_err(|error| shared.io("opening a channel", &error))?;
         Ok(Box::new(FileChannel {
             shared,
             mover,
@@ -337,8 +338,8 @@ impl Shared {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn mover(&self) -> io::Result<Mover> {
-        if self.use_ring {
+    fn mover(&self, purpose: Purpose) -> io::Result<Mover> {
+        if self.use_ring && purpose == Purpose::Read {
             if let Ok(mover) = Mover::ring() {
                 return Ok(mover);
             }

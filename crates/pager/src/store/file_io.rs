@@ -1,7 +1,12 @@
-//! I/O of the file store: io_uring if it is allowed, otherwise a few threads with pread and pwrite.
+//! I/O of the file store: reads by io_uring if it is allowed, writes by a few threads.
+//!
+//! ext4 completes an asynchronous direct write to blocks that were never written in a workqueue of
+//! the processor that got the interrupt. A program that calls `sched_yield` in a loop there (Open
+//! MPI) keeps that workqueue from running for a minute and more (Linux 6.18), and with it all
+//! evictions. A synchronous write completes in the thread that made it.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,6 +17,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 const RING_DEPTH: u32 = 128;
 const THREADS: usize = 4;
+/// A thread takes more writes until it has this many bytes.
+const TOGETHER_BYTES: usize = 512 << 10;
+/// Maximum number of pieces of one call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
 
 /// One channel's access to files.
 pub enum Mover {
@@ -129,31 +138,83 @@ impl Inbox {
     fn work(&self) {
         loop {
             let mut jobs = lock(&self.jobs);
-            let job = loop {
+            let mut batch = loop {
                 if let Some(job) = jobs.0.pop_front() {
-                    break job;
+                    break vec![job];
                 }
                 if jobs.1 {
                     return;
                 }
                 jobs = self.wake.wait(jobs).unwrap_or_else(PoisonError::into_inner);
             };
+            // Writes that wait together are mostly neighbours in the file.
+            let mut bytes = batch[0].buf.len();
+            while batch[0].direction == Direction::Write && bytes < TOGETHER_BYTES {
+                if jobs.0.front().is_none_or(|job| job.direction != Direction::Write) {
+                    break;
+                }
+                let Some(job) = jobs.0.pop_front() else { break };
+                bytes += job.buf.len();
+                batch.push(job);
+            }
             drop(jobs);
-            let Job { token, direction, mut buf, pieces, done } = job;
-            let result = pieces.iter().try_for_each(|piece| transfer(direction, &mut buf, piece));
-            lock(&done.finished).push(Finished { token, buf, result });
-            // It can only fail when the counter is at its maximum, and then it is readable anyway.
-            let _ = rustix::io::write(&done.event, &1u64.to_ne_bytes());
+            let results = match batch[0].direction {
+                Direction::Read => batch.iter_mut().map(Job::read).collect(),
+                Direction::Write => write(&batch),
+            };
+            for (job, result) in batch.into_iter().zip(results) {
+                let Job { token, buf, done, .. } = job;
+                lock(&done.finished).push(Finished { token, buf, result });
+                // It can only fail when the counter is at its maximum, and then it is readable
+                // anyway.
+                let _ = rustix::io::write(&done.event, &1u64.to_ne_bytes());
+            }
         }
     }
 }
 
-fn transfer(direction: Direction, buf: &mut FrameBuf, piece: &Piece) -> io::Result<()> {
-    let bytes = &mut buf.bytes_mut()[piece.start..][..piece.len];
-    match direction {
-        Direction::Read => piece.file.read_exact_at(bytes, piece.offset),
-        Direction::Write => piece.file.write_all_at(bytes, piece.offset),
+impl Job {
+    fn read(&mut self) -> io::Result<()> {
+        let buf = self.buf.bytes_mut();
+        self.pieces.iter().try_for_each(|piece| {
+            piece.file.read_exact_at(&mut buf[piece.start..][..piece.len], piece.offset)
+        })
     }
+
+    fn slice(&self, piece: &Piece) -> &[u8] {
+        &self.buf.bytes()[piece.start..][..piece.len]
+    }
+}
+
+/// Writes all pieces of some jobs, those that are adjacent in a file with one call. Returns the
+/// result of each job.
+fn write(jobs: &[Job]) -> Vec<io::Result<()>> {
+    let mut results: Vec<io::Result<()>> = jobs.iter().map(|_| Ok(())).collect();
+    let mut pieces: Vec<(usize, &Piece)> = jobs
+        .iter()
+        .enumerate()
+        .flat_map(|(number, job)| job.pieces.iter().map(move |piece| (number, piece)))
+        .collect();
+    pieces.sort_by_key(|(_, piece)| (piece.file.as_raw_fd(), piece.offset));
+    let is_next = |a: &(usize, &Piece), b: &(usize, &Piece)| {
+        Arc::ptr_eq(&a.1.file, &b.1.file) && a.1.offset + a.1.len as u64 == b.1.offset
+    };
+    for run in pieces.chunk_by(is_next).flat_map(|run| run.chunks(SLICES_MAX)) {
+        let slices: Vec<IoSlice<'_>> =
+            run.iter().map(|&(number, piece)| IoSlice::new(jobs[number].slice(piece))).collect();
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        let (_, first) = run[0];
+        if rustix::io::pwritev(&first.file, &slices, first.offset) == Ok(len) {
+            continue;
+        }
+        // A part is missing, or all of it: piece by piece, which says whose.
+        for &(number, piece) in run {
+            if let Err(error) = piece.file.write_all_at(jobs[number].slice(piece), piece.offset) {
+                results[number] = Err(error);
+            }
+        }
+    }
+    results
 }
 
 impl Queue {
