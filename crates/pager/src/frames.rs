@@ -68,9 +68,6 @@ pub struct Frames {
     small: Option<Pool>,
     /// Memory behind frames, whatever their content.
     bytes: usize,
-    /// The program shares pages with the kernel in ways that cannot be detected: not even whole
-    /// extents are reused.
-    wary: bool,
 }
 
 /// Strange frames are given back in batches of this many.
@@ -82,7 +79,7 @@ impl Frames {
         let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
         let small =
             if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
-        Ok(Frames { huge, small, bytes: 0, wary: false })
+        Ok(Frames { huge, small, bytes: 0 })
     }
 
     /// Registers the area, so that pages can be moved into it. The events that it is registered for
@@ -164,11 +161,12 @@ impl Frames {
         Some((Frame::new(order, index), zero))
     }
 
-    /// Returns a frame whose content is no longer needed.
+    /// Returns a frame whose content is no longer needed. Pages that were the program's are never
+    /// reused: a pipe or a socket may still read them, and the kernel does not show that.
     pub fn put_full(&mut self, frame: Frame) {
-        let (wary, order) = (self.wary, frame.order());
+        let order = frame.order();
         let pool = self.pool_mut(order);
-        if !pool.is_strange(frame.index()) || order == 9 && !wary {
+        if !pool.is_strange(frame.index()) {
             pool.full.push(frame.index());
             return;
         }
@@ -187,11 +185,6 @@ impl Frames {
     /// Whether the frame's pages were the program's.
     pub fn is_strange(&self, frame: Frame) -> bool {
         self.pool(frame.order()).is_strange(frame.index())
-    }
-
-    /// From now on, whole extents that were the program's are not reused.
-    pub fn be_wary(&mut self) {
-        self.wary = true;
     }
 
     /// Returns a frame whose memory is all zero.
@@ -269,7 +262,7 @@ impl Frames {
     /// Copies the tables and the content of frames into `child`, which is empty and at other
     /// addresses.
     pub fn copy_to(&self, child: &mut Frames) {
-        (child.bytes, child.wary) = (self.bytes, self.wary);
+        child.bytes = self.bytes;
         for (pool, of_child) in
             self.pools().zip(std::iter::once(&mut child.huge).chain(&mut child.small))
         {

@@ -1,6 +1,7 @@
 //! Hooks for a host that provides an allocator of its own for the pager's threads (the preload
 //! library).
 
+pub use crate::host::has_program_ended;
 use std::sync::OnceLock;
 
 /// Functions to call on entry and on exit.

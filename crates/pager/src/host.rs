@@ -14,6 +14,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hiroma_kernel::{helper, private_table, signals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::hooks;
 
@@ -42,6 +45,20 @@ pub fn program_in_proc() -> u32 {
 pub fn note_program() {
     PROGRAM.store(std::process::id(), Ordering::Relaxed);
     PROGRAM_IN_PROC.store(helper::pid_in_proc(), Ordering::Relaxed);
+}
+
+/// Whether the program has ended, with all its threads. Always false on a thread of the program.
+pub fn has_program_ended() -> bool {
+    let Some(pid) = Pid::from_raw(program() as i32).filter(|_| helper::is_here()) else {
+        return false;
+    };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
+            matches!(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
+        }
+        Err(errno) => errno == Errno::SRCH,
+    }
 }
 
 /// A thread of the pager.

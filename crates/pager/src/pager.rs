@@ -398,13 +398,6 @@ impl Pager {
         }
     }
 
-    /// The program is about to lend pages to the kernel that stay in use after the call
-    /// (`vmsplice`, `MSG_ZEROCOPY`): from now on memory that was the program's is given back to the
-    /// kernel instead of being reused.
-    pub fn be_wary(&self) {
-        let _ = self.ask(Call::Wary);
-    }
-
     /// Changes the local limit. It is in force once the evictor has caught up.
     pub fn set_limit(&self, bytes: u64) -> Result<(), PagerError> {
         if bytes < LOCAL_MIN.0 {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hiroma_kernel::lock::Lock;
 use hiroma_kernel::mailbox::Mailbox;
@@ -16,6 +16,7 @@ use crate::canary;
 use crate::core::Core;
 use crate::discard::By;
 use crate::error::PagerError;
+use crate::host;
 use crate::live::{Live, Path};
 use crate::pager::{Advice, PROT_RW};
 
@@ -108,9 +109,6 @@ pub enum Call {
         advice: Advice,
     },
     Limit(usize),
-    /// The program lends pages to the kernel in ways that the kernel does not count (`vmsplice`,
-    /// `MSG_ZEROCOPY`).
-    Wary,
     /// The answer is the number of local bytes.
     EvictEverything(bool),
     /// Writes all statistics to the control page.
@@ -164,6 +162,9 @@ impl ForkGate {
     }
 }
 
+/// Whether the program still lives is checked at this interval while it forks.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// The thread that serves calls.
 pub struct Serving {
     core: Arc<Lock<Core>>,
@@ -201,10 +202,18 @@ impl Serving {
 
     /// Keeps the lock until the program's thread has forked.
     fn stand_still(&mut self, forks: usize) {
+        let mut looked = Instant::now();
         while self.gate.over.load(Ordering::Acquire) == forks {
             self.calls.wait(Duration::from_millis(1));
             if self.live.stopping() {
                 return;
+            }
+            if looked.elapsed() > LOOK_EVERY {
+                looked = Instant::now();
+                // The thread that would notice its end waits for the lock.
+                if host::has_program_ended() {
+                    break;
+                }
             }
         }
         crate::fork::go_on_in_parent(&self.core, &self.live);
@@ -287,7 +296,6 @@ impl Serving {
             }
             Call::Advise { start, end, advice } => core().advise(start, end, advice),
             Call::Limit(bytes) => core().set_limit(bytes),
-            Call::Wary => core().frames.be_wary(),
             Call::EvictEverything(on) => {
                 let mut core = core();
                 core.evict_everything = on;
@@ -380,6 +388,11 @@ impl Core {
             wanted: Bytes(len as u64),
             arena: Bytes(self.arena.len() as u64),
         };
+        // Reservations leave addresses for what will hold data.
+        let reserved = self.addresses.mapped.bytes() + len;
+        if prot == libc::PROT_NONE && alone && reserved > self.arena.len() / 2 {
+            return Err(none());
+        }
         let placed = self.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;
         if let Some((start, opened)) = placed.opened {
             self.open_extents(start, opened, prot)?;

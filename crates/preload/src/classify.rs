@@ -39,6 +39,8 @@ pub enum MapPlan {
     Replace(Split),
     /// Like `Refresh`, if the range is free.
     IfFree(Split),
+    /// Like `Replace`, if the range is free.
+    ReplaceIfFree(Split),
     /// Fails, because the range is in use.
     Exists,
 }
@@ -107,6 +109,9 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
             None => MapPlan::PassThrough,
             Some(split) if flags & MAP_FIXED_NOREPLACE != 0 && manageable && split.is_managed() => {
                 MapPlan::IfFree(split)
+            }
+            Some(split) if flags & MAP_FIXED_NOREPLACE != 0 && split.is_managed() => {
+                MapPlan::ReplaceIfFree(split)
             }
             Some(_) if flags & MAP_FIXED_NOREPLACE != 0 => MapPlan::Exists,
             Some(split) if manageable => MapPlan::Refresh(split),
@@ -363,10 +368,10 @@ mod tests {
             at(ARENA.start, PAGE, RW, ANON | MAP_FIXED_NOREPLACE),
             MapPlan::IfFree(_)
         ));
-        assert_eq!(
+        assert!(matches!(
             at(ARENA.start, PAGE, RW | PROT_EXEC, ANON | MAP_FIXED_NOREPLACE),
-            MapPlan::Exists
-        );
+            MapPlan::ReplaceIfFree(_)
+        ));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::{mem, ptr};
 
+use crate::runtime::Touched;
 use crate::sys::Errno;
 use crate::{runtime, sys};
 
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     }
     // SAFETY: the C library's function of this name has this type.
     let fork = unsafe { mem::transmute::<*mut c_void, Fork>(address) };
-    let outcome = runtime::around_fork(|| {
+    let outcome = runtime::around_fork(&[], || {
         // SAFETY: the program requested this call.
         let pid = unsafe { fork() };
         if pid < 0 { Err(Errno(sys::errno())) } else { Ok(pid as usize) }
@@ -48,6 +49,30 @@ pub unsafe extern "C" fn _Fork() -> c_int {
         },
         |pid| pid as c_int,
     )
+}
+
+/// What the kernel writes for a `clone` with these arguments, and the memory around the thread
+/// pointer that the child has from its beginning.
+pub fn passed_to_clone(
+    flags: u64,
+    parent_tid: usize,
+    child_tid: usize,
+    tls: usize,
+) -> [Touched; 3] {
+    let word = |wanted: c_int, addr: usize| {
+        let len = if flags & wanted as u64 == 0 { 0 } else { size_of::<c_int>() };
+        Touched { start: if len == 0 { 0 } else { addr }, len }
+    };
+    let thread = if flags & libc::CLONE_SETTLS as u64 == 0 {
+        Touched { start: 0, len: 0 }
+    } else {
+        Touched::thread(tls)
+    };
+    [
+        word(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, parent_tid),
+        word(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, child_tid),
+        thread,
+    ]
 }
 
 /// What a child of `clone` executes once its pager runs.
@@ -90,7 +115,8 @@ pub unsafe extern "C" fn clone(
         return unsafe { real(body, stack, flags, argument, parent_tid, tls, child_tid) };
     }
     let mut birth = Birth { body, argument };
-    runtime::begin_fork(stack as usize);
+    let [a, b, c] = passed_to_clone(flags as u64, parent_tid, child_tid, tls);
+    runtime::begin_fork(&[Touched::stack(stack as usize), a, b, c]);
     // SAFETY: the program requested this call; the child finds its copy of `birth` at the same
     // address.
     let pid =

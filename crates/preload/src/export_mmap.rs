@@ -126,6 +126,23 @@ pub fn tell_local(call: &MapCall) {
     }
 }
 
+/// Managed addresses are used up: reported once.
+fn tell_full() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Relaxed) {
+        sys::say(
+            "hiroma: the program has reserved all addresses of far memory: what it maps from now on is not far and not in --local",
+        );
+    }
+}
+
+/// Fails if anything is mapped in the managed part.
+pub fn must_be_free(split: &Split) -> Outcome<()> {
+    let Range { start, end } = split.inside;
+    let free = runtime::far(|pager| pager.is_free(start, end - start));
+    if free.unwrap_or(Ok(false)).map_err(errno_of)? { Ok(()) } else { Err(Errno(libc::EEXIST)) }
+}
+
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -135,9 +152,10 @@ pub fn do_mmap(
     offset: i64,
 ) -> Outcome<usize> {
     // SAFETY: the program requested this call, at its own risk.
-    let kernel = |addr: usize, len: usize, offset: i64| unsafe {
+    let with_flags = |flags: c_int, addr: usize, len: usize, offset: i64| unsafe {
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
+    let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
     let arena = arena();
     if arena.is_empty() {
         return kernel(addr, len, offset);
@@ -147,15 +165,16 @@ pub fn do_mmap(
         MapPlan::PassThrough => kernel(addr, len, offset).inspect(|_| tell_local(&call)),
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
         MapPlan::IfFree(split) => {
-            let Range { start, end } = split.inside;
-            let free = runtime::far(|pager| pager.is_free(start, end - start))
-                .unwrap_or(Ok(false))
-                .map_err(errno_of)?;
-            if !free {
-                return Err(Errno(libc::EEXIST));
-            }
+            must_be_free(&split)?;
             inside(&split, |pager, start, len| pager.refresh(start, len, prot))?;
             Ok(addr)
+        }
+        MapPlan::ReplaceIfFree(split) => {
+            must_be_free(&split)?;
+            inside(&split, |pager, start, len| pager.release(start, len))?;
+            // The reservation of the arena is there.
+            let fixed = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
+            with_flags(fixed, addr, len, offset)
         }
         MapPlan::Map { len, align, protect } => {
             let map = |pager: &Pager| {
@@ -166,7 +185,14 @@ pub fn do_mmap(
                     })
                 })
             };
-            let start = far_or_unreachable(map)?;
+            let start = match runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena"))
+            {
+                Err(PagerError::NoAddresses { .. }) => {
+                    tell_full();
+                    return kernel(addr, len, offset);
+                }
+                outcome => outcome.map_err(errno_of)?,
+            };
             if export_lock::LOCK_FUTURE.load(Relaxed) {
                 let _ = far_or_unreachable(|pager| pager.pin_on_touch(start, len).map(|()| 0));
             }
@@ -178,6 +204,10 @@ pub fn do_mmap(
         MapPlan::Reserve { len, align } => {
             let start = runtime::far(|pager| pager.reserve(len, align))
                 .unwrap_or_else(|| unreachable!("there is an arena"));
+            if let Err(PagerError::NoAddresses { .. }) = start {
+                tell_full();
+                return kernel(addr, len, offset);
+            }
             start
                 .map_err(errno_of)
                 .inspect(|&start| HINTS.missed(if addr == 0 { 0 } else { start }))

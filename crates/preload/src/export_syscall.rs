@@ -3,12 +3,17 @@
 
 use std::ffi::{c_int, c_long};
 
+use hiroma_units::PAGE;
+
 use crate::classify::RemapCall;
+use crate::export_fork::passed_to_clone;
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
     Outcome, answer, do_look, do_madvise, do_mmap, do_mprotect, do_mremap, do_munmap,
     do_pkey_mprotect, managed,
 };
+use crate::export_shm::{do_shmat, do_shmdt};
+use crate::runtime::Touched;
 use crate::sys::{self, Errno};
 use crate::{export_exec, export_limits, runtime};
 
@@ -20,15 +25,69 @@ fn is_fork(flags: usize, stack: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0 && stack == 0
 }
 
-/// The same for `clone3`, whose structure begins with the flags and has the stack in its sixth
-/// word.
+/// The arguments of a `clone3` that forks, and everything that it touches.
 ///
 /// # Safety
 /// `args` must be readable for `len` bytes.
-unsafe fn clone3_is_fork(args: usize, len: usize) -> bool {
+unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Touched; 6]> {
+    if len < 64 {
+        return None;
+    }
     // SAFETY: guaranteed by the caller.
-    let word = |at: usize| unsafe { *(args as *const u64).add(at) };
-    len >= 64 && word(0) & libc::CLONE_VM as u64 == 0 && word(5) == 0
+    let word = |at: usize| unsafe { (args as *const u64).add(at).read_unaligned() as usize };
+    let [flags, pidfd, child_tid, parent_tid] = [0, 1, 2, 3].map(word);
+    if flags & libc::CLONE_VM as usize != 0 || word(5) != 0 {
+        return None;
+    }
+    let set = if len >= 80 {
+        Touched { start: word(8), len: word(9).min(32) * size_of::<c_int>() }
+    } else {
+        Touched { start: 0, len: 0 }
+    };
+    let has_pidfd = flags & libc::CLONE_PIDFD as usize != 0;
+    let pidfd = Touched { start: pidfd, len: if has_pidfd { size_of::<c_int>() } else { 0 } };
+    let flags = flags as u64 & !(libc::CLONE_PIDFD as u64);
+    let [a, b, c] = passed_to_clone(flags, parent_tid, child_tid, word(7));
+    Some([a, b, c, set, pidfd, Touched { start: args, len }])
+}
+
+/// A futex operation of the program. Those that write to a word fail with `EFAULT` where it is far:
+/// the kernel cannot wait there (`fault_in_user_writeable`). So it is fetched, and they are repeated.
+fn futex(
+    words: [usize; 2],
+    operation: c_int,
+    kernel: impl Fn() -> Outcome<usize>,
+) -> Outcome<usize> {
+    const TRIES: usize = 1000;
+    let has_second = matches!(
+        operation & libc::FUTEX_CMD_MASK,
+        libc::FUTEX_REQUEUE
+            | libc::FUTEX_CMP_REQUEUE
+            | libc::FUTEX_WAKE_OP
+            | libc::FUTEX_WAIT_REQUEUE_PI
+            | libc::FUTEX_CMP_REQUEUE_PI
+    );
+    let words = &words[..1 + usize::from(has_second)];
+    let mut outcome = kernel();
+    for _ in 0..TRIES {
+        let is_far = outcome == Err(Errno(libc::EFAULT));
+        if !is_far || !words.iter().any(|&word| managed(word & !(PAGE - 1), PAGE).is_some()) {
+            break;
+        }
+        for &word in words {
+            let page = word & !(PAGE - 1);
+            // SAFETY: populating changes no content.
+            let populated = unsafe {
+                let advice = libc::MADV_POPULATE_WRITE as usize;
+                sys::call(libc::SYS_madvise, [page, PAGE, advice, 0, 0, 0])
+            };
+            if populated.is_err() {
+                return outcome;
+            }
+        }
+        outcome = kernel();
+    }
+    outcome
 }
 
 /// C's arguments are variable. Registers and stack slots that were not passed have arbitrary
@@ -61,6 +120,8 @@ pub unsafe extern "C" fn syscall(
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
         // Sealed memory could not be moved; kernels before 6.10 have no seals either.
         SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),
+        libc::SYS_shmat => do_shmat(a as c_int, b, c as c_int),
+        libc::SYS_shmdt => done(do_shmdt(a)),
         libc::SYS_mlockall => done(do_mlockall(a)),
         libc::SYS_munlockall => done(do_munlockall()),
         libc::SYS_mincore | libc::SYS_msync => done(do_look(number, a, b, c)),
@@ -78,20 +139,16 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: the arguments are the program's.
         libc::SYS_prlimit64 => unsafe { export_limits::limit(a as i32, b, c, d) }.map(|()| 0),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => runtime::around_fork(kernel),
-        libc::SYS_clone if is_fork(a, b) => runtime::around_fork(kernel),
+        libc::SYS_fork => runtime::around_fork(&[], kernel),
+        libc::SYS_clone if is_fork(a, b) => {
+            runtime::around_fork(&passed_to_clone(a as u64, c, d, e), kernel)
+        }
         // SAFETY: the program's structure, which has the given length.
-        libc::SYS_clone3 if unsafe { clone3_is_fork(a, b) } => runtime::around_fork(kernel),
-        libc::SYS_vmsplice => {
-            crate::export_lend::lends_pages();
-            kernel()
-        }
-        libc::SYS_setsockopt
-            if b == libc::SOL_SOCKET as usize && c == libc::SO_ZEROCOPY as usize =>
-        {
-            crate::export_lend::lends_pages();
-            kernel()
-        }
+        libc::SYS_clone3 => match unsafe { clone3_fork(a, b) } {
+            Some(touched) => runtime::around_fork(&touched, kernel),
+            None => kernel(),
+        },
+        libc::SYS_futex => futex([a, e], b as c_int, kernel),
         libc::SYS_seccomp => {
             export_exec::stop();
             kernel()

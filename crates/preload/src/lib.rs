@@ -27,8 +27,6 @@ mod export_exec;
 #[cfg(not(test))]
 mod export_fork;
 #[cfg(not(test))]
-mod export_lend;
-#[cfg(not(test))]
 mod export_limits;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export_link;
@@ -38,6 +36,8 @@ mod export_lock;
 mod export_malloc;
 #[cfg(not(test))]
 mod export_mmap;
+#[cfg(not(test))]
+mod export_shm;
 #[cfg(not(test))]
 mod export_syscall;
 #[cfg(not(test))]

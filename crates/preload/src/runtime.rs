@@ -3,9 +3,8 @@
 //!
 //! Contract: the constructor runs before any other code of the program (`-z initfirst`), on the
 //! only thread. Until it has run, `malloc` serves the dynamic linker from the internal heap and
-//! `mmap` is the kernel's. All calls of the pager go through [`far`], which blocks signals (a
-//! handler that allocates would wait for a lock that its own thread holds) and enters the internal
-//! scope.
+//! `mmap` is the kernel's. All calls of the pager go through [`far`], which blocks signals: a
+//! handler could leave the call by a jump.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -214,7 +213,10 @@ pub fn far<T>(f: impl FnOnce(&Pager) -> T) -> Option<T> {
     }
     let pager = PAGER.get()?;
     let errno = sys::errno();
+    // A handler that jumps out of the call would leave its request behind for ever.
+    let mask = sys::block_signals();
     let result = f(pager);
+    sys::restore_signals(mask);
     sys::set_errno(errno);
     Some(result)
 }
@@ -228,9 +230,7 @@ thread_local! {
 static FORKING: sys::Lock<()> = sys::Lock::new(());
 /// Addresses that a fork touches while the pager is stopped. Not on the heap, because allocating
 /// there takes a lock.
-static KEEP: [AtomicUsize; 16 << 10] = [const { AtomicUsize::new(0) }; 16 << 10];
-/// End of the child's stack, if the child has a stack of its own.
-static CHILD_STACK: AtomicUsize = AtomicUsize::new(0);
+static KEEP: [AtomicUsize; 128 << 10] = [const { AtomicUsize::new(0) }; 128 << 10];
 /// Sizes of the parts of the forking thread's stack, and of the memory around its thread pointer,
 /// that must stay local.
 const STACK_BELOW: usize = 64 << 10;
@@ -238,14 +238,20 @@ const STACK_ABOVE: usize = 16 << 10;
 const THREAD_BELOW: usize = 16 << 10;
 const THREAD_ABOVE: usize = 8 << 10;
 
-/// Fills [`KEEP`]; returns the number of addresses.
-fn note_what_forks_touch() -> usize {
-    let mut count = 0;
+/// Fills [`KEEP`], of which `passed` is a part; returns the number of addresses.
+fn note_what_forks_touch(passed: &[Touched]) -> usize {
+    let (mut count, mut last) = (0, usize::MAX);
     let mut keep = |addr: usize| {
-        if let Some(place) = KEEP.get(count) {
-            place.store(addr, Ordering::Relaxed);
-            count += 1;
+        if addr / PAGE == last / PAGE {
+            return;
         }
+        let Some(place) = KEEP.get(count) else {
+            hiroma_pager::fatal::die(
+                "this process has too many open streams to fork; please report this",
+            )
+        };
+        place.store(addr, Ordering::Relaxed);
+        (count, last) = (count + 1, addr);
     };
     let here = 0_u8;
     let stack = ptr::from_ref(&here) as usize;
@@ -253,23 +259,49 @@ fn note_what_forks_touch() -> usize {
     for page in (stack - STACK_BELOW..stack + STACK_ABOVE).step_by(PAGE) {
         keep(page);
     }
-    for page in (thread - THREAD_BELOW..thread + THREAD_ABOVE).step_by(PAGE) {
-        keep(page);
+    let own = Touched::thread(thread);
+    for &Touched { start, len } in [own].iter().chain(passed).filter(|part| part.len > 0) {
+        for page in (start..start.saturating_add(len)).step_by(PAGE) {
+            keep(page);
+        }
+        keep(start.saturating_add(len.saturating_sub(1)));
     }
-    let child = CHILD_STACK.load(Ordering::Relaxed);
-    for page in (child.saturating_sub(STACK_ABOVE)..child).step_by(PAGE) {
-        keep(page);
-    }
+    libc_state::neighbours_in_thread_list(&mut keep);
     libc_state::lock_streams(&mut keep);
     count
 }
 
+/// Memory of the program that the kernel or the child accesses during a fork.
+#[derive(Clone, Copy)]
+pub struct Touched {
+    pub start: usize,
+    pub len: usize,
+}
+
+impl Touched {
+    /// The memory around a thread pointer.
+    pub fn thread(pointer: usize) -> Touched {
+        let start = pointer.saturating_sub(THREAD_BELOW);
+        Touched { start, len: pointer - start + THREAD_ABOVE }
+    }
+
+    /// The stack of a child, which ends at `end`; the child uses as much of it before its pager
+    /// runs.
+    pub fn stack(end: usize) -> Touched {
+        Touched { start: end.saturating_sub(STACK_ABOVE), len: end.min(STACK_ABOVE) }
+    }
+}
+
 extern "C" fn before_fork() {
+    before_fork_with(&[]);
+}
+
+fn before_fork_with(passed: &[Touched]) {
     let mask = sys::block_signals();
     MASK.set(mask);
     scope::enter();
     FORKING.hold();
-    let count = note_what_forks_touch();
+    let count = note_what_forks_touch(passed);
     if let Some(pager) = PAGER.get() {
         pager.before_fork(&KEEP[..count]);
     }
@@ -287,8 +319,8 @@ extern "C" fn after_fork_in_parent() {
     sys::restore_signals(MASK.get());
 }
 
-/// glibc has reinitialized the lock of the streams by now.
 extern "C" fn after_fork_in_child() {
+    libc_state::reset_streams();
     internal::after_fork();
     if let Some(pager) = PAGER.get() {
         pager.after_fork_in_child();
@@ -303,11 +335,9 @@ pub fn is_followed() -> bool {
     phase() == Phase::Managed && !scope::is_internal()
 }
 
-/// Called before a fork that does not run libc's handlers, whose child will run on `stack`.
-pub fn begin_fork(stack: usize) {
-    CHILD_STACK.store(stack, Ordering::Relaxed);
-    before_fork();
-    CHILD_STACK.store(0, Ordering::Relaxed);
+/// Called before a fork that does not run libc's handlers, and that accesses `touched`.
+pub fn begin_fork(touched: &[Touched]) {
+    before_fork_with(touched);
 }
 
 /// Called after such a fork in the parent, whether it succeeded or not.
@@ -317,19 +347,20 @@ pub fn end_fork() {
 
 /// Called after such a fork in the child.
 pub fn begin_child() {
-    libc_state::unlock_streams();
     after_fork_in_child();
 }
 
-/// Runs a fork that does not go through libc's `fork`.
-pub fn around_fork(fork: impl FnOnce() -> Result<usize, sys::Errno>) -> Result<usize, sys::Errno> {
+/// Runs a fork that does not go through libc's `fork`, and that accesses `touched`.
+pub fn around_fork(
+    touched: &[Touched],
+    fork: impl FnOnce() -> Result<usize, sys::Errno>,
+) -> Result<usize, sys::Errno> {
     if phase() != Phase::Managed || scope::is_internal() {
         return fork();
     }
-    before_fork();
+    before_fork_with(touched);
     let result = fork();
     if result == Ok(0) {
-        libc_state::unlock_streams();
         after_fork_in_child();
     } else {
         after_fork_in_parent();

@@ -9,7 +9,8 @@ use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::c_long;
 
@@ -208,10 +209,17 @@ pub fn exit_now(code: i32) -> ! {
     }
 }
 
+/// How often a waiting thread checks whether the program has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// No thread of the pager holds a lock for so long.
+const DEAD_AFTER: Duration = Duration::from_secs(10);
+
 /// A lock that can be held across `fork`, works before libc does, and allocates nothing.
 pub struct Lock<T> {
     /// 0 free, 1 held, 2 held with waiters.
     state: AtomicU32,
+    /// Held across a fork, by a thread of the program.
+    is_kept: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -224,38 +232,74 @@ pub struct Held<'a, T>(&'a Lock<T>);
 impl<T> Lock<T> {
     /// A free lock.
     pub const fn new(value: T) -> Lock<T> {
-        Lock { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Lock {
+            state: AtomicU32::new(0),
+            is_kept: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits until the lock is free, and takes it.
     pub fn lock(&self) -> Held<'_, T> {
         if self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            let mut since = None;
             while self.state.swap(2, Ordering::Acquire) != 0 {
-                self.futex(libc::FUTEX_WAIT, 2);
+                self.futex(libc::FUTEX_WAIT, 2, LOOK_EVERY);
+                self.mind_the_dead(*since.get_or_insert_with(Instant::now));
             }
         }
         Held(self)
     }
 
+    /// In the pager, which outlives the program: a thread of the program that was killed with this
+    /// lock releases it no more. Across a fork it was held without a change to the value; else the
+    /// value may be half changed.
+    fn mind_the_dead(&self, since: Instant) {
+        if since.elapsed() < LOOK_EVERY || !hiroma_pager::hooks::has_program_ended() {
+            return;
+        }
+        if self.is_kept.load(Ordering::Relaxed) {
+            self.release();
+        } else if since.elapsed() > DEAD_AFTER {
+            exit_now(0);
+        }
+    }
+
     /// Takes the lock and holds it until [`Lock::release`].
     pub fn hold(&self) {
         std::mem::forget(self.lock());
+        self.is_kept.store(true, Ordering::Relaxed);
     }
 
     /// Releases a lock that the calling thread (or, after a fork, its parent) took with
     /// [`Lock::hold`].
     pub fn release(&self) {
+        self.is_kept.store(false, Ordering::Relaxed);
         if self.state.swap(0, Ordering::Release) == 2 {
-            self.futex(libc::FUTEX_WAKE, 1);
+            self.futex(libc::FUTEX_WAKE, 1, Duration::ZERO);
         }
     }
 
-    fn futex(&self, operation: i32, value: usize) {
+    fn futex(&self, operation: i32, value: usize, timeout: Duration) {
+        let timeout = libc::timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
         let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
         // SAFETY: the word lives as long as `self`. Early returns are harmless, because the caller
         // checks again.
         let _ = unsafe {
-            call(libc::SYS_futex, [ptr::from_ref(&self.state) as usize, operation, value, 0, 0, 0])
+            call(
+                libc::SYS_futex,
+                [
+                    ptr::from_ref(&self.state) as usize,
+                    operation,
+                    value,
+                    &raw const timeout as usize,
+                    0,
+                    0,
+                ],
+            )
         };
     }
 }
