@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import BEHAVIOURS, NO_WAY_BACK, PYTHON, ROOT, Case, Plan, Skip
+from harness import BEHAVIOURS, NO_WAY_BACK, PYTHON, ROOT, Broken, Case, Plan, Skip, left_behind, where
 
 
 def built(place, source, *flags):
@@ -111,6 +111,23 @@ def stopped_from_outside(side, plan):
     return running.out.read_bytes()
 
 
+def killed_in_forks(side, plan):
+    """The program is killed while it forks, at another moment each time; not a process may stay of it, of its child and of their pagers."""
+    for number in range(FORK_KILLS):
+        running = side.start(plan)
+        side.ready(running, lambda: running.out.read_bytes().endswith(b"\n"), what="the program says that it forks")
+        time.sleep(0.2 + number * 0.037)
+        os.kill(int(running.out.read_bytes()), signal.SIGKILL)
+        running.wait()
+        if alive := left_behind(FORK_KILL_LEAVE_S):
+            side.hung = where(alive)
+            raise Broken(f"leaves processes behind after {FORK_KILL_LEAVE_S} s: {', '.join(sorted(set(alive.values())))}")
+    # The process ids are not the same.
+    return b""
+
+
+FORK_KILLS = 8
+FORK_KILL_LEAVE_S = 10
 # The program and the most children that it has at a time.
 RECLAIMED_PROCESSES = 9
 # A request takes 1 ms.
@@ -240,6 +257,9 @@ CASES = [
     compiled("overmap", "overmap.c"),
     compiled("protnone", "protnone.c"),
     *(compiled(f"shared-{what}", "shared.c", what) for what in ["anonymous", "memfd", "sysv", "posix"]),
+    *(compiled(f"attach-{what}", "attach.c", what) for what in ["kept", "fork", "freed"]),
+    compiled("detach", "detach.c"),
+    compiled("reserves", "reserves.c"),
     compiled("filemap", "filemap.c"),
     compiled("mincore", "mincore.c"),
     compiled("sparse", "sparse.c"),
@@ -254,10 +274,13 @@ CASES = [
     compiled("sigstack", "sigstack.c"),
     *(compiled(f"threads-{what}", "threads.c", what, quick=what != "malloc") for what in ["churn", "cancel", "fork", "malloc"]),
     compiled("futexes", "futexes.c"),
+    compiled("futexwords", "futexwords.c"),
     # Processes.
     compiled("vfork", "vfork.c"),
     compiled("spawn", "spawn.c"),
     *(compiled(f"clone-{how}", "clone.c", how) for how in ["vm", "copy", "three"]),
+    *(compiled(f"forkfirst-{how}", "forkfirst.c", how) for how in ["clone", "raw", "three", "threads"]),
+    *(compiled(f"forkargs-{what}", "forkargs.c", what) for what in ["parent", "raw", "pidfd", "three", "straddle", "settid"]),
     compiled("forkstorm", "forkstorm.c"),
     compiled("generations", "generations.c", "wait"),
     compiled("generations-orphans", "generations.c", "orphans", quick=False),
@@ -265,7 +288,9 @@ CASES = [
     compiled("threadexec", "threadexec.c", "5"),
     compiled("reexec", "reexec.c", "5"),
     compiled("atfork", "atfork.c"),
+    compiled("ownatfork", "ownatfork.c", flags=["-rdynamic"]),
     compiled("kills", "kills.c"),
+    compiled("forkkill", "forkkill.c", code=-signal.SIGKILL, drive=killed_in_forks, quick=False),
     compiled("subreaper", "subreaper.c", known="a program that takes orphans over (PR_SET_CHILD_SUBREAPER) gets its children's pagers too"),
     child("child-bare", "A large program starts one without an environment", [], bare=True),
     child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
@@ -303,11 +328,13 @@ CASES = [
     compiled("stops", "stops.c"),
     compiled("alarms", "alarms.c"),
     compiled("ignored", "ignored.c"),
+    compiled("jumps", "jumps.c"),
     # The kernel and other processes touch memory.
     compiled("pipes", "pipes.c"),
     compiled("direct", "direct.c"),
     compiled("uring", "uring.c", flags=["-luring"], packages=("gcc", "liburing-dev")),
     compiled("uring-fixed", "uring.c", "fixed", flags=["-luring"], packages=("gcc", "liburing-dev")),
+    *(compiled(f"zerocopy-{how}", "zerocopy.c", how, options=["--block", "2M"]) for how in ["send", "ring"]),
     *(compiled(f"peek-{how}", "peek.c", how, known="" if how == "vm" else PEEKED) for how in ["vm", "ptrace", "mem", "self"]),
     # Many at once.
     *(compiled(f"mixture-{number}", "mixture.c", str(number), "300") for number in range(1, 4)),

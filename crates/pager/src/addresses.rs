@@ -194,7 +194,7 @@ impl Addresses {
     }
 
     /// Whether the program's own limit allows `more` bytes to be mapped.
-    fn may_map(&self, more: usize) -> bool {
+    pub fn may_map(&self, more: usize) -> bool {
         self.mapped_max == usize::MAX
             || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
     }

@@ -20,6 +20,8 @@ pub enum PagerError {
         "no {wanted} of managed address space left (arena of {arena}): give it more with arena_bytes, or allocate less"
     )]
     NoAddresses { wanted: Bytes, arena: Bytes },
+    #[error("the program's own limit (RLIMIT_AS, RLIMIT_DATA) allows no {wanted} more")]
+    OwnLimit { wanted: Bytes },
     #[error("the range {addr:#x}+{len:#x} is not managed memory, or not page aligned")]
     BadRange { addr: usize, len: usize },
     #[error("not all of the range {addr:#x}+{len:#x} is mapped")]
@@ -39,7 +41,9 @@ impl PagerError {
             PagerError::Uffd(UffdError::NotPermitted(_)) => libc::EPERM,
             PagerError::Uffd(_) => libc::ENOSYS,
             PagerError::Store(_) => libc::EIO,
-            PagerError::NoAddresses { .. } | PagerError::NotMapped { .. } => libc::ENOMEM,
+            PagerError::NoAddresses { .. }
+            | PagerError::OwnLimit { .. }
+            | PagerError::NotMapped { .. } => libc::ENOMEM,
             PagerError::BadRange { .. }
             | PagerError::LimitTooSmall(_)
             | PagerError::ArenaTooLarge(_) => libc::EINVAL,

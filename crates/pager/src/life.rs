@@ -233,13 +233,18 @@ impl Life {
         }
     }
 
-    /// Removes what is left of the control page if no other process does.
+    /// Removes what is left in the control directory and is of no use any more: the socket and the
+    /// board of a program that has ended (one that it executed has its own under these names), and
+    /// everything else if no other process removes it.
     fn tidy(&self) {
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
-            if !is_running(runner) {
-                let _ = std::fs::remove_file(page);
+            let is_last = !is_running(runner);
+            if is_last || host::has_program_ended() {
                 let _ = std::fs::remove_file(page.with_extension("socket"));
                 let _ = std::fs::remove_file(page.with_extension(accessed::BOARD_EXTENSION));
+            }
+            if is_last {
+                let _ = std::fs::remove_file(page);
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));
                     let _ = std::fs::remove_file(dir.join(crate::config::EXECUTED_FILE));

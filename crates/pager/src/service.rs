@@ -388,9 +388,12 @@ impl Core {
             wanted: Bytes(len as u64),
             arena: Bytes(self.arena.len() as u64),
         };
+        if !self.addresses.may_map(len) {
+            return Err(PagerError::OwnLimit { wanted: Bytes(len as u64) });
+        }
         // Reservations leave addresses for what will hold data.
         let reserved = self.addresses.mapped.bytes() + len;
-        if prot == libc::PROT_NONE && alone && reserved > self.arena.len() / 2 {
+        if prot == libc::PROT_NONE && alone && reserved > self.arena.len() / 8 * 7 {
             return Err(none());
         }
         let placed = self.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;

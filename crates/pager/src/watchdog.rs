@@ -207,7 +207,7 @@ pub fn describe(addr: usize, waits: Waits, page: &ControlPage) -> String {
     let bytes = |counter| hiroma_units::Bytes(page.get(counter));
     let what = match waits {
         Waits::Room => format!(
-            "room: {} of {} are in use and none of it can leave ({} of that locked, pinned or unreadable)",
+            "room: {} of {} are in use, and nothing leaves ({} of that locked, pinned or unreadable)",
             bytes(Counter::LocalBytes),
             bytes(Counter::LimitBytes),
             hiroma_units::Bytes(page.held_bytes())

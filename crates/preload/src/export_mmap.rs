@@ -188,8 +188,7 @@ pub fn do_mmap(
             let start = match runtime::far(map).unwrap_or_else(|| unreachable!("there is an arena"))
             {
                 Err(PagerError::NoAddresses { .. }) => {
-                    tell_full();
-                    return kernel(addr, len, offset);
+                    return kernel(addr, len, offset).inspect(|_| tell_full());
                 }
                 outcome => outcome.map_err(errno_of)?,
             };
@@ -205,8 +204,7 @@ pub fn do_mmap(
             let start = runtime::far(|pager| pager.reserve(len, align))
                 .unwrap_or_else(|| unreachable!("there is an arena"));
             if let Err(PagerError::NoAddresses { .. }) = start {
-                tell_full();
-                return kernel(addr, len, offset);
+                return kernel(addr, len, offset).inspect(|_| tell_full());
             }
             start
                 .map_err(errno_of)

@@ -95,6 +95,38 @@ __attribute__((unused)) static void thrash_by(size_t bytes) {
 
 __attribute__((unused)) static void thrash(void) { thrash_by(160 * MIB); }
 
+// How many pages of a range are in the page table; of what is far none are.
+__attribute__((unused)) static size_t present(const void *at, size_t bytes) {
+    int file = must(open("/proc/self/pagemap", O_RDONLY));
+    size_t count = 0;
+    u64 entries[512];
+    for (size_t first = (size_t)at / PAGE, end = ((size_t)at + bytes + PAGE - 1) / PAGE; first < end;) {
+        size_t some = end - first < 512 ? end - first : 512;
+        must(pread(file, entries, some * 8, first * 8));
+        for (size_t i = 0; i < some; i++) count += entries[i] >> 63;
+        first += some;
+    }
+    close(file);
+    return count;
+}
+
+// Makes the pages of a range far, and says on standard error if some are not (natively none is).
+__attribute__((unused)) static void evict(void *at, size_t bytes) {
+    char *from = (char *)((size_t)at & -PAGE), *end = (char *)(((size_t)at + bytes + PAGE - 1) & -PAGE);
+    size_t other = 32 * MIB, left = 1;
+    for (int i = 0; i < 8 && left; i++) {
+        // Advice is enough for what has not been used lately; other memory that is needed makes the rest leave.
+        if (i) {
+            char *pressure = pages(other);
+            for (size_t k = 0; k < other; k += PAGE) *(size_t *)(pressure + k) = k + i;
+            must(munmap(pressure, other));
+        }
+        madvise(from, end - from, MADV_PAGEOUT);
+        left = present(from, end - from);
+    }
+    if (left) fprintf(stderr, "evict: %zu of %zu pages are not far\n", left, (end - from) / PAGE);
+}
+
 // Says that something is right or how many words are not.
 __attribute__((unused)) static void check(const char *what, size_t bad) {
     if (bad) {

@@ -19,7 +19,7 @@ const OURS: &str = "opendir readdir64 closedir realpath pthread_attr_destroy pth
     pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_key_create pthread_key_delete pthread_setspecific";
 /// Called only on threads of the program: at its start, in functions that this library replaces,
 /// and around forks.
-const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next _IO_list_lock _IO_list_unlock __register_atfork \
+const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next _IO_list_lock _IO_list_resetlock _IO_list_unlock __register_atfork \
     __res_init getaddrinfo freeaddrinfo gai_strerror getaliasbyname_r dlvsym environ getenv pthread_detach pthread_join pthread_setname_np \
     __libc_calloc __libc_free __libc_malloc __libc_memalign __libc_realloc fputs stderr stdout";
 /// Called when a library is loaded or a thread begins, before the program can fork, and when a
