@@ -111,6 +111,11 @@ def stopped_from_outside(side, plan):
     return running.out.read_bytes()
 
 
+FORK_KILLS = 8
+# How long the processes of a killed program may take to go.
+FORK_KILL_LEAVE_S = 10
+
+
 def killed_in_forks(side, plan):
     """The program is killed while it forks, at another moment each time; not a process may stay of it, of its child and of their pagers."""
     for number in range(FORK_KILLS):
@@ -126,8 +131,6 @@ def killed_in_forks(side, plan):
     return b""
 
 
-FORK_KILLS = 8
-FORK_KILL_LEAVE_S = 10
 # The program and the most children that it has at a time.
 RECLAIMED_PROCESSES = 9
 # A request takes 1 ms.
