@@ -51,7 +51,6 @@ pub struct Faulting {
 /// processor is many times more expensive than switching here, where the faulting thread has just
 /// gone to sleep.
 struct Follow {
-    cpu: Option<usize>,
     faults: u32,
     /// There has been nothing to read since the last fault.
     slept: bool,
@@ -89,7 +88,7 @@ impl Faulting {
             messages: Vec::with_capacity(64),
             waiting: Vec::with_capacity(64),
             requests: Vec::with_capacity(64),
-            follow: Follow { cpu: None, faults: 0, slept: false, apart: 0, buf: [0; 512] },
+            follow: Follow { faults: 0, slept: false, apart: 0, buf: [0; 512] },
             looking_since: None,
             fds: Vec::with_capacity(16),
             density: Density::default(),
@@ -357,10 +356,10 @@ impl Follow {
         } else {
             None
         };
-        if let Some(cpu) = cpu
-            .filter(|&cpu| self.cpu != Some(cpu) && quiet.take_cpu(index, cpu) && cpu::stay_on(cpu))
+        if let Some(cpu) =
+            cpu.filter(|&cpu| quiet.cpu(index) != cpu as u32 && quiet.take_cpu(index, cpu))
         {
-            self.cpu = Some(cpu);
+            cpu::stay_on(cpu);
         }
     }
 }

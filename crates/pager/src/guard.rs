@@ -199,6 +199,7 @@ impl Guarding {
         }
         if self.stuck >= 2 {
             self.leave(quiet);
+            quiet.let_go(&self.allowed);
             self.not_before = Nanos(cpu::now_ns() + self.penalty.0);
             self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
         } else if self.calm >= CALM_LOOKS {

@@ -19,7 +19,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hiroma_kernel::cpu::{self, ThreadId};
+use hiroma_kernel::cpu::{self, Cpus, ThreadId};
 use hiroma_kernel::lock::Bell;
 use hiroma_units::Nanos;
 
@@ -155,6 +155,17 @@ impl Quiet {
         true
     }
 
+    /// Lets the fault threads run on any of these processors: on the one that they are bound to,
+    /// other threads get all of the time. They bind themselves again when they follow a fault.
+    pub fn let_go(&self, allowed: &Cpus) {
+        for (index, post) in self.posts.iter().enumerate() {
+            if let Some(thread) = self.fault_thread(index) {
+                post.cpu.store(NO_CPU, Ordering::Relaxed);
+                allowed.confine(thread);
+            }
+        }
+    }
+
     /// Runs `sleep`, which returns when a store answers, as a normal thread.
     pub fn waits_for_store<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let was_on = self.is_on();
@@ -245,7 +256,7 @@ impl Quiet {
     }
 
     /// The processor that a fault thread has bound itself to.
-    pub(super) fn cpu(&self, index: usize) -> u32 {
+    pub fn cpu(&self, index: usize) -> u32 {
         self.posts[index].cpu.load(Ordering::Relaxed)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hiroma_kernel::cpu;
+use hiroma_kernel::cpu::{self, Cpus};
 
 use crate::config::{Config, FAULT_THREADS_MAX, StoreSpec};
 use crate::control::{ControlPage, Counter};
@@ -116,6 +116,8 @@ pub struct Watchdog {
     looked: u64,
     told: bool,
     raised: bool,
+    /// The processors on which the program may run.
+    allowed: Option<Cpus>,
 }
 
 /// Interval of the checks.
@@ -154,6 +156,7 @@ impl Watchdog {
             looked: cpu::now_ns(),
             told: false,
             raised: false,
+            allowed: Cpus::of_this_thread(),
         }
     }
 
@@ -175,9 +178,13 @@ impl Watchdog {
             (self.waited, self.told, self.raised) = (Duration::ZERO, false, false);
             return;
         };
-        if waits == Waits::Store && age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true)
-        {
-            cpu::raise_ring_workers();
+        if age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true) {
+            if waits == Waits::Store {
+                cpu::raise_ring_workers();
+            }
+            if let Some(allowed) = &self.allowed {
+                self.live.quiet.let_go(allowed);
+            }
         }
         // Limited by `age`: this can be another fault than the one that waited before.
         self.waited = (self.waited + passed).min(age);

@@ -86,13 +86,15 @@ fn is_manageable(prot: i32, flags: i32) -> bool {
         && prot & !(PROT_READ | PROT_WRITE) == 0
 }
 
-/// Unmanaged mappings of this size and more are reported to the user.
-const WORTH_TELLING: usize = 64 << 20;
+/// Unmanaged mappings are reported to the user once they have this size together.
+pub const WORTH_TELLING: usize = 64 << 20;
+/// Smaller ones do not count: code that is compiled at run time, for example.
+const COUNTED_MIN: usize = 1 << 20;
 
-/// Why a large mapping that will contain data stays local, if the user would not expect it.
+/// Why a mapping that will contain data stays local, if the user would not expect it.
 pub fn stays_local(call: &MapCall) -> Option<&'static str> {
     let MapCall { len, prot, flags, .. } = *call;
-    let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= WORTH_TELLING;
+    let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= COUNTED_MIN;
     match flags & MAP_TYPE {
         MAP_PRIVATE if holds_data && prot & libc::PROT_EXEC != 0 => Some("that may hold code"),
         libc::MAP_SHARED if holds_data => Some("that its children share"),
@@ -319,7 +321,7 @@ mod tests {
         assert!(
             !told(1 << 30, RW, ANON)
                 && !told(1 << 30, RW, libc::MAP_SHARED)
-                && !told(1 << 20, RW | PROT_EXEC, ANON)
+                && !told(1 << 19, RW | PROT_EXEC, ANON)
         );
         assert!(!told(1 << 30, PROT_NONE, libc::MAP_SHARED | MAP_ANONYMOUS));
     }

@@ -115,12 +115,15 @@ impl Hints {
 /// Warns once that a large mapping is outside the limit.
 pub fn tell_local(call: &MapCall) {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    if let Some(what) = classify::stays_local(call).filter(|_| !TOLD.swap(true, Relaxed)) {
+    static BYTES: AtomicUsize = AtomicUsize::new(0);
+    let Some(what) = classify::stays_local(call) else { return };
+    let bytes = BYTES.fetch_add(call.len, Relaxed) + call.len;
+    if bytes >= classify::WORTH_TELLING && !TOLD.swap(true, Relaxed) {
         let mask = sys::block_signals();
         let _scope = scope::internal_scope();
         hiroma_pager::fatal::warn(&format!(
             "the program maps {} of memory {what}: what it keeps there is not far and not in --local",
-            Bytes(call.len as u64)
+            Bytes(bytes as u64)
         ));
         sys::restore_signals(mask);
     }
