@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::clerk::Clerk;
-use super::file_io::{Mover, Pool};
+use super::file_io::{self, Mover, Pool};
 use super::space::{CHUNK_BYTES, ChunkNo, FreezeId, Space, chunk_of, runs};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
@@ -346,7 +346,8 @@ impl Shared {
         }
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if pool.is_none() {
-            *pool = Some(Arc::new(Pool::start()?));
+            let threads = if self.use_ring { file_io::WRITERS } else { file_io::ALL };
+            *pool = Some(Arc::new(Pool::start(threads)?));
         }
         Mover::threads(Arc::clone(pool.as_ref().expect("just made")))
     }

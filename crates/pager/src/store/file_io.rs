@@ -16,7 +16,10 @@ use hiroma_kernel::uring::{Direction, Finished, Piece, Ring};
 use rustix::event::{EventfdFlags, eventfd};
 
 const RING_DEPTH: u32 = 128;
-const THREADS: usize = 4;
+/// Number of threads where they only write, since reads go through a ring.
+pub const WRITERS: usize = 2;
+/// Number of threads where they read and write.
+pub const ALL: usize = 4;
 /// A thread takes more writes until it has this many bytes.
 const TOGETHER_BYTES: usize = 512 << 10;
 /// Maximum number of pieces of one call (`IOV_MAX`).
@@ -117,9 +120,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    pub fn start() -> io::Result<Pool> {
+    pub fn start(threads: usize) -> io::Result<Pool> {
         let pool = Pool { inbox: Arc::default() };
-        for _ in 0..THREADS {
+        for _ in 0..threads {
             let inbox = Arc::clone(&pool.inbox);
             crate::host::spawn(c"hiroma-file", move || inbox.work())?;
         }
