@@ -178,10 +178,9 @@ impl Watchdog {
             (self.waited, self.told, self.raised) = (Duration::ZERO, false, false);
             return;
         };
+        // Room and busy blocks may be waiting for the store, too.
         if age > WORKERS_LATE && !std::mem::replace(&mut self.raised, true) {
-            if waits == Waits::Store {
-                cpu::raise_ring_workers();
-            }
+            cpu::raise_ring_workers();
             if let Some(allowed) = &self.allowed {
                 self.live.quiet.let_go(allowed);
             }

@@ -44,6 +44,10 @@ pub fn do_shmat(id: c_int, addr: usize, flags: c_int) -> Outcome<usize> {
     if flags & libc::SHM_REMAP == 0 {
         must_be_free(&split).map_err(|_| Errno(libc::EINVAL))?;
     }
+    // Nothing is released for memory that may not be attached.
+    let elsewhere = kernel(id, 0, flags & !(libc::SHM_REMAP | libc::SHM_RND))?;
+    // SAFETY: attached by the last call, and known to nobody else.
+    unsafe { sys::call(libc::SYS_shmdt, [elsewhere, 0, 0, 0, 0, 0])? };
     inside(&split, Pager::release)?;
     let at = kernel(id, start, flags | libc::SHM_REMAP)?;
     let mut attached = ATTACHED.lock();

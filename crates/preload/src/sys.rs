@@ -258,7 +258,8 @@ impl<T> Lock<T> {
         if since.elapsed() < LOOK_EVERY || !hiroma_pager::hooks::has_program_ended() {
             return;
         }
-        if self.is_kept.load(Ordering::Relaxed) {
+        // Several threads may wait; one of them takes its place.
+        if self.is_kept.swap(false, Ordering::Relaxed) {
             self.release();
         } else if since.elapsed() > DEAD_AFTER {
             exit_now(0);
