@@ -180,9 +180,6 @@ impl Addresses {
     /// Finds space for `len` bytes (a multiple of the page) at a multiple of `align`. `alone`: in
     /// extents of its own.
     pub fn place(&mut self, len: usize, align: usize, alone: bool) -> Option<Placed> {
-        if !self.may_map(len) {
-            return None;
-        }
         if len < SHARED_BELOW && align <= EXTENT && !alone {
             return self.place_shared(len, align);
         }

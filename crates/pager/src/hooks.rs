@@ -1,8 +1,9 @@
 //! Hooks for a host that provides an allocator of its own for the pager's threads (the preload
 //! library).
 
-pub use crate::host::has_program_ended;
 use std::sync::OnceLock;
+
+pub use crate::host::has_program_ended;
 
 /// Functions to call on entry and on exit.
 type EnterAndLeave = (fn(), fn());

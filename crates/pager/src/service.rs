@@ -392,8 +392,8 @@ impl Core {
             return Err(PagerError::OwnLimit { wanted: Bytes(len as u64) });
         }
         // Reservations leave addresses for what will hold data.
-        let reserved = self.addresses.mapped.bytes() + len;
-        if prot == libc::PROT_NONE && alone && reserved > self.arena.len() / 8 * 7 {
+        let is_reservation = prot == libc::PROT_NONE && alone;
+        if is_reservation && self.addresses.mapped.bytes() + len > self.arena.len() / 8 * 7 {
             return Err(none());
         }
         let placed = self.addresses.place(len, align.max(PAGE), alone).ok_or_else(none)?;

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::{mem, ptr};
 
-use crate::runtime::Touched;
 use crate::sys::Errno;
 use crate::{runtime, sys};
 
@@ -58,20 +58,16 @@ pub fn passed_to_clone(
     parent_tid: usize,
     child_tid: usize,
     tls: usize,
-) -> [Touched; 3] {
-    let word = |wanted: c_int, addr: usize| {
-        let len = if flags & wanted as u64 == 0 { 0 } else { size_of::<c_int>() };
-        Touched { start: if len == 0 { 0 } else { addr }, len }
+) -> [Range<usize>; 3] {
+    // Without its flag an argument has an arbitrary value.
+    let with = |wanted: c_int, part: Range<usize>| {
+        if flags & wanted as u64 == 0 { 0..0 } else { part }
     };
-    let thread = if flags & libc::CLONE_SETTLS as u64 == 0 {
-        Touched { start: 0, len: 0 }
-    } else {
-        Touched::thread(tls)
-    };
+    let word = |addr: usize| addr..addr.saturating_add(size_of::<c_int>());
     [
-        word(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, parent_tid),
-        word(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, child_tid),
-        thread,
+        with(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, word(parent_tid)),
+        with(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, word(child_tid)),
+        with(libc::CLONE_SETTLS, runtime::around_thread(tls)),
     ]
 }
 
@@ -116,7 +112,7 @@ pub unsafe extern "C" fn clone(
     }
     let mut birth = Birth { body, argument };
     let [a, b, c] = passed_to_clone(flags as u64, parent_tid, child_tid, tls);
-    runtime::begin_fork(&[Touched::stack(stack as usize), a, b, c]);
+    runtime::begin_fork(&[runtime::top_of_stack(stack as usize), a, b, c]);
     // SAFETY: the program requested this call; the child finds its copy of `birth` at the same
     // address.
     let pid =

@@ -18,7 +18,7 @@ use crate::{export_exec, export_lock, runtime, scope};
 
 pub type Outcome<T> = Result<T, Errno>;
 
-pub fn errno_of(error: PagerError) -> Errno {
+fn errno_of(error: PagerError) -> Errno {
     Errno(error.errno())
 }
 
@@ -113,7 +113,7 @@ impl Hints {
 }
 
 /// Warns once that a large mapping is outside the limit.
-pub fn tell_local(call: &MapCall) {
+fn tell_local(call: &MapCall) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     static BYTES: AtomicUsize = AtomicUsize::new(0);
     let Some(what) = classify::stays_local(call) else { return };
@@ -419,7 +419,7 @@ pub fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -
 }
 
 /// Copies managed memory to an address that the program chose. The processor copies the content.
-pub fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
+fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
     do_mmap(
         new,
         new_len,

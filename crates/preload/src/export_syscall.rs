@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long};
+use std::ops::Range;
 
 use hiroma_units::PAGE;
 
@@ -13,7 +14,6 @@ use crate::export_mmap::{
     do_pkey_mprotect, managed,
 };
 use crate::export_shm::{do_shmat, do_shmdt};
-use crate::runtime::Touched;
 use crate::sys::{self, Errno};
 use crate::{export_exec, export_limits, runtime};
 
@@ -29,7 +29,7 @@ fn is_fork(flags: usize, stack: usize) -> bool {
 ///
 /// # Safety
 /// `args` must be readable for `len` bytes.
-unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Touched; 6]> {
+unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Range<usize>; 6]> {
     if len < 64 {
         return None;
     }
@@ -39,16 +39,14 @@ unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Touched; 6]> {
     if flags & libc::CLONE_VM as usize != 0 || word(5) != 0 {
         return None;
     }
-    let set = if len >= 80 {
-        Touched { start: word(8), len: word(9).min(32) * size_of::<c_int>() }
-    } else {
-        Touched { start: 0, len: 0 }
-    };
+    let part = |start: usize, len: usize| start..start.saturating_add(len);
     let has_pidfd = flags & libc::CLONE_PIDFD as usize != 0;
-    let pidfd = Touched { start: pidfd, len: if has_pidfd { size_of::<c_int>() } else { 0 } };
+    let pidfd = part(pidfd, if has_pidfd { size_of::<c_int>() } else { 0 });
+    let set_tid = if len < 80 { 0..0 } else { part(word(8), word(9).min(32) * size_of::<c_int>()) };
+    // Here the descriptor has an argument of its own.
     let flags = flags as u64 & !(libc::CLONE_PIDFD as u64);
     let [a, b, c] = passed_to_clone(flags, parent_tid, child_tid, word(7));
-    Some([a, b, c, set, pidfd, Touched { start: args, len }])
+    Some([a, b, c, set_tid, pidfd, part(args, len)])
 }
 
 /// A futex operation of the program. Those that write to a word fail with `EFAULT` where it is far:

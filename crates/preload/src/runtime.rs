@@ -239,7 +239,7 @@ const THREAD_BELOW: usize = 16 << 10;
 const THREAD_ABOVE: usize = 8 << 10;
 
 /// Fills [`KEEP`], of which `passed` is a part; returns the number of addresses.
-fn note_what_forks_touch(passed: &[Touched]) -> usize {
+fn note_what_forks_touch(passed: &[Range<usize>]) -> usize {
     let (mut count, mut last) = (0, usize::MAX);
     let mut keep = |addr: usize| {
         if addr / PAGE == last / PAGE {
@@ -255,48 +255,33 @@ fn note_what_forks_touch(passed: &[Touched]) -> usize {
     };
     let here = 0_u8;
     let stack = ptr::from_ref(&here) as usize;
-    let thread = sys::thread_pointer();
-    for page in (stack - STACK_BELOW..stack + STACK_ABOVE).step_by(PAGE) {
-        keep(page);
-    }
-    let own = Touched::thread(thread);
-    for &Touched { start, len } in [own].iter().chain(passed).filter(|part| part.len > 0) {
-        for page in (start..start.saturating_add(len)).step_by(PAGE) {
-            keep(page);
-        }
-        keep(start.saturating_add(len.saturating_sub(1)));
+    let own = [stack - STACK_BELOW..stack + STACK_ABOVE, around_thread(sys::thread_pointer())];
+    for part in own.iter().chain(passed).filter(|part| !part.is_empty()) {
+        part.clone().step_by(PAGE).for_each(&mut keep);
+        keep(part.end - 1);
     }
     libc_state::neighbours_in_thread_list(&mut keep);
     libc_state::lock_streams(&mut keep);
     count
 }
 
-/// Memory of the program that the kernel or the child accesses during a fork.
-#[derive(Clone, Copy)]
-pub struct Touched {
-    pub start: usize,
-    pub len: usize,
+/// The memory around a thread pointer that its thread uses during a fork.
+pub fn around_thread(pointer: usize) -> Range<usize> {
+    pointer.saturating_sub(THREAD_BELOW)..pointer.saturating_add(THREAD_ABOVE)
 }
 
-impl Touched {
-    /// The memory around a thread pointer.
-    pub fn thread(pointer: usize) -> Touched {
-        let start = pointer.saturating_sub(THREAD_BELOW);
-        Touched { start, len: pointer - start + THREAD_ABOVE }
-    }
-
-    /// The stack of a child, which ends at `end`; the child uses as much of it before its pager
-    /// runs.
-    pub fn stack(end: usize) -> Touched {
-        Touched { start: end.saturating_sub(STACK_ABOVE), len: end.min(STACK_ABOVE) }
-    }
+/// What a child uses of its stack, which ends at `end`, before its pager runs.
+pub fn top_of_stack(end: usize) -> Range<usize> {
+    end.saturating_sub(STACK_ABOVE)..end
 }
 
 extern "C" fn before_fork() {
-    before_fork_with(&[]);
+    begin_fork(&[]);
 }
 
-fn before_fork_with(passed: &[Touched]) {
+/// Called before a fork that does not run libc's handlers. `passed`: the memory of the program that
+/// the kernel or the child accesses meanwhile because it was passed to the call.
+pub fn begin_fork(passed: &[Range<usize>]) {
     let mask = sys::block_signals();
     MASK.set(mask);
     scope::enter();
@@ -335,11 +320,6 @@ pub fn is_followed() -> bool {
     phase() == Phase::Managed && !scope::is_internal()
 }
 
-/// Called before a fork that does not run libc's handlers, and that accesses `touched`.
-pub fn begin_fork(touched: &[Touched]) {
-    before_fork_with(touched);
-}
-
 /// Called after such a fork in the parent, whether it succeeded or not.
 pub fn end_fork() {
     after_fork_in_parent();
@@ -350,15 +330,15 @@ pub fn begin_child() {
     after_fork_in_child();
 }
 
-/// Runs a fork that does not go through libc's `fork`, and that accesses `touched`.
+/// Runs a fork that does not go through libc's `fork`; see [`begin_fork`].
 pub fn around_fork(
-    touched: &[Touched],
+    passed: &[Range<usize>],
     fork: impl FnOnce() -> Result<usize, sys::Errno>,
 ) -> Result<usize, sys::Errno> {
     if phase() != Phase::Managed || scope::is_internal() {
         return fork();
     }
-    before_fork_with(touched);
+    begin_fork(passed);
     let result = fork();
     if result == Ok(0) {
         after_fork_in_child();

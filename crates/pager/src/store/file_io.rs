@@ -153,10 +153,8 @@ impl Inbox {
             // Writes that wait together are mostly neighbours in the file.
             let mut bytes = batch[0].buf.len();
             while batch[0].direction == Direction::Write && bytes < TOGETHER_BYTES {
-                if jobs.0.front().is_none_or(|job| job.direction != Direction::Write) {
-                    break;
-                }
-                let Some(job) = jobs.0.pop_front() else { break };
+                let is_write = jobs.0.front().is_some_and(|job| job.direction == Direction::Write);
+                let Some(job) = is_write.then(|| jobs.0.pop_front()).flatten() else { break };
                 bytes += job.buf.len();
                 batch.push(job);
             }
