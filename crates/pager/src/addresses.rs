@@ -249,6 +249,24 @@ impl Addresses {
         opened
     }
 
+    /// What is mapped in `start..end`, widened to whole extents where nothing else is mapped in
+    /// them: `unmap` will return these.
+    pub fn closing(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let is_alone = |extent: usize| {
+            !self.pool.touches(extent, extent + EXTENT)
+                && !self.mapped.touches(extent, extent.max(start))
+                && !self.mapped.touches(end.min(extent + EXTENT), extent + EXTENT)
+        };
+        let mut closing = IntervalSet::default();
+        for (from, to) in self.mapped.overlaps(start, end) {
+            let (first, last) = (from / EXTENT * EXTENT, (to - 1) / EXTENT * EXTENT);
+            let from = if is_alone(first) { first } else { from };
+            let to = if is_alone(last) { last + EXTENT } else { to };
+            closing.insert(from, to);
+        }
+        closing.overlaps(0, usize::MAX)
+    }
+
     /// Forgets `start..end`. Returns the whole extents that are unused now.
     pub fn unmap(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let gone = self.mapped.overlaps(start, end);
@@ -330,8 +348,14 @@ mod tests {
         assert_eq!(a, Placed { addr: BASE, opened: Some((BASE, 3 * EXTENT)) });
         let b = addresses.place(EXTENT, 4096, false).unwrap();
         assert_eq!(b.addr, BASE + 3 * EXTENT);
+        let part = (BASE + EXTENT, BASE + 2 * EXTENT + 4096);
+        assert_eq!(addresses.closing(part.0, part.1), vec![part]);
+        let all = vec![(BASE, BASE + 4 * EXTENT)];
+        assert_eq!(addresses.closing(BASE, BASE + 4 * EXTENT), all);
         let closed = addresses.unmap(BASE + EXTENT, BASE + 2 * EXTENT + 4096);
         assert_eq!(closed, vec![(BASE + EXTENT, BASE + 2 * EXTENT)]);
+        let rest = vec![(BASE, BASE + EXTENT), (BASE + 2 * EXTENT, BASE + 4 * EXTENT)];
+        assert_eq!(addresses.closing(BASE, BASE + 5 * EXTENT), rest);
         let closed = addresses.unmap(BASE, BASE + 5 * EXTENT);
         assert_eq!(closed, vec![(BASE, BASE + EXTENT), (BASE + 2 * EXTENT, BASE + 4 * EXTENT)]);
         assert_eq!(addresses.place(100 * EXTENT, 4096, false).unwrap().addr, BASE);
@@ -363,6 +387,7 @@ mod tests {
             (a.opened, b.addr, b.opened),
             (Some((BASE, POOL_STEP)), BASE + (256 << 10), None)
         );
+        assert_eq!(addresses.closing(a.addr, b.addr), vec![(a.addr, b.addr)]);
         let closed = addresses.unmap(a.addr, a.addr + (256 << 10));
         assert_eq!(closed, vec![]);
         assert_eq!(addresses.place(128 << 10, 4096, false).unwrap().addr, a.addr);

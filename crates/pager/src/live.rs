@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use hiroma_kernel::hot::pagemap::Pagemap;
 use hiroma_kernel::lock::Bell;
 use hiroma_kernel::uffd::{self, Features, Uffd};
 use hiroma_kernel::vm::Reservation;
@@ -153,6 +154,11 @@ impl Live {
                 uffd: uffd.clone(),
                 staging: staging.clone(),
                 arena: arena.clone(),
+                pagemap: if path == Path::Full && !fds::are_few() {
+                    Pagemap::own().ok()
+                } else {
+                    None
+                },
             }),
             uffd,
             staging,

@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use hiroma_kernel::hot::pagemap::Pagemap;
 use hiroma_kernel::uffd::{Message, Outcome, Stop, Uffd};
 use hiroma_kernel::vm::{self, Advise, Reservation};
 use hiroma_kernel::{maps, wait};
-use hiroma_units::PAGE;
+use hiroma_units::{EXTENT, PAGE};
 
 use crate::canary;
 
@@ -73,6 +74,10 @@ pub trait Memory: Send + Sync {
             && self.is_absent(start, len)
     }
 
+    /// Whether the extent at `start` is mapped as one huge page, without a page table. True if that
+    /// is not known.
+    fn is_huge(&self, start: usize) -> bool;
+
     /// Unshares a page that is shared after a fork. It must be present, and may be write-protected.
     fn unshare(&self, addr: usize);
 
@@ -101,6 +106,8 @@ pub struct Kernel {
     /// Watches the staging area. Full path only.
     pub staging: Option<Arc<Uffd>>,
     pub arena: Arc<Reservation>,
+    /// The process's page map, where it can be opened.
+    pub pagemap: Option<Pagemap>,
 }
 
 impl Memory for Kernel {
@@ -137,6 +144,11 @@ impl Memory for Kernel {
 
     fn is_absent(&self, start: usize, len: usize) -> bool {
         vm::is_empty(start, len)
+    }
+
+    fn is_huge(&self, start: usize) -> bool {
+        let range = (start / EXTENT) as u64;
+        self.pagemap.as_ref().is_none_or(|map| map.huge(range, range + 1).unwrap_or(true))
     }
 
     fn has_swap(&self) -> bool {

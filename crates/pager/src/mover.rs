@@ -73,12 +73,16 @@ impl Core {
         // frame remains usable.
         let moves =
             self.live.path == Path::Full && (block.is_huge() || self.frames.is_strange(frame));
+        let was_huge = moves && block.is_huge() && self.live.memory.is_huge(src);
         while moves && !self.extent(block).has(flag::MIXED) {
             let Outcome { done, stop } =
                 self.live.memory.move_in(dst + at, src + at, len - at, false);
             at += done;
             match stop {
                 None => {
+                    if block.is_huge() {
+                        self.mind_page_tables(block, frame, was_huge);
+                    }
                     self.frames.lost(frame);
                     self.frames.put_empty(frame);
                     return PutIn::Done;
@@ -101,6 +105,20 @@ impl Core {
             self.drop_frame(frame);
         }
         end
+    }
+
+    /// An extent has moved into the program from `frame`. If its pages moved one by one, both sides
+    /// have a page table now, and as long as they have, each move takes ten times as long and
+    /// splits a huge page.
+    fn mind_page_tables(&mut self, block: BlockId, frame: Frame, was_huge: bool) {
+        if self.live.memory.is_huge(self.addr(block)) {
+            return;
+        }
+        // Otherwise there are no huge pages at all, and freeing the page table gains nothing.
+        if was_huge {
+            self.extent_mut(block).set(flag::PAGE_TABLE, true);
+        }
+        self.frames.scrub(frame);
     }
 
     /// Copies, page by page where necessary: over protections, and around pages that are already

@@ -225,7 +225,9 @@ impl Pager {
     pub fn unmap(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         // Content first: once the addresses are free, another mapping can get them.
-        self.ask(Call::Forget { start, end })?;
+        if self.ask(Call::Unmap { start, end })? == 1 {
+            return Ok(());
+        }
         self.ask(Call::Close { start, end }).map(drop)
     }
 

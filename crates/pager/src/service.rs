@@ -30,8 +30,9 @@ pub enum Call {
         alone: bool,
         prot: i32,
     },
-    /// Forgets the content of everything that is mapped in a range that is about to be unmapped.
-    Forget {
+    /// Forgets the content of everything that is mapped in a range, and frees its addresses. The
+    /// answer is 1 if they are free; if there is something to zero before, `Close` must follow.
+    Unmap {
         start: usize,
         end: usize,
     },
@@ -237,7 +238,14 @@ impl Serving {
             Call::Place { len, align, alone, prot } => {
                 return core().place(len, align, alone, prot);
             }
-            Call::Forget { start, end } => *zero = core().forget_mapped(start, end)?,
+            Call::Unmap { start, end } => {
+                let mut core = core();
+                *zero = core.forget_mapped(start, end)?;
+                if zero.is_empty() {
+                    core.unmap(start, end)?;
+                    return Ok(1);
+                }
+            }
             Call::Close { start, end } => core().unmap(start, end)?,
             Call::MakePlain { start, end } => {
                 let mut core = core();
@@ -474,7 +482,7 @@ impl Core {
         if canary::is_broken("content goes before its addresses") {
             return Ok(to_zero);
         }
-        for (from, to) in self.addresses.mapped.overlaps(start, end) {
+        for (from, to) in self.addresses.closing(start, end) {
             to_zero.extend(self.forget(from, to, By::Us));
         }
         Ok(to_zero)

@@ -141,6 +141,10 @@ impl Memory for Model {
         Ok(())
     }
 
+    fn is_huge(&self, _start: usize) -> bool {
+        true
+    }
+
     fn has_swap(&self) -> bool {
         self.state().has_swap
     }

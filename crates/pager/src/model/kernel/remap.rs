@@ -151,7 +151,7 @@ impl State {
                 let (start, end) = range(mapping);
                 Some(Call::Extend { start, end, new_end: start + pages * PAGE })
             }
-            Resize::Forget(part) => Some(Call::Forget { start: range(part).0, end: range(part).1 }),
+            Resize::Forget(part) => Some(Call::Unmap { start: range(part).0, end: range(part).1 }),
             Resize::Close(part) => Some(Call::Close { start: range(part).0, end: range(part).1 }),
             Resize::Copy { .. } | Resize::Zeros(_) => None,
         }
@@ -188,6 +188,7 @@ impl State {
             Resize::Extend(pages) => {
                 Doing::Resizes(Resize::Place { pages, alone: self.random.one_in(2) })
             }
+            Resize::Forget(_) if result == 1 => Doing::Nothing,
             Resize::Forget(part) => {
                 let pages = to_zero
                     .iter()
