@@ -238,14 +238,7 @@ impl Serving {
             Call::Place { len, align, alone, prot } => {
                 return core().place(len, align, alone, prot);
             }
-            Call::Unmap { start, end } => {
-                let mut core = core();
-                *zero = core.forget_mapped(start, end)?;
-                if zero.is_empty() {
-                    core.unmap(start, end)?;
-                    return Ok(1);
-                }
-            }
+            Call::Unmap { start, end } => return core().forget_and_unmap(start, end, zero),
             Call::Close { start, end } => core().unmap(start, end)?,
             Call::MakePlain { start, end } => {
                 let mut core = core();
@@ -467,6 +460,21 @@ impl Core {
         Ok(())
     }
 
+    /// Unmaps a range, unless there is something to zero before. Returns 1 if it did.
+    fn forget_and_unmap(
+        &mut self,
+        start: usize,
+        end: usize,
+        zero: &mut Vec<(usize, usize)>,
+    ) -> Result<usize, PagerError> {
+        *zero = self.forget_mapped(start, end)?;
+        if !zero.is_empty() {
+            return Ok(0);
+        }
+        self.unmap(start, end)?;
+        Ok(1)
+    }
+
     /// Forgets the content of everything that is mapped in a range, which is made readable and
     /// writable first. Returns the ranges that the caller must zero, because they share extents
     /// with other mappings.
@@ -483,7 +491,10 @@ impl Core {
             return Ok(to_zero);
         }
         for (from, to) in self.addresses.closing(start, end) {
-            to_zero.extend(self.forget(from, to, By::Us));
+            for (from, to) in self.forget(from, to, By::Us) {
+                // What was unmapped before is zero, and may not be accessible.
+                to_zero.extend(self.addresses.mapped.overlaps(from.max(start), to.min(end)));
+            }
         }
         Ok(to_zero)
     }
